@@ -30,6 +30,9 @@ INCLUDE = re.compile(r"(<!-- include: (\S+) -->\n```\w*\n).*?(```)", re.DOTALL)
 ANNOTATION = re.compile(r": '([^']*)'")
 FUNCTION = re.compile(r"<function (\w+) at 0x[0-9a-f]+>")
 MEMBER = re.compile(r"<(\w+\.\w+): (?:[^<>]|<[^<>]*>)*>")
+EXAMPLE = re.compile(r"Example: ``(.*)``", re.DOTALL)
+LISTS = {"Args": "Parameters", "Raises": "Raises"}
+"""The parts of a docstring that are lists, and their titles on a page."""
 MODULE = re.compile(r"\b(?:[a-z_]+\.)+(?=\w)")
 LINE_CHARS_MAX = 96
 CODE_CHARS_MAX = 100
@@ -697,11 +700,38 @@ def _parameter_text(parameter: inspect.Parameter) -> str:
 
 
 def _docstring(thing: Any) -> Iterator[str]:
-    """The docstring: its first sentence as text, all else as it stands."""
-    first, _, rest = (inspect.getdoc(thing) or "").partition("\n\n")
-    yield _sentence(first).replace("``", "`")
-    if rest.strip():
-        yield from ("", "```text", *rest.strip("\n").rstrip().splitlines(), "```")
+    """The docstring as Markdown: paragraphs, lists of parameters and errors, and an example."""
+    text = inspect.getdoc(thing) or ""
+    blocks = [block for block in re.split(r"\n\n(?! )|\n(?=[A-Z][a-z]+:(?: |$))", text) if block]
+    for number, block in enumerate(blocks):
+        yield from ("",) if number else ()
+        head, _, body = block.partition(":\n")
+        single = EXAMPLE.fullmatch(block)
+        if head == "Example" or single:
+            code = single[1] if single else textwrap.dedent(body)
+            yield from ("<!-- from a docstring -->", "```python", *code.splitlines(), "```")
+        elif head in LISTS:
+            yield from (f"{LISTS[head]}:", "", *_entries(textwrap.dedent(body)))
+        elif head in ("Returns", "Yields"):
+            yield f"{head}: {_prose(body)}"
+        elif "\n    " in f"\n{block}":
+            yield from ("```text", *block.splitlines(), "```")
+        else:
+            yield _prose(block)
+
+
+def _entries(text: str) -> Iterator[str]:
+    """A list of ``name: meaning``; names separated by commas share a meaning."""
+    for entry in re.split(r"\n(?! )", text.strip("\n")):
+        names, colon, meaning = entry.partition(": ")
+        if not colon:
+            yield f"- {_prose(entry)}"
+            continue
+        yield f"- {', '.join(f'`{name}`' for name in names.split(', '))}: {_prose(meaning)}"
+
+
+def _prose(text: str) -> str:
+    return _sentence(text).replace("``", "`")
 
 
 def _row(*cells: str) -> str:

@@ -26,13 +26,30 @@ __all__ = [
 
 
 class AllocationError(CometError):
-    """A strategy cannot allocate these queues; the assignment does not change."""
+    """A strategy cannot allocate these queues; the assignment does not change.
+
+    Example:
+        try:
+            Averagely().allocate("billing", "client-1", [], ["client-1"])
+        except AllocationError as error:
+            print(error)
+    """
 
 
 class AllocationStrategy(Protocol):
     """Allocates a topic's queues to the members of a group. All members must use the same strategy.
 
     It receives the same lists in the same order at every member, and must depend on nothing else.
+
+    Example:
+        class OnlyTheFirst:
+            name = "ONLY_THE_FIRST"
+
+            def allocate(self, group, client_id, queues, clients):
+                return list(queues) if client_id == clients[0] else []
+
+        strategy: AllocationStrategy = OnlyTheFirst()
+        PullConsumer(name_server, group="audit", strategy=strategy)
     """
 
     @property
@@ -102,7 +119,8 @@ def position(client_id: str, queues: Sequence[MessageQueue], clients: Sequence[s
 class Averagely:
     """Each member gets consecutive queues; the first members get one more. The default.
 
-    Example: ``PushConsumer(..., strategy=Averagely())``
+    Example:
+        PullConsumer(name_server, group="audit", strategy=Averagely())
     """
 
     name: str = "AVG"
@@ -122,7 +140,11 @@ class Averagely:
 
 @dataclass(frozen=True, slots=True)
 class AveragelyByCircle:
-    """Assigns the queues to the members in rotation."""
+    """Assigns the queues to the members in rotation.
+
+    Example:
+        PullConsumer(name_server, group="audit", strategy=AveragelyByCircle())
+    """
 
     name: str = "AVG_BY_CIRCLE"
     """RocketMQ's name of the strategy."""
@@ -140,6 +162,9 @@ class ByConfiguration:
 
     Args:
         queues: its queues, of any topics.
+
+    Example:
+        PullConsumer(name_server, group="audit", strategy=ByConfiguration([queue]))
     """
 
     name = "CONFIG"
@@ -173,6 +198,9 @@ class ConsistentHash:
 
     Raises:
         ConfigError: ``virtual_nodes`` is negative.
+
+    Example:
+        PullConsumer(name_server, group="audit", strategy=ConsistentHash(virtual_nodes=20))
     """
 
     name = "CONSISTENT_HASH"
@@ -218,6 +246,9 @@ class MachineRoom:
 
     Args:
         rooms: the rooms whose queues this group consumes. Queues of other rooms have no owner.
+
+    Example:
+        PullConsumer(name_server, group="audit", strategy=MachineRoom(["north"]))
     """
 
     name = "MACHINE_ROOM"
@@ -250,6 +281,14 @@ class MachineRoomNearby:
         inner: allocates the queues of a room to its members.
         room_of_queue: returns the room of a queue's broker.
         room_of_client: returns the room of a member by its client id.
+
+    Example:
+        near = MachineRoomNearby(
+            Averagely(),
+            room_of_queue=lambda queue: queue.broker_name.partition("@")[0],
+            room_of_client=lambda client_id: client_id.partition("@")[0],
+        )
+        PullConsumer(name_server, group="audit", strategy=near)
     """
 
     def __init__(

@@ -81,7 +81,15 @@ _LEVELS = DelayLevels.parse()
 
 
 class ClientError(CometError):
-    """The base of the client's own errors."""
+    """The base of the client's own errors.
+
+    Example:
+        try:
+            await consumer.assign([queue])
+            await consumer.subscribe("orders")
+        except ClientError as error:
+            print(error)
+    """
 
 
 class ClientClosedError(ClientError):
@@ -89,6 +97,13 @@ class ClientClosedError(ClientError):
 
     Nothing was sent, but for sends that had begun when a producer was closed: their text says that
     the message may be stored.
+
+    Example:
+        await producer.close()
+        try:
+            await producer.send(Message(topic="orders", body=b"42"))
+        except ClientClosedError as error:
+            print(error)
     """
 
 
@@ -98,6 +113,12 @@ class TopicNotFoundError(ClientError):
     Args:
         topic: the topic that was asked for.
         why: what the name server said, or what its route lacks.
+
+    Example:
+        try:
+            await consumer.fetch_queues("no-such-topic")
+        except TopicNotFoundError as error:
+            print(error.topic)
     """
 
     def __init__(self, topic: str, why: str) -> None:
@@ -106,31 +127,85 @@ class TopicNotFoundError(ClientError):
 
 
 class QueueNotFoundError(ClientError):
-    """The topic has no such queue, or no broker serves it now; not sent."""
+    """The topic has no such queue, or no broker serves it now; not sent.
+
+    Example:
+        try:
+            await consumer.bounds(MessageQueue("orders", "no-such-broker", 0))
+        except QueueNotFoundError as error:
+            print(error)
+    """
 
 
 class BackPressureError(ClientError):
-    """A limit on messages or requests in flight is reached; not sent."""
+    """A limit on messages or requests in flight is reached; not sent.
+
+    Example:
+        async with Producer(name_server, group="shop", back_pressure_messages=10) as producer:
+            sends = [producer.send_nowait(Message(topic="orders", body=b"42")) for _ in range(10)]
+            try:
+                producer.send_nowait(Message(topic="orders", body=b"43"))
+            except BackPressureError as error:
+                print(error)
+            await asyncio.gather(*sends)
+    """
 
 
 class ReplyError(ClientError):
-    """A request got no reply; a consumer may have processed it."""
+    """A request got no reply; a consumer may have processed it.
+
+    Example:
+        try:
+            await producer.request(Message(topic="orders", body=b"42?"), timeout=0.2)
+        except ReplyError as error:
+            print(error)
+    """
 
 
 class ReplyTimeoutError(ReplyError, TimeoutError):
-    """No reply in time; a later reply is dropped."""
+    """No reply in time; a later reply is dropped.
+
+    Example:
+        try:
+            await producer.request(Message(topic="orders", body=b"42?"), timeout=0.2)
+        except ReplyTimeoutError as error:
+            print(error)
+    """
 
 
 class WrongModeError(ClientError):
-    """The consumer uses `assign`, and this call needs `subscribe`, or the reverse."""
+    """The consumer uses `assign`, and this call needs `subscribe`, or the reverse.
+
+    Example:
+        await consumer.assign([queue])
+        try:
+            await consumer.subscribe("orders")
+        except WrongModeError as error:
+            print(error)
+    """
 
 
 class NotAssignedError(ClientError):
-    """The queue is not assigned to this consumer."""
+    """The queue is not assigned to this consumer.
+
+    Example:
+        try:
+            await consumer.seek(queue, 0)
+        except NotAssignedError as error:
+            print(error)
+    """
 
 
 class OffsetRangeError(ClientError):
-    """The offset is outside the queue; nothing moved."""
+    """The offset is outside the queue; nothing moved.
+
+    Example:
+        await consumer.assign([queue])
+        try:
+            await consumer.seek(queue, 1_000_000)
+        except OffsetRangeError as error:
+            print(error)
+    """
 
 
 class ReceiptExpiredError(ClientError):
@@ -142,6 +217,14 @@ class ReceiptExpiredError(ClientError):
     Args:
         message_id: of the message.
         why: why its receipt is of no use.
+
+    Example:
+        async with SimpleConsumer(name_server, group="billing") as consumer:
+            await consumer.subscribe("orders")
+            try:
+                await consumer.ack(message)
+            except ReceiptExpiredError as error:
+                print(error)
     """
 
     def __init__(self, message_id: str, why: str) -> None:
@@ -154,6 +237,12 @@ class KeyMissingError(ClientError):
 
     Args:
         message_id: of the message.
+
+    Example:
+        try:
+            raise KeyMissingError(message.message_id)
+        except KeyMissingError as error:
+            print(error.message_id)
     """
 
     def __init__(self, message_id: str) -> None:
@@ -180,6 +269,14 @@ class ConsumeLater(CometError):  # noqa: N818 - an order, not a failure
     Raises:
         ConfigError: both ``delay`` and ``delay_level`` are given, or ``delay`` is negative or no
             duration.
+
+    Example:
+        async def bill(message: StoredMessage) -> None:
+            if not message.tags:
+                raise ConsumeLater(delay=timedelta(minutes=5))
+
+        async with PushConsumer(name_server, group="billing", handler=bill) as consumer:
+            await consumer.subscribe("orders")
     """
 
     def __init__(
@@ -205,12 +302,28 @@ class ConsumeLater(CometError):  # noqa: N818 - an order, not a failure
 
 
 class NameServerError(RemotingError):
-    """No name server responded; the message lists every address that was tried."""
+    """No name server responded; the message lists every address that was tried.
+
+    Example:
+        try:
+            async with Producer("127.0.0.1:1", group="shop") as producer:
+                await producer.send(Message(topic="orders", body=b"42"))
+        except NameServerError as error:
+            print(error)
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class SendAttempt:
-    """One failed attempt of a send: its broker and its error."""
+    """One failed attempt of a send: its broker and its error.
+
+    Example:
+        try:
+            await producer.send(Message(topic="orders", body=b"42"), timeout=0.0)
+        except SendFailedError as error:
+            attempts: tuple[SendAttempt, ...] = error.attempts
+            print([attempt.broker_name for attempt in attempts])
+    """
 
     broker_name: str
     """The broker of the attempt."""
@@ -233,6 +346,12 @@ class SendFailedError(RemotingError):
 
     ``maybe_stored`` is False when no attempt reached a broker; otherwise the message may be stored,
     and a second send may duplicate it.
+
+    Example:
+        try:
+            await producer.send(Message(topic="orders", body=b"42"), timeout=0.0)
+        except SendFailedError as error:
+            print(error.maybe_stored)
     """
 
     def __init__(
@@ -249,4 +368,11 @@ class SendFailedError(RemotingError):
 
 
 class SendTimeoutError(SendFailedError, TimeoutError):
-    """The send timed out; ``maybe_stored`` says whether the message may be stored."""
+    """The send timed out; ``maybe_stored`` says whether the message may be stored.
+
+    Example:
+        try:
+            await producer.send(Message(topic="orders", body=b"42"), timeout=0.0)
+        except SendTimeoutError as error:
+            print(error.maybe_stored)
+    """

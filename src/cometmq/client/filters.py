@@ -24,7 +24,11 @@ from cometmq.protocol.subscription import (
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Selects messages of a topic. Make one with `tags` or `sql`."""
+    """Selects messages of a topic. Make one with `tags` or `sql`.
+
+    Example:
+        await consumer.subscribe("orders", Filter.tags("paid || sent"))
+    """
 
     expression: str = ALL_TAGS
     """The tag expression or SQL92 condition."""
@@ -64,9 +68,9 @@ class Filter:
         return cls(expression, SQL92_KIND, frozenset(), _now_ms())
 
     @classmethod
-    def of(cls, wanted: str | Filter) -> Filter:
+    def of(cls, filter: str | Filter) -> Filter:
         """Return a filter unchanged, and make one of a tag expression."""
-        return cls.tags(wanted) if isinstance(wanted, str) else wanted
+        return cls.tags(filter) if isinstance(filter, str) else filter
 
     def takes(self, tag: str | None) -> bool:
         """Return whether a message with this tag matches, by the tag's text."""

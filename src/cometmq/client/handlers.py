@@ -20,7 +20,15 @@ from cometmq.model.queue import MessageQueue
 
 
 class Consumed(Enum):
-    """The result of a handler that consumes messages in any order."""
+    """The result of a handler that consumes messages in any order.
+
+    Example:
+        async def bill(messages: list[StoredMessage], context: ConsumeContext) -> Consumed:
+            return Consumed.SUCCESS if messages[0].tags else Consumed.LATER
+
+        async with PushConsumer(name_server, group="billing", batch_handler=bill) as consumer:
+            await consumer.subscribe("orders")
+    """
 
     SUCCESS = "CONSUME_SUCCESS"
     """The messages are consumed; the same as None."""
@@ -29,7 +37,17 @@ class Consumed(Enum):
 
 
 class ConsumedInOrder(Enum):
-    """The result of a handler that consumes messages in order."""
+    """The result of a handler that consumes messages in order.
+
+    Example:
+        async def bill(message: StoredMessage) -> ConsumedInOrder:
+            return ConsumedInOrder.SUCCESS if message.tags else ConsumedInOrder.SUSPEND
+
+        async with PushConsumer(
+            name_server, group="billing", handler=bill, ordered=True
+        ) as consumer:
+            await consumer.subscribe("orders")
+    """
 
     SUCCESS = "SUCCESS"
     """The message is consumed; the same as None."""
@@ -43,7 +61,16 @@ class ConsumedInOrder(Enum):
 
 @dataclass(slots=True)
 class ConsumeContext:
-    """The group and queue of one handler call, and options for its result."""
+    """The group and queue of one handler call, and options for its result.
+
+    Example:
+        async def bill(messages: list[StoredMessage], context: ConsumeContext) -> Consumed:
+            context.done = 1  # the first message is consumed, the others are redelivered
+            return Consumed.SUCCESS
+
+        async with PushConsumer(name_server, group="billing", batch_handler=bill) as consumer:
+            await consumer.subscribe("orders")
+    """
 
     group: str
     """The consumer group."""
@@ -58,7 +85,18 @@ class ConsumeContext:
 
 @dataclass(slots=True)
 class OrderedContext:
-    """The group and queue of one ordered handler call, and options for its result."""
+    """The group and queue of one ordered handler call, and options for its result.
+
+    Example:
+        async def bill(messages: list[StoredMessage], context: OrderedContext) -> ConsumedInOrder:
+            context.suspend_ms = 5_000
+            return ConsumedInOrder.SUSPEND
+
+        async with PushConsumer(
+            name_server, group="billing", batch_handler=bill, ordered=True
+        ) as consumer:
+            await consumer.subscribe("orders")
+    """
 
     group: str
     """The consumer group."""
@@ -91,7 +129,12 @@ QueueListener = Callable[
 
 
 class LocalState(Enum):
-    """The state of a local transaction."""
+    """The state of a local transaction.
+
+    Example:
+        result = await transactions.send_in_transaction(Message(topic="orders", body=b"42"))
+        delivered = result.state is LocalState.COMMIT
+    """
 
     COMMIT = "COMMIT_MESSAGE"
     """Deliver the message."""
@@ -107,6 +150,16 @@ class TransactionListener(Protocol):
     Either method may be ``async def`` or plain. An exception, or a result that is no `LocalState`,
     counts as UNKNOWN. The broker may check with any producer of the group, even after a restart:
     store the state where all of them can read it.
+
+    Example:
+        class Orders:
+            async def execute(self, message: Message, argument: object) -> LocalState:
+                return LocalState.COMMIT
+
+            async def check(self, message: StoredMessage) -> LocalState:
+                return LocalState.UNKNOWN
+
+        listener: TransactionListener = Orders()
     """
 
     def execute(self, message: Message, argument: object) -> Awaitable[LocalState] | LocalState:

@@ -41,7 +41,16 @@ __all__ = [
 
 
 class SendKind(IntEnum):
-    """The kind of a sent message; traces contain the numbers."""
+    """The kind of a sent message; traces contain the numbers.
+
+    Example:
+        class Delayed(SendHook):
+            def before_send(self, context: SendContext) -> None:
+                print(context.kind is SendKind.DELAYED)
+
+        async with Producer(name_server, group="shop", hooks=[Delayed()]) as producer:
+            await producer.send(Message(topic="orders", body=b"42", delay_level=1))
+    """
 
     NORMAL = 0
     """None of the other kinds."""
@@ -57,7 +66,16 @@ class SendKind(IntEnum):
 
 @dataclass(slots=True)
 class SendContext:
-    """One send, from the call to its end, with all its attempts."""
+    """One send, from the call to its end, with all its attempts.
+
+    Example:
+        class Slow(SendHook):
+            def after_send(self, context: SendContext) -> None:
+                print(context.message_id, context.tries, context.cost_ms)
+
+        async with Producer(name_server, group="shop", hooks=[Slow()]) as producer:
+            await producer.send(Message(topic="orders", body=b"42"))
+    """
 
     group: str
     """The producer group."""
@@ -90,7 +108,18 @@ class SendContext:
 
 
 class SendHook:
-    """Runs around sends. Override the methods that you need."""
+    """Runs around sends. Override the methods that you need.
+
+    Example:
+        class Counter(SendHook):
+            sends = 0
+
+            def after_send(self, context: SendContext) -> None:
+                self.sends += 1
+
+        async with Producer(name_server, group="shop", hooks=[Counter()]) as producer:
+            await producer.send(Message(topic="orders", body=b"42"))
+    """
 
     def before_send(self, context: SendContext) -> None:
         """Runs before a send is encoded; may add properties."""
@@ -103,14 +132,31 @@ class SendHook:
 
 
 class ForbiddenHook:
-    """Forbids a send by raising a `CometError`, which the caller of the send receives."""
+    """Forbids a send by raising a `CometError`, which the caller of the send receives.
+
+    Example:
+        class NoSecrets(ForbiddenHook):
+            def check(self, context: SendContext) -> None:
+                if b"password" in context.messages[0].body:
+                    raise InvalidMessageError("a message contains a password")
+
+        Producer(name_server, group="shop", hooks=[NoSecrets()])
+    """
 
     def check(self, context: SendContext) -> None:
         """Raise to forbid the send."""
 
 
 class ConsumeEnd(IntEnum):
-    """The result of a handler call; traces contain the numbers."""
+    """The result of a handler call; traces contain the numbers.
+
+    Example:
+        class Failures(ConsumeHook):
+            def after(self, context: DeliveryContext) -> None:
+                print(context.end is ConsumeEnd.EXCEPTION)
+
+        PullConsumer(name_server, group="audit", hooks=[Failures()])
+    """
 
     SUCCESS = 0
     """The messages are consumed."""
@@ -126,7 +172,16 @@ class ConsumeEnd(IntEnum):
 
 @dataclass(slots=True)
 class DeliveryContext:
-    """One handler call."""
+    """One handler call.
+
+    Example:
+        class Failures(ConsumeHook):
+            def after(self, context: DeliveryContext) -> None:
+                if context.error is not None:
+                    print(context.messages[0].message_id, context.error)
+
+        PullConsumer(name_server, group="audit", hooks=[Failures()])
+    """
 
     group: str
     """The consumer group."""
@@ -155,6 +210,13 @@ class ConsumeHook:
 
     Both methods run in the task that calls the handler, so the handler sees a context variable
     that ``before`` sets.
+
+    Example:
+        class Timer(ConsumeHook):
+            def after(self, context: DeliveryContext) -> None:
+                print(context.queue, context.cost_ms)
+
+        PullConsumer(name_server, group="audit", hooks=[Timer()])
     """
 
     def before(self, context: DeliveryContext) -> None:
@@ -165,7 +227,15 @@ class ConsumeHook:
 
 
 class FilterHook:
-    """Removes fetched messages before the handler; removed messages count as consumed."""
+    """Removes fetched messages before the handler; removed messages count as consumed.
+
+    Example:
+        class OnlyTagged(FilterHook):
+            def keep(self, group, queue, messages):
+                return [message for message in messages if message.tags]
+
+        PullConsumer(name_server, group="audit", hooks=[OnlyTagged()])
+    """
 
     def keep(
         self, group: str, queue: MessageQueue, messages: list[StoredMessage]
@@ -176,7 +246,15 @@ class FilterHook:
 
 @dataclass(slots=True)
 class EndContext:
-    """The end of a transaction, as this client reported it to the broker."""
+    """The end of a transaction, as this client reported it to the broker.
+
+    Example:
+        class Ends(EndTransactionHook):
+            def ended(self, context: EndContext) -> None:
+                print(context.message_id, context.state, context.from_check)
+
+        TransactionProducer(name_server, group="books", listener=listener, hooks=[Ends()])
+    """
 
     group: str
     """The producer group."""
@@ -197,7 +275,15 @@ class EndContext:
 
 
 class EndTransactionHook:
-    """Runs at the end of each transaction."""
+    """Runs at the end of each transaction.
+
+    Example:
+        class Ends(EndTransactionHook):
+            def ended(self, context: EndContext) -> None:
+                print(context.transaction_id, context.state)
+
+        TransactionProducer(name_server, group="books", listener=listener, hooks=[Ends()])
+    """
 
     def ended(self, context: EndContext) -> None:
         """Runs after the client has sent the state of a transaction to the broker."""

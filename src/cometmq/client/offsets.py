@@ -44,7 +44,12 @@ Failures = Mapping[MessageQueue, BaseException]
 
 
 class OffsetStore(Protocol):
-    """Stores for each queue the offset of the next message to consume."""
+    """Stores for each queue the offset of the next message to consume.
+
+    Example:
+        store: OffsetStore = RemoteOffsetStore(instance, "audit")
+        PullConsumer(instance=instance, group="audit", offset_store=store)
+    """
 
     async def load(self) -> None:
         """Read the stored offsets; called once, before any other method.
@@ -136,6 +141,11 @@ class RemoteOffsetStore:
     Args:
         instance: the connections to use.
         group: the consumer group.
+
+    Example:
+        store = RemoteOffsetStore(instance, "audit")
+        await store.load()
+        print(await store.stored(queue))
     """
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
@@ -289,6 +299,10 @@ class LocalOffsetStore:
 
     Raises:
         ConfigError: the client id or the group is not valid as a folder name.
+
+    Example:
+        store = LocalOffsetStore(folder, instance.client_id, "audit")
+        PullConsumer(instance=instance, group="audit", offset_store=store)
     """
 
     def __init__(
@@ -428,7 +442,12 @@ def _entry(queue: Any, offset: Any) -> tuple[MessageQueue, QueueOffset]:
 
 
 class StartFrom(Enum):
-    """Where a group starts in a queue without a committed offset."""
+    """Where a group starts in a queue without a committed offset.
+
+    Example:
+        async with PullConsumer(name_server, group="audit", start_from=StartFrom.FIRST) as consumer:
+            await consumer.subscribe("orders")
+    """
 
     LAST = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     """At the end of the queue. ``docs/howto/consume.md`` names an exception."""

@@ -62,9 +62,13 @@ class PopConsumer(CallbackConsumer):
         InvalidNameError: the group name is invalid.
 
     Example:
-        ``consumer = PopConsumer("127.0.0.1:9876", group="billing", handler=bill,``
-        ``                       subscriptions={"orders": "*"})``
-        ``await consumer.run()``
+        async def bill(message: StoredMessage) -> None:
+            print(message.body)
+
+        consumer = PopConsumer(
+            name_server, group="billing", handler=bill, subscriptions={"orders": "*"}
+        )
+        await consumer.run()
     """
 
     def __init__(

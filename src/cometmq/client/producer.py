@@ -76,8 +76,10 @@ class Producer(Lifecycle):
     Many sends may be in flight: await them with ``asyncio.gather``, or start them with `send_soon`.
     Above the limits of the settings ``back_pressure_messages`` and ``back_pressure_bytes`` they
     wait for room, in order.
+
     Example:
-        ``async with Producer("127.0.0.1:9876", group="shop") as producer: ...``
+        async with Producer(name_server, group="shop", retries=3) as producer:
+            receipt = await producer.send(Message(topic="orders", body=b"42"))
     """
 
     def __init__(

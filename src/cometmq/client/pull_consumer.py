@@ -85,9 +85,12 @@ class PullConsumer(PlaceCalls):
     commits. If a task fails or is cancelled, its unfinished messages are redelivered.
 
     Example:
-        ``async with PullConsumer("127.0.0.1:9876", group="audit") as consumer:``
-        ``    await consumer.subscribe("orders")``
-        ``    async for message in consumer: print(message.body)``
+        async with PullConsumer(
+            name_server, group="audit", subscriptions={"orders": "*"}, start_from=StartFrom.FIRST
+        ) as consumer:
+            async for message in consumer:
+                print(message.body)
+                break
     """
 
     def __init__(

@@ -75,9 +75,13 @@ class PushConsumer(CallbackConsumer):
         InvalidNameError: the group name is invalid.
 
     Example:
-        ``consumer = PushConsumer("127.0.0.1:9876", group="billing", handler=bill,``
-        ``                        subscriptions={"orders": "paid"})``
-        ``await consumer.run()``
+        async def bill(message: StoredMessage) -> None:
+            print(message.body)
+
+        consumer = PushConsumer(
+            name_server, group="billing", handler=bill, subscriptions={"orders": "paid"}
+        )
+        await consumer.run()
     """
 
     def __init__(

@@ -18,7 +18,12 @@ from cometmq.protocol.headers import SendMessageResponse
 
 
 class SendStatus(Enum):
-    """How safely the message is stored. It is stored with each of these."""
+    """How safely the message is stored. It is stored with each of these.
+
+    Example:
+        receipt = await producer.send(Message(topic="orders", body=b"42"))
+        safe = receipt.status is SendStatus.SEND_OK
+    """
 
     SEND_OK = "SEND_OK"
     """Flushed and replicated as the broker's settings require."""
@@ -43,7 +48,12 @@ DEFAULT_REGION = "DefaultRegion"
 
 
 class SendReceipt(msgspec.Struct, frozen=True):
-    """Where and under which id a broker has stored a message or a batch."""
+    """Where and under which id a broker has stored a message or a batch.
+
+    Example:
+        receipt: SendReceipt = await producer.send(Message(topic="orders", body=b"42"))
+        print(receipt.message_id, receipt.queue, receipt.queue_offset)
+    """
 
     status: SendStatus
     """How safely the message is stored."""

@@ -67,11 +67,12 @@ class SimpleConsumer(Consumer):
         InvalidNameError: the group name is invalid.
 
     Example:
-        ``async with SimpleConsumer("127.0.0.1:9876", group="billing",``
-        ``                          subscriptions={"orders": "*"}) as consumer:``
-        ``    for message in await consumer.receive():``
-        ``        bill(message)``
-        ``        await consumer.ack(message)``
+        async with SimpleConsumer(
+            name_server, group="billing", subscriptions={"orders": "*"}
+        ) as consumer:
+            for message in await consumer.receive(wait=1.0):
+                print(message.body)
+                await consumer.ack(message)
     """
 
     def __init__(

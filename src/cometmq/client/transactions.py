@@ -55,7 +55,13 @@ LOCAL_THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class TransactionReceipt:
-    """The result of a message that was sent in a transaction."""
+    """The result of a message that was sent in a transaction.
+
+    Example:
+        message = Message(topic="orders", body=b"42")
+        result: TransactionReceipt = await transactions.send_in_transaction(message)
+        print(result.state, result.receipt.message_id)
+    """
 
     receipt: SendReceipt
     """Where the half message is stored."""
@@ -89,7 +95,17 @@ class TransactionProducer(Producer):
 
     The broker checks transactions only with producers it knows: those that have sent to it, or that
     were started with the setting ``topics``.
-    Example: ``TransactionProducer("127.0.0.1:9876", group="shop", listener=Orders())``
+
+    Example:
+        class Orders:
+            async def execute(self, message: Message, argument: object) -> LocalState:
+                return LocalState.COMMIT
+
+            async def check(self, message: StoredMessage) -> LocalState:
+                return LocalState.COMMIT
+
+        async with TransactionProducer(name_server, group="books", listener=Orders()) as producer:
+            await producer.send_in_transaction(Message(topic="orders", body=b"42"))
     """
 
     def __init__(

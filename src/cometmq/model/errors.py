@@ -12,7 +12,14 @@ CometError
 
 
 class CometError(Exception):
-    """The base of every error that CometMQ raises."""
+    """The base of every error that CometMQ raises.
+
+    Example:
+        try:
+            await producer.send(Message(topic="no blanks", body=b"42"))
+        except CometError as error:
+            print(error)
+    """
 
 
 class ProtocolError(CometError):
@@ -25,6 +32,12 @@ class ResponseError(CometError):
     Args:
         code: the response code as on the wire.
         remark: the text of the peer, perhaps empty.
+
+    Example:
+        try:
+            await admin.consumer_connections("no-such-group")
+        except ResponseError as error:
+            print(error.code, error.remark)
     """
 
     def __init__(self, code: int, remark: str = "") -> None:
@@ -34,20 +47,58 @@ class ResponseError(CometError):
 
 
 class RemotingError(CometError):
-    """No response; it is unknown whether the peer processed the request."""
+    """No response; it is unknown whether the peer processed the request.
+
+    Example:
+        try:
+            await admin.broker_figures("127.0.0.1:1")
+        except RemotingError as error:
+            print(error)
+    """
 
 
 class StoreError(CometError):
-    """The base of the errors of stores."""
+    """The base of the errors of stores.
+
+    Example:
+        damaged = folder / "client-1" / "audit" / "offsets.json"
+        damaged.parent.mkdir(parents=True)
+        damaged.write_text("{")
+        try:
+            await LocalOffsetStore(folder, "client-1", "audit").load()
+        except StoreError as error:
+            print(error)
+    """
 
 
 class InvalidMessageError(CometError):
-    """The message breaks a limit; not sent."""
+    """The message breaks a limit; not sent.
+
+    Example:
+        try:
+            await producer.send(Message(topic="orders", body=b""))
+        except InvalidMessageError as error:
+            print(error)
+    """
 
 
 class InvalidNameError(CometError):
-    """The name of a topic or a group is invalid."""
+    """The name of a topic or a group is invalid.
+
+    Example:
+        try:
+            await producer.send(Message(topic="no blanks", body=b"42"))
+        except InvalidNameError as error:
+            print(error)
+    """
 
 
 class ConfigError(CometError):
-    """A setting is unknown, has the wrong type or is out of range."""
+    """A setting is unknown, has the wrong type or is out of range.
+
+    Example:
+        try:
+            Producer(name_server, group="shop", retries=-1)
+        except ConfigError as error:
+            print(error)
+    """

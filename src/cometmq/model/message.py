@@ -18,7 +18,8 @@ from cometmq.model.topic import retry_topic
 class Message(msgspec.Struct):
     """A message to send.
 
-    Example: ``Message(topic="orders", body=b"42", tags="paid", keys=["order-42"])``
+    Example:
+        await producer.send(Message(topic="orders", body=b"42", tags="paid", keys=["order-42"]))
     """
 
     topic: str
@@ -58,7 +59,13 @@ class Message(msgspec.Struct):
 
 @dataclass(slots=True)
 class StoredMessage:
-    """A message as a broker stores it."""
+    """A message as a broker stores it.
+
+    Example:
+        found: list[StoredMessage] = await consumer.poll(timeout=0.5)
+        for message in found:
+            print(message.topic, message.body, message.tags, message.keys, message.queue_offset)
+    """
 
     topic: str
     """The topic; see `real_topic` for redelivered messages."""

@@ -10,6 +10,11 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel"):
     """One queue of a topic. Queues sort by topic, then broker, then number.
 
     It is also part of many JSON bodies, and the key of some maps in them.
+
+    Example:
+        queues: list[MessageQueue] = await producer.fetch_queues("orders")
+        queue = min(queues, key=lambda queue: queue.queue_id)
+        await producer.send(Message(topic="orders", body=b"42"), queue=queue)
     """
 
     topic: str = ""

@@ -7,19 +7,47 @@ from cometmq.protocol.command import Command
 
 
 class ConnectError(RemotingError):
-    """The peer cannot be reached; not sent."""
+    """The peer cannot be reached; not sent.
+
+    Example:
+        try:
+            await admin.broker_figures("127.0.0.1:1")
+        except ConnectError as error:
+            print(error)
+    """
 
 
 class CallTimeoutError(RemotingError, TimeoutError):
-    """No response in time; the peer may have processed the request."""
+    """No response in time; the peer may have processed the request.
+
+    Example:
+        try:
+            await admin.cluster_info()
+        except CallTimeoutError as error:
+            print(error)
+    """
 
 
 class ConnectionLostError(RemotingError):
-    """The connection broke before the response; the peer may have processed the request."""
+    """The connection broke before the response; the peer may have processed the request.
+
+    Example:
+        try:
+            await admin.cluster_info()
+        except ConnectionLostError as error:
+            print(error)
+    """
 
 
 class TooManyCallsError(RemotingError):
-    """The limit on requests in flight of a connection is reached; not sent."""
+    """The limit on requests in flight of a connection is reached; not sent.
+
+    Example:
+        try:
+            await asyncio.gather(*(admin.cluster_info() for _ in range(10)))
+        except TooManyCallsError as error:
+            print(error)
+    """
 
 
 def check(response: Command) -> Command:

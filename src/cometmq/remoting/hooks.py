@@ -16,7 +16,18 @@ from cometmq.protocol.headers.base import Header, encode_fields
 
 @dataclass(slots=True)
 class OutgoingCall:
-    """One outgoing request: its code, its header fields as text, its body."""
+    """One outgoing request: its code, its header fields as text, its body.
+
+    Example:
+        class Codes:
+            def before_request(self, address: str, call: OutgoingCall) -> None:
+                call.fields["traceId"] = "7"
+
+            def after_answer(self, address, call, answer):
+                pass
+
+        ClientInstance(name_server, hooks=[Codes()])
+    """
 
     code: int
     """The request code."""
@@ -40,6 +51,19 @@ class RpcHook(Protocol):
     If ``before_request`` raises, the request is not sent and the caller receives the error. If the
     client itself sends the request, such as a heartbeat, it logs the error and sends the
     request again later. Hooks are plain functions and must not block.
+
+    Example:
+        class Codes:
+            def before_request(self, address, call):
+                print(address, call.code)
+
+            def after_answer(self, address, call, answer):
+                print(address, answer.code)
+
+        hook: RpcHook = Codes()
+        async with ClientInstance(name_server, hooks=[hook]) as instance:
+            async with AdminClient(instance=instance) as admin:
+                await admin.topics()
     """
 
     def before_request(self, address: str, call: OutgoingCall) -> None:

@@ -2,7 +2,15 @@
 
 from datetime import UTC, datetime, timedelta
 
-from cometmq.client import AdminClient, Message, MessageQueue, Producer, PullConsumer, StartFrom
+from cometmq.client import (
+    AdminClient,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    SimpleConsumer,
+    StartFrom,
+)
 
 YESTERDAY = datetime.now(UTC) - timedelta(days=1)
 
@@ -37,3 +45,9 @@ async def send(producer: Producer) -> None:
 async def pull(consumer: PullConsumer, queue: MessageQueue) -> None:
     await consumer.poll(timedelta(seconds=1))
     await consumer.pull(queue, 0, wait=timedelta(seconds=20), timeout=5)
+
+
+async def receive(consumer: SimpleConsumer) -> None:
+    for message in await consumer.receive(wait=timedelta(seconds=5), invisible=60):
+        await consumer.extend(message, timedelta(minutes=1))
+        await consumer.extend(message, "1 min")  # error

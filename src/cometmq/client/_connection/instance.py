@@ -72,7 +72,10 @@ class ClientInstance(Lifecycle):
         hooks: run around every request. A signing hook must be the last one.
         name: the client id; None makes it from the settings.
 
-    Example: ``async with ClientInstance("127.0.0.1:9876") as instance: ...``
+    Example:
+        async with ClientInstance(name_server) as instance:
+            async with Producer(instance=instance, group="shop") as producer:
+                await producer.send(Message(topic="orders", body=b"42"))
     """
 
     def __init__(

@@ -16,7 +16,12 @@ from cometmq.model.queue import MessageQueue
 
 
 class QueueBounds(NamedTuple):
-    """The bounds of a queue."""
+    """The bounds of a queue.
+
+    Example:
+        bounds: QueueBounds = await consumer.bounds(queue)
+        print(bounds.max_offset - bounds.min_offset)
+    """
 
     min_offset: QueueOffset
     """The offset of the oldest stored message."""

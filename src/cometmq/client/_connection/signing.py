@@ -34,7 +34,11 @@ SIGNATURE = "Signature"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An account and its secret. ``repr`` shows neither the secret nor the token."""
+    """An account and its secret. ``repr`` shows neither the secret nor the token.
+
+    Example:
+        signer = Signer(Credentials(access_key="user", secret_key="secret"))
+    """
 
     access_key: str
     """The name of the account."""
@@ -91,6 +95,9 @@ class Signer:
 
     Args:
         credentials: the account.
+
+    Example:
+        ClientInstance(name_server, hooks=[Signer(Credentials("user", "secret"))])
     """
 
     def __init__(self, credentials: Credentials) -> None:

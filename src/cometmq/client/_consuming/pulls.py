@@ -30,7 +30,12 @@ from cometmq.protocol.version import LITE_PULL_VERSION_MIN
 
 
 class PullStatus(Enum):
-    """The status of a pull."""
+    """The status of a pull.
+
+    Example:
+        result = await consumer.pull(queue, 0)
+        found = result.status is PullStatus.FOUND
+    """
 
     FOUND = "FOUND"
     """Messages were found. The list may be empty after tags are compared by text."""
@@ -52,7 +57,12 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """The result of one pull."""
+    """The result of one pull.
+
+    Example:
+        result: PullResult = await consumer.pull(queue, 0)
+        print(result.status, len(result.messages), result.next_offset)
+    """
 
     status: PullStatus
     """Whether messages were found."""

@@ -36,7 +36,7 @@ class Subscriptions:
         if self.retry_topic is not None:
             self._announced[self.retry_topic] = Filter.tags("*")
 
-    def add(self, topic: str, wanted: str | Filter) -> str:
+    def add(self, topic: str, filter: str | Filter) -> str:
         """Announce a topic as applications know it, or a different filter of it.
 
         Returns:
@@ -48,7 +48,7 @@ class Subscriptions:
         """
         check_topic_name(topic)
         name = self._namespace.wrap_topic(topic)
-        self._announced[name] = Filter.of(wanted)
+        self._announced[name] = Filter.of(filter)
         return name
 
     def remove(self, topic: str) -> bool:

@@ -28,5 +28,8 @@ class AdminClient(Topics, Offsets, Tracks, Brokers):
     Every method raises `ResponseError` if a server refuses, and `RemotingError` if none responds.
     A method that calls several servers calls them in sequence; if one fails, the earlier calls
     have taken effect.
-    Example: ``async with AdminClient("127.0.0.1:9876") as admin: await admin.create_topic("t")``
+
+    Example:
+        async with AdminClient(name_server) as admin:
+            queues = await admin.create_topic("orders", queues=4)
     """

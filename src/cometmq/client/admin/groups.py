@@ -180,7 +180,13 @@ TO_THE_END = -1
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A group's committed offset and lag in one queue."""
+    """A group's committed offset and lag in one queue.
+
+    Example:
+        found: dict[MessageQueue, Progress] = await admin.progress("audit", "orders")
+        for queue, progress in found.items():
+            print(queue, progress.committed, progress.lag)
+    """
 
     committed: QueueOffset | None
     """The committed offset; None if there is none."""

@@ -151,7 +151,12 @@ def _has_key(message: StoredMessage, key: str, *, unique_id: bool) -> bool:
 
 
 class TrackKind(Enum):
-    """The state of a message in a group."""
+    """The state of a message in a group.
+
+    Example:
+        tracks = await admin.track(message)
+        pending = [track.group for track in tracks if track.kind is TrackKind.NOT_CONSUME_YET]
+    """
 
     CONSUMED = "CONSUMED"
     """The group has committed an offset after the message."""
@@ -171,7 +176,13 @@ class TrackKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """Whether one group has consumed a message."""
+    """Whether one group has consumed a message.
+
+    Example:
+        tracks: list[Track] = await admin.track(message)
+        for track in tracks:
+            print(track.group, track.kind)
+    """
 
     group: str
     """The consumer group."""

@@ -171,7 +171,7 @@ class CallbackConsumer(Blocking):
 
     _inner: asynchronous.PushConsumer | asynchronous.PopConsumer
 
-    def run(self, timeout: float = 25.0) -> None:
+    def run(self, timeout: float | timedelta = 25.0) -> None:
         """Consume until SIGTERM or SIGINT, or until `close`, and then close within ``timeout``.
 
         Signals are handled in the main thread only.

@@ -1,0 +1,153 @@
+"""The examples in the docstrings of public names do what they show.
+
+Each public class of the client has one, below a line ``Example:``. An example runs with all public
+names, and with the objects that `shared` makes: applications know what they stand for.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import inspect
+import os
+import signal
+import textwrap
+import types
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.mark.structures import ParameterSet
+
+from cometmq.client import (
+    AdminClient,
+    ClientInstance,
+    CometError,
+    LocalState,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    StoredMessage,
+    TransactionProducer,
+)
+from docs.pages import CLIENT_MODULES
+from support.clusters import COMET, TARGETS
+from support.versions import ALL_VERSIONS, VERSIONS_5
+
+NEEDS_ROCKETMQ = {
+    **dict.fromkeys(("PopConsumer", "SimpleConsumer", "ReceiptExpiredError"), VERSIONS_5),
+    **dict.fromkeys(("TransactionProducer", "TransactionReceipt", "LocalState"), ALL_VERSIONS),
+}
+"""Examples of what our broker does not serve, and the versions of RocketMQ that do."""
+NOT_BROUGHT_ABOUT = {
+    "ConsumeLater",
+    "CallTimeoutError",
+    "ConnectionLostError",
+    "TooManyCallsError",
+}
+"""Errors whose examples show where they are raised or caught; the other examples print theirs."""
+EXAMPLE_S = 60
+
+
+def public_classes() -> Iterator[type]:
+    found = {
+        getattr(module, name): None
+        for module in map(importlib.import_module, CLIENT_MODULES)
+        for name in module.__all__
+    }
+    return (thing for thing in found if isinstance(thing, type))
+
+
+def example_of(kind: type) -> str:
+    """The code below the line ``Example:`` at the end of a docstring; empty if there is none."""
+    return textwrap.dedent((inspect.getdoc(kind) or "").partition("\nExample:\n")[2])
+
+
+def with_clusters(kind: type) -> ParameterSet:
+    served = NEEDS_ROCKETMQ.get(kind.__name__, TARGETS)
+    return pytest.param(kind, id=kind.__name__, marks=pytest.mark.only_on(*served))
+
+
+class Orders:
+    """A listener whose local transactions all commit."""
+
+    async def execute(self, message: Message, argument: object) -> LocalState:
+        return LocalState.COMMIT
+
+    async def check(self, message: StoredMessage) -> LocalState:
+        return LocalState.COMMIT
+
+
+@pytest.fixture
+async def shared(
+    name_servers: str, instance: ClientInstance, tmp_path: Path, target: str
+) -> AsyncIterator[dict[str, Any]]:
+    """The public names, and the objects that examples use without making them."""
+    known = {
+        name: getattr(module, name)
+        for module in map(importlib.import_module, CLIENT_MODULES)
+        for name in module.__all__
+    }
+    async with AsyncExitStack() as opened:
+        admin = await opened.enter_async_context(AdminClient(instance=instance))
+        producer = await opened.enter_async_context(Producer(name_servers, group="shop"))
+        consumer = await opened.enter_async_context(PullConsumer(name_servers, group="readers"))
+        queues: list[MessageQueue] = await admin.create_topic("orders", queues=4)
+        await admin.create_topic("returns", queues=1)
+        receipt = await producer.send(Message("orders", b"42", tags="paid"), queue=queues[0])
+        message = await admin.message_at(receipt.offset_message_id)
+        if target != COMET:
+            known["transactions"] = await opened.enter_async_context(
+                TransactionProducer(name_servers, group="books", listener=Orders())
+            )
+        yield known | {
+            "asyncio": asyncio,
+            "timedelta": timedelta,
+            "name_server": name_servers,
+            "instance": instance,
+            "admin": admin,
+            "producer": producer,
+            "consumer": consumer,
+            "listener": Orders(),
+            "queue": receipt.queue,
+            "message": message,
+            "folder": tmp_path,
+        }
+
+
+@pytest.mark.parametrize("kind", [with_clusters(kind) for kind in public_classes()])
+async def test_an_example_does_what_it_shows(
+    kind: type, shared: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = example_of(kind)
+    assert kind.__name__ in example, "the example does not show it"
+    code = compile(example, kind.__name__, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    capsys.readouterr()
+
+    async with asyncio.timeout(EXAMPLE_S):
+        running = types.FunctionType(code, shared)()
+        if inspect.isawaitable(running):
+            await (ended_by_a_signal(running) if ".run()" in example else running)
+
+    if issubclass(kind, CometError) and kind.__name__ not in NOT_BROUGHT_ABOUT:
+        assert capsys.readouterr().out, "the example has not brought about the error"
+
+
+async def ended_by_a_signal(program: Coroutine[Any, Any, None]) -> None:
+    """Run a program that runs until SIGTERM, and send the signal as soon as it is handled."""
+    before = signal.getsignal(signal.SIGTERM)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(program)
+        while signal.getsignal(signal.SIGTERM) is before and not running.done():
+            await asyncio.sleep(0.01)
+        if not running.done():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_every_public_class_has_an_example() -> None:
+    assert [kind.__name__ for kind in public_classes() if not example_of(kind)] == []

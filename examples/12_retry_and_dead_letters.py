@@ -12,35 +12,33 @@ from cometmq.client import Message, Producer, PullConsumer, PushConsumer, StartF
 TOPIC, GROUP = "invoices", "billing-desk"
 
 
+async def bill(message: StoredMessage) -> None:
+    print(f"delivery {message.reconsume_times + 1} of {message.body.decode()}")
+    raise ValueError("no such customer")
+
+
 async def main(name_server: str = "127.0.0.1:9876") -> None:
-    deliveries = asyncio.Semaphore(0)
-
-    async def bill(message: StoredMessage) -> None:
-        print(f"delivery {message.reconsume_times + 1} of {message.body.decode()}")
-        deliveries.release()
-        raise ValueError("no such customer")
-
-    async with Producer(name_server, group="shop") as producer:
+    first = StartFrom.FIRST
+    billing = PushConsumer(
+        name_server,
+        group=GROUP,
+        handler=bill,
+        subscriptions={TOPIC: "*"},
+        start_from=first,
+        deliveries_max=1,
+    )
+    async with (
+        Producer(name_server, group="shop") as producer,
+        PullConsumer(name_server, group="repair", start_from=first) as dead_letters,
+        billing,
+    ):
         await producer.send(Message(topic=TOPIC, body=b"invoice 7", keys=["invoice-7"]))
-        async with PushConsumer(
-            name_server,
-            group=GROUP,
-            handler=bill,
-            subscriptions={TOPIC: "*"},
-            start_from=StartFrom.FIRST,
-            deliveries_max=1,
-        ):
-            for _ in range(2):
-                await deliveries.acquire()
 
-        first = StartFrom.FIRST
-        async with PullConsumer(name_server, group="repair", start_from=first) as dead_letters:
-            await dead_letters.assign(await dead_letters.fetch_queues(f"%DLQ%{GROUP}"))
-            async for letter in dead_letters:
-                print(f"{letter.body.decode()} failed with {letter.properties['CONSUME_ERROR']}")
-                await producer.send(Message(topic="invoices-checked", body=letter.body))
-                break
-            await dead_letters.commit()
+        await dead_letters.subscribe(f"%DLQ%{GROUP}")
+        letter = await anext(dead_letters)
+        print(f"{letter.body.decode()} failed with {letter.properties['CONSUME_ERROR']}")
+        await producer.send(Message(topic="invoices-checked", body=letter.body))
+        await dead_letters.commit()
 
 
 if __name__ == "__main__":

@@ -256,6 +256,8 @@ class KeyMissingError(ClientError):
 class ConsumeLater(CometError):  # noqa: N818 - an order, not a failure
     """Raised by a handler: redeliver the message later, without logging an error.
 
+    With ``raise ConsumeLater(...) from error`` a dead letter has that error in ``CONSUME_ERROR``.
+
     Args:
         delay: until then, in seconds or as a `timedelta`. A `PopConsumer` keeps to it exactly. A
             concurrent `PushConsumer` takes the shortest of RocketMQ's default delay levels that is

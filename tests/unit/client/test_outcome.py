@@ -54,6 +54,18 @@ def test_an_error_travels_on_when_the_handler_raises() -> None:
     assert (outcome.end, outcome.error) == (ConsumeEnd.EXCEPTION, error)
 
 
+def test_the_cause_of_consume_later_is_recorded_with_the_message() -> None:
+    cause = ValueError("no order")
+    later = ConsumeLater(delay_level=-1)
+    later.__cause__ = cause
+
+    outcome = outcome_of(None, later, context(), 1)
+    ordered = ordered_outcome_of(None, later, OrderedContext("g", QUEUE), suspend_ms=1000)
+
+    assert (outcome.error, ordered.error) == (cause, cause)
+    assert (outcome.delay_level, ordered.delay_level) == (-1, -1)
+
+
 def test_no_error_travels_on_when_the_handler_orders_a_later_delivery() -> None:
     outcome = outcome_of(None, ConsumeLater(delay_level=-1), context(delay_level=2), 5)
 

@@ -1,11 +1,10 @@
 """What the result of a handler's call means for the messages it was given.
 
 Pure: nothing here waits, sends or changes a queue. A result of None is success, and an exception
-means later; `ConsumeLater` is an order and no failure, so that no error travels with the message.
+means later. `ConsumeLater` is no failure, so only its cause is recorded with the message.
 
 Source: ConsumeMessageConcurrentlyService.processConsumeResult and
-ConsumeMessageOrderlyService.processConsumeResult, RocketMQ 5.3. What None and exceptions mean is
-ours.
+ConsumeMessageOrderlyService.processConsumeResult, RocketMQ 5.3.
 """
 
 from __future__ import annotations
@@ -53,7 +52,9 @@ def outcome_of(
         count: how many messages it was given.
     """
     if isinstance(error, ConsumeLater):
-        return Outcome(0, error.delay_level, ConsumeEnd.FAILED, delay_s=error.delay_s)
+        return Outcome(
+            0, error.delay_level, ConsumeEnd.FAILED, error.__cause__, delay_s=error.delay_s
+        )
     if error is not None:
         return Outcome(0, context.delay_level, ConsumeEnd.EXCEPTION, error)
     if result in (Consumed.LATER, ConsumedInOrder.SUSPEND, ConsumedInOrder.ROLLBACK):
@@ -102,7 +103,9 @@ def ordered_outcome_of(
     pause = _clamped(next(ms for ms in (asked, context.suspend_ms, suspend_ms) if ms is not None))
     if isinstance(error, ConsumeLater):
         level = error.delay_level
-        return OrderedOutcome(OrderedAction.SUSPEND, pause, ConsumeEnd.FAILED, delay_level=level)
+        return OrderedOutcome(
+            OrderedAction.SUSPEND, pause, ConsumeEnd.FAILED, error.__cause__, delay_level=level
+        )
     if error is not None:
         return OrderedOutcome(OrderedAction.SUSPEND, pause, ConsumeEnd.EXCEPTION, error)
     if result in (ConsumedInOrder.SUSPEND, Consumed.LATER):

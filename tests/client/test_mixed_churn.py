@@ -51,7 +51,7 @@ REPEATED_MAX = 1_000
 """Messages that a member may see again when it gets a queue: those that the member before it had
 seen and not committed, which are fewer than a queue's messages in memory."""
 
-GROUPS = [JAVA_49, JAVA_53]
+JAVA = [JAVA_49, JAVA_53]
 """Java members of every mode; the older ones have no pop consumption."""
 
 
@@ -257,7 +257,7 @@ def hand_out(broker: Connection, topic: str, group: str) -> None:
 def test_a_concurrent_group_loses_nothing_and_repeats_only_what_changes_hands(
     churned: Callable[..., MixedGroup], record_property: Callable[[str, object], None]
 ) -> None:
-    group = churned("concurrent", [OURS, *GROUPS])
+    group = churned("concurrent", [OURS, *JAVA])
     group.is_shared_out(SHARED_S)
     until_nothing_is_lost(group)
     until_all_is_committed(group)
@@ -270,7 +270,7 @@ def test_a_concurrent_group_loses_nothing_and_repeats_only_what_changes_hands(
 def test_an_ordered_group_keeps_the_order_and_goes_back_behind_no_commit(
     churned: Callable[..., MixedGroup], record_property: Callable[[str, object], None]
 ) -> None:
-    group = churned("orderly", [OURS, *GROUPS])
+    group = churned("orderly", [OURS, *JAVA])
     group.is_shared_out(SHARED_S)
     until_nothing_is_lost(group)
     until_all_is_committed(group)
@@ -293,7 +293,7 @@ def test_each_member_that_comes_back_gets_the_whole_broadcast(
 ) -> None:
     """It goes on where it ended, or repeats what it had not committed."""
     names = {"ours-1": OURS, "ours-2": OURS, "java49": JAVA_49, "java53": JAVA_53}
-    group = churned("broadcast", [OURS, *GROUPS], names=names)
+    group = churned("broadcast", [OURS, *JAVA], names=names)
     group.finish()
 
     def seen_by(name: str) -> list[Seen]:

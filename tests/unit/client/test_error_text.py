@@ -43,7 +43,7 @@ async def test_the_first_failure_of_a_task_is_kept() -> None:
 
 async def test_a_cancelled_task_is_no_failure() -> None:
     tasks = SupervisedTasks("tests")
-    tasks.spawn(asyncio.sleep(3600), "sleeps")
+    tasks.spawn(asyncio.Event().wait(), "sleeps")
     await tasks.cancel()
 
     assert tasks.failure is None

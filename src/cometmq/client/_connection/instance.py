@@ -192,7 +192,7 @@ class ClientInstance(Lifecycle):
         async with self._changing:
             await self._release()
 
-    async def left(self) -> None:
+    async def _last_left(self) -> None:
         """Close, since no lease keeps it open. Objects that are not started yet can start it again.
 
         Such an object has parts that use this instance, so another instance cannot replace it.

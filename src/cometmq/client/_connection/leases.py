@@ -63,7 +63,7 @@ class Lease:
         if held:
             self.instance.holds -= 1
             if self.instance.holds == 0:
-                await self.instance.left()
+                await self.instance._last_left()
                 return
         if member is not None:
             await self.instance.leave(member)

@@ -30,7 +30,6 @@ class _Run:
 
     at: int
     moment: Moment
-    waits: int = 0
     cancelled: bool = False
 
     def __str__(self) -> str:
@@ -85,7 +84,7 @@ async def cancel_at_every_await(
 
 
 async def _cancelled(wanted: Coroutine[Any, Any, Any], run: _Run) -> None:
-    task = asyncio.ensure_future(_driven(wanted, run))
+    task = asyncio.ensure_future(at_wait(wanted, run.at, partial(_cancel, run)))
     finished, _ = await asyncio.wait({task}, timeout=RUN_S)
     if not finished:
         task.cancel()
@@ -101,18 +100,20 @@ async def _cancelled(wanted: Coroutine[Any, Any, Any], run: _Run) -> None:
 
 
 @coroutine
-def _driven(wanted: Coroutine[Any, Any, Any], run: _Run) -> Generator[Any, Any, Any]:
-    """Pass on what a coroutine waits for, and cancel the task at the wait that was chosen."""
+def at_wait(
+    wanted: Coroutine[Any, Any, Any], number: int, act: Callable[[Any], None]
+) -> Generator[Any, Any, Any]:
+    """Await a coroutine, and call ``act`` at its wait of a number, with what it waits for."""
     go_on: Callable[[], Any] = partial(wanted.send, None)
-    resume = go_on
+    resume, waits = go_on, 0
     while True:
         try:
             awaited = resume()
         except StopIteration as end:
             return end.value
-        if run.waits == run.at:
-            _cancel(awaited, run)
-        run.waits += 1
+        if waits == number:
+            act(awaited)
+        waits += 1
         try:
             yield awaited
         except BaseException as error:  # handed to the coroutine, as the task would
@@ -121,7 +122,7 @@ def _driven(wanted: Coroutine[Any, Any, Any], run: _Run) -> Generator[Any, Any, 
             resume = go_on
 
 
-def _cancel(awaited: Any, run: _Run) -> None:
+def _cancel(run: _Run, awaited: Any) -> None:
     task = asyncio.current_task()
     assert task is not None
     run.cancelled = True

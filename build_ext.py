@@ -62,6 +62,7 @@ COMPILED: dict[str, str] = {
     "cometmq.remoting.connection": "every command that is received",
     "cometmq.client._sending.back_pressure": "the room of every message that is sent",
     "cometmq.client._sending.outgoing": "prepares every message that is sent",
+    "cometmq.client._sending.queue_picker": "the queue of every message that is sent",
     "cometmq.client._sending.fast_path": "nearly every send and its response",
     "cometmq.broker.stats.windows": "the counters of every send and pull",
     "cometmq.broker.stats.counters": "finds the counters of every send and pull",

@@ -7,7 +7,6 @@ What fewer applications need is in submodules: `settings`, `errors` (all of them
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._connection.queue_offsets import QueueBounds
 from cometmq.client._consuming.pulls import PullResult, PullStatus
-from cometmq.client._sending.queue_picker import QueueSelector
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import (
     BackPressureError,
@@ -38,6 +37,7 @@ from cometmq.client.handlers import (
     OrderedBatchHandler,
     OrderedContext,
     QueueListener,
+    QueueSelector,
     TransactionListener,
 )
 from cometmq.client.offsets import StartFrom

@@ -167,3 +167,7 @@ class TransactionListener(Protocol):
 
     def check(self, message: StoredMessage) -> Awaitable[LocalState] | LocalState:
         """Return the state of the local transaction."""
+
+
+QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+"""Selects one of a topic's queues for a message."""

@@ -18,13 +18,14 @@ from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._sending.batching import split
 from cometmq.client._sending.broker_latency import Detector
 from cometmq.client._sending.pending_sends import PendingSends
-from cometmq.client._sending.queue_picker import QueueSelector, by_key
+from cometmq.client._sending.queue_picker import by_key
 from cometmq.client._sending.recall import recall
 from cometmq.client._sending.replies import Replies, reply_to
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import ANY_QUEUE, SendTarget
 from cometmq.client._time import seconds
 from cometmq.client.errors import ReplyTimeoutError, SendFailedError, SendTimeoutError
+from cometmq.client.handlers import QueueSelector
 from cometmq.client.hooks import ForbiddenHook, SendHook
 from cometmq.client.options import ProducerOptions
 from cometmq.client.receipt import SendReceipt
@@ -108,6 +109,7 @@ class Producer(Lifecycle):
         self._instance = self._lease.instance
         self._sender = Sender(self._instance, group, self._settings, hooks=hooks)
         self._pending = PendingSends(self._sender, self._settings)
+        self._timeout_s = self._settings.timeout_ms / 1000
         latency = self._sender.destinations.latency
         self._detector = (
             Detector(latency, self._instance, self._settings)
@@ -145,13 +147,13 @@ class Producer(Lifecycle):
 
     async def _start(self) -> None:
         await self._lease.open(self)
-        self._pending.open()
         if self._detector is not None:
             self._detector.start()
         if self._settings.trace:
             self._traces = TraceDispatcher.of(self._instance, self._tables)
             self._traces.retain()
             self._sender.watch(SendTrace(self._traces, self._settings.trace_topic))
+        self._pending.open()
         await asyncio.gather(*map(self._look_ahead, self._settings.topics))
 
     async def _look_ahead(self, topic: str) -> None:
@@ -229,12 +231,14 @@ class Producer(Lifecycle):
         Source: DefaultMQProducer.send, RocketMQ 5.3.
         Example: ``receipt = await producer.send(Message(topic="orders", body=b"42"))``
         """
-        target = _target(queue, order_key, selector)
-        time_s = self._time(timeout)
-        future = self._pending.begin(message, target, time_s, batched=timeout is None)
+        target, batched = ANY_QUEUE, timeout is None
+        if queue is not None or order_key is not None or selector is not None:
+            target = _target(queue, order_key, selector)
+        time_s = self._timeout_s if timeout is None else seconds(timeout)
+        future = self._pending.begin(message, target, time_s, batched)
         if future is not None:
             return await future
-        return await self._pending.send(message, target, time_s, batched=timeout is None)
+        return await self._pending.send(message, target, time_s, batched=batched)
 
     async def send_soon(
         self,
@@ -556,7 +560,7 @@ class Producer(Lifecycle):
         )
 
     def _time(self, timeout: float | timedelta | None) -> float:
-        return self._settings.timeout_ms / 1000 if timeout is None else seconds(timeout)
+        return self._timeout_s if timeout is None else seconds(timeout)
 
 
 def _check_group(name: str) -> None:

@@ -2,6 +2,7 @@ cimport cython
 
 from cometmq.client._sending.back_pressure cimport BackPressure, Epoch
 from cometmq.client._sending.outgoing cimport Outgoing, prepare
+from cometmq.client._sending.queue_picker cimport RoundRobin
 from cometmq.protocol cimport header_scanner, octets
 from cometmq.protocol.header_scanner cimport HeaderScanner
 from cometmq.protocol.octets cimport copy_of, put_bytes, put_decimal, put_u32
@@ -13,7 +14,7 @@ cdef int _OFFSET_ID, _QUEUE_ID, _QUEUE_OFFSET, _REGION_NAME, _TRACE_ON
 cdef long long _NOT_PLAIN
 cdef tuple _NAMES, _OTHERS
 cdef bytes _REGION_BYTES
-cdef object _REGION, _OK, _encode_text
+cdef object _REGION, _OK, _encode_text, ANY_QUEUE
 
 
 cdef class QueueTarget:
@@ -31,7 +32,7 @@ cdef class TopicTargets:
     cdef readonly object route
     cdef list queues
     cdef dict by_queue
-    cdef object picker
+    cdef RoundRobin round
     cdef long long routes_version
 
 
@@ -88,7 +89,7 @@ cdef class FastPath:
     cdef object _retry
     cdef dict _topics
     cdef double _attempt_s_max
-    cdef bint _is_usable
+    cdef public bint is_usable
     cdef bint _waits_for_flush
     cdef object _loop
     cdef ResponseScanner scanner

@@ -22,7 +22,7 @@ from cometmq.client._sending.outgoing import Outgoing, prepare
 from cometmq.client._sending.queue_picker import QueuePicker
 from cometmq.client._sending.retry_policy import RetryPolicy, attempt_of
 from cometmq.client._sending.sender import Sender
-from cometmq.client._sending.targets import SendTarget
+from cometmq.client._sending.targets import ANY_QUEUE, SendTarget
 from cometmq.client.errors import SendAttempt
 from cometmq.client.receipt import DEFAULT_REGION, SendReceipt, SendStatus, receipt_from
 from cometmq.model.errors import CometError, RemotingError, ResponseError
@@ -127,13 +127,13 @@ class QueueTarget:
 class TopicTargets:
     """All queues of one topic, by one version of its route."""
 
-    __slots__ = ("by_queue", "picker", "queues", "route", "routes_version")
+    __slots__ = ("by_queue", "queues", "round", "route", "routes_version")
 
     def __init__(self, route: Route, queues: list[QueueTarget], picker: QueuePicker) -> None:
         self.route = route
         self.queues = queues
         self.by_queue = {target.queue: target for target in queues}
-        self.picker = picker
+        self.round = picker.round
         self.routes_version = -1
         """When ``route`` was last seen to be current; see `Routes`."""
 
@@ -201,20 +201,17 @@ class FastSend(Call):
         "target",
     )
 
-    def __init__(self) -> None:
-        """Every field is set by `FastPath.begin`."""
-        super().__init__()
-        self.path: FastPath
-        self.future: asyncio.Future[SendReceipt]
-        self.outgoing: Outgoing
-        self.target: SendTarget
-        self.queue_target: QueueTarget
-        self.connection: Connection
-        self.is_awaited = False
-        self.began_s = 0.0
-        self.send_timeout = 0.0
-        self.size = 0
-        self.epoch: Epoch
+    path: FastPath
+    future: asyncio.Future[SendReceipt]
+    outgoing: Outgoing
+    target: SendTarget
+    queue_target: QueueTarget
+    connection: Connection
+    is_awaited: bool
+    began_s: float
+    send_timeout: float
+    size: int
+    epoch: Epoch
 
     @property
     def policy(self) -> RetryPolicy:
@@ -283,14 +280,15 @@ class FastPath:
         self._instance = sender.instance
         self._routes = sender.instance.routes
         self._settings = sender.settings
-        self._namespace = sender.namespace
+        self._namespace = sender.namespace or None
         self._ids = sender.ids
         self.pressure = pressure
         self.awaited, self.started = sender.awaited, sender.started
         self._retry = retry
         self._topics: dict[str, TopicTargets] = {}
         self._attempt_s_max = sender.attempt_s_max
-        self._is_usable = sender.destinations.latency is None
+        self.is_usable = False
+        """Whether no hook sees the sends, and no slow broker is avoided."""
         self._waits_for_flush = sender.awaited.retry_not_stored
         self._loop: Any = None
         self.scanner = ResponseScanner()
@@ -316,10 +314,13 @@ class FastPath:
         Raises:
             CometError: the message breaks a limit. Nothing is sent, and its room is released.
         """
-        if not self._is_usable or timeout <= 0 or (is_awaited and self._waits_for_flush):
+        if not self.is_usable or timeout <= 0 or (is_awaited and self._waits_for_flush):
             return None
-        if target.selector is not None or self._sender.is_watched:
-            return None
+        chosen = None
+        if target is not ANY_QUEUE:
+            chosen = target.queue
+            if target.selector is not None:
+                return None
         topic_name, body = message.topic, message.body
         if not isinstance(topic_name, str) or type(body) is not bytes:
             return None
@@ -329,10 +330,10 @@ class FastPath:
             if topic is None:
                 return None
         queue_target: QueueTarget | None
-        if target.queue is None:
-            queue_target = topic.queues[topic.picker.peek(len(topic.queues))]
+        if chosen is None:
+            queue_target = topic.queues[topic.round.peek(len(topic.queues))]
         else:
-            queue_target = topic.by_queue.get(target.queue)
+            queue_target = topic.by_queue.get(chosen)
             if queue_target is None:
                 return None
         connection = queue_target.connection
@@ -353,13 +354,13 @@ class FastPath:
         except BaseException:
             self.pressure.release(size, epoch)
             raise
-        if target.queue is None:
-            topic.picker.step(len(topic.queues))
+        if chosen is None:
+            topic.round.step(len(topic.queues))
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         future: asyncio.Future[SendReceipt] = self._loop.create_future()
         now_s = self._loop.time()
-        send = FastSend()
+        send = FastSend.__new__(FastSend)
         send.path = self
         send.future = future
         send.outgoing = outgoing

@@ -1,6 +1,9 @@
 cimport cython
 
 
+cdef int _SEND, _SEND_REPLY
+
+
 cdef class Outgoing:
     cdef readonly object topic
     cdef readonly object message
@@ -15,6 +18,7 @@ cdef class Outgoing:
     cdef readonly object max_reconsume_times
 
 
+@cython.locals(outgoing=Outgoing, body=bytes, is_reply=cython.bint)
 cpdef Outgoing prepare(
     message, settings, ids, namespace=*, reserved=*, bint trusted=*)
 

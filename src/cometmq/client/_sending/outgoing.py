@@ -36,10 +36,10 @@ from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 _check_topic_once = lru_cache(maxsize=4_096)(check_topic_name)
 """Checks the name of a topic once, not for every message."""
 
+_SEND = int(RequestCode.SEND_MESSAGE_V2)
+_SEND_REPLY = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 REPLY_TYPE = "reply"
 """What the property MSG_TYPE says of a reply."""
-
-NO_NAMESPACE = Namespace()
 
 NOT_FOR_APPLICATIONS = names.RESERVED - names.TIMERS
 """Names of properties that a message of an application may not have."""
@@ -144,7 +144,7 @@ def prepare(
     message: Message,
     settings: ProducerSettings,
     ids: UniqueIds,
-    namespace: Namespace = NO_NAMESPACE,
+    namespace: Namespace | None = None,
     *,
     reserved: Mapping[str, str] | None = None,
     trusted: bool = False,
@@ -155,7 +155,7 @@ def prepare(
         message: what the application, or the client itself, wants to send.
         settings: limits and compression.
         ids: makes the id of a message that has none.
-        namespace: what its topic's name is wrapped in.
+        namespace: what its topic's name is wrapped in; None for nothing.
         reserved: properties that the client sets, and applications may not.
         trusted: whether the message comes from the client itself and may have such properties.
 
@@ -189,24 +189,26 @@ def prepare(
         kind = settings.compression
         body = compress_body(body, kind, settings.compress_level)
         sys_flag |= SysFlag.COMPRESSED | kind
-    return Outgoing(
-        topic,
-        message,
-        message_id,
-        body,
-        text,
-        int(sys_flag),
-        int(message.flag),
-        False,
-        RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else RequestCode.SEND_MESSAGE_V2,
-        times,
-        times_max,
-    )
+    outgoing = Outgoing.__new__(Outgoing)
+    outgoing.topic = topic
+    outgoing.message = message
+    outgoing.message_id = message_id
+    outgoing.body = body
+    outgoing.properties = text
+    outgoing.sys_flag = int(sys_flag)
+    outgoing.flag = int(message.flag)
+    outgoing.is_batch = False
+    outgoing.code = _SEND_REPLY if is_reply else _SEND
+    outgoing.reconsume_times = times
+    outgoing.max_reconsume_times = times_max
+    return outgoing
 
 
 def _is_plain(message: Message) -> bool:
     """Whether a message has no properties but those that every message has."""
-    return not (message.properties or message.keys or message.tags or message.is_delayed)
+    if message.properties or message.keys or message.tags or message.delay_level:
+        return False
+    return not message.delay and message.deliver_at is None
 
 
 def prepare_batch(
@@ -214,7 +216,7 @@ def prepare_batch(
     settings: ProducerSettings,
     ids: UniqueIds,
     *,
-    namespace: Namespace = NO_NAMESPACE,
+    namespace: Namespace | None = None,
 ) -> Outgoing:
     """Check the messages of a batch and make them ready as one.
 
@@ -232,7 +234,7 @@ def prepare_item(
     settings: ProducerSettings,
     ids: UniqueIds,
     *,
-    namespace: Namespace = NO_NAMESPACE,
+    namespace: Namespace | None = None,
 ) -> Item:
     """Check one message of a batch and make it ready.
 

@@ -46,11 +46,13 @@ class PendingSends:
         self._fast_path = FastPath(sender, self._pressure, self._retry)
 
     def open(self) -> None:
-        """Accept sends from now on."""
+        """Accept sends from now on. Hooks that are added later would miss some."""
+        sender = self._sender
+        self._fast_path.is_usable = not sender.is_watched and sender.destinations.latency is None
         self._open = True
 
     def begin(
-        self, message: Message, target: SendTarget, timeout: float, *, batched: bool = False
+        self, message: Message, target: SendTarget, timeout: float, batched: bool
     ) -> SendFuture | None:
         """Start a send whose caller waits for the receipt, without a task.
 
@@ -67,6 +69,8 @@ class PendingSends:
             ClientClosedError: the producer is not running; not sent.
             CometError: the message breaks a limit; not sent.
         """
+        if self._open and self._accumulator is None:
+            return self._fast_path.begin(message, target, timeout, True, None)
         return self._begin(message, target, timeout, True, batched, None)
 
     async def send(

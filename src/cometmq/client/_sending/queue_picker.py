@@ -1,4 +1,5 @@
-"""Which queue a message goes to.
+# cython: annotation_typing=False
+"""Chooses the queue of a message.
 
 Source: TopicPublishInfo, MQFaultStrategy and SelectMessageQueueByHash, RocketMQ 5.3.
 """
@@ -10,12 +11,10 @@ from collections.abc import Callable, Sequence
 
 from cometmq.client._sending.broker_latency import LatencyTable
 from cometmq.client.errors import QueueNotFoundError
+from cometmq.client.handlers import QueueSelector
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.hashing import java_hash
-
-QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Selects one of a topic's queues for a message."""
 
 
 class RoundRobin:
@@ -50,7 +49,7 @@ class RoundRobin:
         return self._next % count
 
     def peek(self, count: int) -> int:
-        """Give the number that `step` will give."""
+        """Return the number that `step` will return."""
         return (self._next + 1) % count
 
     def begin_anywhere(self) -> None:
@@ -67,18 +66,15 @@ class QueuePicker:
 
     def __init__(self, latency: LatencyTable | None = None) -> None:
         self._latency = latency
-        self._round = RoundRobin()
-        self.peek = self._round.peek
-        """Gives the number of the next of so many queues, whatever is known of their brokers."""
-        self.step = self._round.step
-        """Gives it, and goes on to the one behind it."""
+        self.round = RoundRobin()
+        """The queues in turn, whatever is known of their brokers."""
 
     def pick(
         self, queues: Sequence[MessageQueue], *, avoid_broker: str | None, now_s: float
     ) -> MessageQueue:
         """Take the next queue, on another broker than ``avoid_broker`` if there is one."""
         if self._latency is None:
-            return self._round.pick(queues, avoid_broker=avoid_broker)
+            return self.round.pick(queues, avoid_broker=avoid_broker)
         if self._latency.line == 4:
             return self._pick_as_4(queues, self._latency, now_s)
         return self._pick_as_5(queues, self._latency, avoid_broker, now_s)
@@ -86,7 +82,7 @@ class QueuePicker:
     def _pick_as_4(
         self, queues: Sequence[MessageQueue], latency: LatencyTable, now_s: float
     ) -> MessageQueue:
-        found = self._round.pick_if(
+        found = self.round.pick_if(
             queues, lambda queue: latency.available(queue.broker_name, now_s)
         )
         if found is not None:
@@ -95,7 +91,7 @@ class QueuePicker:
         of_best = [queue for queue in queues if queue.broker_name == best]
         if best is not None and not of_best:
             latency.forget(best)
-        return self._round.pick(of_best or queues)
+        return self.round.pick(of_best or queues)
 
     def _pick_as_5(
         self,
@@ -105,7 +101,7 @@ class QueuePicker:
         now_s: float,
     ) -> MessageQueue:
         if avoid_broker is not None:
-            self._round.begin_anywhere()
+            self.round.begin_anywhere()
 
         def is_available(queue: MessageQueue) -> bool:
             broker = queue.broker_name
@@ -114,9 +110,9 @@ class QueuePicker:
         def is_reachable(queue: MessageQueue) -> bool:
             return queue.broker_name != avoid_broker and latency.reachable(queue.broker_name)
 
-        found = self._round.pick_if(queues, is_available)
-        found = found or self._round.pick_if(queues, is_reachable)
-        return found or self._round.pick(queues)
+        found = self.round.pick_if(queues, is_available)
+        found = found or self.round.pick_if(queues, is_reachable)
+        return found or self.round.pick(queues)
 
 
 def by_key(key: str) -> QueueSelector:

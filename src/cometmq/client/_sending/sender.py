@@ -172,7 +172,7 @@ class Sender:
         Raises:
             InvalidMessageError, InvalidNameError: it breaks a limit.
         """
-        return prepare_item(message, self._settings, self._ids, namespace=self._namespace)
+        return prepare_item(message, self._settings, self._ids, namespace=self.namespace)
 
     async def send_message_oneway(
         self, message: Message, target: SendTarget = ANY_QUEUE, *, timeout: float
@@ -239,7 +239,7 @@ class Sender:
             message,
             self._settings,
             self._ids,
-            namespace=self._namespace,
+            namespace=self.namespace,
             reserved=reserved,
             trusted=trusted,
         )
@@ -250,7 +250,7 @@ class Sender:
         Raises:
             InvalidMessageError, InvalidNameError: nothing was sent.
         """
-        return prepare_batch(messages, self._settings, self._ids, namespace=self._namespace)
+        return prepare_batch(messages, self._settings, self._ids, namespace=self.namespace)
 
     # --- what is ready ---------------------------------------------------------------------------
 

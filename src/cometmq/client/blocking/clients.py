@@ -11,7 +11,6 @@ from typing import Unpack
 import cometmq.client as asynchronous
 from cometmq.client._connection.queue_offsets import QueueBounds
 from cometmq.client._consuming.pulls import PullResult
-from cometmq.client._sending.queue_picker import QueueSelector
 from cometmq.client.admin.groups import Progress
 from cometmq.client.admin.messages import Track
 from cometmq.client.admin.topics import READ_WRITE
@@ -24,6 +23,7 @@ from cometmq.client.handlers import (
     MessageHandler,
     OrderedBatchHandler,
     QueueListener,
+    QueueSelector,
     TransactionListener,
 )
 from cometmq.client.hooks import (

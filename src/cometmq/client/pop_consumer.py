@@ -96,7 +96,13 @@ class PopConsumer(CallbackConsumer):
         )
         lease = acquire_instance(name_servers, settings=connecting, instance=instance)
         super().__init__(
-            group, lease, self._settings, tables, subscriptions=subscriptions, retries=False
+            group,
+            lease,
+            self._settings,
+            tables,
+            subscriptions=subscriptions,
+            start_from=start_from,
+            retries=False,
         )
         spec = ConsumerSpec(
             group=group,

@@ -120,6 +120,7 @@ class PushConsumer(CallbackConsumer):
             self._settings,
             tables,
             subscriptions=subscriptions,
+            start_from=start_from,
             retries=not broadcast,
         )
         if broadcast:

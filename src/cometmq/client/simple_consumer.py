@@ -12,24 +12,22 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Unpack
 
-from cometmq.client._connection.instance import ClientInstance, Membership
+from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._connection.leases import acquire_instance
-from cometmq.client._consuming.consumer import Consumer, resolve
-from cometmq.client._consuming.group_requests import check_filter
+from cometmq.client._consuming.consumer import SubscribingConsumer, resolve
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
-from cometmq.client._consuming.subscriptions import Subscriptions
 from cometmq.client._pop.receipts import Deliveries, Delivery, delay_s
 from cometmq.client._pop.receiver import Receiver
 from cometmq.client._pop.requests import PopRequests
 from cometmq.client._time import milliseconds, seconds
 from cometmq.client.filters import Filter
-from cometmq.client.offsets import StartFrom, check_start, consume_from_where
+from cometmq.client.offsets import StartFrom, check_start
 from cometmq.client.options import SimpleOptions
 from cometmq.client.settings import ClientSettings, SimpleSettings
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel
+from cometmq.protocol.bodies import ConsumeType
 from cometmq.remoting.tasks import Supervisor
 
 MESSAGES_MAX = 32
@@ -37,7 +35,7 @@ MESSAGES_MAX = 32
 INVISIBLE_S_MAX = 43_200.0
 
 
-class SimpleConsumer(Consumer):
+class SimpleConsumer(SubscribingConsumer):
     """Receives messages one batch at a time; the application settles each of them.
 
     It works with brokers of RocketMQ 5. CometMQ's broker refuses it.
@@ -75,6 +73,8 @@ class SimpleConsumer(Consumer):
                 await consumer.ack(message)
     """
 
+    _consume_type = ConsumeType.CONSUME_ACTIVELY
+
     def __init__(
         self,
         name_servers: str | Sequence[str] = "",
@@ -99,18 +99,20 @@ class SimpleConsumer(Consumer):
             SimpleSettings, named, settings=settings, client=client, config=config
         )
         lease = acquire_instance(name_servers, settings=connecting, instance=instance)
-        namespace = lease.instance.namespace
-        self._subscriptions = Subscriptions(namespace, namespace.wrap_group(group), retries=False)
-        super().__init__(group, lease, self._settings, tables, self._subscriptions.shown)
-        self._start_from = start_from
-        for topic, each in (subscriptions or {}).items():
-            self._subscriptions.add(topic, each)
+        super().__init__(
+            group,
+            lease,
+            self._settings,
+            tables,
+            subscriptions=subscriptions,
+            start_from=start_from,
+        )
         dead_letters = DeadLetterRule.of(self._settings.deliveries_max)
         self._retries = Retries(
             self._instance,
             self._wire_group,
             rule=dead_letters,
-            wrap_topic=namespace.wrap_topic,
+            wrap_topic=self._instance.namespace.wrap_topic,
         )
         self._requests = PopRequests(
             self._instance, self._wire_group, timeout=self._settings.ack_ms / 1000
@@ -140,17 +142,6 @@ class SimpleConsumer(Consumer):
         """The number of received messages that are not settled. Expired ones may be among them."""
         return len(self._deliveries)
 
-    def membership(self) -> Membership:
-        """Return this consumer's entry in the heartbeat."""
-        data = ConsumerData(
-            group_name=self._wire_group,
-            consume_type=ConsumeType.CONSUME_ACTIVELY,
-            message_model=MessageModel.CLUSTERING,
-            consume_from_where=consume_from_where(self._start_from),
-            subscription_data_set=self._subscriptions.data(),
-        )
-        return Membership(consumers=[data])
-
     async def start(self) -> None:
         """Join the group, and let each broker fix where the group starts if it is new.
 
@@ -167,13 +158,9 @@ class SimpleConsumer(Consumer):
 
     async def _start(self) -> None:
         await self._lease.open(self)
+        await self._join()
         for topic, each in self._subscriptions.asked_for().items():
-            await self._instance.routes.refresh(topic)
-            await check_filter(self._instance, self._wire_group, topic, each)
-        await self._instance.heartbeat()
-        self._subscriptions.adopt()
-        for queue in self._receiver.queues():
-            await self._receiver.prepare(queue, self._subscriptions.asked_for()[queue.topic])
+            await self._prepare(topic, each)
         self._check.start(self._tasks)
 
     async def _until_assigned(self) -> None:
@@ -197,45 +184,12 @@ class SimpleConsumer(Consumer):
         finally:
             await self._release()
 
-    # --- subscriptions ------------------------------------------------------------------------
+    async def _prepare(self, topic: str, filter: Filter) -> None:
+        for queue in self._receiver.queues_of(topic):
+            await self._receiver.prepare(queue, filter)
 
-    async def subscribe(self, topic: str, filter: str | Filter = "*") -> None:
-        """Subscribe to a topic, or change its filter.
-
-        Raises:
-            ClientClosedError: the consumer was closed.
-            InvalidNameError: the topic name is invalid.
-            ConfigError: the filter is invalid, or a broker does not support it. The subscription
-                is unchanged.
-            ResponseError: a broker does not serve pop. The subscription is unchanged.
-        """
-        self._check_open()
-        chosen = Filter.of(filter)
-        if self.running:
-            name = self._instance.namespace.wrap_topic(topic)
-            await self._instance.routes.refresh(name)
-            await check_filter(self._instance, self._wire_group, name, chosen)
-            for queue in self._receiver.queues_of(name):
-                await self._receiver.prepare(queue, chosen)
-        self._subscriptions.add(topic, chosen)
-        await self._announce()
-
-    async def unsubscribe(self, topic: str) -> None:
-        """Unsubscribe from a topic. Messages that are received already can still be settled.
-
-        Raises:
-            ClientClosedError: the consumer was closed.
-        """
-        self._check_open()
-        if self._subscriptions.remove(topic):
-            await self._announce()
-
-    async def _announce(self) -> None:
-        if self.running:
-            self._subscriptions.adopt()
-            self._receiver.notify()
-            await self._instance.heartbeat()
-            self._check.wake()
+    def _subscriptions_changed(self) -> None:
+        self._receiver.notify()
 
     def queues(self) -> list[MessageQueue]:
         """Return what is received from: one queue -1, for all queues, of each topic and broker."""

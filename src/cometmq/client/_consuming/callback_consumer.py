@@ -6,24 +6,21 @@ import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from cometmq.client._connection.instance import Membership
 from cometmq.client._connection.leases import Lease
-from cometmq.client._consuming.consumer import Consumer
+from cometmq.client._consuming.consumer import SubscribingConsumer
 from cometmq.client._consuming.engine import ABORT_S, Engine
-from cometmq.client._consuming.group_requests import check_filter
 from cometmq.client._consuming.request_handlers import RequestHandlers
 from cometmq.client._consuming.stop_signals import stop_signals
-from cometmq.client._consuming.subscriptions import Subscriptions
 from cometmq.client._time import seconds
 from cometmq.client.errors import ClientClosedError
 from cometmq.client.filters import Filter
-from cometmq.client.offsets import consume_from_where
+from cometmq.client.offsets import StartFrom
 from cometmq.client.settings import PopSettings, PushSettings, Tables
 from cometmq.model.errors import ConfigError
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import ConsumerData, ConsumerRunningInfo, ConsumeType, MessageModel
+from cometmq.protocol.bodies import ConsumerRunningInfo
 from cometmq.remoting.tasks import Supervisor
 
 log = logging.getLogger(__name__)
@@ -34,18 +31,16 @@ RELEASE_SHARE = 0.2
 RELEASE_S_MAX = 5.0
 
 
-class CallbackConsumer(Consumer):
+class CallbackConsumer(SubscribingConsumer):
     """The base of consumers that call a handler.
 
     Args:
-        group, lease, settings, tables: as for `Consumer`.
-        subscriptions: topic to tags or `Filter`.
-        retries: whether messages are redelivered through the group's retry topic.
+        group, lease, settings, tables, subscriptions, start_from, retries: as for
+            `SubscribingConsumer`.
     """
 
     _engine: Engine
     _requests: RequestHandlers
-    _message_model = MessageModel.CLUSTERING
 
     def __init__(
         self,
@@ -55,28 +50,22 @@ class CallbackConsumer(Consumer):
         tables: Tables | None,
         *,
         subscriptions: Mapping[str, str | Filter] | None,
+        start_from: StartFrom | datetime | int,
         retries: bool,
     ) -> None:
-        namespace = lease.instance.namespace
-        self._subscriptions = Subscriptions(namespace, namespace.wrap_group(group), retries=retries)
-        super().__init__(group, lease, settings, tables, self._subscriptions.shown)
-        for topic, wanted in (subscriptions or {}).items():
-            self._subscriptions.add(topic, wanted)
+        super().__init__(
+            group,
+            lease,
+            settings,
+            tables,
+            subscriptions=subscriptions,
+            start_from=start_from,
+            retries=retries,
+        )
         self._grace_s = settings.stop_ms / 1000
         self._graceful = True
         self._signalled = False
-        self._aborting = Supervisor(f"consumer {group}")
-
-    def membership(self) -> Membership:
-        """Return this consumer's entry in the heartbeat."""
-        data = ConsumerData(
-            group_name=self._wire_group,
-            consume_type=ConsumeType.CONSUME_PASSIVELY,
-            message_model=self._message_model,
-            consume_from_where=consume_from_where(self._engine.spec.start_from),
-            subscription_data_set=self._subscriptions.data(),
-        )
-        return Membership(consumers=[data])
+        self._aborting = Supervisor(self._owner)
 
     async def run(self, timeout: float | timedelta = 25.0) -> None:
         """Consume until SIGTERM or SIGINT, or until `close`, and then close. Starts if needed.
@@ -161,12 +150,8 @@ class CallbackConsumer(Consumer):
         await self._lease.open(self)
         await self._engine.load()
         self._retain_traces()
-        for topic, wanted in self._subscriptions.asked_for().items():
-            await self._instance.routes.refresh(topic)
-            await check_filter(self._instance, self._wire_group, topic, wanted)
         self._requests.open()
-        await self._instance.heartbeat()
-        self._subscriptions.adopt()
+        await self._join()
         await self._engine.start()
         self._check.start(self._tasks)
 
@@ -189,47 +174,8 @@ class CallbackConsumer(Consumer):
     def _missing(self) -> str:
         return self._without_route(self._subscriptions.asked_for())
 
-    # --- subscriptions ------------------------------------------------------------------------
-
-    async def subscribe(self, topic: str, filter: str | Filter = "*") -> None:
-        """Subscribe to a topic, or change its filter.
-
-        Args:
-            topic: the topic.
-            filter: tags such as ``a || b``, or a `Filter`.
-
-        Raises:
-            ClientClosedError: the consumer was closed.
-            InvalidNameError: the topic name is invalid.
-            ConfigError: the filter is invalid, or a broker does not support it. The subscription
-                is unchanged.
-        """
-        self._check_open()
-        if self.running:
-            name = self._instance.namespace.wrap_topic(topic)
-            await self._instance.routes.refresh(name)
-            await check_filter(self._instance, self._wire_group, name, Filter.of(filter))
-        self._subscriptions.add(topic, filter)
-        await self._announce_subscriptions()
-
-    async def unsubscribe(self, topic: str) -> None:
-        """Unsubscribe from a topic. The committed offsets remain.
-
-        Raises:
-            ClientClosedError: the consumer was closed.
-        """
-        self._check_open()
-        if self._subscriptions.remove(topic):
-            await self._announce_subscriptions()
-
-    async def _announce_subscriptions(self) -> None:
-        if self.running:
-            await self._instance.heartbeat()
-            self._subscriptions.adopt()
-            self._check.wake()
-            self._engine.rebalance()
-
-    # --- while it runs ------------------------------------------------------------------------
+    def _subscriptions_changed(self) -> None:
+        self._engine.rebalance()
 
     @property
     def suspended(self) -> bool:

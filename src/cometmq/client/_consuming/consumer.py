@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 from cometmq.client._connection.instance import Membership
 from cometmq.client._connection.leases import Lease
+from cometmq.client._consuming.group_requests import check_filter
+from cometmq.client._consuming.subscriptions import Subscriptions
 from cometmq.client._consuming.supervision import SupervisedTasks
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._time import seconds
 from cometmq.client.filters import Filter
+from cometmq.client.offsets import StartFrom, consume_from_where
 from cometmq.client.settings import (
     ClientSettings,
     PopSettings,
@@ -29,6 +32,7 @@ from cometmq.client.settings import (
 from cometmq.client.subscription_check import Difference, SubscriptionCheck
 from cometmq.client.trace import ConsumeTrace, TraceDispatcher
 from cometmq.model.topic import check_group_name
+from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel
 
 TASKS_END_S = 1.0
 """Time for background tasks to end once they are cancelled."""
@@ -184,3 +188,106 @@ class Consumer(Lifecycle):
                 await self._traces.release()
         finally:
             await self._lease.close(self)
+
+
+class SubscribingConsumer(Consumer):
+    """The base of consumers that only subscribe to topics.
+
+    Args:
+        group, lease, settings, tables: as for `Consumer`.
+        subscriptions: topic to tags or `Filter`.
+        start_from: where a new group starts.
+        retries: whether messages are redelivered through the group's retry topic.
+    """
+
+    _consume_type = ConsumeType.CONSUME_PASSIVELY
+    _message_model = MessageModel.CLUSTERING
+
+    def __init__(
+        self,
+        group: str,
+        lease: Lease,
+        settings: PushSettings | PopSettings | SimpleSettings,
+        tables: Tables | None,
+        *,
+        subscriptions: Mapping[str, str | Filter] | None,
+        start_from: StartFrom | datetime | int,
+        retries: bool = False,
+    ) -> None:
+        namespace = lease.instance.namespace
+        self._subscriptions = Subscriptions(namespace, namespace.wrap_group(group), retries=retries)
+        super().__init__(group, lease, settings, tables, self._subscriptions.shown)
+        self._start_from = start_from
+        for topic, each in (subscriptions or {}).items():
+            self._subscriptions.add(topic, each)
+
+    def membership(self) -> Membership:
+        """Return this consumer's entry in the heartbeat."""
+        data = ConsumerData(
+            group_name=self._wire_group,
+            consume_type=self._consume_type,
+            message_model=self._message_model,
+            consume_from_where=consume_from_where(self._start_from),
+            subscription_data_set=self._subscriptions.data(),
+        )
+        return Membership(consumers=[data])
+
+    async def subscribe(self, topic: str, filter: str | Filter = "*") -> None:
+        """Subscribe to a topic, or change its filter.
+
+        Args:
+            topic: the topic.
+            filter: tags such as ``a || b``, or a `Filter`.
+
+        Raises:
+            ClientClosedError: the consumer was closed.
+            InvalidNameError: the topic name is invalid.
+            ConfigError: the filter is invalid, or a broker does not support it. The subscription
+                is unchanged.
+            ResponseError: a broker refused. The subscription is unchanged.
+        """
+        self._check_open()
+        chosen = Filter.of(filter)
+        if self.running:
+            name = self._instance.namespace.wrap_topic(topic)
+            await self._look_up(name, chosen)
+            await self._prepare(name, chosen)
+        self._subscriptions.add(topic, chosen)
+        await self._announce()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Unsubscribe from a topic. The committed offsets remain.
+
+        Raises:
+            ClientClosedError: the consumer was closed.
+        """
+        self._check_open()
+        if self._subscriptions.remove(topic):
+            await self._announce()
+
+    async def _prepare(self, topic: str, filter: Filter) -> None:
+        """Do what is needed before a running consumer announces a subscription."""
+        return
+
+    async def _look_up(self, topic: str, filter: Filter) -> None:
+        """Look for a topic's brokers, and ask them whether they support a filter."""
+        await self._instance.routes.refresh(topic)
+        await check_filter(self._instance, self._wire_group, topic, filter)
+
+    async def _join(self) -> None:
+        """Announce the subscriptions of a start."""
+        for topic, each in self._subscriptions.asked_for().items():
+            await self._look_up(topic, each)
+        await self._instance.heartbeat()
+        self._subscriptions.adopt()
+
+    async def _announce(self) -> None:
+        if self.running:
+            await self._instance.heartbeat()
+            self._subscriptions.adopt()
+            self._check.wake()
+            self._subscriptions_changed()
+
+    @abstractmethod
+    def _subscriptions_changed(self) -> None:
+        """Fetch from the topics that are subscribed now."""

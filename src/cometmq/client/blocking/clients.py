@@ -407,14 +407,6 @@ class PushConsumer(base.CallbackConsumer):
         """Return this consumer's settings, queues and rates, as administrators see them."""
         return self._call(self._inner.running_info)
 
-    def subscribe(self, topic: str, filter: str | Filter = "*") -> None:
-        """Subscribe to a topic, or change its filter."""
-        self._run(self._inner.subscribe(topic, filter))
-
-    def unsubscribe(self, topic: str) -> None:
-        """Unsubscribe from a topic. The committed offsets remain."""
-        self._run(self._inner.unsubscribe(topic))
-
     @property
     def suspended(self) -> bool:
         """Whether no messages are fetched."""
@@ -431,6 +423,14 @@ class PushConsumer(base.CallbackConsumer):
     def set_concurrency(self, count: int) -> None:
         """Change the number of handler calls that run at a time. Running calls continue."""
         self._call(self._inner.set_concurrency, count)
+
+    def subscribe(self, topic: str, filter: str | Filter = "*") -> None:
+        """Subscribe to a topic, or change its filter."""
+        self._run(self._inner.subscribe(topic, filter))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Unsubscribe from a topic. The committed offsets remain."""
+        self._run(self._inner.unsubscribe(topic))
 
     @property
     def group(self) -> str:
@@ -527,14 +527,6 @@ class PopConsumer(base.CallbackConsumer):
         """Return this consumer's settings, queues and rates, as administrators see them."""
         return self._call(self._inner.running_info)
 
-    def subscribe(self, topic: str, filter: str | Filter = "*") -> None:
-        """Subscribe to a topic, or change its filter."""
-        self._run(self._inner.subscribe(topic, filter))
-
-    def unsubscribe(self, topic: str) -> None:
-        """Unsubscribe from a topic. The committed offsets remain."""
-        self._run(self._inner.unsubscribe(topic))
-
     @property
     def suspended(self) -> bool:
         """Whether no messages are fetched."""
@@ -551,6 +543,14 @@ class PopConsumer(base.CallbackConsumer):
     def set_concurrency(self, count: int) -> None:
         """Change the number of handler calls that run at a time. Running calls continue."""
         self._call(self._inner.set_concurrency, count)
+
+    def subscribe(self, topic: str, filter: str | Filter = "*") -> None:
+        """Subscribe to a topic, or change its filter."""
+        self._run(self._inner.subscribe(topic, filter))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Unsubscribe from a topic. The committed offsets remain."""
+        self._run(self._inner.unsubscribe(topic))
 
     @property
     def group(self) -> str:
@@ -812,14 +812,6 @@ class SimpleConsumer(base.Blocking):
         """The number of received messages that are not settled. Expired ones may be among them."""
         return self._inner.in_flight
 
-    def subscribe(self, topic: str, filter: str | Filter = "*") -> None:
-        """Subscribe to a topic, or change its filter."""
-        self._run(self._inner.subscribe(topic, filter))
-
-    def unsubscribe(self, topic: str) -> None:
-        """Unsubscribe from a topic. Messages that are received already can still be settled."""
-        self._run(self._inner.unsubscribe(topic))
-
     def queues(self) -> list[MessageQueue]:
         """Return what is received from: one queue -1, for all queues, of each topic and broker."""
         return self._call(self._inner.queues)
@@ -845,6 +837,14 @@ class SimpleConsumer(base.Blocking):
     def extend(self, message: StoredMessage, invisible: float | timedelta) -> None:
         """Extend the invisible time of a received message: it starts again, now."""
         self._run(self._inner.extend(message, invisible))
+
+    def subscribe(self, topic: str, filter: str | Filter = "*") -> None:
+        """Subscribe to a topic, or change its filter."""
+        self._run(self._inner.subscribe(topic, filter))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Unsubscribe from a topic. The committed offsets remain."""
+        self._run(self._inner.unsubscribe(topic))
 
     @property
     def group(self) -> str:

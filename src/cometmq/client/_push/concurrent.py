@@ -200,7 +200,10 @@ class ConcurrentService:
         try:
             while part.next < part.stop and not queue.dropped:
                 call.start = start = part.next
-                call.stop = part.next = stop = min(start + size, part.stop)
+                stop = start + size
+                if stop > part.stop:
+                    stop = part.stop
+                call.stop = part.next = stop
                 call.begun_s = now
                 try:
                     if one:

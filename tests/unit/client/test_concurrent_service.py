@@ -300,6 +300,54 @@ async def test_a_message_is_sent_back_while_its_handler_takes_too_long(
     assert [offset for offset, _, _ in rig.sent_back] == [0, 1], "sent back once, not twice"
 
 
+async def test_a_handler_that_raises_after_its_message_was_sent_back_is_logged_and_no_more(
+    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        begun.set()
+        await may_end.wait()
+        raise ValueError("too late")
+
+    rig = rigs(handler=handle, timeout_s=60.0, concurrency=1)
+    rig.fetch(0)
+    await begun.wait()
+    rig.now += 61
+    await rig.service.send_late_ones_back()
+    may_end.set()
+    assert await rig.queue.idle(WAIT_S)
+
+    assert rig.sent_back == [(0, 3, None)]
+    assert rig.committed == 1
+    assert "handler failed topic=t id=ID0 attempt=1" in caplog.text
+    assert "consuming failed" not in caplog.text
+
+
+async def test_a_store_that_fails_to_note_an_offset_is_asked_again(
+    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(message: StoredMessage) -> None:
+        """Nothing is wrong with the message."""
+
+    rig = rigs(handler=handle)
+    update = rig.offsets.update
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("the database is gone")
+
+    rig.offsets.update = fail
+    rig.fetch(0, 1)
+    await rig.empty()
+    assert rig.committed is None
+    assert caplog.text.count("cannot note an offset queue=t@a:0") == 1
+
+    rig.offsets.update = update
+    rig.fetch(2)
+    await until(lambda: rig.committed == 3)
+    assert rig.sent_back == []
+
+
 async def test_no_more_calls_run_at_a_time_than_are_allowed(rigs: Callable[..., Rig]) -> None:
     running = most = 0
     may_end = asyncio.Event()

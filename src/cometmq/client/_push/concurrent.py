@@ -24,6 +24,7 @@ from cometmq.client._consuming.outcomes import Outcome, outcome_of
 from cometmq.client._consuming.process_queue import FetchedBatch, ProcessQueue
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import Workers
+from cometmq.client._failure_log import FailureLog
 from cometmq.client.handlers import ConsumeContext, Consumed
 from cometmq.client.hooks import ConsumeEnd
 from cometmq.client.offsets import OffsetStore
@@ -85,6 +86,9 @@ class ConcurrentService:
         self._timers: set[asyncio.TimerHandle] = set()
         self._checks = Supervisor(f"consumer {handling.group}")
         self._calls: set[_Call] = set()
+        self._failures = FailureLog(
+            log, fails="cannot note an offset", works="offsets are noted again", name="queue"
+        )
         self._unnoted: set[ProcessQueue] = set()
         """Queues whose offset to commit has risen since it was noted in the store."""
         self._workers: Workers[_Part] = Workers(
@@ -165,6 +169,7 @@ class ConcurrentService:
                         raise
                     log.exception("consuming failed, retrying queue=%s", queue.queue)
                     self._again_later(batch, range(call.start, call.stop))
+                call.stop = call.start  # it has nothing in hand while it rests
                 self._note_offsets()
                 if self._now() > self._workers.slice_end:
                     await self._workers.rest()
@@ -182,18 +187,19 @@ class ConcurrentService:
         call.begun_s = self._now()
         messages = call.batch.messages[call.start : call.stop]
         context = self._context(call.batch.queue)
-        await self._settle(call, await self._handling.run(messages, context), context)
+        ended = await self._handling.run(messages, context)
+        await self._settle(call, messages, ended, context)
 
     async def _consume_fast(self, part: _Part, call: _Call) -> None:
         """Call an async handler that no hook watches, until the slice ends or a call fails.
 
         Such calls are counted together, and only what is no plain success is looked at further.
         """
-        batch, queue, messages = part.batch, part.batch.queue, part.batch.messages
+        batch, queue, fetched = part.batch, part.batch.queue, part.batch.messages
         function, size, clock = self._handling.direct, self._batch_max, self._now
         one, slice_end = self._handling.takes_one, self._workers.slice_end
         assert function is not None
-        context = self._context(queue)
+        context, messages = self._context(queue), fetched
         calls = done = 0
         now = begun_s = clock()
         ended: Ended | None = None
@@ -207,10 +213,11 @@ class ConcurrentService:
                 call.begun_s = now
                 try:
                     if one:
-                        result = await function(messages[start])
+                        message = fetched[start]
+                        result = await function(message)
                     else:
-                        context = self._context(queue)
-                        result = await function(messages[start:stop], context)
+                        context, messages = self._context(queue), fetched[start:stop]
+                        result = await function(messages, context)
                 except BaseException as error:
                     if not is_call_failure(error):
                         raise
@@ -232,16 +239,21 @@ class ConcurrentService:
                 cost_ms = (now - begun_s) * 1000
                 self._statistics.consumed(queue.queue.topic, done, 0, cost_ms, calls)
         if ended is not None:
-            await self._settle(call, ended, context)
+            await self._settle(call, [message] if one else messages, ended, context)
 
     def _context(self, queue: ProcessQueue) -> ConsumeContext:
         return ConsumeContext(self._handling.group, self._handling.shown(queue.queue))
 
-    async def _settle(self, call: _Call, ended: Ended, context: ConsumeContext) -> None:
-        """Do what the result of a call asks for."""
+    async def _settle(
+        self,
+        call: _Call,
+        messages: Sequence[StoredMessage],
+        ended: Ended,
+        context: ConsumeContext,
+    ) -> None:
+        """Do what the result of a call asks for, except with messages that were sent back late."""
         batch, start, stop = call.batch, call.start, call.stop
-        messages = batch.messages[start:stop]
-        outcome = outcome_of(ended.result, ended.error, context, len(messages))
+        outcome = outcome_of(ended.result, ended.error, context, stop - start)
         self._count(batch.queue, messages, ended, outcome)
         self._finish(batch, start, start + outcome.done)
         if start + outcome.done < stop and not batch.queue.dropped:
@@ -305,12 +317,19 @@ class ConcurrentService:
         self._unnoted.add(queue)
 
     def _note_offsets(self) -> None:
-        """Note in the store how far queues are consumed."""
-        for queue in self._unnoted:
+        """Note in the store how far queues are consumed; it may be an application's, and fail."""
+        for queue in list(self._unnoted):
             offset = queue.committable()
-            if offset is not None:
-                self._store.update(queue.queue, offset, increase_only=True)
-        self._unnoted.clear()
+            try:
+                if offset is not None:
+                    self._store.update(queue.queue, offset, increase_only=True)
+            except BaseException as error:
+                if not is_call_failure(error):
+                    raise
+                self._failures.failed(str(queue.queue), error)
+            else:
+                self._failures.worked(str(queue.queue))
+                self._unnoted.discard(queue)
 
     def _again_later(self, batch: FetchedBatch, indexes: Iterable[int]) -> None:
         if self._stopping or batch.queue.dropped:
@@ -319,7 +338,7 @@ class ConcurrentService:
 
         def again() -> None:
             self._timers.discard(timer)
-            self._workers.add(parts)
+            self._workers.add([part for part in parts if batch.is_open(part.next)])
 
         timer = asyncio.get_running_loop().call_later(self._local_retry_s, again)
         self._timers.add(timer)

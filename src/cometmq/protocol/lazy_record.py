@@ -278,6 +278,14 @@ def decode_lazily(
     return messages
 
 
+def any_has_flags(messages: list[Any], flags: int) -> bool:
+    """Return whether one of the messages of `decode_lazily` has all of these flags."""
+    for message in messages:  # noqa: SIM110 (a generator here would cost every message)
+        if message._sys_flag & flags == flags:
+            return True
+    return False
+
+
 def _message_of(record: bytes, size: int, broker_name: str, added: Mapping[str, str] | None) -> Any:
     """Return the message of a whole record, with the fields that are numbers."""
     message = LazyMessage.__new__(LazyMessage)

@@ -251,9 +251,8 @@ async def test_what_a_running_handler_finishes_is_committed_unless_more_is_alrea
     rig = rigs()
     await rig.queues.take(QUEUE)
     fetched = rig.fetched
-    messages = [stored(5)]
-    fetched.put(messages)
-    fetched.begin(messages)
+    fetched.put([stored(5)])
+    fetched.begin()
     await rig.queues.give_up(QUEUE)
     assert not await rig.queues.take(QUEUE), "it is still being given up"
     rig.store.update(QUEUE, QueueOffset(9))
@@ -273,13 +272,15 @@ async def test_a_handler_that_does_not_end_keeps_a_revoked_queue_for_a_bounded_t
     monkeypatch.setattr(assigned_queues, "FINISH_S", 0.01)
     rig = rigs()
     await rig.queues.take(QUEUE)
-    fetched, messages = rig.fetched, [stored(5)]
-    fetched.put(messages)
-    fetched.begin(messages)
+    fetched = rig.fetched
+    batch = fetched.put([stored(5)])
+    assert batch is not None
+    fetched.begin()
 
     await rig.queues.give_up(QUEUE)
     assert await rig.queues.take(QUEUE)
-    assert fetched.remove(messages) is None, "its result counts no more"
+    batch.finish(0, 1)
+    assert fetched.committable() is None, "its result counts no more"
 
 
 async def test_a_queue_that_is_moved_goes_on_there_without_what_was_fetched(

@@ -18,6 +18,7 @@ from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext
 from cometmq.model.message import StoredMessage
+from cometmq.model.queue import MessageQueue
 from support.consuming import QUEUE, MemoryOffsets, stored
 
 WAIT_S = 60.0
@@ -37,6 +38,7 @@ class Rig:
         takes_back: bool = True,
         timeout_s: float = 900.0,
         hooks: Sequence[ConsumeHook] = (),
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.now = 100.0
         self.queue = ProcessQueue(QUEUE, now=lambda: self.now)
@@ -61,8 +63,8 @@ class Rig:
             concurrency=concurrency,
             batch_max=batch_max,
             timeout_s=timeout_s,
-            queues=lambda: [self.queue],
             statistics=self.statistics,
+            now=clock or (lambda: self.now),
             local_retry_s=0.01,
         )
 
@@ -78,8 +80,9 @@ class Rig:
 
     def fetch(self, *offsets: int) -> list[StoredMessage]:
         messages = [stored(offset) for offset in offsets]
-        self.queue.put(messages)
-        self.service.submit(self.queue, messages, begins=True)
+        batch = self.queue.put(messages)
+        assert batch is not None
+        self.service.submit(self.queue, batch)
         return messages
 
     async def empty(self) -> None:
@@ -297,6 +300,54 @@ async def test_a_message_is_sent_back_while_its_handler_takes_too_long(
     assert [offset for offset, _, _ in rig.sent_back] == [0, 1], "sent back once, not twice"
 
 
+async def test_a_handler_that_raises_after_its_message_was_sent_back_is_logged_and_no_more(
+    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        begun.set()
+        await may_end.wait()
+        raise ValueError("too late")
+
+    rig = rigs(handler=handle, timeout_s=60.0, concurrency=1)
+    rig.fetch(0)
+    await begun.wait()
+    rig.now += 61
+    await rig.service.send_late_ones_back()
+    may_end.set()
+    assert await rig.queue.idle(WAIT_S)
+
+    assert rig.sent_back == [(0, 3, None)]
+    assert rig.committed == 1
+    assert "handler failed topic=t id=ID0 attempt=1" in caplog.text
+    assert "consuming failed" not in caplog.text
+
+
+async def test_a_store_that_fails_to_note_an_offset_is_asked_again(
+    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(message: StoredMessage) -> None:
+        """Nothing is wrong with the message."""
+
+    rig = rigs(handler=handle)
+    update = rig.offsets.update
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("the database is gone")
+
+    rig.offsets.update = fail
+    rig.fetch(0, 1)
+    await rig.empty()
+    assert rig.committed is None
+    assert caplog.text.count("cannot note an offset queue=t@a:0") == 1
+
+    rig.offsets.update = update
+    rig.fetch(2)
+    await until(lambda: rig.committed == 3)
+    assert rig.sent_back == []
+
+
 async def test_no_more_calls_run_at_a_time_than_are_allowed(rigs: Callable[..., Rig]) -> None:
     running = most = 0
     may_end = asyncio.Event()
@@ -379,7 +430,7 @@ async def test_the_loop_gets_its_turns_while_handlers_never_wait(
         while loop.time() < end:
             pass
 
-    rig = rigs(handler=handle, concurrency=1)
+    rig = rigs(handler=handle, concurrency=1, clock=loop.time)
     rig.fetch(*range(30))
     loop.call_soon(turn)
     await rig.empty()
@@ -416,6 +467,47 @@ async def test_only_a_running_handler_still_counts_once_the_queue_was_dropped(
 
     assert (seen, rig.committed) == ([0], committed)
     assert rig.sent_back == [], "the next owner gets it"
+
+
+async def test_what_waits_of_a_dropped_queue_holds_up_no_other(rigs: Callable[..., Rig]) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    seen: list[int] = []
+
+    async def handle(message: StoredMessage) -> None:
+        seen.append(message.queue_offset)
+        begun.set()
+        await may_end.wait()
+
+    rig = rigs(handler=handle, concurrency=1)
+    rig.fetch(0, 1, 2)
+    await begun.wait()
+    rig.queue.drop()
+    rig.queue = ProcessQueue(MessageQueue("t", "a", 1), now=lambda: rig.now)
+    rig.fetch(7)
+    may_end.set()
+    await rig.empty()
+
+    assert seen == [0, 7]
+
+
+@pytest.mark.parametrize("result", [None, Consumed.SUCCESS])
+async def test_several_workers_share_a_batch_and_their_calls_are_counted(
+    rigs: Callable[..., Rig], result: object
+) -> None:
+    seen: list[int] = []
+
+    async def handle(message: StoredMessage) -> object:
+        await asyncio.sleep(0)
+        seen.append(message.queue_offset)
+        return result
+
+    rig = rigs(handler=handle, concurrency=3)
+    rig.fetch(*range(12))
+    await rig.empty()
+    await until(lambda: rig.committed == 12)
+
+    assert sorted(seen) == list(range(12))
+    assert rig.statistics.status("t").consume_ok_tps == 12 / 60
 
 
 async def test_a_stop_waits_for_running_handlers_and_begins_no_further_ones(

@@ -117,8 +117,9 @@ class Rig:
     def fetch(self, *offsets: int, queue: ProcessQueue | None = None) -> None:
         target = queue or self.queue
         messages = [stored(offset) for offset in offsets]
-        begins = target.put(messages)
-        self.service.submit(target, messages, begins=begins)
+        batch = target.put(messages)
+        assert batch is not None
+        self.service.submit(target, batch)
 
     async def empty(self) -> None:
         await until(lambda: all(queue.count == 0 for queue in self.queues))
@@ -406,7 +407,9 @@ async def test_a_queue_lines_up_again_after_its_time_while_others_wait(
     rig.fetch(*range(30), queue=one)
     messages = [stored(0)]
     messages[0].queue_id = 1
-    rig.service.submit(two, messages, begins=two.put(messages))
+    batch = two.put(messages)
+    assert batch is not None
+    rig.service.submit(two, batch)
     await until(lambda: 1 in seen)
 
     assert seen.index(1) < 15, "the second queue did not wait for the end of the first"

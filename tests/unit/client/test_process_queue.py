@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.client._consuming.process_queue import ProcessQueue
+from cometmq.client._consuming.process_queue import FetchedBatch, ProcessQueue
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -68,48 +68,99 @@ def filled(*at: int) -> ProcessQueue:
     return queue
 
 
+class Consumer:
+    """Puts messages into a queue and finishes them by their offsets, as workers do by position."""
+
+    def __init__(self, *at: int) -> None:
+        self.queue = ProcessQueue(QUEUE)
+        self._where: dict[int, tuple[FetchedBatch, int]] = {}
+        self.put(*at)
+
+    def put(self, *at: int) -> None:
+        batch = self.queue.put(messages(*at))
+        if batch is not None:
+            fresh = enumerate(offsets(batch.messages))
+            self._where |= {offset: (batch, index) for index, offset in fresh}
+
+    def finish(self, *at: int) -> int | None:
+        for offset in at:
+            batch, index = self._where[offset]
+            batch.finish(index, index + 1)
+            assert not batch.is_open(index)
+        return self.queue.committable()
+
+
 def test_the_commit_stops_at_the_first_unfinished_message() -> None:
-    queue = filled(3, 4, 5, 9)
+    consumer = Consumer(3, 4, 5, 9)
 
-    assert queue.remove(messages(4, 5)) == 3
-    assert queue.remove(messages(3)) == 9
-    assert queue.remove(messages(9)) == 10
-
-
-def test_nothing_may_be_committed_of_a_queue_that_was_empty_before() -> None:
-    queue = filled(3)
-    queue.clear()
-
-    assert queue.remove(messages(3)) is None
+    assert consumer.finish(4, 5) == 3
+    assert consumer.finish(3) == 9
+    assert consumer.finish(9) == 10
 
 
-def test_messages_removed_twice_count_once() -> None:
-    queue = filled(3, 4)
+def test_a_part_of_a_batch_is_finished_at_once() -> None:
+    queue = ProcessQueue(QUEUE)
+    batch = queue.put(messages(3, 4, 5, 9))
+    assert batch is not None
 
-    queue.remove(messages(3))
-    queue.remove(messages(3))
+    batch.finish(1, 3)
+    assert (queue.committable(), queue.count) == (3, 2)
+    batch.finish(0, 3)
+    assert (queue.committable(), queue.count) == (9, 1)
 
-    assert (queue.count, queue.size_bytes) == (1, 100)
+
+def test_nothing_may_be_committed_of_a_queue_that_was_forgotten() -> None:
+    consumer = Consumer(3)
+    consumer.queue.clear()
+
+    assert consumer.finish(3) is None
+    assert (consumer.queue.count, consumer.queue.size_bytes) == (0, 0)
+
+
+def test_nothing_may_be_committed_of_a_queue_that_had_no_message() -> None:
+    assert ProcessQueue(QUEUE).committable() is None
+
+
+def test_messages_finished_twice_count_once() -> None:
+    consumer = Consumer(3, 4)
+
+    consumer.finish(3)
+    consumer.finish(3)
+
+    assert (consumer.queue.count, consumer.queue.size_bytes) == (1, 100)
+
+
+def test_finished_messages_are_not_kept_for_those_that_are_not() -> None:
+    queue = ProcessQueue(QUEUE)
+    batch = queue.put(messages(3, 4))
+    assert batch is not None
+
+    batch.finish(0, 1)
+    assert [each and each.queue_offset for each in batch.messages] == [None, 4]
+    batch.finish(1, 2)
+    assert batch.messages == [None, None]
 
 
 def test_the_span_reaches_from_the_first_to_the_last_unfinished_message() -> None:
-    queue = filled(10, 11, 50)
-    assert queue.span == 40
+    consumer = Consumer(10, 11, 50)
+    consumer.put(60)
+    assert consumer.queue.span == 50
 
-    queue.remove(messages(10))
-    assert queue.span == 39
-    queue.remove(messages(50))
-    assert queue.span == 0
+    consumer.finish(10)
+    assert consumer.queue.span == 49
+    consumer.finish(50, 60)
+    assert consumer.queue.span == 0
 
 
 def test_a_message_that_is_there_already_stays_and_is_not_counted_again() -> None:
-    queue = filled(3, 4)
+    consumer = Consumer(3, 4)
 
-    queue.put(messages(4, 2))
+    consumer.put(4, 5)
+    assert consumer.queue.put(messages(3)) is None
 
-    assert queue.count == 3
-    assert queue.min_offset == 2
-    assert queue.remove(messages(2)) == 3
+    assert consumer.queue.count == 3
+    assert consumer.queue.min_offset == 3
+    assert consumer.finish(3, 4) == 5
 
 
 def test_the_lag_is_what_lay_behind_the_last_fetched_message() -> None:
@@ -122,15 +173,20 @@ def test_the_lag_is_what_lay_behind_the_last_fetched_message() -> None:
 
 def test_an_ordered_consumer_begins_once_until_it_finds_nothing() -> None:
     queue = ProcessQueue(QUEUE)
+    assert not queue.claim()
 
-    assert queue.put(messages(1, 2))
-    assert not queue.put(messages(3))
+    queue.put(messages(1, 2))
+    assert queue.claim()
+    queue.put(messages(3))
+    assert not queue.claim()
     assert offsets(queue.take(2)) == [1, 2]
     assert offsets(queue.take(2)) == [3]
-    assert not queue.put(messages(4))
+    queue.put(messages(4))
+    assert not queue.claim()
     assert offsets(queue.take(9)) == [4]
     assert queue.take(9) == []
-    assert queue.put(messages(5))
+    queue.put(messages(5))
+    assert queue.claim()
 
 
 def test_committing_open_messages_gives_the_offset_behind_them() -> None:
@@ -163,27 +219,15 @@ def test_some_open_messages_can_come_again_while_others_stay_open() -> None:
     assert queue.commit() == 4
 
 
-def test_late_messages_are_the_first_ones_that_a_handler_has_for_too_long() -> None:
-    clock = Clock()
-    queue = ProcessQueue(QUEUE, now=clock)
-    queue.put(messages(1, 2, 3))
-    queue.begin(messages(1, 2))
-    clock.now += 60
-    queue.begin(messages(3))
+def test_messages_that_come_again_one_after_the_other_come_in_order() -> None:
+    queue = filled(1, 2, 3, 4)
+    taken = queue.take(3)
 
-    assert offsets(queue.late(59)) == [1, 2]
-    assert offsets(queue.late(59, limit=1)) == [1]
-    assert queue.late(61) == []
+    queue.again(taken[:1])
+    queue.again(taken[1:])
 
-
-def test_a_message_no_handler_has_begun_hides_late_ones_behind_it() -> None:
-    clock = Clock()
-    queue = ProcessQueue(QUEUE, now=clock)
-    queue.put(messages(1, 2))
-    queue.begin(messages(2))
-    clock.now += 60
-
-    assert queue.late(10) == []
+    assert offsets(queue.take(9)) == [1, 2, 3, 4]
+    assert (queue.count, queue.commit(), queue.count) == (4, 5, 0)
 
 
 def test_a_lock_is_fresh_for_thirty_seconds() -> None:
@@ -198,14 +242,19 @@ def test_a_lock_is_fresh_for_thirty_seconds() -> None:
     assert not queue.lock_is_fresh()
 
 
-@pytest.mark.parametrize("leave", ["remove", "commit", "drop", "clear"])
+@pytest.mark.parametrize("leave", ["finish", "commit", "drop", "clear"])
 def test_whoever_waits_for_room_is_told_when_messages_leave(leave: str) -> None:
-    queue = filled(1, 2)
-    queue.take(1)
+    queue = ProcessQueue(QUEUE)
+    batch = queue.put(messages(1, 2))
+    assert batch is not None
     told: list[bool] = []
     queue.on_room = lambda: told.append(True)
 
-    getattr(queue, leave)(*([messages(2)] if leave == "remove" else []))
+    if leave == "finish":
+        batch.finish(0, 1)
+    else:
+        queue.take(1)
+        getattr(queue, leave)()
 
     assert told == [True]
 
@@ -227,7 +276,8 @@ def test_administrators_are_told_what_is_fetched_and_what_is_open() -> None:
 @given(st.data())
 def test_commits_never_pass_an_unfinished_message(data: st.DataObject) -> None:
     """Against a model: the lowest unfinished offset, or the one behind the highest."""
-    queue, next_offset = ProcessQueue(QUEUE), 0
+    consumer, next_offset = Consumer(), 0
+    queue = consumer.queue
     unfinished: list[int] = []
     for _ in range(data.draw(st.integers(1, 12))):
         gaps = data.draw(st.lists(st.integers(1, 4), max_size=6))
@@ -235,14 +285,15 @@ def test_commits_never_pass_an_unfinished_message(data: st.DataObject) -> None:
         for gap in gaps:
             next_offset += gap
             fresh.append(next_offset)
-        queue.put(messages(*fresh))
+        consumer.put(*fresh)
         unfinished += fresh
         if not unfinished:
             continue
         done = data.draw(st.lists(st.sampled_from(unfinished), unique=True))
         unfinished = [offset for offset in unfinished if offset not in done]
-        told = queue.remove(messages(*done))
+        told = consumer.finish(*done)
         assert told == (min(unfinished) if unfinished else next_offset + 1)
         assert queue.count == len(unfinished)
         assert queue.size_bytes == 100 * len(unfinished)
         assert queue.min_offset == (min(unfinished) if unfinished else None)
+        assert queue.span == (max(unfinished) - min(unfinished) if unfinished else 0)

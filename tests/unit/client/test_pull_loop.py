@@ -11,7 +11,7 @@ import pytest
 
 from cometmq.client import ClientInstance, Filter
 from cometmq.client._consuming import pull_loop
-from cometmq.client._consuming.process_queue import Limits, ProcessQueue
+from cometmq.client._consuming.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._consuming.pull_loop import PullLoop
 from cometmq.client._consuming.pulls import ReplicaChoice
 from cometmq.client.errors import ClientError
@@ -68,7 +68,7 @@ class Consumer:
         self.store: OffsetStore = RemoteOffsetStore(instance, "g")
         self.replica = ReplicaChoice()
         self.wanted: Filter | None = Filter.tags("*")
-        self.submitted: list[tuple[list[int], bool]] = []
+        self.submitted: list[list[int]] = []
         self.illegal: list[QueueOffset] = []
         self.counted: list[tuple[str, int]] = []
         self.keep: Callable[[MessageQueue, list[StoredMessage]], list[StoredMessage]] = (
@@ -76,8 +76,8 @@ class Consumer:
         )
         self.tasks = Supervisor("test")
 
-    def submit(self, queue: ProcessQueue, messages: list[StoredMessage], *, begins: bool) -> None:
-        self.submitted.append(([message.queue_offset for message in messages], begins))
+    def submit(self, queue: ProcessQueue, batch: FetchedBatch) -> None:
+        self.submitted.append([message.queue_offset for message in batch.messages])
 
     async def stop(self, *, grace_s: float) -> None:
         """There is nothing to stop."""
@@ -141,7 +141,7 @@ async def test_each_pull_begins_where_the_one_before_said(consumer: Consumer) ->
     await consumer.until_pulls(5)
 
     assert consumer.asked == [3, 5, 8, 50, 60]
-    assert consumer.submitted == [([3, 4], True), ([7], False)]
+    assert consumer.submitted == [[3, 4], [7]]
     assert consumer.counted == [("t", 2), ("t", 1)]
     assert consumer.fetched.lag == 93
 
@@ -234,7 +234,7 @@ async def test_messages_that_are_not_to_be_kept_count_as_consumed(consumer: Cons
     consumer.begin()
     await consumer.until_pulls(3)
 
-    assert consumer.submitted == [([1], True)]
+    assert consumer.submitted == [[1]]
     assert consumer.store.position(QUEUE) == 1
 
 

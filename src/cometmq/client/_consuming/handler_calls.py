@@ -87,6 +87,8 @@ class HandlerCalls:
         self._caller = Caller(threads, f"consume-{group}")
         self.plain = not is_async(self._function)
         """Whether the handler runs in a thread, and cannot be cancelled there."""
+        self.direct = None if self.plain or hooks else self._function
+        """The handler, if it is async and nothing has to happen around it: may be awaited as is."""
         self._call = self._chosen_call()
         self._traces = _TraceTimes()
         self._odd_results: set[str] = set()

@@ -1,11 +1,12 @@
+# cython: annotation_typing=False
 """What was fetched of one queue and is not consumed yet.
 
-    fetched  := offset → message, lowest offset first
+    batches  := what each pull brought, lowest offset first; each leaves when all of it is finished
     open     := offset → message, taken by an ordered consumer and not yet committed
-    order    := the offsets of ``fetched`` from the lowest on, and perhaps some that left it
 
-Pulls of a queue come one after the other, so messages arrive by rising offset and nothing has to be
-sorted. A queue belongs to one event loop; its methods do not wait.
+Pulls of a queue come one after the other, so messages arrive by rising offset. A message is known
+by its position in its batch, and finished by one byte: nothing is looked up for it. A queue belongs
+to one event loop; its methods do not wait, except `ProcessQueue.idle`.
 
 Source: ProcessQueue, RocketMQ 5.3.
 """
@@ -16,17 +17,71 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from cometmq.client.settings import MIB, PushSettings
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import ProcessQueueInfo
+from cometmq.protocol.lazy_record import LazyMessage
 
-LATE_MAX = 16
-"""Late messages that are looked at in one turn."""
+try:
+    import cython  # type: ignore[import-untyped]
+except ImportError:  # interpreted, without Cython at hand
+    from cometmq.system.uncompiled import cython
+
 LOCK_AGE_S = 30.0
 """How long a broker's lock counts after it was renewed; the broker itself keeps it for 60 s."""
+
+
+class FetchedBatch:
+    """Messages of one pull, in the order of the queue; process queue and workers share it.
+
+    Args:
+        queue: the process queue.
+        messages: by rising offset.
+    """
+
+    __slots__ = ("_done", "_first", "_forgotten", "messages", "queue")
+
+    queue: ProcessQueue
+    messages: list[Any]
+    """None in place of those that are finished or taken, so that their memory is freed."""
+
+    def __init__(self, queue: ProcessQueue, messages: list[StoredMessage]) -> None:
+        self.queue = queue
+        self.messages = messages
+        self._done = bytearray(len(messages))
+        self._first = 0
+        self._forgotten = False
+
+    def is_open(self, index: int) -> bool:
+        """Return whether a message is not finished, so that it may be sent back."""
+        return not self._forgotten and not self._done[index]
+
+    def finish(self, start: int, stop: int) -> None:
+        """Finish the messages from one position to another; those that are finished stay so."""
+        if self._forgotten:
+            return
+        done, messages, count, size = self._done, self.messages, 0, 0
+        for index in range(start, stop):
+            if not done[index]:
+                done[index] = 1
+                count += 1
+                size += _size_of(messages[index])
+                messages[index] = None
+        if count:
+            if self._first >= start:
+                self._skip(max(self._first, stop))
+            self.queue._note_finished(count, size)
+
+    def _skip(self, at: int) -> None:
+        """Find the first message from a position on that is not finished."""
+        done, end = self._done, len(self._done)
+        while at < end and done[at]:
+            at += 1
+        self._first = at
 
 
 class ProcessQueue:
@@ -49,7 +104,7 @@ class ProcessQueue:
         self.unlock_tries = 0
         """How often the queue could not be given up because a handler was at it."""
         self.calls = 0
-        """Handler calls that run, when consuming in any order."""
+        """Workers that call handlers with messages of the queue, when consuming in any order."""
         self.consuming = asyncio.Lock()
         """Held while a handler has messages of the queue, when consuming in order."""
         self.count = 0
@@ -63,24 +118,39 @@ class ProcessQueue:
         self.on_room: Callable[[], None] | None = None
         """Called when messages left the queue, or it was dropped."""
         self._now = now
-        self._fetched: dict[QueueOffset, StoredMessage] = {}
+        self._batches: deque[Any] = deque()
         self._open: dict[QueueOffset, StoredMessage] = {}
-        self._order: deque[QueueOffset] = deque()
-        self._begun: dict[QueueOffset, float] = {}
         self._being_consumed = False
         self._idle: asyncio.Future[None] | None = None
 
     @property
     def min_offset(self) -> QueueOffset | None:
         """The lowest offset that no handler is done with, or None; open ones left out."""
-        return self._order[0] if self._fetched else None
+        if not self._batches:
+            return None
+        return self._first_offset()
+
+    def _first_offset(self) -> QueueOffset:
+        head = self._batches[0]
+        offset: QueueOffset = head.messages[head._first].queue_offset
+        return offset
 
     @property
     def span(self) -> int:
         """From the first to the last offset that is not consumed; 0 for fewer than two."""
-        return self._order[-1] - self._order[0] if len(self._fetched) > 1 else 0
+        return self._last_offset() - self._first_offset() if self._batches else 0
 
-    def put(self, messages: Sequence[StoredMessage], *, behind: int | None = None) -> bool:
+    def _last_offset(self) -> int:
+        """Return the last offset that is not consumed, or 0."""
+        for batch in reversed(self._batches):
+            for index in range(len(batch.messages) - 1, batch._first - 1, -1):
+                if not batch._done[index]:
+                    return int(batch.messages[index].queue_offset)
+        return 0
+
+    def put(
+        self, messages: list[StoredMessage], *, behind: int | None = None
+    ) -> FetchedBatch | None:
         """Take in what a pull has brought, by rising offset; what is there already stays.
 
         Args:
@@ -88,42 +158,33 @@ class ProcessQueue:
             behind: the queue's end when they were fetched, to tell the lag.
 
         Returns:
-            Whether an ordered consumer has to begin, because none is at the queue.
+            What is new of it; None if nothing is.
         """
-        if messages:
-            self._put(messages)
-            if behind is not None:
-                self.lag = max(0, behind - messages[-1].queue_offset)
-        if self._being_consumed or not self._fetched:
-            return False
-        self._being_consumed = True
-        return True
-
-    def _put(self, messages: Sequence[StoredMessage]) -> None:
-        in_order = self.max_offset is None or messages[0].queue_offset > self.max_offset
-        fresh = messages if in_order else [each for each in messages if not self._has(each)]
-        self.count += len(fresh)
-        for message in fresh:
-            self.size_bytes += message.size_bytes
-            self._fetched[message.queue_offset] = message
-        self._order.extend([message.queue_offset for message in fresh])
-        if not in_order:
-            self._sort()
-        self.max_offset = max(self.max_offset or QueueOffset(0), messages[-1].queue_offset)
-
-    def _has(self, message: StoredMessage) -> bool:
-        return message.queue_offset in self._fetched or message.queue_offset in self._open
-
-    def begin(self, messages: Sequence[StoredMessage]) -> None:
-        """Note that a handler gets these messages now; `late` looks at it, `end` ends it."""
-        self.calls += 1
-        now = self._now()
+        highest = self.max_offset
+        if highest is not None and messages and messages[0].queue_offset <= highest:
+            messages = [each for each in messages if each.queue_offset > highest]
+        if not messages:
+            return None
+        self.max_offset = messages[-1].queue_offset
+        if behind is not None:
+            self.lag = max(0, behind - messages[-1].queue_offset)
+        size = 0
         for message in messages:
-            self._begun[message.queue_offset] = now
+            size += _size_of(message)
+        self.count += len(messages)
+        self.size_bytes += size
+        batch = FetchedBatch(self, messages)
+        self._batches.append(batch)
+        return batch
+
+    def begin(self) -> None:
+        """Note that a worker begins to call handlers with messages of the queue."""
+        self.calls += 1
 
     def end(self) -> None:
-        """Note that a handler call has ended, and its result is dealt with."""
+        """Note that a worker goes on elsewhere, and what its handlers did is dealt with."""
         self.calls -= 1
+        self.consumed_at = self._now()
         if self.calls == 0 and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
@@ -134,48 +195,54 @@ class ProcessQueue:
             await asyncio.wait([self._idle], timeout=timeout)
         return self.calls == 0
 
-    def remove(self, messages: Sequence[StoredMessage]) -> QueueOffset | None:
-        """Take out messages that are done with.
+    def committable(self) -> QueueOffset | None:
+        """Return the offset that may be committed: nothing before it is unfinished.
 
-        Returns:
-            The offset that may be committed now: nothing before it is unfinished. None if the queue
-            was empty before, as it is after `clear`.
+        None if nothing was fetched, or all of it was forgotten by `clear`.
         """
-        self.consumed_at = self._now()
-        fetched, begun, order = self._fetched, self._begun, self._order
-        if not fetched:
-            return None
-        for message in messages:
-            offset = message.queue_offset
-            found = fetched.pop(offset, None)
-            if found is not None:
-                begun.pop(offset, None)
-                self.count -= 1
-                self.size_bytes -= found.size_bytes
-        while order and order[0] not in fetched:
-            order.popleft()
-        while order and order[-1] not in fetched:
-            order.pop()
+        if self._batches:
+            return self._first_offset()
+        return None if self.max_offset is None else QueueOffset(self.max_offset + 1)
+
+    def _note_finished(self, count: int, size_bytes: int) -> None:
+        self.count -= count
+        self.size_bytes -= size_bytes
+        self._drop_finished()
         if self.on_room is not None:
             self.on_room()
-        return order[0] if order else self._behind_all()
 
-    def _behind_all(self) -> QueueOffset | None:
-        return None if self.max_offset is None else QueueOffset(self.max_offset + 1)
+    def _drop_finished(self) -> None:
+        batches = self._batches
+        while batches:
+            head = batches[0]
+            if head._first < len(head.messages):
+                return
+            batches.popleft()
+
+    def claim(self) -> bool:
+        """Return whether an ordered consumer has to begin, because none is at the queue."""
+        if self._being_consumed or not self._batches:
+            return False
+        self._being_consumed = True
+        return True
 
     def take(self, count: int) -> list[StoredMessage]:
         """Give the first messages to an ordered consumer; they are open until it commits.
 
-        An empty list means that the consumer ends, and `put` tells when another has to begin.
+        An empty list means that the consumer ends, and `claim` tells when another has to begin.
         """
         self.consumed_at = self._now()
         taken: list[StoredMessage] = []
-        while self._order and len(taken) < count:
-            offset = self._order.popleft()
-            message = self._fetched.pop(offset, None)
-            if message is not None:
-                self._open[offset] = message
-                taken.append(message)
+        while self._batches and len(taken) < count:
+            head = self._batches[0]
+            first = head._first
+            part = head.messages[first : first + count - len(taken)]
+            head._first = first + len(part)
+            head.messages[first : head._first] = [None] * len(part)
+            taken += part
+            self._drop_finished()
+        for message in taken:
+            self._open[message.queue_offset] = message
         if not taken:
             self._being_consumed = False
         return taken
@@ -186,7 +253,8 @@ class ProcessQueue:
             return None
         last = max(self._open)
         self.count -= len(self._open)
-        self.size_bytes -= sum(message.size_bytes for message in self._open.values())
+        for message in self._open.values():
+            self.size_bytes -= message.size_bytes
         self._open.clear()
         self._tell_of_room()
         return QueueOffset(last + 1)
@@ -197,36 +265,15 @@ class ProcessQueue:
 
     def again(self, messages: Sequence[StoredMessage]) -> None:
         """Put these open messages back to their places, so that `take` gives them again."""
-        for message in messages:
-            if self._open.pop(message.queue_offset, None) is not None:
-                self._fetched[message.queue_offset] = message
-        self._sort()
-
-    def _sort(self) -> None:
-        self._fetched = dict(sorted(self._fetched.items()))
-        self._order = deque(self._fetched)
-
-    def late(self, older_than_s: float, limit: int = LATE_MAX) -> list[StoredMessage]:
-        """Give the first messages, as long as a handler has had them for longer than this.
-
-        Args:
-            older_than_s: seconds since `begin`.
-            limit: how many at most.
-        """
-        latest_start = self._now() - older_than_s
-        found: list[StoredMessage] = []
-        for offset in self._order:
-            if offset not in self._fetched:
-                continue
-            begun = self._begun.get(offset)
-            if begun is None or begun >= latest_start or len(found) == limit:
-                break
-            found.append(self._fetched[offset])
-        return found
-
-    def holds(self, message: StoredMessage) -> bool:
-        """Whether this very message is in the queue and not consumed, so that it may be resent."""
-        return self._fetched.get(message.queue_offset) is message
+        back = [each for each in messages if self._open.pop(each.queue_offset, None) is not None]
+        if not back:
+            return
+        last = max([each.queue_offset for each in back])
+        while self._batches and self._first_offset() < last:
+            head = self._batches.popleft()
+            back += head.messages[head._first :]
+        back.sort(key=_offset_of)
+        self._batches.appendleft(FetchedBatch(self, back))
 
     def drop(self) -> None:
         """Give the queue up: a handler that runs is the last one."""
@@ -235,10 +282,10 @@ class ProcessQueue:
 
     def clear(self) -> None:
         """Forget all messages, those in a handler's hands included."""
-        self._fetched.clear()
+        for batch in self._batches:
+            batch._forgotten = True
+        self._batches.clear()
         self._open.clear()
-        self._order.clear()
-        self._begun.clear()
         self.count = self.size_bytes = self.lag = 0
         self.max_offset = None
         self._tell_of_room()
@@ -268,8 +315,8 @@ class ProcessQueue:
         return ProcessQueueInfo(
             commit_offset=committed or 0,
             cached_msg_min_offset=self.min_offset or 0,
-            cached_msg_max_offset=self._order[-1] if self._fetched else 0,
-            cached_msg_count=len(self._fetched),
+            cached_msg_max_offset=self._last_offset(),
+            cached_msg_count=self.count - len(self._open),
             cached_msg_size_in_mib=self.size_bytes // MIB,
             transaction_msg_min_offset=min(self._open, default=0),
             transaction_msg_max_offset=max(self._open, default=0),
@@ -284,6 +331,17 @@ class ProcessQueue:
 
     def _wall_ms(self, moment: float) -> int:
         return time.time_ns() // 1_000_000 - int((self._now() - moment) * 1000)
+
+
+def _size_of(message: Any) -> int:
+    """Return the bytes of a message's record."""
+    if cython.compiled and type(message) is LazyMessage:
+        return cython.cast(LazyMessage, message).size_bytes  # type: ignore[no-any-return]
+    return message.size_bytes  # type: ignore[no-any-return]
+
+
+def _offset_of(message: StoredMessage) -> QueueOffset:
+    return message.queue_offset
 
 
 class Limits:

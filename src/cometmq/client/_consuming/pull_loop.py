@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._connection.queue_offsets import QueueOffsets
 from cometmq.client._connection.routes import MASTER_ID
-from cometmq.client._consuming.process_queue import Limits, ProcessQueue
+from cometmq.client._consuming.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._consuming.pulls import Pull, PullResult, PullStatus, ReplicaChoice, pull_once
 from cometmq.client._failure_log import trace_of
 from cometmq.client.errors import ClientError
@@ -38,13 +38,12 @@ MessageFilter = Callable[[MessageQueue, list[StoredMessage]], list[StoredMessage
 class ConsumeService(Protocol[P]):
     """Consumes what was put into the queues it is told of; ``P`` is the kind of process queue."""
 
-    def submit(self, queue: P, messages: list[StoredMessage], *, begins: bool) -> None:
+    def submit(self, queue: P, batch: FetchedBatch) -> None:
         """Consume these messages, which are in the queue already; never blocks.
 
         Args:
             queue: the process queue.
-            messages: what was just put into it.
-            begins: whether nothing of the queue was being consumed before.
+            batch: what was just put into it.
         """
 
     async def stop(self, *, grace_s: float) -> None:
@@ -297,8 +296,9 @@ class PullLoop:
         self.next_offset = result.next_offset
         messages = result.messages and self._keep(self.queue, result.messages)
         if messages:
-            begins = self._fetched.put(messages, behind=result.max_offset)
-            self._service.submit(self._fetched, messages, begins=begins)
+            batch = self._fetched.put(messages, behind=result.max_offset)
+            if batch is not None:
+                self._service.submit(self._fetched, batch)
         elif self._fetched.count == 0:
             self._store.update(self.queue, result.next_offset, increase_only=True)
         if self._stats is not None and result.status is PullStatus.FOUND:

@@ -23,9 +23,9 @@ from cometmq.protocol.batch import BatchItem, decode_batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import PullMessageRequest, PullMessageResponse
-from cometmq.protocol.lazy_record import decode_lazily
+from cometmq.protocol.lazy_record import any_has_flags, decode_lazily
 from cometmq.protocol.properties import decode_properties
-from cometmq.protocol.record import SYS_FLAG_AT, body_crc
+from cometmq.protocol.record import body_crc
 from cometmq.protocol.version import LITE_PULL_VERSION_MIN
 
 
@@ -176,7 +176,7 @@ def _fetched(answer: Command, pull: Pull, header: PullMessageResponse) -> list[S
     """Cut the answer into messages, which say where they came from."""
     added = {names.MIN_OFFSET: str(header.min_offset), names.MAX_OFFSET: str(header.max_offset)}
     cut = decode_lazily(answer.body, broker_name=pull.queue.broker_name, added=added)
-    messages = unwrap_all(list(cut), answer.body, added)
+    messages = unwrap_all(cut, added)
     if header.offset_delta is not None:  # only of static topics, whose queues are numbered anew
         for message in messages:
             message.queue_id = pull.queue.queue_id
@@ -193,27 +193,17 @@ def _wanted(messages: list[StoredMessage], wanted: Filter) -> list[StoredMessage
 
 log = logging.getLogger(__name__)
 
-_WRAPPED = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
-_LAST_BYTE_AT = SYS_FLAG_AT + 3
+_WRAPPED = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 
 
-def unwrap_all(
-    messages: list[StoredMessage], records: bytes, added: Mapping[str, str]
-) -> list[StoredMessage]:
+def unwrap_all(messages: list[StoredMessage], added: Mapping[str, str]) -> list[StoredMessage]:
     """Put the messages of wrapped batches in their place.
 
     Args:
         messages: as they came.
-        records: the records they were cut from, to look at flags without decoding them.
         added: properties that messages from inside a batch get besides their own.
     """
-    at, wrapped = _LAST_BYTE_AT, False
-    for message in messages:
-        if records[at] & _WRAPPED == _WRAPPED:
-            wrapped = True
-            break
-        at += message.size_bytes
-    if not wrapped:
+    if not any_has_flags(messages, _WRAPPED):
         return messages
     return [inner for message in messages for inner in _unwrapped(message, added)]
 

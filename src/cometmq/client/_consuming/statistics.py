@@ -90,10 +90,10 @@ class Statistics:
         entry.pull_ms.add(ms)
         entry.pulled.add(messages)
 
-    def consumed(self, topic: str, done: int, failed: int, ms: float) -> None:
-        """Count one call of a handler: messages done with, messages failed, milliseconds."""
+    def consumed(self, topic: str, done: int, failed: int, ms: float, calls: int = 1) -> None:
+        """Count calls of a handler: messages done with, messages failed, milliseconds."""
         entry = self._of(topic)
-        entry.consume_ms.add(ms)
+        entry.consume_ms.add(ms, calls)
         if done:
             entry.consumed.add(done)
         if failed:

@@ -1,7 +1,7 @@
-"""Tasks that work off what waits: as many as are needed, up to a number that can be changed.
+"""Tasks that do what waits: as many as are needed, up to a number that can be changed.
 
-A worker ends when nothing waits. Work that never waits for anything is done by one worker, which
-lets the loop breathe every few milliseconds.
+A worker that finds nothing to do waits, so that a burst of messages costs no new tasks. Work that
+never waits for anything is done by one worker, which lets the loop breathe every few milliseconds.
 
 Source: ours; in RocketMQ this is a pool of threads.
 """
@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from time import monotonic
 from typing import Generic, TypeVar
 
 from cometmq.remoting.tasks import Supervisor, is_call_failure
@@ -27,33 +28,51 @@ CANCEL_S = 1.0
 
 
 class Workers(Generic[T]):
-    """Works off items in the order they came.
+    """Does items in the order they came.
 
     Args:
-        work: does one item; what it raises is logged.
-        count: how many items are done at a time.
+        work: does one item; what it raises is logged. Work that goes on for long rests when
+            `slice_end` is reached.
+        count: how many workers there are at most.
         owner: for the log.
+        is_left: whether something of an item is left for further workers, who share it then; None
+            if each item is for one worker.
+        now: a steady clock, in seconds.
     """
 
-    def __init__(self, work: Callable[[T], Awaitable[None]], count: int, *, owner: str) -> None:
+    def __init__(
+        self,
+        work: Callable[[T], Awaitable[None]],
+        count: int,
+        *,
+        owner: str,
+        is_left: Callable[[T], bool] | None = None,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
+        self.waiting: deque[T] = deque()
+        """Items that no worker has begun, and shared ones of which something may be left."""
+        self.slice_end = 0.0
+        """When all workers are to rest, in seconds of the clock."""
+        self._now = now
         self._work_on = work
+        self._is_left = is_left
         self._limit = count
-        self._waiting: deque[T] = deque()
         self._tasks = Supervisor(owner)
         self._active = 0
+        self._idle: list[asyncio.Future[None]] = []
         self._calling = False
         self._resting = False
-        self._slice_end = 0.0
         self._stopping = False
 
     def add(self, items: Iterable[T]) -> None:
         """Have items done; never blocks."""
-        self._waiting.extend(items)
+        self.waiting.extend(items)
         self._call()
 
     def resize(self, count: int) -> None:
-        """Do this many items at a time from now on; those that are being done go on."""
+        """Have this many workers from now on; each that is too many ends with its item."""
         self._limit = count
+        self._wake_all()
         self._call()
 
     async def stop(self, *, grace_s: float) -> int:
@@ -63,7 +82,8 @@ class Workers(Generic[T]):
             How many were cancelled.
         """
         self._stopping = True
-        self._waiting.clear()
+        self.waiting.clear()
+        self._wake_all()
         if grace_s > 0:
             await self._tasks.drain(grace_s)
         left = len(self._tasks)
@@ -71,42 +91,78 @@ class Workers(Generic[T]):
             await self._tasks.cancel(CANCEL_S)
         return left
 
+    async def rest(self) -> None:
+        """Let everybody else have a turn; all workers rest until the loop begins a new one."""
+        if not self._resting:
+            self._resting = True
+            asyncio.get_running_loop().call_soon(self._begin_slice)
+        await asyncio.sleep(0)
+
+    def _begin_slice(self) -> None:
+        self._resting = False
+        self.slice_end = self._now() + SLICE_S
+
     def _call(self) -> None:
-        if self._waiting and self._active < self._limit and not self._calling:
+        if self.waiting and not self._calling and (self._idle or self._active < self._limit):
             self._calling = True
             asyncio.get_running_loop().call_soon(self._add_worker)
 
     def _add_worker(self) -> None:
-        """Start one more worker; those before it have had a turn by now and left work over."""
+        """Have one more worker; those before it have had a turn by now and left work over."""
         self._calling = False
-        if self._waiting and self._active < self._limit and not self._stopping:
+        if self._stopping or not self._has_work():
+            return
+        if self._idle:
+            _wake(self._idle.pop())
+        elif self._active < self._limit:
             self._active += 1
             self._tasks.spawn(self._work(), "worker")
-            self._call()
+        else:
+            return
+        self._call()
+
+    def _has_work(self) -> bool:
+        """Whether there is something to do; shared items of which nothing is left are dropped."""
+        is_left, waiting = self._is_left, self.waiting
+        if is_left is not None:
+            while waiting and not is_left(waiting[0]):
+                waiting.popleft()
+        return bool(waiting)
+
+    def _wake_all(self) -> None:
+        while self._idle:
+            _wake(self._idle.pop())
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
-            while self._waiting and self._active <= self._limit:
-                item = self._waiting.popleft()
+            self._begin_slice()  # a task that was just started or woken begins a turn of the loop
+            while self._active <= self._limit and not self._stopping:
+                if not self._has_work():
+                    await self._wait()
+                    self._begin_slice()
+                    continue
+                item = self.waiting.popleft() if self._is_left is None else self.waiting[0]
                 try:
                     await self._work_on(item)
                 except BaseException as error:
                     if not is_call_failure(error):
                         raise
                     log.exception("worker failed, item dropped")
-                if loop.time() > self._slice_end:
-                    await self._rest(loop)
+                if self._now() > self.slice_end:
+                    await self.rest()
         finally:
             self._active -= 1
 
-    async def _rest(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let everybody else have a turn; all workers rest until the loop begins a new one."""
-        if not self._resting:
-            self._resting = True
-            loop.call_soon(self._begin_slice, loop)
-        await asyncio.sleep(0)
+    async def _wait(self) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle.append(turn)
+        try:
+            await turn
+        finally:
+            if turn in self._idle:
+                self._idle.remove(turn)
 
-    def _begin_slice(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._resting = False
-        self._slice_end = loop.time() + SLICE_S
+
+def _wake(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)

@@ -15,14 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from time import monotonic
 
 from cometmq.client._consuming.handler_calls import Ended, HandlerCalls
 from cometmq.client._consuming.outcomes import Outcome, outcome_of
-from cometmq.client._consuming.process_queue import ProcessQueue
+from cometmq.client._consuming.process_queue import FetchedBatch, ProcessQueue
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import Workers
-from cometmq.client.handlers import ConsumeContext
+from cometmq.client._failure_log import FailureLog
+from cometmq.client.handlers import ConsumeContext, Consumed
 from cometmq.client.hooks import ConsumeEnd
 from cometmq.client.offsets import OffsetStore
 from cometmq.model.message import StoredMessage
@@ -32,10 +35,10 @@ log = logging.getLogger(__name__)
 
 LOCAL_RETRY_S = 5.0
 """Until a message that no broker took back is consumed again here."""
+_SUCCESS = Consumed.SUCCESS
 LATE_LEVEL = 3
 """The delay level of a message whose handler took too long."""
 
-Batch = tuple[ProcessQueue, list[StoredMessage]]
 SendBack = Callable[[StoredMessage, int, BaseException | None], Awaitable[bool]]
 """Has a message delivered again: the message, a delay level, why it failed; says whether it will
 be."""
@@ -52,9 +55,9 @@ class ConcurrentService:
         concurrency: calls that run at a time.
         batch_max: messages of one call.
         timeout_s: a message that a handler has for longer is sent back while it still runs.
-        queues: gives the queues that are owned now, to look for such messages.
         statistics: counts.
         local_retry_s: until a message that could not be sent back is consumed again.
+        now: a steady clock, in seconds.
     """
 
     def __init__(
@@ -67,9 +70,9 @@ class ConcurrentService:
         concurrency: int,
         batch_max: int,
         timeout_s: float,
-        queues: Callable[[], Collection[ProcessQueue]],
         statistics: Statistics,
         local_retry_s: float = LOCAL_RETRY_S,
+        now: Callable[[], float] = monotonic,
     ) -> None:
         self._handling = handling
         self._store = store
@@ -77,13 +80,23 @@ class ConcurrentService:
         self._show = show
         self._batch_max = 1 if handling.takes_one else batch_max
         self._timeout_s = timeout_s
-        self._queues = queues
         self._statistics = statistics
         self._local_retry_s = local_retry_s
+        self._now = now
         self._timers: set[asyncio.TimerHandle] = set()
         self._checks = Supervisor(f"consumer {handling.group}")
-        self._workers: Workers[Batch] = Workers(
-            self._consume_safely, concurrency, owner=f"consumer {handling.group}"
+        self._calls: set[_Call] = set()
+        self._failures = FailureLog(
+            log, fails="cannot note an offset", works="offsets are noted again", name="queue"
+        )
+        self._unnoted: set[ProcessQueue] = set()
+        """Queues whose offset to commit has risen since it was noted in the store."""
+        self._workers: Workers[_Part] = Workers(
+            self._consume,
+            concurrency,
+            owner=f"consumer {handling.group}",
+            is_left=lambda part: part.next < part.stop,
+            now=now,
         )
         self._stopping = False
 
@@ -92,21 +105,23 @@ class ConcurrentService:
         if self._send_back is not None:
             self._checks.every(min(self._timeout_s, 60.0), self.send_late_ones_back, "late")
 
-    def submit(
-        self, queue: ProcessQueue, messages: list[StoredMessage], *, begins: bool = False
-    ) -> None:
+    def submit(self, queue: ProcessQueue, batch: FetchedBatch) -> None:
         """Consume these messages, which are in the queue already; never blocks."""
-        size = self._batch_max
-        if size == 1:
-            self._workers.add([(queue, [message]) for message in messages])
-        else:
-            starts = range(0, len(messages), size)
-            self._workers.add([(queue, messages[start : start + size]) for start in starts])
+        self._show(queue, batch.messages)
+        self._workers.add([_Part(batch, 0, len(batch.messages))])
 
     def set_concurrency(self, count: int) -> None:
         """Run this many calls at a time from now on; running ones go on."""
+        parts = [_Part(part.batch, part.next, part.stop) for part in self._workers.waiting]
+        self._forget_waiting()  # those who are too many end with their calls
         self._workers.resize(count)
+        self._workers.add(parts)
         self._handling.resize(count)
+
+    def _forget_waiting(self) -> None:
+        for part in self._workers.waiting:
+            part.next = part.stop
+        self._workers.waiting.clear()
 
     async def stop(self, *, grace_s: float) -> None:
         """Take no further messages, wait for running handlers, then cancel what still runs."""
@@ -115,50 +130,141 @@ class ConcurrentService:
             timer.cancel()
         self._timers.clear()
         await self._checks.cancel()
+        self._forget_waiting()
         self._handling.end(await self._workers.stop(grace_s=grace_s))
+        self._note_offsets()
 
     async def send_late_ones_back(self) -> None:
         """Send back the messages whose handlers take too long; they are done with here then."""
-        for queue in list(self._queues()):
-            for message in queue.late(self._timeout_s):
-                if queue.dropped or not await self._sent_back(message, LATE_LEVEL, None):
+        latest_s = self._now() - self._timeout_s
+        for call in [call for call in self._calls if call.begun_s < latest_s]:
+            batch, start, stop = call.batch, call.start, call.stop
+            for index in range(start, stop):
+                if batch.queue.dropped or not batch.is_open(index):
+                    continue
+                message = batch.messages[index]
+                if not await self._sent_back(message, LATE_LEVEL, None):
                     break
                 log.warning(
                     "handler exceeds its time limit, sending the message back topic=%s id=%s",
                     message.topic,
                     message.message_id,
                 )
-                if queue.holds(message):
-                    self._finish(queue, [message])
+                self._finish(batch, index, index + 1)
+        self._note_offsets()
 
-    async def _consume_safely(self, batch: Batch) -> None:
-        queue, messages = batch
+    async def _consume(self, part: _Part) -> None:
+        """Call the handler with what is left of a part, which several workers may share."""
+        batch, queue = part.batch, part.batch.queue
+        call = _Call(batch)
+        self._calls.add(call)
+        queue.begin()
         try:
-            if not queue.dropped:
-                await self._consume(queue, messages)
-        except BaseException as error:
-            if not is_call_failure(error):
-                raise
-            log.exception("consuming failed, retrying queue=%s", queue.queue)
-            self._again_later(queue, messages)
-
-    async def _consume(self, queue: ProcessQueue, messages: list[StoredMessage]) -> None:
-        self._show(queue, messages)
-        queue.begin(messages)
-        try:
-            context = ConsumeContext(self._handling.group, self._handling.shown(queue.queue))
-            ended = await self._handling.run(messages, context)
-            outcome = outcome_of(ended.result, ended.error, context, len(messages))
-            self._count(queue, messages, ended, outcome)
-            finished = messages[: outcome.done]
-            if outcome.done < len(messages) and not queue.dropped:
-                finished += await self._settle_failed(queue, messages, outcome)
-            self._finish(queue, finished)
+            consume = self._consume_fast if self._handling.direct else self._consume_each
+            while part.next < part.stop and not queue.dropped:
+                try:
+                    await consume(part, call)
+                except BaseException as error:
+                    if not is_call_failure(error):
+                        raise
+                    log.exception("consuming failed, retrying queue=%s", queue.queue)
+                    self._again_later(batch, range(call.start, call.stop))
+                call.stop = call.start  # it has nothing in hand while it rests
+                self._note_offsets()
+                if self._now() > self._workers.slice_end:
+                    await self._workers.rest()
+            if queue.dropped:
+                part.next = part.stop
         finally:
+            self._calls.discard(call)
+            self._note_offsets()
             queue.end()
 
+    async def _consume_each(self, part: _Part, call: _Call) -> None:
+        """Call the handler once, in whatever way it has to be called."""
+        call.start = part.next
+        call.stop = part.next = min(part.next + self._batch_max, part.stop)
+        call.begun_s = self._now()
+        messages = call.batch.messages[call.start : call.stop]
+        context = self._context(call.batch.queue)
+        ended = await self._handling.run(messages, context)
+        await self._settle(call, messages, ended, context)
+
+    async def _consume_fast(self, part: _Part, call: _Call) -> None:
+        """Call an async handler that no hook watches, until the slice ends or a call fails.
+
+        Such calls are counted together, and only what is no plain success is looked at further.
+        """
+        batch, queue, fetched = part.batch, part.batch.queue, part.batch.messages
+        function, size, clock = self._handling.direct, self._batch_max, self._now
+        one, slice_end = self._handling.takes_one, self._workers.slice_end
+        assert function is not None
+        context, messages = self._context(queue), fetched
+        calls = done = 0
+        now = begun_s = clock()
+        ended: Ended | None = None
+        try:
+            while part.next < part.stop and not queue.dropped:
+                call.start = start = part.next
+                stop = start + size
+                if stop > part.stop:
+                    stop = part.stop
+                call.stop = part.next = stop
+                call.begun_s = now
+                try:
+                    if one:
+                        message = fetched[start]
+                        result = await function(message)
+                    else:
+                        context, messages = self._context(queue), fetched[start:stop]
+                        result = await function(messages, context)
+                except BaseException as error:
+                    if not is_call_failure(error):
+                        raise
+                    ended = Ended(None, error, clock() - now, None)
+                    break
+                if (result is not None and result is not _SUCCESS) or context.done is not None:
+                    ended = Ended(result, None, clock() - now, None)
+                    break
+                calls += 1
+                done += stop - start
+                batch.finish(start, stop)
+                if queue not in self._unnoted:
+                    self._note_soon(queue)
+                now = clock()
+                if now > slice_end:
+                    break
+        finally:
+            if calls:
+                cost_ms = (now - begun_s) * 1000
+                self._statistics.consumed(queue.queue.topic, done, 0, cost_ms, calls)
+        if ended is not None:
+            await self._settle(call, [message] if one else messages, ended, context)
+
+    def _context(self, queue: ProcessQueue) -> ConsumeContext:
+        return ConsumeContext(self._handling.group, self._handling.shown(queue.queue))
+
+    async def _settle(
+        self,
+        call: _Call,
+        messages: Sequence[StoredMessage],
+        ended: Ended,
+        context: ConsumeContext,
+    ) -> None:
+        """Do what the result of a call asks for, except with messages that were sent back late."""
+        batch, start, stop = call.batch, call.start, call.stop
+        outcome = outcome_of(ended.result, ended.error, context, stop - start)
+        self._count(batch.queue, messages, ended, outcome)
+        self._finish(batch, start, start + outcome.done)
+        if start + outcome.done < stop and not batch.queue.dropped:
+            await self._settle_failed(batch, range(start + outcome.done, stop), outcome)
+
     def _count(
-        self, queue: ProcessQueue, messages: list[StoredMessage], ended: Ended, outcome: Outcome
+        self,
+        queue: ProcessQueue,
+        messages: Sequence[StoredMessage],
+        ended: Ended,
+        outcome: Outcome,
     ) -> None:
         cost_ms = ended.seconds * 1000
         failed = len(messages) - outcome.done
@@ -169,24 +275,24 @@ class ConcurrentService:
         self._handling.report(messages, ended)
 
     async def _settle_failed(
-        self, queue: ProcessQueue, messages: list[StoredMessage], outcome: Outcome
-    ) -> list[StoredMessage]:
-        """Send the failed ones back; those that no broker takes stay, to be tried again here.
+        self, batch: FetchedBatch, failed: Iterable[int], outcome: Outcome
+    ) -> None:
+        """Send failed messages back; those that no broker takes stay, to be tried again here.
 
         Those of a revoked queue are left to its next owner instead.
         """
-        finished, stays = [], []
-        for message in messages[outcome.done :]:
-            if not queue.holds(message):
+        stays = []
+        for index in failed:
+            if not batch.is_open(index):
                 continue
+            message = batch.messages[index]
             if await self._sent_back(message, outcome.delay_level, outcome.error):
-                finished.append(message)
+                self._finish(batch, index, index + 1)
             else:
                 message.reconsume_times += 1
-                stays.append(message)
+                stays.append(index)
         if stays:
-            self._again_later(queue, stays)
-        return finished
+            self._again_later(batch, stays)
 
     async def _sent_back(
         self, message: StoredMessage, delay_level: int, error: BaseException | None
@@ -200,18 +306,60 @@ class ConcurrentService:
             return True
         return await self._send_back(message, delay_level, error)
 
-    def _finish(self, queue: ProcessQueue, messages: Sequence[StoredMessage]) -> None:
-        offset = queue.remove(messages)
-        if offset is not None:
-            self._store.update(queue.queue, offset, increase_only=True)
+    def _finish(self, batch: FetchedBatch, start: int, stop: int) -> None:
+        """Finish messages; their offset is noted at the end of the slice, or in the next one."""
+        batch.finish(start, stop)
+        self._note_soon(batch.queue)
 
-    def _again_later(self, queue: ProcessQueue, messages: list[StoredMessage]) -> None:
-        if self._stopping or queue.dropped:
+    def _note_soon(self, queue: ProcessQueue) -> None:
+        if not self._unnoted:
+            asyncio.get_running_loop().call_soon(self._note_offsets)
+        self._unnoted.add(queue)
+
+    def _note_offsets(self) -> None:
+        """Note in the store how far queues are consumed; it may be an application's, and fail."""
+        for queue in list(self._unnoted):
+            offset = queue.committable()
+            try:
+                if offset is not None:
+                    self._store.update(queue.queue, offset, increase_only=True)
+            except BaseException as error:
+                if not is_call_failure(error):
+                    raise
+                self._failures.failed(str(queue.queue), error)
+            else:
+                self._failures.worked(str(queue.queue))
+                self._unnoted.discard(queue)
+
+    def _again_later(self, batch: FetchedBatch, indexes: Iterable[int]) -> None:
+        if self._stopping or batch.queue.dropped:
             return
+        parts = [_Part(batch, index, index + 1) for index in indexes if batch.is_open(index)]
 
         def again() -> None:
             self._timers.discard(timer)
-            self._workers.add([(queue, messages)])
+            self._workers.add([part for part in parts if batch.is_open(part.next)])
 
         timer = asyncio.get_running_loop().call_later(self._local_retry_s, again)
         self._timers.add(timer)
+
+
+@dataclass(slots=True)
+class _Part:
+    """Messages of a batch that wait for a handler."""
+
+    batch: FetchedBatch
+    next: int
+    """The position of the first one that no worker has taken."""
+    stop: int
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """The messages that a worker has given to a handler."""
+
+    batch: FetchedBatch
+    start: int = 0
+    stop: int = 0
+    begun_s: float = 0.0
+    """When the handler got them, in seconds of the steady clock."""

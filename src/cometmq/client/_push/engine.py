@@ -169,7 +169,6 @@ class PushEngine(Engine):
             concurrency=self.settings.concurrency,
             batch_max=self.settings.batch_max,
             timeout_s=self.settings.consume_minutes_max * MINUTE_S,
-            queues=lambda: self.queues.process_queues(),
             statistics=self.statistics,
         )
 

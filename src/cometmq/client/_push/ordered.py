@@ -24,7 +24,7 @@ from types import TracebackType
 
 from cometmq.client._consuming.handler_calls import Ended, HandlerCalls
 from cometmq.client._consuming.outcomes import OrderedAction, OrderedOutcome, ordered_outcome_of
-from cometmq.client._consuming.process_queue import ProcessQueue
+from cometmq.client._consuming.process_queue import FetchedBatch, ProcessQueue
 from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import CANCEL_S, SLICE_S
@@ -97,11 +97,10 @@ class OrderedService:
     def start(self) -> None:
         """There is nothing to begin: chains begin when messages come."""
 
-    def submit(
-        self, queue: ProcessQueue, messages: list[StoredMessage], *, begins: bool = False
-    ) -> None:
+    def submit(self, queue: ProcessQueue, batch: FetchedBatch) -> None:
         """Consume what is in the queue; never blocks."""
-        if begins:
+        self._show(queue, batch.messages)
+        if queue.claim():
             self._begin(queue)
 
     def set_concurrency(self, count: int) -> None:
@@ -192,7 +191,6 @@ class OrderedService:
         return None
 
     async def _consume(self, queue: ProcessQueue, messages: list[StoredMessage]) -> float | None:
-        self._show(queue, messages)
         context = OrderedContext(self._handling.group, self._handling.shown(queue.queue))
         async with queue.consuming:
             if queue.dropped:

@@ -152,10 +152,11 @@ def _parse(value: Any) -> int | None:
 def encode_fields(header: Header) -> dict[str, str]:
     """Write a header as the text values of ``extFields``; fields that are None are left out."""
     fields = {}
-    for field in _plan(type(header)):
-        value = getattr(header, field.attribute)
+    wire_names = type(header).__struct_encode_fields__
+    for name, value in zip(wire_names, msgspec.structs.astuple(header), strict=True):
         if value is not None:
-            fields[field.wire_name] = value if type(value) is str else _text(value)
+            kind = type(value)
+            fields[name] = value if kind is str else str(value) if kind is int else _text(value)
     return fields
 
 

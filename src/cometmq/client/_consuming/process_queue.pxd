@@ -1,0 +1,70 @@
+cimport cython
+
+from cometmq.protocol.lazy_record cimport LazyMessage
+
+
+cdef class FetchedBatch:
+    cdef public ProcessQueue queue
+    cdef public list messages
+    cdef bytearray _done
+    cdef Py_ssize_t _first
+    cdef bint _forgotten
+
+    cpdef bint is_open(self, Py_ssize_t index)
+
+    @cython.locals(
+        done=bytearray, messages=list, index=cython.Py_ssize_t, count=cython.Py_ssize_t,
+        size=cython.longlong)
+    cpdef finish(self, Py_ssize_t start, Py_ssize_t stop)
+
+    @cython.locals(done=bytearray, end=cython.Py_ssize_t)
+    cdef _skip(self, Py_ssize_t at)
+
+
+cdef class ProcessQueue:
+    cdef public object queue
+    cdef public bint dropped, locked
+    cdef public double locked_at, pulled_at, consumed_at
+    cdef public int unlock_tries, calls
+    cdef public object consuming
+    cdef public Py_ssize_t count
+    cdef public long long size_bytes, lag
+    cdef public object max_offset, on_room
+    cdef object _now, _batches
+    cdef dict _open
+    cdef bint _being_consumed
+    cdef object _idle
+
+    @cython.locals(batch=FetchedBatch, index=cython.Py_ssize_t)
+    cdef _last_offset(self)
+
+    @cython.locals(head=FetchedBatch)
+    cdef _first_offset(self)
+
+    @cython.locals(message=object, size=cython.longlong)
+    cpdef put(self, list messages, object behind=*)
+
+    cpdef begin(self)
+
+    cpdef end(self)
+
+    cpdef committable(self)
+
+    cdef _note_finished(self, Py_ssize_t count, long long size_bytes)
+
+    @cython.locals(head=FetchedBatch)
+    cdef _drop_finished(self)
+
+    @cython.locals(head=FetchedBatch, first=cython.Py_ssize_t, part=list)
+    cpdef list take(self, Py_ssize_t count)
+
+    @cython.locals(head=FetchedBatch)
+    cpdef again(self, object messages)
+
+    @cython.locals(batch=FetchedBatch)
+    cpdef clear(self)
+
+    cdef _tell_of_room(self)
+
+
+cdef long long _size_of(object message) except? -1

@@ -101,7 +101,7 @@ class OffsetTable:
         self._frozen: set[MessageQueue] = set()
 
     def get(self, queue: MessageQueue) -> QueueOffset | None:
-        """Give the queue's offset, or None."""
+        """Return the queue's offset, or None."""
         return self._offsets.get(queue)
 
     def update(
@@ -125,7 +125,7 @@ class OffsetTable:
         self._frozen.discard(queue)
 
     def copy(self) -> Mapping[MessageQueue, QueueOffset]:
-        """Give a copy of all offsets."""
+        """Return a copy of all offsets."""
         return dict(self._offsets)
 
 
@@ -271,7 +271,7 @@ FILE_NAME = "offsets.json"
 
 
 def offset_file(folder: Path | None, client_id: str, group: str) -> Path:
-    """Give the file of a group's offsets.
+    """Return the file of a group's offsets.
 
     Args:
         folder: where all such files are; None for ``.rocketmq_offsets`` in the user's home.
@@ -478,7 +478,7 @@ def check_start(group: str, start: Any, *, times: bool = True) -> None:
 
 
 def consume_from_where(start: StartFrom | datetime | int) -> ConsumeFromWhere:
-    """Say the start as a heartbeat does."""
+    """Return the start in the form of a heartbeat."""
     if isinstance(start, StartFrom):
         return start.value
     return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
@@ -492,7 +492,7 @@ async def first_offset(
     start: StartFrom | datetime | int,
     retry: bool,
 ) -> QueueOffset:
-    """Give the offset at which to begin with a queue.
+    """Return the offset at which to begin with a queue.
 
     Args:
         queue: the queue.
@@ -504,7 +504,7 @@ async def first_offset(
             the start is not a time.
 
     Raises:
-        CometError: nobody could tell; the queue must not be begun in this round.
+        CometError: no broker responded; the queue must not be started in this round.
     """
     kept = await store.stored(queue)
     if kept is not None:

@@ -1,7 +1,7 @@
-"""Calls a handler with each message that brokers hand out one by one, whoever asks.
+"""Calls a handler with messages that brokers of RocketMQ 5 deliver one by one.
 
-Queues are not owned: brokers divide them, and may let all members of a group take messages of the
-same queue. What a member took and did not acknowledge is handed out again after a while.
+Brokers allocate the queues, and may let all members of a group receive from the same queue.
+Messages that are not acknowledged are redelivered when their invisible time is over.
 
 Source: DefaultMQPushConsumer with clientRebalance off, RocketMQ 5.3.
 """

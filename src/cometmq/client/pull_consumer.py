@@ -1,4 +1,4 @@
-"""The pull consumer: reads queues at the application's own pace, and keeps its place.
+"""Reads queues in the application's own loop, and commits offsets.
 
 Source: DefaultLitePullConsumer and DefaultMQPullConsumer, RocketMQ 5.3.
 """

@@ -440,10 +440,10 @@ class ClientInstance(Lifecycle):
 
 
 def known_name_servers(named: str | Sequence[str], settings: ClientSettings) -> list[str]:
-    """Give the name servers a client begins with: those named, else those of its settings.
+    """Return the name servers a client begins with: those named, else those of its settings.
 
     Raises:
-        ConfigError: an address is wrong; or there is none, and nobody to ask for some.
+        ConfigError: an address is invalid, or there is no address and no HTTP endpoint.
     """
     text = named or settings.name_servers
     return parse_addresses(text, required=not endpoint_url(settings))

@@ -37,12 +37,12 @@ class QueueOffsets:
         self._brokers = brokers
 
     async def address(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
-        """Give the address to ask about a queue, a slave's if there is no master now.
+        """Return the address to ask about a queue, a slave's if there is no master now.
 
         Raises:
-            TopicNotFoundError: nobody serves the topic.
-            QueueNotFoundError: nobody serves this queue now.
-            NameServerError: the route is unknown and nobody tells.
+            TopicNotFoundError: no broker has the topic.
+            QueueNotFoundError: no broker has this queue now.
+            NameServerError: the route is unknown and no name server responded.
         """
         route = await self._routes.find(queue.topic)
         address = route.readable(queue, broker_id)
@@ -54,19 +54,19 @@ class QueueOffsets:
         return address
 
     async def bounds(self, queue: MessageQueue) -> QueueBounds:
-        """Give the queue's oldest offset and the one its next message will have."""
+        """Return the queue's oldest offset and the one its next message will have."""
         address = await self.address(queue)
         lowest = await self._brokers.min_offset(address, queue)
         return QueueBounds(lowest, await self._brokers.max_offset(address, queue))
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> QueueOffset:
-        """Give the offset of the first message stored at or after a time, in ms since 1970."""
+        """Return the offset of the first message stored at or after a time, in ms since 1970."""
         return await self._brokers.offset_at_time(await self.address(queue), queue, timestamp_ms)
 
     async def committed(
         self, group: str, queue: MessageQueue, *, zero_if_unknown: bool = True
     ) -> QueueOffset | None:
-        """Give the offset a group has committed, or None if there is none."""
+        """Return the offset a group has committed, or None if there is none."""
         address = await self.address(queue)
         return await self._brokers.committed(address, group, queue, zero_if_unknown=zero_if_unknown)
 

@@ -1,4 +1,4 @@
-"""Requests of a group's member to brokers: lock queues, check filters, ask for an assignment.
+"""Requests of a consumer to brokers: lock queues, check filters, request an assignment.
 
 Source: RebalanceImpl.lock, lockAll, unlock and unlockAll, MQClientInstance.checkClientInBroker and
 queryAssignment, RocketMQ 5.3."""
@@ -83,7 +83,7 @@ class GroupCalls:
     async def unlock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], *, oneway: bool = True
     ) -> None:
-        """Give up the locks of queues; a broker that is no help is logged, its locks expire.
+        """Release the locks of queues. If a broker cannot be reached, its locks expire.
 
         Args:
             group: the group.
@@ -198,7 +198,7 @@ async def check_filter(instance: ClientInstance, group: str, topic: str, wanted:
 async def check_filters(
     instance: ClientInstance, group: str, filters: Mapping[str, Filter]
 ) -> None:
-    """Ask the brokers whether they can filter topics so; one that does not exist is passed over.
+    """Ask the brokers whether they support the filters of topics. Unknown topics are skipped.
 
     Raises:
         ConfigError: a broker cannot.
@@ -220,7 +220,7 @@ async def check_filters(
 
 
 async def join(instance: ClientInstance, topics: Iterable[str]) -> None:
-    """Tell the brokers of these topics who lives here; a topic that is not there yet is logged."""
+    """Send a heartbeat to the brokers of these topics. A topic without a route is logged."""
     for topic in topics:
         try:
             await instance.routes.find(topic)

@@ -1,6 +1,6 @@
-"""Where a pull consumer's queues come from: told by the application, or divided among the group.
+"""The queues of a pull consumer: assigned by the application, or allocated to members of the group.
 
-A consumer does either, never both. Source: SubscriptionType, RebalanceLitePullImpl and
+A consumer does one of the two. Source: SubscriptionType, RebalanceLitePullImpl and
 TopicMessageQueueChangeListener, RocketMQ 5.3.
 """
 
@@ -13,36 +13,36 @@ from cometmq.client._consuming.fetcher import Fetcher
 from cometmq.client.errors import WrongModeError
 from cometmq.model.queue import MessageQueue
 
-Tell = Callable[[str, Collection[MessageQueue], Collection[MessageQueue]], Awaitable[None]]
+OnAssigned = Callable[[str, Collection[MessageQueue], Collection[MessageQueue]], Awaitable[None]]
 
 
 class Mode(Enum):
-    """How a consumer comes by its queues."""
+    """How a consumer gets its queues."""
 
     ASSIGNED = "is assigned queues"
     SUBSCRIBED = "subscribes to topics"
 
 
 class AssignmentMode:
-    """Remembers which of the two a consumer does, from the first time on."""
+    """The way in which a consumer gets its queues, which does not change."""
 
     def __init__(self) -> None:
         self.mode: Mode | None = None
 
     def choose(self, mode: Mode) -> None:
-        """Do it this way.
+        """Choose this way.
 
         Raises:
-            WrongModeError: the consumer does it the other way already.
+            WrongModeError: the consumer uses the other way.
         """
         self.check(mode)
         self.mode = mode
 
     def check(self, mode: Mode) -> None:
-        """Refuse what belongs to the other way.
+        """Reject a call that belongs to the other way.
 
         Raises:
-            WrongModeError: the consumer does it the other way.
+            WrongModeError: the consumer uses the other way.
         """
         if self.mode is not None and self.mode is not mode:
             raise WrongModeError(
@@ -51,44 +51,44 @@ class AssignmentMode:
 
 
 class Ownership:
-    """Begins and ends with queues as the rebalancer says.
+    """Starts and stops to fetch queues for the rebalancer.
 
     Args:
-        fetcher: fetches the queues that are owned.
-        wanted: whether a topic is subscribed still.
-        leave: keeps how far a queue was consumed, and fetches it no longer.
-        tell: told of each new division.
+        fetcher: fetches the assigned queues.
+        is_subscribed: whether a topic is still subscribed.
+        revoke: commits what is finished of a queue, and fetches it no longer.
+        on_assigned: called after each rebalance.
     """
 
     def __init__(
         self,
         fetcher: Fetcher,
-        wanted: Callable[[str], bool],
-        leave: Callable[[MessageQueue], Awaitable[None]],
-        tell: Tell,
+        is_subscribed: Callable[[str], bool],
+        revoke: Callable[[MessageQueue], Awaitable[None]],
+        on_assigned: OnAssigned,
     ) -> None:
         self._fetcher = fetcher
-        self._wanted = wanted
-        self._leave = leave
-        self._tell = tell
+        self._is_subscribed = is_subscribed
+        self._revoke = revoke
+        self._on_assigned = on_assigned
 
     def owned(self, topic: str) -> Collection[MessageQueue]:
-        """Give the queues of a topic that are owned now."""
+        """Return the queues of a topic that are assigned now."""
         return [queue for queue in self._fetcher.queues if queue.topic == topic]
 
     async def take(self, queue: MessageQueue) -> bool:
-        """Begin to fetch a queue; where it starts is found out on the way."""
-        if self._wanted(queue.topic):
+        """Start to fetch a queue. The fetcher finds where it starts."""
+        if self._is_subscribed(queue.topic):
             self._fetcher.begin(queue)
         return True
 
     async def give_up(self, queue: MessageQueue) -> bool:
-        """End with a queue."""
-        await self._leave(queue)
+        """Stop to fetch a queue."""
+        await self._revoke(queue)
         return True
 
     async def divided(
         self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]
     ) -> None:
-        """Pass the new division on."""
-        await self._tell(topic, queues, mine)
+        """Call the listener."""
+        await self._on_assigned(topic, queues, mine)

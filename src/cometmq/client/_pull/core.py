@@ -1,7 +1,7 @@
-"""What all calls of a pull consumer stand on: its settings, its fetched messages, its places.
+"""The parts of a pull consumer that all its calls use: settings, fetched messages, positions.
 
-Inside, topics and groups have the names that brokers know; what applications hand over and are
-shown is put into the namespace and taken out of it at the edge.
+Inside, topics and groups have the names that brokers know. Names that applications pass and see
+have no namespace.
 
 Source: DefaultLitePullConsumerImpl, RocketMQ 5.3.
 """
@@ -60,7 +60,7 @@ IN_HAND_S_MAX = 120.0
 
 
 class PullCore(Consumer):
-    """Fetches queues and counts places; which queues, and for whom, is for others to say."""
+    """Fetches queues and tracks positions."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class PullCore(Consumer):
             self._finish(reader)
 
     def _callers_hands(self) -> list[Reader]:
-        """Give whose messages a call concerns: the caller's, or those of the only reader.
+        """Return whose messages a call concerns: the caller's, or those of the only reader.
 
         A task that reads nothing may call for the one that does: `asyncio.shield` makes such tasks.
         """
@@ -301,7 +301,7 @@ class PullCore(Consumer):
         self._fetcher.begin(queue, offset)
 
     def _own(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Give queues as brokers know them.
+        """Return queues as brokers know them.
 
         Raises:
             ClientClosedError: the consumer is not running.
@@ -330,7 +330,7 @@ class PullCore(Consumer):
 
 
 def _as_stream(settings: ClientSettings) -> ClientSettings:
-    """Say that requests are a stream's, as pull consumers do unless they are told otherwise."""
+    """Mark requests as a stream's, as pull consumers do by default."""
     if "stream" in settings.given:
         return settings
     return resolve_settings(ClientSettings, keywords={"stream": True}, given=settings)

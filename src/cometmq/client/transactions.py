@@ -309,24 +309,24 @@ class TransactionProducer(Producer):
                 )
 
     async def _check(self, check: _Check) -> None:
-        header_in, message = check.header, check.message
+        asked, message = check.header, check.message
         state, error = await self._run(self._checking, self._listener.check, message)
         header = EndTransactionRequest(
             producer_group=self._wire_group,
-            tran_state_table_offset=header_in.tran_state_table_offset,
-            commit_log_offset=header_in.commit_log_offset,
+            tran_state_table_offset=asked.tran_state_table_offset,
+            commit_log_offset=asked.commit_log_offset,
             commit_or_rollback=_END_CODES[state],
             from_transaction_check=True,
             msg_id=message.message_id,
-            transaction_id=header_in.transaction_id,
-            topic=header_in.topic,
-            bname=header_in.bname,
+            transaction_id=asked.transaction_id,
+            topic=asked.topic,
+            bname=asked.bname,
         )
         await self._send_state(check.address, header, error)
         self._call_end_hooks(
             message,
             message.message_id,
-            header_in.transaction_id or message.message_id,
+            asked.transaction_id or message.message_id,
             check.address,
             state,
             checked=True,

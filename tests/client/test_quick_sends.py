@@ -55,7 +55,7 @@ class Short:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Short:
     counter = Short()
-    for name in ("begin", "_begin"):
+    for name in ("start_awaited", "_start_without_task"):
         method = getattr(PendingSends, name)
 
         def counted(self: Any, *arguments: Any, method: Any = method) -> Any:

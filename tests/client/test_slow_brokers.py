@@ -26,7 +26,7 @@ async def send_some(producer: Producer, cluster: ScriptedCluster, count: int = 8
 
 @pytest.mark.parametrize("line", [4, 5])
 @pytest.mark.parametrize("act", [ResponseCode.SYSTEM_BUSY, Act.HANG_UP])
-async def test_a_broker_that_failed_is_left_alone(line: int, act: int | Act) -> None:
+async def test_a_broker_that_failed_is_avoided(line: int, act: int | Act) -> None:
     bad, good = ScriptedBroker("bad", *[act] * 9), ScriptedBroker("good")
     async with (
         ScriptedCluster([bad, good]) as cluster,
@@ -59,7 +59,7 @@ async def test_a_begun_send_that_is_refused_does_not_count_against_the_broker(li
     assert len(good.sends) > 1
 
 
-async def test_a_broker_that_failed_is_not_left_alone_unless_that_is_set() -> None:
+async def test_a_broker_that_failed_is_not_avoided_unless_that_is_set() -> None:
     brokers = [ScriptedBroker("bad", ResponseCode.SYSTEM_BUSY), ScriptedBroker("good")]
     async with (
         ScriptedCluster(brokers) as cluster,
@@ -69,7 +69,7 @@ async def test_a_broker_that_failed_is_not_left_alone_unless_that_is_set() -> No
         assert await send_some(producer, cluster) == {"bad", "good"}
 
 
-async def test_when_all_are_left_alone_one_is_used_all_the_same() -> None:
+async def test_when_all_are_avoided_one_is_used_all_the_same() -> None:
     brokers = [ScriptedBroker(name, ResponseCode.SYSTEM_BUSY) for name in "ab"]
     async with (
         ScriptedCluster(brokers) as cluster,
@@ -100,7 +100,7 @@ async def test_a_broker_that_answers_a_probe_is_taken_back_at_once() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_a_broker_that_is_silent_stays_left_alone() -> None:
+async def test_a_broker_that_is_silent_stays_avoided() -> None:
     probes: list[Request] = []
     bad, good = ScriptedBroker("bad", ResponseCode.SYSTEM_BUSY), ScriptedBroker("good")
     bad.handlers[RequestCode.GET_MAX_OFFSET] = probes.append  # type: ignore[assignment]

@@ -95,7 +95,7 @@ class ClientError(CometError):
 class ClientClosedError(ClientError):
     """The client is not running: it was not started, or it was closed.
 
-    Nothing was sent, but for sends that had begun when a producer was closed: their text says that
+    Nothing was sent, except sends in flight when a producer was closed: their text says that
     the message may be stored.
 
     Example:

@@ -235,7 +235,7 @@ class Producer(Lifecycle):
         if queue is not None or order_key is not None or selector is not None:
             target = _target(queue, order_key, selector)
         time_s = self._timeout_s if timeout is None else seconds(timeout)
-        future = self._pending.begin(message, target, time_s, batched)
+        future = self._pending.start_awaited(message, target, time_s, batched)
         if future is not None:
             return await future
         return await self._pending.send(message, target, time_s, batched=batched)

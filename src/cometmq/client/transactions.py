@@ -1,7 +1,8 @@
 """Messages that are delivered only if a local transaction commits.
 
-The message is stored first, and seen by nobody; then the local part is done, and the broker is
-told how it ended. Where it is not told, it asks later, any producer of the group.
+The half message is stored first, and consumers do not see it. Then the local transaction runs, and
+the producer sends its state to the broker. Without a state, the broker checks later with any
+producer of the group.
 
 Source: TransactionMQProducer, DefaultMQProducerImpl.sendMessageInTransaction and
 checkTransactionState, RocketMQ 5.3.
@@ -48,9 +49,9 @@ _END_CODES = {
     LocalState.UNKNOWN: SysFlag.TRANSACTION_NONE,
 }
 REMARK_CHARS_MAX = 1_024
-"""How much of an error's text a broker is told."""
+"""Limit of an error's text in a request."""
 LOCAL_THREADS = 16
-"""Local parts of plain listeners that run at a time."""
+"""Local transactions of plain listeners that run at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class TransactionReceipt:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """A broker's question."""
+    """A broker's check of a transaction."""
 
     header: CheckTransactionStateRequest
     message: StoredMessage
@@ -201,20 +202,20 @@ class TransactionProducer(Producer):
         half.properties[names.TRANSACTION_ID] = transaction_id
         state, error = LocalState.ROLLBACK, None
         if receipt.status is SendStatus.SEND_OK:
-            state, error = await self._ask(self._local, self._listener.execute, half, argument)
+            state, error = await self._run(self._local, self._listener.execute, half, argument)
         await self._end(half, receipt, transaction_id, state, error)
         return TransactionReceipt(receipt, state, error)
 
-    async def _ask(
-        self, caller: Caller, question: Callable[..., Any], *arguments: Any
+    async def _run(
+        self, caller: Caller, call: Callable[..., Any], *arguments: Any
     ) -> tuple[LocalState, BaseException | None]:
-        """Call the listener; whatever goes wrong, the answer is a state.
+        """Call the listener; the result is a state, also if the listener fails.
 
         A `CancelledError` that the listener raises of its own is its failure; one that is meant for
         the calling task goes through.
         """
         try:
-            state = await caller.call(question, *arguments)
+            state = await caller.call(call, *arguments)
         except BaseException as error:
             if not is_call_failure(error):
                 raise
@@ -232,7 +233,7 @@ class TransactionProducer(Producer):
         state: LocalState,
         error: BaseException | None,
     ) -> None:
-        """Tell the broker; one that cannot be told asks later."""
+        """Send the state to the broker; if that fails, the broker checks later."""
         topic = self._instance.namespace.wrap_topic(message.topic)
         timeout = self._instance.settings.call_timeout_ms / 1000
         address = ""
@@ -249,7 +250,7 @@ class TransactionProducer(Producer):
                 topic=topic,
                 bname=broker_name,
             )
-            await self._tell(address, header, error)
+            await self._send_state(address, header, error)
         except CometError as problem:
             log.warning(
                 "cannot send a transaction state id=%s state=%s error=%s",
@@ -257,9 +258,11 @@ class TransactionProducer(Producer):
                 state.value,
                 problem,
             )
-        self._show_end(message, receipt.message_id, transaction_id, address, state, checked=False)
+        self._call_end_hooks(
+            message, receipt.message_id, transaction_id, address, state, checked=False
+        )
 
-    async def _tell(
+    async def _send_state(
         self, address: str, header: EndTransactionRequest, error: BaseException | None
     ) -> None:
         remark = f"the listener failed: {type(error).__name__}: {error}" if error else None
@@ -270,10 +273,10 @@ class TransactionProducer(Producer):
             remark=remark and remark[:REMARK_CHARS_MAX],
         )
 
-    # --- what brokers ask ------------------------------------------------------------------------
+    # --- checks ------------------------------------------------------------------------
 
     def _take_check(self, request: Request) -> Response | None:
-        """Put a broker's question into the queue; one too many is dropped, and comes again."""
+        """Queue a check; above the limit it is dropped, and the broker repeats it."""
         found = decode_messages(request.body)
         if not found:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "a check without a message")
@@ -291,7 +294,7 @@ class TransactionProducer(Producer):
         while True:
             check = await self._checks.get()
             try:
-                await self._answer(check)
+                await self._check(check)
             except CometError as error:
                 log.warning(
                     "cannot send the result of a transaction check id=%s error=%s",
@@ -305,9 +308,9 @@ class TransactionProducer(Producer):
                     "cannot send the result of a transaction check id=%s", check.message.message_id
                 )
 
-    async def _answer(self, check: _Check) -> None:
+    async def _check(self, check: _Check) -> None:
         asked, message = check.header, check.message
-        state, error = await self._ask(self._checking, self._listener.check, message)
+        state, error = await self._run(self._checking, self._listener.check, message)
         header = EndTransactionRequest(
             producer_group=self._wire_group,
             tran_state_table_offset=asked.tran_state_table_offset,
@@ -319,8 +322,8 @@ class TransactionProducer(Producer):
             topic=asked.topic,
             bname=asked.bname,
         )
-        await self._tell(check.address, header, error)
-        self._show_end(
+        await self._send_state(check.address, header, error)
+        self._call_end_hooks(
             message,
             message.message_id,
             asked.transaction_id or message.message_id,
@@ -329,7 +332,7 @@ class TransactionProducer(Producer):
             checked=True,
         )
 
-    def _show_end(
+    def _call_end_hooks(
         self,
         message: Message | StoredMessage,
         message_id: str,

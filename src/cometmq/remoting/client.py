@@ -345,6 +345,8 @@ class RemotingClient:
         """Drop the connections without closing them: they belong to another process."""
         self._closed = True
         self._abandoned = [*self._connections.values(), *self._leaving]
+        for connection in self._abandoned:
+            connection.is_leaving = True
         self._connections.clear()
         self._opening.clear()
 

@@ -208,7 +208,8 @@ class Wire:
         self._worked_to_s = 0.0
         self._closing = False
         self.is_leaving = False
-        """Whether no further requests are written, because the peer is shutting down."""
+        """Whether no further requests may be written: the peer is shutting down, or another process
+        uses the connection."""
         self.work_s_max = WORK_S_MAX
         self.header_bytes_max = HEADER_BYTES_MAX
         """The longest header that is read."""

@@ -79,7 +79,7 @@ def test_only_in_4_does_a_quick_try_end_a_pause_early(line: int, *, available: b
 
 
 @pytest.mark.parametrize("line", [4, 5])
-def test_queues_of_brokers_that_are_left_alone_are_not_picked(line: int) -> None:
+def test_queues_of_brokers_that_are_avoided_are_not_picked(line: int) -> None:
     made = table(line, a=600.0, b=10.0)
     fail(made, "c")
 
@@ -142,12 +142,12 @@ def test_pick_at_least_gives_the_only_broker_and_nothing_of_an_empty_table() -> 
     assert LatencyTable.of_line(4).pick_least(0.0) is None
 
 
-def test_brokers_that_are_left_alone_are_listed_until_they_are_forgotten() -> None:
+def test_brokers_that_are_avoided_are_listed_until_they_are_forgotten() -> None:
     made = table(5, a=600.0, b=10.0)
     fail(made, "c", reachable=False)
-    assert set(made.left_alone(0.0)) == {"a", "c"}
-    assert set(made.left_alone(60.0)) == {"c"}
+    assert set(made.avoided(0.0)) == {"a", "c"}
+    assert set(made.avoided(60.0)) == {"c"}
 
     made.forget("c")
 
-    assert set(made.left_alone(0.0)) == {"a"}
+    assert set(made.avoided(0.0)) == {"a"}

@@ -18,14 +18,14 @@ SWEEP_S = 0.05
 
 
 class Epoch:
-    """Counts the sends in flight that began between two calls of `BackPressure.flush`."""
+    """Counts the sends in flight that started between two calls of `BackPressure.flush`."""
 
     __slots__ = ("ended", "in_flight")
 
     def __init__(self) -> None:
         self.in_flight = 0
         self.ended: asyncio.Future[None] | None = None
-        """Done when none is left; None while sends of this epoch may still begin."""
+        """Done when none is left; None while sends may still join."""
 
 
 class _Waiter:

@@ -32,19 +32,19 @@ class Slowness:
     reachable: bool = True
 
     def rank(self, now_s: float) -> tuple[bool, float, float]:
-        """Sort the better one first: available, then fast, then available again soon."""
+        """Return the key that sorts better brokers first: available, fast, soon available."""
         return now_s < self.available_from_s, self.latency_ms, self.available_from_s
 
 
 class LatencyTable:
-    """The brokers a producer has sent to, by name, with how they did.
+    """The brokers that a producer has sent to, by name, with their latest latency.
 
     Args:
         limits_ms: latencies from which the pauses of the same position count, rising.
-        pauses_ms: how long a broker is left alone.
-        isolation_ms: the latency that a failed try counts as.
-        line: 4 or 5, the line of RocketMQ whose rules are followed. In 5.x a later try never makes
-            a pause shorter.
+        pauses_ms: how long a broker is avoided.
+        isolation_ms: the latency that a failed attempt counts as.
+        line: 4 or 5, the line of RocketMQ whose rules are followed. In 5.x a later attempt never
+            makes a pause shorter.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class LatencyTable:
     def record(
         self, broker: str, latency_ms: float, *, isolated: bool, reachable: bool, now_s: float
     ) -> None:
-        """Note how a try went.
+        """Record the result of an attempt.
 
         Args:
             broker: its name.
-            latency_ms: how long the try took.
-            isolated: whether it failed, so that the latency counts as very long.
+            latency_ms: how long the attempt took.
+            isolated: whether it failed: then its latency counts as very long.
             reachable: whether the broker could be reached.
             now_s: the time, of a clock that never steps.
         """
@@ -100,7 +100,7 @@ class LatencyTable:
         self._brokers[broker] = Slowness(latency_ms, available_from_s, reachable)
 
     def pause_ms(self, latency_ms: float) -> int:
-        """Give how long a broker with this latency is left alone."""
+        """Return how long a broker with this latency is avoided."""
         pause = 0
         for limit_ms, pause_ms in zip(self._limits_ms, self._pauses_ms, strict=True):
             if latency_ms >= limit_ms:
@@ -108,7 +108,7 @@ class LatencyTable:
         return pause
 
     def available(self, broker: str, now_s: float) -> bool:
-        """Whether the broker is not left alone now."""
+        """Whether the broker is not avoided now."""
         known = self._brokers.get(broker)
         return known is None or now_s >= known.available_from_s
 
@@ -117,18 +117,18 @@ class LatencyTable:
         known = self._brokers.get(broker)
         return known is None or known.reachable
 
-    def left_alone(self, now_s: float) -> Iterator[str]:
-        """Yield the brokers that are not available, or were not reached."""
+    def avoided(self, now_s: float) -> Iterator[str]:
+        """Yield the brokers that are not available, or were not reachable."""
         for name, known in list(self._brokers.items()):
             if now_s < known.available_from_s or not known.reachable:
                 yield name
 
     def forget(self, broker: str) -> None:
-        """Know nothing of a broker any more: it is available."""
+        """Drop a broker from the table: it is available."""
         self._brokers.pop(broker, None)
 
     def pick_least(self, now_s: float) -> str | None:
-        """Give one of the better half of the brokers in turn, or None when no broker is known."""
+        """Return one of the better half of the brokers in turn; None if no broker is known."""
         ranked = sorted(self._brokers, key=lambda name: self._brokers[name].rank(now_s))
         if not ranked:
             return None
@@ -140,12 +140,12 @@ log = logging.getLogger(__name__)
 
 
 class Detector:
-    """Asks brokers that are left alone for something small, again and again.
+    """Probes avoided brokers until they respond.
 
     Args:
-        latency: knows who is left alone.
+        latency: the table of the brokers.
         instance: connections and routes.
-        settings: how often to ask, and how long to wait.
+        settings: interval and timeout of a probe.
     """
 
     def __init__(
@@ -163,13 +163,13 @@ class Detector:
             self._tasks.every(self._interval_s, self.probe, "probe")
 
     async def close(self) -> None:
-        """Probe no more."""
+        """Stop probing."""
         await self._tasks.cancel()
 
     async def probe(self) -> None:
-        """Ask every broker that is left alone once; nobody tells of those without a master."""
+        """Send a request to each avoided broker; forget those without a master."""
         now_s = asyncio.get_running_loop().time()
-        await asyncio.gather(*map(self._probe_one, self._latency.left_alone(now_s)))
+        await asyncio.gather(*map(self._probe_one, self._latency.avoided(now_s)))
 
     async def _probe_one(self, broker: str) -> None:
         found = self._master_of(broker)
@@ -189,7 +189,7 @@ class Detector:
             self._latency.forget(broker)
 
     def _master_of(self, broker: str) -> tuple[str, str] | None:
-        """Give a topic that the broker serves, and the broker's address."""
+        """Return a topic of the broker, and the broker's address."""
         routes = self._instance.routes
         for topic in routes.topics():
             route = routes.known(topic)

@@ -61,7 +61,7 @@ cdef class FastSend(Call):
     cdef readonly QueueTarget queue_target
     cdef readonly Wire connection
     cdef readonly bint is_awaited
-    cdef readonly double began_s
+    cdef readonly double started_s
     cdef readonly double send_timeout
     cdef readonly Py_ssize_t size
     cdef readonly Epoch epoch
@@ -98,7 +98,7 @@ cdef class FastPath:
     @cython.locals(
         topic=TopicTargets, queue_target=QueueTarget, connection=Wire, size=cython.Py_ssize_t,
         outgoing=Outgoing, now_s=cython.double, send=FastSend, opaque=cython.longlong)
-    cpdef begin(self, message, target, double timeout, bint is_awaited, Epoch epoch)
+    cpdef start(self, message, target, double timeout, bint is_awaited, Epoch epoch)
     @cython.locals(
         outgoing=Outgoing, target=QueueTarget, body=bytes, properties=bytes,
         body_bytes=cython.Py_ssize_t, joined_bytes=cython.Py_ssize_t,

@@ -2,9 +2,12 @@
 """The fast path of sends: writes the first attempt to the broker's connection without a task.
 
 It serves a send if the topic's route is known, the broker's connection takes requests, no hook
-needs to be called and no selector chooses the queue. It decides nothing else: messages are prepared
-by `Sender.prepare`, and `RetryPolicy` decides what follows a failed attempt, which `Sender` makes.
+needs to be called and no selector chooses the queue. It decides nothing else: `prepare` checks and
+encodes messages, `RetryPolicy` decides what follows a failed attempt, and `Sender` makes the next.
 The heads of requests for one queue differ in a few values: the bytes between them are encoded once.
+
+Compiled, the response is read in the receive buffer if every reader understands it in the same way;
+`receipt_from` reads all others.
 """
 
 from __future__ import annotations
@@ -188,7 +191,6 @@ class FastSend(Call):
     """A send whose first attempt is in flight; receives the response itself."""
 
     __slots__ = (
-        "began_s",
         "connection",
         "epoch",
         "future",
@@ -198,6 +200,7 @@ class FastSend(Call):
         "queue_target",
         "send_timeout",
         "size",
+        "started_s",
         "target",
     )
 
@@ -208,7 +211,7 @@ class FastSend(Call):
     queue_target: QueueTarget
     connection: Connection
     is_awaited: bool
-    began_s: float
+    started_s: float
     send_timeout: float
     size: int
     epoch: Epoch
@@ -294,7 +297,7 @@ class FastPath:
         self.scanner = ResponseScanner()
         self._space = bytearray(1_024)
 
-    def begin(
+    def start(
         self,
         message: Message,
         target: SendTarget,
@@ -368,7 +371,7 @@ class FastPath:
         send.queue_target = queue_target
         send.connection = connection
         send.is_awaited = is_awaited
-        send.began_s = now_s
+        send.started_s = now_s
         send.send_timeout = timeout
         send.size = size
         send.epoch = epoch
@@ -447,7 +450,7 @@ class FastPath:
     def fail(self, send: FastSend, error: Exception) -> None:
         """Retry a send after an attempt without a response."""
         if isinstance(error, CallTimeoutError):
-            self._instance.remoting.note_silence(send.connection, send.began_s)
+            self._instance.remoting.note_silence(send.connection, send.started_s)
         if send.future.done():
             self.pressure.release(send.size, send.epoch)
         else:
@@ -461,7 +464,7 @@ class FastPath:
         return self._sender.go_on(
             send.outgoing,
             send.target,
-            send.began_s + send.send_timeout,
+            send.started_s + send.send_timeout,
             attempts,
             policy=send.policy,
         )

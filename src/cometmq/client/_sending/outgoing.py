@@ -1,7 +1,7 @@
 # cython: annotation_typing=False
-"""Messages made ready for the wire: checked, given an id, compressed, encoded.
+"""Prepares messages for the wire: checks them, adds the id, compresses and encodes.
 
-Preparing happens once for each send; every try of it puts the same bytes into another header.
+A message is prepared once for each send; each attempt puts the same bytes into another header.
 Source: Validators, DefaultMQProducerImpl.sendKernelImpl and MessageBatch, RocketMQ 5.3.
 """
 
@@ -39,7 +39,7 @@ _check_topic_once = lru_cache(maxsize=4_096)(check_topic_name)
 _SEND = int(RequestCode.SEND_MESSAGE_V2)
 _SEND_REPLY = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 REPLY_TYPE = "reply"
-"""What the property MSG_TYPE says of a reply."""
+"""The property MSG_TYPE of a reply."""
 
 NOT_FOR_APPLICATIONS = names.RESERVED - names.TIMERS
 """Names of properties that a message of an application may not have."""
@@ -112,7 +112,7 @@ class Outgoing:
         unit_mode: bool = False,
         broker_name: str | None = None,
     ) -> SendMessageV2Request:
-        """Make the header for one try, to one queue; ``broker_name`` if another one serves it."""
+        """Make the header of an attempt for a queue; ``broker_name`` if another one serves it."""
         return SendMessageV2Request(
             producer_group=group,
             topic=self.topic,
@@ -149,15 +149,15 @@ def prepare(
     reserved: Mapping[str, str] | None = None,
     trusted: bool = False,
 ) -> Outgoing:
-    """Check a message and make it ready.
+    """Check and encode a message.
 
     Args:
         message: what the application, or the client itself, wants to send.
         settings: limits and compression.
         ids: makes the id of a message that has none.
-        namespace: what its topic's name is wrapped in; None for nothing.
+        namespace: is added to the topic's name; None for none.
         reserved: properties that the client sets, and applications may not.
-        trusted: whether the message comes from the client itself and may have such properties.
+        trusted: whether the client itself made the message, which may have such properties.
 
     Raises:
         InvalidMessageError: it breaks a limit.
@@ -218,7 +218,7 @@ def prepare_batch(
     *,
     namespace: Namespace | None = None,
 ) -> Outgoing:
-    """Check the messages of a batch and make them ready as one.
+    """Check and encode messages as one batch.
 
     Raises:
         InvalidMessageError: one of them, or the batch as a whole, breaks a limit or a rule.
@@ -236,7 +236,7 @@ def prepare_item(
     *,
     namespace: Namespace | None = None,
 ) -> Item:
-    """Check one message of a batch and make it ready.
+    """Check and encode one message of a batch.
 
     Raises:
         InvalidMessageError, InvalidNameError: it breaks a limit.
@@ -254,7 +254,7 @@ def prepare_item(
 
 
 def batch_of(first: Message, items: Sequence[Item], body_bytes_max: int) -> Outgoing:
-    """Put messages that go together into one.
+    """Combine prepared messages into a batch.
 
     Raises:
         InvalidMessageError: they are too large together.
@@ -280,7 +280,7 @@ def batch_of(first: Message, items: Sequence[Item], body_bytes_max: int) -> Outg
 def check_message(
     message: Message, topic: str, body_bytes_max: int, *, trusted: bool = False
 ) -> None:
-    """Check what can be checked before anything is sent.
+    """Check topic, body, flag and property names of a message.
 
     Args:
         message: what is to be sent.
@@ -384,7 +384,7 @@ def size_of(message: Message) -> int:
 
 
 def kind_of(message: Message, reserved: Mapping[str, str]) -> SendKind:
-    """Say what sort of message this is."""
+    """Return the kind of a message."""
     if names.TRAN_MSG in reserved:
         return SendKind.TRANSACTION_HALF
     return SendKind.DELAYED if message.is_delayed else SendKind.NORMAL
@@ -406,7 +406,7 @@ def _check_alike(messages: Sequence[Message]) -> None:
 
 
 def _identified(properties: dict[str, str], ids: UniqueIds) -> str:
-    """Give the message's id, which is a new one unless it has one already."""
+    """Return the message's id; a message without one gets a new one."""
     message_id = properties.get(names.UNIQ_KEY)
     if message_id is None:
         message_id = properties[names.UNIQ_KEY] = ids.next()
@@ -414,7 +414,7 @@ def _identified(properties: dict[str, str], ids: UniqueIds) -> str:
 
 
 def _deliveries(topic: str, properties: dict[str, str]) -> tuple[int, int | None]:
-    """Take out how often a message was delivered, and may be: that stands in the header."""
+    """Remove the delivery counts from the properties: the header has fields for them."""
     if not topic.startswith(RETRY_PREFIX):
         return 0, None
     times = properties.pop(names.RECONSUME_TIME, None)
@@ -423,7 +423,7 @@ def _deliveries(topic: str, properties: dict[str, str]) -> tuple[int, int | None
 
 
 def _encoded(properties: dict[str, str]) -> bytes:
-    """Write the property string, if a record has room for it."""
+    """Encode the property string; a record limits its size."""
     try:
         encoded = encode_properties(properties)
     except UnicodeEncodeError as error:

@@ -51,7 +51,7 @@ class PendingSends:
         self._fast_path.is_usable = not sender.is_watched and sender.destinations.latency is None
         self._open = True
 
-    def begin(
+    def start_awaited(
         self, message: Message, target: SendTarget, timeout: float, batched: bool
     ) -> SendFuture | None:
         """Start a send whose caller waits for the receipt, without a task.
@@ -70,8 +70,8 @@ class PendingSends:
             CometError: the message breaks a limit; not sent.
         """
         if self._open and self._accumulator is None:
-            return self._fast_path.begin(message, target, timeout, True, None)
-        return self._begin(message, target, timeout, True, batched, None)
+            return self._fast_path.start(message, target, timeout, True, None)
+        return self._start_without_task(message, target, timeout, True, batched, None)
 
     async def send(
         self,
@@ -85,13 +85,13 @@ class PendingSends:
         """Wait for room, send a message and wait for its receipt; see `Producer.send`.
 
         Args:
-            message, target, timeout, batched: as for `begin`.
+            message, target, timeout, batched: as for `start_awaited`.
             reserved: properties that applications cannot set.
         """
         size = size_of(message)
         epoch, timeout = await self._acquire(message.topic, size, timeout)
         if reserved is None:
-            future = self._begin(message, target, timeout, True, batched, epoch)
+            future = self._start_without_task(message, target, timeout, True, batched, epoch)
             if future is not None:
                 return await future
         try:
@@ -192,12 +192,12 @@ class PendingSends:
         """Start a send that has room."""
         if reserved is None:
             try:
-                begun = self._begin(message, target, timeout, False, batched, epoch)
+                started = self._start_without_task(message, target, timeout, False, batched, epoch)
             except Exception as error:
-                begun = asyncio.get_running_loop().create_future()
-                begun.set_exception(error)
-            if begun is not None:
-                return begun
+                started = asyncio.get_running_loop().create_future()
+                started.set_exception(error)
+            if started is not None:
+                return started
         future: SendFuture = asyncio.get_running_loop().create_future()
         work = self._sender.send_message(
             message, target, timeout=timeout, reserved=reserved, policy=self._sender.started
@@ -205,7 +205,7 @@ class PendingSends:
         self._spawn(work, future, size_of(message), epoch)
         return future
 
-    def _begin(
+    def _start_without_task(
         self,
         message: Message,
         target: SendTarget,
@@ -217,14 +217,14 @@ class PendingSends:
         """Start a send without a task, as part of a batch or on the fast path; None if it cannot.
 
         Args:
-            message, target, timeout, batched: as for `begin`.
+            message, target, timeout, batched: as for `start_awaited`.
             is_awaited: whether its caller waits for the receipt.
             epoch: its room, which is released if this raises; None to take room now.
         """
         self._check_open()
         accumulator = self._accumulator if batched else None
         if accumulator is None or not accumulator.takes(message, target):
-            return self._fast_path.begin(message, target, timeout, is_awaited, epoch)
+            return self._fast_path.start(message, target, timeout, is_awaited, epoch)
         size = size_of(message)
         epoch = epoch or self._pressure.try_acquire(size)
         if epoch is None:

@@ -18,7 +18,7 @@ from cometmq.protocol.hashing import java_hash
 
 
 class RoundRobin:
-    """Takes the queues in turn, beginning anywhere."""
+    """Picks the queues in turn, from a random one on."""
 
     def __init__(self) -> None:
         self._next = random.randrange(1 << 16)
@@ -26,7 +26,7 @@ class RoundRobin:
     def pick(
         self, queues: Sequence[MessageQueue], *, avoid_broker: str | None = None
     ) -> MessageQueue:
-        """Take the next queue, on another broker than ``avoid_broker`` if there is one."""
+        """Pick the next queue, on another broker than ``avoid_broker`` if there is one."""
         if avoid_broker is not None:
             found = self.pick_if(queues, lambda queue: queue.broker_name != avoid_broker)
             if found is not None:
@@ -34,17 +34,17 @@ class RoundRobin:
         return queues[self.step(len(queues))]
 
     def pick_if(
-        self, queues: Sequence[MessageQueue], wanted: Callable[[MessageQueue], bool]
+        self, queues: Sequence[MessageQueue], accepts: Callable[[MessageQueue], bool]
     ) -> MessageQueue | None:
-        """Take the next queue that is wanted, or none after looking at each once."""
+        """Pick the next queue that is acceptable; None if none is."""
         for _ in queues:
             queue = queues[self.step(len(queues))]
-            if wanted(queue):
+            if accepts(queue):
                 return queue
         return None
 
     def step(self, count: int) -> int:
-        """Give the number of the next of so many queues."""
+        """Return the number of the next of so many queues."""
         self._next += 1
         return self._next % count
 
@@ -52,27 +52,27 @@ class RoundRobin:
         """Return the number that `step` will return."""
         return (self._next + 1) % count
 
-    def begin_anywhere(self) -> None:
-        """Go on at a random place."""
+    def restart(self) -> None:
+        """Continue at a random queue."""
         self._next = random.randrange(1 << 16)
 
 
 class QueuePicker:
-    """Whose turn it is in one topic: the queues one after the other, without slow brokers.
+    """Picks the queues of one topic in turn, and avoids slow brokers.
 
     Args:
-        latency: how the brokers did of late; None when that does not count.
+        latency: the latency of the brokers; None if slow ones are not avoided.
     """
 
     def __init__(self, latency: LatencyTable | None = None) -> None:
         self._latency = latency
         self.round = RoundRobin()
-        """The queues in turn, whatever is known of their brokers."""
+        """The queues in turn, without regard to their brokers."""
 
     def pick(
         self, queues: Sequence[MessageQueue], *, avoid_broker: str | None, now_s: float
     ) -> MessageQueue:
-        """Take the next queue, on another broker than ``avoid_broker`` if there is one."""
+        """Pick the next queue, on another broker than ``avoid_broker`` if there is one."""
         if self._latency is None:
             return self.round.pick(queues, avoid_broker=avoid_broker)
         if self._latency.line == 4:
@@ -101,7 +101,7 @@ class QueuePicker:
         now_s: float,
     ) -> MessageQueue:
         if avoid_broker is not None:
-            self.round.begin_anywhere()
+            self.round.restart()
 
         def is_available(queue: MessageQueue) -> bool:
             broker = queue.broker_name
@@ -116,7 +116,7 @@ class QueuePicker:
 
 
 def by_key(key: str) -> QueueSelector:
-    """Make a selector that sends every message of one key to the same queue.
+    """Return a selector that sends every message of one key to the same queue.
 
     The key's Java hash decides, so that Java producers choose the same queue.
     """
@@ -130,7 +130,7 @@ def by_key(key: str) -> QueueSelector:
 def chosen(
     selector: QueueSelector, queues: Sequence[MessageQueue], message: Message
 ) -> MessageQueue:
-    """Ask a selector, and check that it picked one of the queues it was offered.
+    """Call a selector, and check that it returns one of the queues.
 
     Raises:
         QueueNotFoundError: it picked something else; nothing was sent.

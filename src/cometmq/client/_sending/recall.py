@@ -78,7 +78,7 @@ async def recall(
         bname=broker_name,
     )
     left_s = max(deadline - loop.time(), 0.001)
-    answer = await instance.brokers.call(
+    response = await instance.brokers.call(
         address, RequestCode.RECALL_MESSAGE, header, timeout=left_s
     )
-    return answer.header(RecallMessageResponse).msg_id
+    return response.header(RecallMessageResponse).msg_id

@@ -1,7 +1,7 @@
-"""Requests that wait for a reply, by correlation id, and how a reply is made.
+"""Request and reply: requests that wait for their replies, by correlation id.
 
-A request is an ordinary message with three properties more: the id, the client that asks, and how
-long it waits. Whoever consumes it sends the reply to the reply topic of the cluster, whose broker
+A request is a message with three more properties: the correlation id, the id of the requesting
+client, and its timeout. Its consumer sends the reply to the reply topic of the cluster. The broker
 pushes it to that client instead of storing it for consumers.
 
 Source: RequestFutureHolder, MessageUtil and ClientRemotingProcessor.receiveReplyMessage,
@@ -37,7 +37,7 @@ REQUESTS_MAX = 65_535
 
 
 class Replies:
-    """The requests of one client that wait for their replies, and the taker of replies.
+    """The requests of one client that wait for their replies.
 
     Args:
         instance: whose brokers push the replies.
@@ -50,20 +50,20 @@ class Replies:
 
     @classmethod
     def of(cls, instance: ClientInstance) -> Replies:
-        """Give the one of an instance."""
+        """Return the object of an instance."""
         return instance.shared(cls, lambda: cls(instance))
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def open(self, timeout: float) -> tuple[dict[str, str], asyncio.Future[StoredMessage]]:
-        """Begin to wait for one reply; `forget` ends that.
+        """Start to wait for one reply; `forget` ends the wait.
 
         Args:
-            timeout: seconds that the request says it waits.
+            timeout: seconds that the request states.
 
         Returns:
-            The properties that make a message a request, and what will become its reply.
+            The properties that make a message a request, and the future of its reply.
 
         Raises:
             BackPressureError: too many requests wait already.
@@ -81,11 +81,11 @@ class Replies:
         return properties, future
 
     def forget(self, properties: dict[str, str]) -> None:
-        """Wait no longer: a reply that comes now is dropped."""
+        """End the wait: a later reply is dropped."""
         self._waiting.pop(properties[names.CORRELATION_ID], None)
 
     def take(self, request: Request) -> Response:
-        """Hand a reply that a broker pushed to whoever waits for it; nobody may."""
+        """Pass a reply that a broker pushed to the request that waits for it, if one does."""
         reply = reply_from(request.header(PushReplyMessageToClientRequest), request.body)
         future = self._waiting.pop(reply.properties.get(names.CORRELATION_ID, ""), None)
         if future is None or future.done():
@@ -96,10 +96,10 @@ class Replies:
 
 
 def reply_from(header: PushReplyMessageToClientRequest, body: bytes) -> StoredMessage:
-    """Read a reply as a broker pushes it; it was not stored, and so has no place.
+    """Decode a pushed reply; it is not stored and has no offset.
 
     Raises:
-        CompressionError: its body is damaged, or of a kind whose package is missing.
+        CompressionError: its body is damaged, or its compression needs a package that is missing.
     """
     properties = decode_properties(header.properties or "")
     properties[names.ARRIVE_TIME] = str(time.time_ns() // 1_000_000)
@@ -125,10 +125,10 @@ def reply_from(header: PushReplyMessageToClientRequest, body: bytes) -> StoredMe
 
 
 def reply_to(request: StoredMessage) -> tuple[str, dict[str, str]]:
-    """Give the topic and the properties that make a message the reply to ``request``.
+    """Return the topic and the properties that make a message the reply to ``request``.
 
     Raises:
-        ReplyError: it is no request: it does not say who asks, or of which cluster it is.
+        ReplyError: the message is no request: a property is missing.
     """
     wanted = (names.CLUSTER, names.CORRELATION_ID, names.REPLY_TO_CLIENT)
     if missing := [name for name in wanted if not request.properties.get(name)]:

@@ -204,9 +204,7 @@ class Accumulator:
         for entry in entries:
             self._pressure.release(entry.size, entry.epoch)
             if not entry.future.done():
-                entry.future.set_exception(
-                    ClientClosedError("the producer was closed: the message may be stored")
-                )
+                entry.future.set_exception(closed_error())
 
 
 def split_receipt(receipt: SendReceipt, count: int) -> list[SendReceipt]:
@@ -232,3 +230,8 @@ def split_receipt(receipt: SendReceipt, count: int) -> list[SendReceipt]:
         )
         for number in range(count)
     ]
+
+
+def closed_error() -> ClientClosedError:
+    """Return the error of a send that was in flight when its producer was closed."""
+    return ClientClosedError("the producer was closed: the message may be stored")

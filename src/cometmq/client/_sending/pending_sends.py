@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from cometmq.client._sending.back_pressure import BackPressure, Epoch
-from cometmq.client._sending.batching import Accumulator
+from cometmq.client._sending.batching import Accumulator, closed_error
 from cometmq.client._sending.fast_path import FastPath, FastSend
 from cometmq.client._sending.outgoing import size_of
 from cometmq.client._sending.sender import Sender
@@ -269,8 +269,3 @@ async def _complete(work: Coroutine[Any, Any, SendReceipt], future: SendFuture) 
     else:
         if not future.done():
             future.set_result(receipt)
-
-
-def closed_error() -> ClientClosedError:
-    """Return the error of a send that was in flight when its producer was closed."""
-    return ClientClosedError("the producer was closed: the message may be stored")

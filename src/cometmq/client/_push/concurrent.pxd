@@ -1,0 +1,12 @@
+from cometmq.client._consuming.process_queue cimport FetchedBatch, ProcessQueue
+
+
+cdef class Part:
+    cdef public FetchedBatch batch
+    cdef public Py_ssize_t next, stop
+
+
+cdef class Call:
+    cdef public FetchedBatch batch
+    cdef public Py_ssize_t start, stop
+    cdef public double begun_s

@@ -40,14 +40,13 @@ from support.public_calls import (
     ARGUMENTS,
     CALLS,
     KINDS,
-    LIVES,
     Deliveries,
     Ordered,
     Watch,
     World,
     called,
     calls_of,
-    coroutines,
+    each_kind,
     links,
     required,
     session_cluster,
@@ -61,20 +60,6 @@ __all__ = ["links", "session_cluster", "world"]
 """Fixtures that stand elsewhere."""
 
 pytestmark = pytest.mark.long_elsewhere
-
-
-def each_kind(*, lives: bool) -> list[Any]:
-    """A parameter for each class; with ``lives`` for each call that begins or ends it, too."""
-    return [
-        pytest.param(
-            *((kind, name) if lives else (kind,)),
-            marks=pytest.mark.only_on(*found.served_by),
-            id=f"{kind.__name__}-{name}" if lives else kind.__name__,
-        )
-        for kind, found in KINDS.items()
-        for name in (coroutines(kind) if lives else [""])
-        if not lives or name in LIVES
-    ]
 
 
 def test_every_public_class_and_coroutine_is_called() -> None:

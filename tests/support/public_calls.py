@@ -157,7 +157,8 @@ class World:
         """Receive what is there with the simple consumer."""
         simple = the(self.simple)
         found = await simple.receive(wait=wait)
-        self.deliveries[simple].ids.update(message.message_id for message in found)
+        got = self.deliveries.get(simple, Deliveries())
+        got.ids.update(message.message_id for message in found)
         self.received += found
 
 
@@ -321,6 +322,20 @@ def coroutines(kind: type) -> list[str]:
         for name, member in inspect.getmembers(kind, inspect.iscoroutinefunction)
         if (not name.startswith("_") or name == "__anext__")
         and all(getattr(base, name, None) is not member for base in others)
+    ]
+
+
+def each_kind(*, lives: bool) -> list[Any]:
+    """A parameter for each class; with ``lives`` for each call that begins or ends it, too."""
+    return [
+        pytest.param(
+            *((kind, name) if lives else (kind,)),
+            marks=pytest.mark.only_on(*found.served_by),
+            id=f"{kind.__name__}-{name}" if lives else kind.__name__,
+        )
+        for kind, found in KINDS.items()
+        for name in (coroutines(kind) if lives else [""])
+        if not lives or name in LIVES
     ]
 
 

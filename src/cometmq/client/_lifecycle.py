@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self
 
-from cometmq.client.errors import ClientClosedError
+from cometmq.client.errors import ClientClosedError, ClientError
 from cometmq.remoting.tasks import failure_of, is_call_failure
 
 
@@ -17,7 +18,9 @@ class Lifecycle(ABC):
 
     The start and the close run once, each in a task of its own. Cancelling a caller only stops its
     waiting, but if no other call waits for the start or has waited for it, the object is closed.
-    Closing interrupts a start that is running. A failed start closes the object.
+    Closing interrupts a start that is running. A failed start closes the object. From its start on,
+    the object belongs to one event loop: calls from another loop or thread are refused, since they
+    would change what this loop uses at that moment.
 
     Args:
         owner: names the object in errors and tasks, such as ``consumer billing``.
@@ -25,6 +28,9 @@ class Lifecycle(ABC):
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop of the first start."""
+        self._process = os.getpid()
         self._start_task: asyncio.Task[None] | None = None
         self._starters = 0
         self._started = False
@@ -45,9 +51,10 @@ class Lifecycle(ABC):
 
         Raises:
             ClientClosedError: it was closed before, or during the start.
+            ClientError: it was started in another event loop.
         """
-        if self._close_task is not None:
-            raise ClientClosedError(f"{self._owner} is closed: create a new one")
+        self._check_open()
+        self._loop = asyncio.get_running_loop()
         if self._start_task is None:
             self._start_task = _in_background(self._run_start(), f"{self._owner}.start")
         task = self._start_task
@@ -74,7 +81,12 @@ class Lifecycle(ABC):
         raise failure
 
     async def close(self) -> None:
-        """Release everything. Further calls wait for the end; cancelling only stops the waiting."""
+        """Release everything. Further calls wait for the end; cancelling only stops the waiting.
+
+        Raises:
+            ClientError: it was started in another event loop, which still runs.
+        """
+        self._check_loop_to_close()
         await asyncio.shield(self._begin_close())
         error, self._close_error = self._close_error, None
         if error is not None:
@@ -90,6 +102,26 @@ class Lifecycle(ABC):
     def _check_open(self) -> None:
         if self._closing.is_set():
             raise ClientClosedError(f"{self._owner} is closed: create a new one")
+        self._check_loop()
+
+    def _check_loop(self) -> None:
+        """Raise if it was started in another event loop than the one that runs in this thread."""
+        try:
+            if self._loop is None or self._loop is asyncio.get_running_loop():
+                return
+        except RuntimeError:
+            pass  # no loop runs in this thread
+        if self._process != os.getpid():
+            return  # a fork: the instance belongs to the parent, and says so
+        raise ClientError(
+            f"{self._owner} runs in another event loop: call it there, for example with "
+            "asyncio.run_coroutine_threadsafe, or use cometmq.client.blocking"
+        )
+
+    def _check_loop_to_close(self) -> None:
+        """As `_check_loop`, but what a loop that is closed has left can be closed in any other."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._check_loop()
 
     def _check_running(self) -> None:
         self._check_open()
@@ -122,7 +154,7 @@ class Lifecycle(ABC):
 
     def _forget_start(self) -> None:
         """Let `start` start it again."""
-        self._start_task, self._started, self._in_use = None, False, False
+        self._start_task, self._started, self._in_use, self._loop = None, False, False, None
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -108,7 +108,7 @@ class Producer(Lifecycle):
         self._lease = acquire_instance(name_servers, settings=used, instance=instance)
         self._instance = self._lease.instance
         self._sender = Sender(self._instance, group, self._settings, hooks=hooks)
-        self._pending = PendingSends(self._sender, self._settings)
+        self._pending = PendingSends(self._sender, self._settings, self._check_loop)
         self._timeout_s = self._settings.timeout_ms / 1000
         latency = self._sender.destinations.latency
         self._detector = (
@@ -320,6 +320,7 @@ class Producer(Lifecycle):
         for room have not started; sends that start meanwhile are not waited for.
         Example: ``await producer.flush()``
         """
+        self._check_loop()
         await self._pending.flush()
 
     async def send_batch(
@@ -555,6 +556,7 @@ class Producer(Lifecycle):
             TopicNotFoundError: no broker has one of them.
             NameServerError: no name server responded.
         """
+        self._check_loop()
         await asyncio.gather(
             *(self._sender.destinations.queues(topic, READY_S) for topic in topics)
         )

@@ -286,6 +286,7 @@ class PullConsumer(PlaceCalls):
         Raises:
             WrongModeError: this consumer uses `assign`.
         """
+        self._check_loop()
         self._mode.check(Mode.SUBSCRIBED)
         name = self._namespace.wrap_topic(topic)
         if self._filters.pop(name, None) is None:

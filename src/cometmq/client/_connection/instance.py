@@ -131,7 +131,6 @@ class ClientInstance(Lifecycle):
         self._greeting: set[str] = set()
         self._greetings: dict[str, asyncio.Task[None]] = {}
         self._shared: dict[type[Any], Any] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._changing = asyncio.Lock()
         self._inherited = False
         self.holds = 0
@@ -164,7 +163,6 @@ class ClientInstance(Lifecycle):
             NameServerError: there is no name server, and the endpoint returned none.
         """
         self._check_usable()
-        self._loop = asyncio.get_running_loop()
         await super().start()
 
     async def _start(self) -> None:
@@ -277,11 +275,13 @@ class ClientInstance(Lifecycle):
 
         Raises:
             ClientClosedError: the instance was not started, or was closed.
+            ClientError: the instance runs in another event loop.
         """
         if not self.running:
             if self._inherited:
                 self._check_usable()
             raise ClientClosedError(f"client {self.client_id} is not running: start it first")
+        self._check_loop()
 
     def join(self, member: Member) -> None:
         """Add a producer or a consumer to the heartbeat.
@@ -352,6 +352,7 @@ class ClientInstance(Lifecycle):
             ResponseError: the broker knows no member.
             RemotingError: the broker did not respond.
         """
+        self._check_loop()
         address = (await self.routes.find(topic)).anyone()
         if address is None:
             raise TopicNotFoundError(topic, "its route names no broker")
@@ -359,6 +360,7 @@ class ClientInstance(Lifecycle):
 
     async def heartbeat(self) -> None:
         """Send a heartbeat with all producers and consumers to every known broker."""
+        self._check_loop()
         self._drop_offline()
         data = self._heartbeat_data()
         if not data.producer_data_set and not data.consumer_data_set:
@@ -370,6 +372,7 @@ class ClientInstance(Lifecycle):
 
     async def ensure_heartbeat(self, address: str) -> None:
         """Return when a broker knows every member, or has not responded to the heartbeat."""
+        self._check_loop()
         earlier = self._greetings.get(address)
         if earlier is not None:  # it may be older than the newest member
             await asyncio.wait([earlier])
@@ -384,6 +387,7 @@ class ClientInstance(Lifecycle):
 
     def greet_soon(self, address: str) -> None:
         """Send a heartbeat to a broker in the background, unless it knows every member."""
+        self._check_loop()
         if address in self._knowing or address in self._greetings:
             return
         greeting = self._tasks.spawn(

@@ -124,6 +124,7 @@ class CallbackConsumer(SubscribingConsumer):
             log.warning("%s is not closed after %.1f s", self._owner, timeout)
 
     def _abort_soon(self) -> None:
+        self._check_loop_to_close()
         self._graceful = False
         if self._close_task is not None:
             self._aborting.spawn(self._engine.service.stop(grace_s=0), "abort")
@@ -141,6 +142,7 @@ class CallbackConsumer(SubscribingConsumer):
 
     async def abort(self) -> None:
         """Stop at once: cancel the handlers. Their messages are redelivered."""
+        self._check_loop_to_close()
         self._graceful = False
         if self._close_task is not None and not self._close_task.done():
             await self._engine.service.stop(grace_s=0)

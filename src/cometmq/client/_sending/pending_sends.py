@@ -9,7 +9,7 @@ Source: DefaultMQProducerImpl.sendDefaultImpl, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from cometmq.client._sending.back_pressure import BackPressure, Epoch
@@ -33,9 +33,13 @@ class PendingSends:
     Args:
         sender: sends the messages.
         settings: the limits, and whether messages are combined into batches.
+        check_loop: raises if the producer runs in another event loop.
     """
 
-    def __init__(self, sender: Sender, settings: ProducerSettings) -> None:
+    def __init__(
+        self, sender: Sender, settings: ProducerSettings, check_loop: Callable[[], None]
+    ) -> None:
+        self._check_loop = check_loop
         self._sender = sender
         self._tasks = Supervisor("sends")
         self._open = False
@@ -160,6 +164,7 @@ class PendingSends:
     def _check_open(self) -> None:
         if not self._open:
             raise ClientClosedError("the producer is not running: start it first")
+        self._check_loop()
 
     async def _acquire(self, topic: str, size: int, timeout: float) -> tuple[Epoch, float]:
         """Wait for room; return it and the seconds that are left."""

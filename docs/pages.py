@@ -55,51 +55,61 @@ CLIENT_PAGES = (
     ClientPage(
         "producer.md",
         "Producer",
-        "Sends messages. How-to pages: [batches](../../howto/batches.md),\n"
-        "[request and reply](../../howto/request-and-reply.md).",
+        "Sends messages to topics, and returns a receipt of each message that a broker has stored. "
+        "One producer serves a whole program. Start with the "
+        "[tutorial](../../tutorial/first-messages.md). How-to pages: "
+        "[batches](../../howto/batches.md), [request and reply](../../howto/request-and-reply.md), "
+        "[delays](../../howto/delay-a-message.md).",
         ("Producer", "SendReceipt", "SendStatus", "SendAttempt", "QueueSelector"),
     ),
     ClientPage(
         "transaction-producer.md",
         "TransactionProducer",
-        "Sends messages that are delivered only if a local transaction commits. **RocketMQ's\n"
-        "brokers serve it; CometMQ's broker refuses it.** How-to page:\n"
-        "[transactions](../../howto/transactions.md).",
+        "Sends messages that are delivered only if a local transaction, such as a write to a "
+        "database, commits. **RocketMQ's brokers serve it; CometMQ's broker refuses it.** "
+        "How-to page: [transactions](../../howto/transactions.md).",
         ("TransactionProducer", "TransactionReceipt", "TransactionListener", "LocalState"),
     ),
     ClientPage(
         "push-consumer.md",
         "PushConsumer",
-        "Calls a handler with each message, as a member of a group. How-to page:\n"
-        "[consume with a handler](../../howto/consume.md).",
+        "Calls a handler with each message of its topics: the usual choice for a service. The "
+        "members of a group share the queues of a topic, so each message goes to one of them. A "
+        "message whose handler raises is redelivered later. How-to pages: "
+        "[consume with a handler](../../howto/consume.md), "
+        "[run a consumer](../../howto/run-a-consumer.md).",
         ("PushConsumer",),
     ),
     ClientPage(
         "pop-consumer.md",
         "PopConsumer",
-        "Calls a handler with messages that the broker hands out one by one. **Brokers of\n"
-        "RocketMQ 5 serve it; CometMQ's broker refuses it.** How-to page:\n"
+        "Calls a handler with messages that the broker delivers one by one. Members have no queues "
+        "of their own, so a group may have more members than queues, and a slow member delays no "
+        "other. **Brokers of RocketMQ 5 serve it; CometMQ's broker refuses it.** How-to page: "
         "[pop](../../howto/pop.md).",
         ("PopConsumer",),
     ),
     ClientPage(
         "simple-consumer.md",
         "SimpleConsumer",
-        "Receives single messages in the application's own loop, which acknowledges each of them.\n"
-        "**Brokers of RocketMQ 5 serve it; CometMQ's broker refuses it.** How-to page:\n"
+        "Receives single messages in the application's own loop, which acknowledges each of them. "
+        "**Brokers of RocketMQ 5 serve it; CometMQ's broker refuses it.** How-to page: "
         "[pop](../../howto/pop.md).",
         ("SimpleConsumer",),
     ),
     ClientPage(
         "pull-consumer.md",
         "PullConsumer",
-        "Pulls messages in the application's own loop. How-to page: [pull](../../howto/pull.md).",
+        "Reads messages in the application's own loop, as a member of a group or from chosen "
+        "queues: for batch jobs, for tools, and wherever a handler does not fit. How-to page: "
+        "[pull](../../howto/pull.md).",
         ("PullConsumer", "PullResult", "PullStatus", "QueueBounds"),
     ),
     ClientPage(
         "admin-client.md",
         "AdminClient",
-        "Manages topics, groups and offsets, and finds messages. How-to page:\n"
+        "Creates topics, shows groups with their members and lag, resets offsets, and finds "
+        "messages by key, id and time. How-to page: "
         "[inspect a group](../../howto/inspect-a-group.md).",
         ("AdminClient", "Progress", "Track", "TrackKind"),
     ),
@@ -146,7 +156,8 @@ CLIENT_PAGES = (
     ClientPage(
         "instance.md",
         "ClientInstance",
-        "The connections that several producers and consumers may share.",
+        "The connections that several producers and consumers may share: pass it to them as "
+        "`instance=`. Most programs do not need it.",
         ("ClientInstance",),
     ),
 )
@@ -357,7 +368,8 @@ def client_index_page() -> str:
 
 def client_page(page: ClientPage) -> str:
     """The public names of one page of the client, with their docstrings."""
-    lines = [f"# {page.title}", "", page.text, "", "[All names of the client](../client.md)"]
+    text = textwrap.fill(page.text, LINE_CHARS_MAX, break_long_words=False, break_on_hyphens=False)
+    lines = [f"# {page.title}", "", text, "", "[All names of the client](../client.md)"]
     if imports := list(_imports(page)):
         lines += ["", "```text", *imports, "```"]
     for name in page.names:

@@ -1,7 +1,8 @@
 """Keep many sends in flight, and send batches.
 
 With synchronous flush every send waits for the disk. All sends that wait share one sync, so a
-thousand sends in flight take hardly longer than one.
+thousand sends in flight take hardly longer than one. ``send_soon`` starts a send and returns its
+future; it waits only while too many sends are in flight.
 """
 
 import asyncio
@@ -15,7 +16,8 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
     async with Producer(name_server, group="shop") as producer:
         messages = [Message(topic="clicks", body=b"%d" % n) for n in range(1000)]
         began = time.perf_counter()
-        receipts = await asyncio.gather(*(producer.send(message) for message in messages))
+        sends = [await producer.send_soon(message) for message in messages]
+        receipts = await asyncio.gather(*sends)
         seconds = time.perf_counter() - began
         print(f"{len(receipts)} sends in flight: {len(receipts) / seconds:.0f} per second")
 

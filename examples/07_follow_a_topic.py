@@ -8,26 +8,21 @@ from cometmq.client import AdminClient, Message, Producer, PullConsumer
 TOPIC = "prices"
 
 
-async def send_prices(name_server: str) -> None:
-    async with Producer(name_server, group="exchange") as producer:
-        for price in range(100, 105):
-            await producer.send(Message(topic=TOPIC, body=str(price).encode()))
-            await asyncio.sleep(0.1)
-
-
 async def main(name_server: str = "127.0.0.1:9876") -> None:
     async with AdminClient(name_server) as admin:
         queues = await admin.create_topic(TOPIC, queues=1)
-    async with PullConsumer(name_server, group="dealer") as consumer:
+    async with (
+        PullConsumer(name_server, group="dealer") as consumer,
+        Producer(name_server, group="exchange") as producer,
+    ):
         await consumer.assign(queues)
         await consumer.seek_to_end()
-        sending = asyncio.create_task(send_prices(name_server))
-        async for message in consumer:
+        for price in range(100, 105):
+            await producer.send(Message(topic=TOPIC, body=str(price).encode()))
+            message = await anext(consumer)
             took_ms = message.store_time_ms - message.born_time_ms
             print(f"price {message.body.decode()}, stored {took_ms} ms after it was sent")
-            if message.body == b"104":
-                break
-        await sending
+        await consumer.commit()
 
 
 if __name__ == "__main__":

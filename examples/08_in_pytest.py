@@ -5,7 +5,7 @@ The package provides the fixture: a name server and a broker in the test process
 
 import asyncio
 
-from cometmq.client import Message, Producer, PullConsumer
+from cometmq.client import Message, Producer, PullConsumer, StartFrom
 
 
 async def place_order(name_server: str, number: int) -> None:
@@ -15,7 +15,8 @@ async def place_order(name_server: str, number: int) -> None:
 
 
 async def keys_of_first_message(name_server: str, topic: str) -> list[str]:
-    async with PullConsumer(name_server, group="test") as consumer:
+    first = StartFrom.FIRST
+    async with PullConsumer(name_server, group="test", start_from=first) as consumer:
         await consumer.assign(await consumer.fetch_queues(topic))
         messages = await consumer.poll(timeout=5.0)
         return messages[0].keys

@@ -1,4 +1,4 @@
-"""Consume with a handler, as a member of a group.
+"""Consume with a handler, as a member of a group, until Ctrl-C or SIGTERM.
 
 When the handler returns, the message is consumed. When it raises, the message is redelivered later.
 """
@@ -11,26 +11,23 @@ from cometmq.client import Message, Producer, PushConsumer, StartFrom, StoredMes
 TOPIC = "parcels"
 
 
+async def pack(message: StoredMessage) -> None:
+    print(f"packed {message.body.decode()}")
+
+
 async def main(name_server: str = "127.0.0.1:9876") -> None:
-    seen = asyncio.Semaphore(0)
-
-    async def pack(message: StoredMessage) -> None:
-        print(f"packed {message.body.decode()}")
-        seen.release()
-
     async with Producer(name_server, group="shop") as producer:
         for number in range(5):
             await producer.send(Message(topic=TOPIC, body=b"parcel %d" % number))
 
-    async with PushConsumer(
+    consumer = PushConsumer(
         name_server,
         group="packers",
         handler=pack,
         subscriptions={TOPIC: "*"},
         start_from=StartFrom.FIRST,
-    ):
-        for _ in range(5):  # a service awaits consumer.run()
-            await seen.acquire()
+    )
+    await consumer.run()
 
 
 if __name__ == "__main__":

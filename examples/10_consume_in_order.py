@@ -1,6 +1,6 @@
 """Consume in order: the handler gets one message of a queue at a time.
 
-After a failure the queue waits until the same message is consumed.
+After a failure the queue waits until the same message is consumed. Ctrl-C ends the program.
 """
 
 import asyncio
@@ -12,19 +12,22 @@ TOPIC = "order-log"
 STEPS = ("placed", "paid", "shipped")
 
 
+class Ledger:
+    """A ledger that is down at its first payment."""
+
+    def __init__(self) -> None:
+        self.is_down = True
+
+    async def record(self, message: StoredMessage) -> None:
+        if self.is_down and message.body == b"paid":
+            self.is_down = False
+            raise ConnectionError("the ledger does not respond")
+        print(f"{message.keys[0]} {message.body.decode()}")
+
+
 async def main(name_server: str = "127.0.0.1:9876") -> None:
     async with AdminClient(name_server) as admin:
         await admin.create_topic(TOPIC, queues=4)
-    done = asyncio.Semaphore(0)
-    failed: set[str] = set()
-
-    async def record(message: StoredMessage) -> None:
-        step = f"{message.keys[0]} {message.body.decode()}"
-        if step == "order-1 paid" and step not in failed:
-            failed.add(step)
-            raise ConnectionError("the ledger does not respond")
-        print(step)
-        done.release()
 
     async with Producer(name_server, group="shop") as producer:
         for step in STEPS:
@@ -32,16 +35,15 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
                 message = Message(topic=TOPIC, body=step.encode(), keys=[order])
                 await producer.send(message, order_key=order)
 
-    async with PushConsumer(
+    consumer = PushConsumer(
         name_server,
         group="ledger",
-        handler=record,
+        handler=Ledger().record,
         ordered=True,
         subscriptions={TOPIC: "*"},
         start_from=StartFrom.FIRST,
-    ):
-        for _ in range(6):
-            await done.acquire()
+    )
+    await consumer.run()
 
 
 if __name__ == "__main__":

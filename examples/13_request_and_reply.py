@@ -1,12 +1,13 @@
 """Send a request as a message and wait for the reply.
 
 The consumer of the request calls ``reply``. The broker forwards the reply to the requesting client.
+A new group starts at the end of its queues; after ``ready`` it misses no request.
 """
 
 import asyncio
 import sys
 
-from cometmq.client import AdminClient, Message, Producer, PushConsumer, StartFrom, StoredMessage
+from cometmq.client import AdminClient, Message, Producer, PushConsumer, StoredMessage
 
 TOPIC = "price-requests"
 
@@ -26,8 +27,8 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
             group="price-desk",
             handler=reply_with_price,
             subscriptions={TOPIC: "*"},
-            start_from=StartFrom.FIRST,
-        ):
+        ) as consumer:
+            await consumer.ready()
             reply = await producer.request(Message(topic=TOPIC, body=b"a hat"), timeout=20.0)
             print(reply.body.decode())
 

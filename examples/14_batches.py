@@ -1,7 +1,8 @@
 """Send a long list in few requests, and consume several messages with one call.
 
 A batch handler gets messages of one queue. By default it consumes all of them; if it sets
-``context.done``, it consumes the first ``done`` messages and the others are redelivered.
+``context.done``, it consumes the first ``done`` messages and the others are redelivered. Ctrl-C
+ends the program.
 """
 
 import asyncio
@@ -19,35 +20,33 @@ from cometmq.client import (
 )
 
 TOPIC = "meter-readings"
-COUNT = 500
+
+
+class Meter:
+    total = 0
+
+    async def add(self, messages: Sequence[StoredMessage], context: ConsumeContext) -> None:
+        self.total += sum(int(message.body) for message in messages)
+        print(f"added {len(messages)} readings: {self.total}")
 
 
 async def main(name_server: str = "127.0.0.1:9876") -> None:
     async with AdminClient(name_server) as admin:
         await admin.create_topic(TOPIC, queues=2)
     async with Producer(name_server, group="meters") as producer:
-        readings = (Message(topic=TOPIC, body=b"%d" % n) for n in range(COUNT))
+        readings = (Message(topic=TOPIC, body=b"%d" % n) for n in range(500))
         receipts = await producer.send_all(readings)
-        print(f"{COUNT} messages in {len(receipts)} request")
+        print(f"500 messages in {len(receipts)} request")
 
-    numbers: set[int] = set()
-    complete = asyncio.Event()
-
-    async def add_up(messages: Sequence[StoredMessage], context: ConsumeContext) -> None:
-        numbers.update(int(message.body) for message in messages)
-        if len(numbers) == COUNT:
-            complete.set()
-
-    async with PushConsumer(
+    consumer = PushConsumer(
         name_server,
         group="statistics",
-        batch_handler=add_up,
-        batch_max=100,
+        batch_handler=Meter().add,
+        batch_max=32,
         subscriptions={TOPIC: "*"},
         start_from=StartFrom.FIRST,
-    ):
-        await complete.wait()
-    print(f"the sum is {sum(numbers)}")
+    )
+    await consumer.run()
 
 
 if __name__ == "__main__":

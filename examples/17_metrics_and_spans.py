@@ -1,6 +1,6 @@
 """Count sends and deliveries in metrics, and trace a message with spans.
 
-Needs ``pip install '.[otel,prometheus]' opentelemetry-sdk``.
+It prints both after Ctrl-C. Needs ``pip install '.[otel,prometheus]' opentelemetry-sdk``.
 """
 
 import asyncio
@@ -17,27 +17,27 @@ from cometmq.client.telemetry import MetricHooks, TracingHooks
 TOPIC = "measured"
 
 
+async def measure(message: StoredMessage) -> None:
+    print(f"measured {message.body.decode()}")
+
+
 async def main(name_server: str = "127.0.0.1:9876") -> None:
     spans = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
     hooks = (TracingHooks(provider), MetricHooks())
-    handled = asyncio.Event()
-
-    async def handle(message: StoredMessage) -> None:
-        handled.set()
 
     async with Producer(name_server, group="shop", hooks=hooks) as producer:
         await producer.send(Message(topic=TOPIC, body=b"a hat"))
-    async with PushConsumer(
+    consumer = PushConsumer(
         name_server,
         group="museum",
-        handler=handle,
+        handler=measure,
         subscriptions={TOPIC: "*"},
         start_from=StartFrom.FIRST,
         hooks=hooks,
-    ):
-        await handled.wait()
+    )
+    await consumer.run()
 
     sent, processed = spans.get_finished_spans()
     linked = processed.links[0].context.span_id == sent.context.span_id

@@ -1,7 +1,7 @@
 """Consume with pop: the broker delivers single messages, and members have no assigned queues.
 
 Needs a broker of RocketMQ 5.0 or later with ``timerWheelEnable=true``. CometMQ's broker refuses pop
-in this release.
+in this release. Ctrl-C ends the program.
 """
 
 import asyncio
@@ -12,29 +12,26 @@ from cometmq.client import AdminClient, Message, PopConsumer, Producer, StartFro
 TOPIC = "tickets"
 
 
+async def serve(message: StoredMessage) -> None:
+    print(f"served {message.body.decode()}")
+
+
 async def main(name_server: str = "127.0.0.1:9876") -> None:
     async with AdminClient(name_server) as admin:
         await admin.create_topic(TOPIC, queues=2)
-    done = asyncio.Semaphore(0)
-
-    async def serve(message: StoredMessage) -> None:
-        print(f"served {message.body.decode()}")
-        done.release()
-
     async with Producer(name_server, group="door") as producer:
         for number in range(4):
             await producer.send(Message(topic=TOPIC, body=b"ticket %d" % number))
 
-    async with PopConsumer(
+    consumer = PopConsumer(
         name_server,
         group="counter",
         handler=serve,
         subscriptions={TOPIC: "*"},
         start_from=StartFrom.FIRST,
         invisible_ms=30_000,
-    ):
-        for _ in range(4):
-            await done.acquire()
+    )
+    await consumer.run()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from cometmq.client import PushConsumer, StartFrom, StoredMessage
 async def main(name_server: str = "127.0.0.1:9876", seconds: str = "1") -> None:
     async def pack(message: StoredMessage) -> None:
         await asyncio.sleep(float(seconds))
-        print(f"packed {message.body.decode()} of queue {message.queue_id}", flush=True)
+        print(f"packed {message.body.decode()} of queue {message.queue_id}")
 
     consumer = PushConsumer(
         name_server,
@@ -22,8 +22,6 @@ async def main(name_server: str = "127.0.0.1:9876", seconds: str = "1") -> None:
         start_from=StartFrom.FIRST,
         concurrency=2,
     )
-    await consumer.start()
-    print("ready", flush=True)
     await consumer.run()
 
 

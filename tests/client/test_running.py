@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -278,6 +279,37 @@ def test_a_blocking_run_ends_on_a_signal(name_servers: str, topic: str, group: s
 
     assert not consumer.running
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_while_a_blocking_run_starts_ends_it(group: str) -> None:
+    missed: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: missed.append(number))
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            consumer = blocking.PushConsumer(
+                f"127.0.0.1:{port}",
+                group=group,
+                handler=lambda message: None,
+                subscriptions={"t": "*"},
+            )
+
+            def stop() -> None:
+                connection, _ = silent.accept()
+                with connection:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    while connection.recv(65536):
+                        pass
+
+            stopping = threading.Thread(target=stop)
+            stopping.start()
+            consumer.run(timeout=5.0)
+            stopping.join()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert missed == []
+    assert not consumer.running
 
 
 # --- ready --------------------------------------------------------------------------------------

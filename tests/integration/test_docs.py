@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import os
 import re
 import signal
 import subprocess
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.remoting.ports import free_port
 from docs import pages
 from support import examples, plugin
 from support.server import Standalone, standalone
@@ -81,6 +84,26 @@ def test_order_is_kept_by_a_handler_that_fails_once(tmp_path: Path) -> None:
     assert steps == {key: ["placed", "paid", "shipped"] for key in ("order-1", "order-2")}
 
 
+def test_a_consumer_shows_its_health_over_http_until_sigterm(name_servers: str) -> None:
+    port = free_port()
+    with examples.running(examples.FOLDER / "25_health.py", name_servers, str(port)) as process:
+        wait_until(lambda: http_status(port, "/live") == 200)
+        wait_until(lambda: http_status(port, "/ready") == 200)
+        process.send_signal(signal.SIGTERM)
+
+
+def http_status(port: int, path: str) -> int | None:
+    """Return the status of a GET request, or None if nobody listens."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except ConnectionError:
+        return None
+    finally:
+        connection.close()
+
+
 class Worker:
     """A worker of the tutorial, as a process."""
 
@@ -90,10 +113,10 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
         assert self.process.stdout is not None
         self._lines = self.process.stdout
-        assert self._lines.readline() == "ready\n"
         self.packed: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -225,6 +225,30 @@ def test_files_named_in_the_text_exist(page: Path) -> None:
     assert [name for name in named if not any((root / name).exists() for root in roots)] == []
 
 
+OBJECTS: dict[str, tuple[type, ...]] = {
+    "admin": (cometmq.client.AdminClient,),
+    "producer": (cometmq.client.TransactionProducer,),
+    "consumer": (
+        cometmq.client.PushConsumer,
+        cometmq.client.PullConsumer,
+        cometmq.client.SimpleConsumer,
+    ),
+}
+"""What pages call objects of the client, and their classes."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_methods_of_the_client_in_the_text_exist(page: Path) -> None:
+    text = FENCE.sub("", page.read_text())
+    named = re.findall(r"`(?:await )?(admin|producer|consumer)\.(\w+)", text)
+
+    assert [
+        f"{name}.{method}"
+        for name, method in named
+        if not any(hasattr(kind, method) for kind in OBJECTS[name])
+    ] == []
+
+
 NAMES = {
     "CometMQ": ("cometmq", "CometMQ, uvloop"),
     "CometMQ, interpreted": ("cometmq-interpreted", "CometMQ, interpreted"),

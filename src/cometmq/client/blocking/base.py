@@ -176,9 +176,8 @@ class CallbackConsumer(Blocking):
 
         Signals are handled in the main thread only.
         """
-        self.start()
-        portal = self._portal
-        assert portal is not None
+        with self._changing:
+            portal = self._portal = self._portal or hold()
         try:
             with _signals(lambda: portal.soon(self._inner._on_signal)):
                 self._run(self._inner.run(timeout))

@@ -18,7 +18,7 @@ from cometmq.client._consuming.queue_listener import QueueListenerCalls
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.subscriptions import Subscriptions
-from cometmq.client._consuming.supervision import SupervisedTasks
+from cometmq.client._supervision import SupervisedTasks
 from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import StartFrom

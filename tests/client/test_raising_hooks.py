@@ -23,6 +23,7 @@ from cometmq.client import (
     StoredMessage,
     TransactionProducer,
 )
+from cometmq.client._consuming import queue_listener
 from cometmq.client.hooks import OutgoingCall
 from cometmq.client.settings import ClientSettings, PullSettings
 from cometmq.client.subscription_check import SubscriptionCheck
@@ -233,6 +234,27 @@ async def test_a_consumer_that_cannot_go_on_says_so(
 
 
 @pytest.mark.usefixtures("virtual_time")
+async def test_reading_from_a_pull_consumer_that_cannot_go_on_raises() -> None:
+    broker = GroupBroker()
+    hook = RaisingHook(
+        RequestCode.LITE_PULL_MESSAGE, lambda: LookupError("from a hook"), raises=10**9
+    )
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        ClientInstance(cluster.address, hooks=[hook]) as instance,
+        PullConsumer(instance=instance, group="g") as consumer,
+    ):
+        await consumer.assign([QUEUE])
+        assert await consumer.poll(100) == []
+        with pytest.raises(LookupError, match="from a hook"):
+            async with asyncio.timeout(100):
+                await anext(consumer)
+        assert not consumer.healthy
+        with pytest.raises(LookupError, match="from a hook"):
+            await consumer.poll(10)
+
+
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_broker_that_is_away_leaves_a_consumer_healthy() -> None:
     broker = PopBroker()
     async with ScriptedCluster([broker]) as cluster:
@@ -296,6 +318,34 @@ async def test_queues_are_allocated_after_a_failed_rebalance(
 
     assert hook.raised == 1
     assert warnings(caplog, "rebalance failed, retrying topic=t") == 1
+
+
+@pytest.mark.usefixtures("virtual_time")
+@KINDS
+@pytest.mark.parametrize("error", ERRORS)
+async def test_a_listener_that_raises_is_called_again(
+    error: Raise,
+    make: Callable[..., PushConsumer | PullConsumer],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue_listener, "RETRY_S", 0.5)
+    broker, calls, handled = GroupBroker(), list[int](), asyncio.Event()
+
+    async def on_queues(topic: str, queues: object, assigned: list[MessageQueue]) -> None:
+        calls.append(len(assigned))
+        if len(calls) <= 2:
+            assigned.clear()
+            raise error()
+        handled.set()
+
+    unused = RaisingHook(-1, error)
+    async with one_queue(unused, broker) as instance, make(instance, on_queues=on_queues):
+        await handled.wait()
+        await asyncio.sleep(1.2)
+
+    assert calls == [1, 1, 1]
+    assert warnings(caplog, "on_queues callback failed, retrying topic=t") == 1
 
 
 @pytest.mark.parametrize("error", ERRORS)

@@ -272,6 +272,8 @@ class SupervisedTasks(Supervisor):
         super().__init__(owner)
         self.failure: BaseException | None = None
         """The first permanent failure: the consumer cannot go on."""
+        self.on_failure: Callable[[BaseException], None] | None = None
+        """Called with it."""
         self._failed = asyncio.Event()
         self._periodic = FailureLog(
             log,
@@ -291,6 +293,8 @@ class SupervisedTasks(Supervisor):
         self.failure = error
         log.error("%s cannot go on", self._owner, exc_info=error)
         self._failed.set()
+        if self.on_failure is not None:
+            self.on_failure(error)
 
     async def wait_failed(self) -> None:
         """Wait for a permanent failure."""

@@ -357,6 +357,7 @@ class PullConsumer(PlaceCalls):
 
         Raises:
             ClientClosedError: the consumer was never started.
+            Exception: the consumer failed and cannot go on, see `failure`.
         """
         if self._closing.is_set():
             raise StopAsyncIteration
@@ -377,6 +378,7 @@ class PullConsumer(PlaceCalls):
 
         Raises:
             ClientClosedError: the consumer is not running.
+            Exception: the consumer failed and cannot go on, see `failure`.
         """
         self._check_running()
         try:

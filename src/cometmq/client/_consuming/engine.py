@@ -94,7 +94,7 @@ class Engine(ABC):
         self._instance = instance
         self._subscriptions = subscriptions
         self._loops = Supervisor(f"consumer {self.group}")
-        self._listener = QueueListenerCalls(spec.on_queues, instance, spec.group)
+        self._listener = QueueListenerCalls(spec.on_queues, instance, spec.group, self._loops)
         self._filters = FilterChain(spec.hooks, spec.group, instance.namespace)
         self.handling = HandlerCalls(
             spec.handler,

@@ -205,6 +205,7 @@ class Fetcher:
         self._ready: deque[tuple[_Stream, Batch]] = deque()
         self._held = 0
         self._stopped = False
+        self._failure: BaseException | None = None
         self._arrived = asyncio.Event()
         self._tasks = Supervisor(f"consumer {group}")
 
@@ -281,10 +282,15 @@ class Fetcher:
 
         Args:
             messages_max: how many to take of the first batch; the rest stays the first.
+
+        Raises:
+            Exception: the buffer is empty, and the consumer cannot go on.
         """
         while not self._ready:
             if self._stopped:
                 return None
+            if self._failure is not None:
+                raise self._failure
             self._arrived.clear()
             await self._arrived.wait()
         stream, batch = self._ready[0]
@@ -302,6 +308,11 @@ class Fetcher:
         stream.size_bytes -= batch.size_bytes
         self._notify_room()
         return batch
+
+    def fail(self, error: BaseException) -> None:
+        """Raise an error in all tasks that wait for a batch."""
+        self._failure = error
+        self._arrived.set()
 
     def put_back(self, batch: Batch) -> None:
         """Let messages wait once more, before those of their queue that come behind them."""

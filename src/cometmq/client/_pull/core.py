@@ -124,6 +124,7 @@ class PullCore(Consumer):
             group=group,
             on_permanent=self._tasks.end,
         )
+        self._tasks.on_failure = self._fetcher.fail
 
     @property
     def settings(self) -> PullSettings:

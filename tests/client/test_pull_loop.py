@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 from servers import Cluster
 
-from cometmq.client import AdminClient, ClientInstance, Filter, Message, MessageQueue, Producer
+from cometmq.client import (
+    AdminClient,
+    ClientInstance,
+    Filter,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    StartFrom,
+)
 from cometmq.client._connection.queue_offsets import QueueOffsets
-from cometmq.client._consuming.process_queue import Limits, ProcessQueue
+from cometmq.client._consuming.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._consuming.pull_loop import PullLoop
 from cometmq.client._consuming.pulls import ReplicaChoice
+from cometmq.client._failure_log import FailureLog
 from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.client.settings import PushSettings
 from cometmq.model import property_names as names
@@ -30,11 +41,13 @@ class Collecting:
     """A consume service that keeps what it is given, and is done with it when it is told."""
 
     def __init__(self) -> None:
+        self.batches: list[FetchedBatch] = []
         self.messages: list[StoredMessage] = []
         self.moved = asyncio.Event()
 
-    def submit(self, queue: ProcessQueue, messages: list[StoredMessage], *, begins: bool) -> None:
-        self.messages += messages
+    def submit(self, queue: ProcessQueue, batch: FetchedBatch) -> None:
+        self.batches.append(batch)
+        self.messages += batch.messages
         self.moved.set()
 
     async def stop(self, *, grace_s: float) -> None:
@@ -61,6 +74,13 @@ class Puller:
         self.suspended = False
         self.illegal: asyncio.Future[QueueOffset] = asyncio.get_running_loop().create_future()
         self.tasks = Supervisor("test")
+        self.broken = asyncio.Event()
+        self.failures = FailureLog(
+            logging.getLogger("test"),
+            fails="pull failed, retrying",
+            works="pull succeeds again",
+            name="queue",
+        )
         self.loop: PullLoop | None = None
 
     def begin(
@@ -91,7 +111,9 @@ class Puller:
             ordered=ordered,
             commit_with_pull=True,
             stats=None,
+            failures=self.failures,
             on_illegal=self._is_illegal,
+            on_broken=self.broken.set,
         )
         self.loop.start(self.tasks)
         return self.loop
@@ -200,7 +222,7 @@ async def test_nothing_more_is_pulled_while_the_queue_holds_enough(
     await until(lambda: puller.limits.waiting)
     assert puller.fetched.count == 10
 
-    puller.fetched.remove(puller.service.messages[:1])
+    puller.service.batches[0].finish(0, 1)
     await puller.until(15)
     await until(lambda: puller.limits.waiting)
     assert puller.fetched.count == 14
@@ -332,7 +354,6 @@ async def test_a_stopped_loop_gives_its_held_pull_up_at_once(
 
     assert len(puller.tasks) == 0
     assert loop.next_offset == 1
-    assert not loop.failed
 
 
 @pytest.mark.long_on("5.3.3")
@@ -367,3 +388,52 @@ async def until_sent(producer: Producer, queue: MessageQueue) -> None:
                 return
             except CometError:
                 await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_messages_that_cannot_be_handed_over_come_again_and_none_is_lost(
+    instance: ClientInstance,
+    group: str,
+    queues: list[MessageQueue],
+    producer: Producer,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    ordered: bool,
+) -> None:
+    """The queue is taken anew at its committed offset, so that an order stays an order."""
+    seen: list[int] = []
+    moved = asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        seen.append(int(message.body))
+        moved.set()
+
+    consumer = PushConsumer(
+        instance=instance,
+        group=group,
+        handler=handle,
+        ordered=ordered,
+        subscriptions={queues[0].topic: "*"},
+        pull_batch=4,
+        start_from=StartFrom.FIRST,
+    )
+    service = consumer._engine.service
+    submit, failures = service.submit, 2
+
+    def faulty(queue: ProcessQueue, batch: FetchedBatch) -> None:
+        nonlocal failures
+        if failures and batch.messages[0].queue_offset >= 8:
+            failures -= 1
+            raise ZeroDivisionError
+        submit(queue, batch)
+
+    monkeypatch.setattr(service, "submit", faulty)
+    await fill(producer, queues[0], 20)
+    async with consumer, asyncio.timeout(WAIT_S):
+        while set(seen) != set(range(20)):
+            moved.clear()
+            await moved.wait()
+
+    assert failures == 0
+    assert consumer.failure is None
+    assert seen == list(range(20)) if ordered else len(seen) == 20

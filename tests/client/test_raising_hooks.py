@@ -23,6 +23,7 @@ from cometmq.client import (
     StoredMessage,
     TransactionProducer,
 )
+from cometmq.client._consuming import queue_listener
 from cometmq.client.hooks import OutgoingCall
 from cometmq.client.settings import ClientSettings, PullSettings
 from cometmq.client.subscription_check import SubscriptionCheck
@@ -177,7 +178,7 @@ async def test_queues_are_assigned_again(error: Raise, caplog: pytest.LogCapture
         assert len(consumer.queues()) == 2
 
     assert hook.raised == 1
-    assert warnings(caplog, "rebalance failed, assignment unchanged") == 1
+    assert warnings(caplog, "rebalance failed, retrying") == 1
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -199,28 +200,72 @@ async def test_traces_go_on(error: Raise, caplog: pytest.LogCaptureFixture) -> N
     assert warnings(caplog, "traces not sent") == 1
 
 
-async def test_a_queue_that_is_not_popped_any_more_is_popped_anew() -> None:
-    """As with pulls, a loop that has not moved for 120 s is taken for dead."""
-    broker = PopBroker()
+@pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (PushConsumer, RequestCode.PULL_MESSAGE),
+        (PushConsumer, RequestCode.GET_CONSUMER_LIST_BY_GROUP),
+        (PopConsumer, RequestCode.POP_MESSAGE),
+    ],
+)
+async def test_a_consumer_that_cannot_go_on_says_so(
+    kind: type[PushConsumer | PopConsumer], code: int
+) -> None:
+    """A hook that raises each time ends no loop; after two minutes `run` raises what it raised."""
+    broker = PopBroker() if kind is PopConsumer else GroupBroker()
+    hook = RaisingHook(code, lambda: LookupError("from a hook"), raises=10**9)
     async with (
         ScriptedCluster([broker]) as cluster,
-        PopConsumer(
-            cluster.address, group="g", handler=nothing, subscriptions={"t": "*"}
-        ) as consumer,
-        asyncio.timeout(ENDS_S),
+        ClientInstance(cluster.address, hooks=[hook]) as instance,
     ):
-        assignment = consumer._engine.assignment
-        await broker.wait_until(lambda: broker.pops[0] == 1)
-        (before,) = assignment.sources()
-        await assignment.refresh()
-        assert assignment.sources() == [before]
+        if isinstance(broker, GroupBroker):
+            broker.members = [instance.client_id]
+        consumer = kind(instance=instance, group="g", handler=nothing, subscriptions={"t": "*"})
+        await consumer.start()
+        running = asyncio.create_task(consumer.run())
+        await asyncio.sleep(100)
+        assert (consumer.healthy, consumer.failure) == (True, None)
+        with pytest.raises(LookupError, match="from a hook"):
+            await asyncio.wait_for(running, 100)
 
-        before.active_at -= 121.0
-        await assignment.refresh()
-        await broker.wait_until(lambda: broker.pops[0] == 2)
-        (after,) = assignment.sources()
-        assert before.dropped
-        assert not after.dropped
+    assert not consumer.healthy
+    assert isinstance(consumer.failure, LookupError)
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_reading_from_a_pull_consumer_that_cannot_go_on_raises() -> None:
+    broker = GroupBroker()
+    hook = RaisingHook(
+        RequestCode.LITE_PULL_MESSAGE, lambda: LookupError("from a hook"), raises=10**9
+    )
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        ClientInstance(cluster.address, hooks=[hook]) as instance,
+        PullConsumer(instance=instance, group="g") as consumer,
+    ):
+        await consumer.assign([QUEUE])
+        assert await consumer.poll(100) == []
+        with pytest.raises(LookupError, match="from a hook"):
+            async with asyncio.timeout(100):
+                await anext(consumer)
+        assert not consumer.healthy
+        with pytest.raises(LookupError, match="from a hook"):
+            await consumer.poll(10)
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_broker_that_is_away_leaves_a_consumer_healthy() -> None:
+    broker = PopBroker()
+    async with ScriptedCluster([broker]) as cluster:
+        consumer = PopConsumer(
+            cluster.address, group="g", handler=nothing, subscriptions={"t": "*"}
+        )
+        async with consumer:
+            await broker.wait_until(lambda: broker.pops[0] == 1)
+            await broker.stop()
+            await asyncio.sleep(1_000)
+            assert consumer.healthy
 
 
 # --- what the client does from time to time -----------------------------------------------------
@@ -273,6 +318,34 @@ async def test_queues_are_allocated_after_a_failed_rebalance(
 
     assert hook.raised == 1
     assert warnings(caplog, "rebalance failed, retrying topic=t") == 1
+
+
+@pytest.mark.usefixtures("virtual_time")
+@KINDS
+@pytest.mark.parametrize("error", ERRORS)
+async def test_a_listener_that_raises_is_called_again(
+    error: Raise,
+    make: Callable[..., PushConsumer | PullConsumer],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue_listener, "RETRY_S", 0.5)
+    broker, calls, handled = GroupBroker(), list[int](), asyncio.Event()
+
+    async def on_queues(topic: str, queues: object, assigned: list[MessageQueue]) -> None:
+        calls.append(len(assigned))
+        if len(calls) <= 2:
+            assigned.clear()
+            raise error()
+        handled.set()
+
+    unused = RaisingHook(-1, error)
+    async with one_queue(unused, broker) as instance, make(instance, on_queues=on_queues):
+        await handled.wait()
+        await asyncio.sleep(1.2)
+
+    assert calls == [1, 1, 1]
+    assert warnings(caplog, "on_queues callback failed, retrying topic=t") == 1
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -423,7 +496,7 @@ async def test_a_custom_offset_store_is_called_again(
     ):
         await store.third.wait()
 
-    assert warnings(caplog, "periodic task failed, retrying at its next run") == 2
+    assert warnings(caplog, "periodic task failed, retrying") == 1
 
 
 @KINDS

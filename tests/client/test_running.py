@@ -238,10 +238,7 @@ async def test_a_run_raises_what_ended_the_consumer(
     await until(lambda: consumer.running)
     assert (consumer.healthy, consumer.failure) == (True, None)
 
-    async def fail() -> None:
-        raise LookupError("no more")
-
-    consumer._tasks.spawn(fail(), "fails")
+    consumer._tasks.end(LookupError("no more"))
     with pytest.raises(LookupError, match="no more"):
         await asyncio.wait_for(running, ENDS_S)
     assert not consumer.running

@@ -154,6 +154,7 @@ class PullConsumer(PlaceCalls):
                 self._listener.call,
             ),
             interval_s=self._settings.rebalance_ms / 1000,
+            on_permanent=self._tasks.end,
         )
         self._requests = RequestHandlers(
             self._instance,
@@ -203,7 +204,7 @@ class PullConsumer(PlaceCalls):
         self._retain_traces()
         self._requests.open()
         if self._settings.auto_commit_ms:
-            self._tasks.every(self._settings.auto_commit_ms / 1000, self._auto_commit, "commit")
+            self._tasks.repeat(self._settings.auto_commit_ms / 1000, self._auto_commit, "commit")
         if self._mode.mode is Mode.SUBSCRIBED:
             await join(self._instance, list(self._filters))
             self._start_rebalancing()
@@ -357,6 +358,7 @@ class PullConsumer(PlaceCalls):
 
         Raises:
             ClientClosedError: the consumer was never started.
+            Exception: the consumer failed and cannot go on, see `failure`.
         """
         if self._closing.is_set():
             raise StopAsyncIteration
@@ -377,6 +379,7 @@ class PullConsumer(PlaceCalls):
 
         Raises:
             ClientClosedError: the consumer is not running.
+            Exception: the consumer failed and cannot go on, see `failure`.
         """
         self._check_running()
         try:

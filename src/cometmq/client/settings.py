@@ -448,7 +448,7 @@ class PushSettings(Checked):
     Ordered consumers ignore it."""
 
     retry_ms: int = setting(1_000, key="pullTimeDelayMillsWhenException", unit="ms", low=1)
-    """Pause of a queue after a failed pull."""
+    """Pause of a queue after a failed pull. It doubles with each further failure, up to 10 s."""
 
     deliveries_max: int = setting(UNLIMITED, key="maxReconsumeTimes", low=UNLIMITED, high=2**31 - 1)
     """Retries before a message is dead-lettered; -1 for 16, or for no limit if ``ordered``."""
@@ -526,7 +526,7 @@ class PullSettings(Checked):
     """Limit on the range from the first to the last offset of a queue's fetched messages."""
 
     retry_ms: int = setting(1_000, key="pullTimeDelayMillsWhenException", unit="ms", low=1)
-    """Pause of a queue after a failed pull."""
+    """Pause of a queue after a failed pull. It doubles with each further failure, up to 10 s."""
 
     auto_commit_ms: int = setting(5_000, key="autoCommitIntervalMillis", unit="ms", low=0)
     """Interval of automatic commits; 0 commits only on `commit()`."""
@@ -586,7 +586,7 @@ class PopSettings(Checked):
     """Timeout of an ack or of a change of the invisible time."""
 
     retry_ms: int = setting(1_000, key="pullTimeDelayMillsWhenException", unit="ms", low=1)
-    """Pause of a queue after a failed request."""
+    """Pause of a queue after a failed request. It doubles with each further failure, up to 10 s."""
 
     deliveries_max: int = setting(UNLIMITED, key="maxReconsumeTimes", low=UNLIMITED, high=2**31 - 1)
     """Retries after which only the invisible time is changed, until the broker dead-letters the

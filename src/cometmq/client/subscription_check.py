@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cometmq.client._connection.instance import ClientInstance
-from cometmq.client._failure_log import text_of, trace_of
+from cometmq.client._failure_log import FailureLog
+from cometmq.client._supervision import PeriodicLoop
 from cometmq.client.filters import Filter
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.topic import RETRY_PREFIX
@@ -31,7 +32,7 @@ from cometmq.protocol.subscription import (
     is_tag_kind,
     parse_tag_expression,
 )
-from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.remoting.tasks import Supervisor
 
 __all__ = ["check", "Difference"]
 
@@ -202,17 +203,29 @@ class SubscriptionCheck:
         self._instance = instance
         self._group = group
         self._mine = mine
-        self._interval_s = interval_s
-        self._called = asyncio.Event()
+        self._loop = PeriodicLoop(
+            f"subscriptions-{group}",
+            group,
+            FailureLog(
+                log,
+                fails="subscriptions not compared, retrying",
+                works="subscriptions compared again",
+                name="group",
+            ),
+            self._look_again,
+            interval_s=interval_s * random.uniform(0.9, 1.1),
+            min_interval_s=PAUSE_S,
+            first_s=interval_s,
+        )
         self._found: list[Difference] = []
 
     def start(self, tasks: Supervisor) -> None:
         """Look from now on, in a task of the caller's."""
-        tasks.spawn(self._run(), f"subscriptions-{self._group}")
+        self._loop.start(tasks)
 
     def wake(self) -> None:
         """Look soon: a heartbeat has told the brokers of a changed subscription."""
-        self._called.set()
+        self._loop.wake()
 
     def subscription_mismatches(self) -> list[Difference]:
         """Give what differed at the last look."""
@@ -238,24 +251,8 @@ class SubscriptionCheck:
             )
         return list(found)
 
-    async def _run(self) -> None:
-        while True:
-            pause_s = self._interval_s * random.uniform(0.9, 1.1)
-            try:
-                async with asyncio.timeout(pause_s):
-                    await self._called.wait()
-            except TimeoutError:
-                pass
-            self._called.clear()
-            try:
-                await self.look()
-            except BaseException as error:
-                if not is_call_failure(error):
-                    raise
-                log.log(
-                    logging.DEBUG if isinstance(error, CometError) else logging.WARNING,
-                    "subscriptions not compared group=%s error=%s",
-                    *(self._group, text_of(error)),
-                    exc_info=trace_of(error),
-                )
-            await asyncio.sleep(PAUSE_S)
+    async def _look_again(self) -> None:
+        try:
+            await self.look()
+        except CometError as error:
+            log.debug("subscriptions not compared group=%s error=%s", self._group, error)

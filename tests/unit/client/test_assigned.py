@@ -26,7 +26,6 @@ class Loop:
     def __init__(self, queue: ProcessQueue, offset: QueueOffset) -> None:
         self.queue = queue
         self.offset = offset
-        self.failed = False
         self.stopped = False
 
     def start(self, tasks: Supervisor) -> None:
@@ -343,14 +342,22 @@ async def test_a_queue_that_is_not_owned_cannot_be_moved(rigs: Callable[..., Rig
     assert not await rigs().queues.move(QUEUE, QueueOffset(2))
 
 
-async def test_a_queue_whose_pulls_have_failed_for_good_is_begun_anew(
+async def test_a_broken_queue_is_revoked_and_can_be_taken_anew_at_its_committed_offset(
     rigs: Callable[..., Rig],
 ) -> None:
-    rig = rigs()
+    rig = rigs(locks=True)
     await rig.queues.take(QUEUE)
-    rig.loops[0].failed = True
-    assert list(rig.queues.owned(QUEUE.topic)) == []
+    broken = rig.fetched
+    rig.store.update(QUEUE, QueueOffset(9))
 
+    rig.queues.take_anew(QUEUE)
+    assert (broken.dropped, list(rig.queues.owned(QUEUE.topic))) == (True, [])
+    async with asyncio.timeout(60):
+        await rig.freed.wait()
+
+    assert rig.loops[0].stopped
+    assert rig.store.kept == {QUEUE: 9}
+    assert rig.broker.unlocked == [QUEUE]
     assert await rig.queues.take(QUEUE)
     assert len(rig.loops) == 2
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 from cometmq.client._consuming.fetcher import Batch, Fetcher
 from cometmq.client._consuming.pulls import PullResult, PullStatus
+from cometmq.client._supervision import SupervisedTasks
 from cometmq.model.errors import RemotingError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
@@ -75,7 +77,7 @@ def queues() -> Queues:
 
 @pytest.fixture
 async def fetcher(queues: Queues):
-    fetcher = Fetcher(queues.pull, queues.start, fetched_max=8, retry_s=0.001, name="test")
+    fetcher = Fetcher(queues.pull, queues.start, fetched_max=8, retry_s=0.001, group="test")
     yield fetcher
     await fetcher.stop()
 
@@ -144,7 +146,7 @@ async def test_a_stretch_without_wanted_messages_still_moves_the_place(queues: Q
         end = QueueOffset(offset + 100)
         return PullResult(PullStatus.NO_MATCHED_MESSAGE, [], end, QueueOffset(0), end)
 
-    fetcher = Fetcher(nothing, queues.start, fetched_max=8, retry_s=0.001, name="test")
+    fetcher = Fetcher(nothing, queues.start, fetched_max=8, retry_s=0.001, group="test")
     fetcher.begin(ONE)
 
     assert (await taken(fetcher)).next_offset == 200
@@ -172,7 +174,7 @@ async def test_a_paused_queue_is_set_aside_and_leaves_room_for_others(
 
 async def test_a_queue_is_not_pulled_beyond_its_own_share(queues: Queues) -> None:
     fetcher = Fetcher(
-        queues.pull, queues.start, fetched_max=100, queue_messages_max=4, retry_s=1, name="test"
+        queues.pull, queues.start, fetched_max=100, queue_messages_max=4, retry_s=1, group="test"
     )
     fetcher.begin(ONE)
     fetcher.begin(TWO)
@@ -196,7 +198,7 @@ class Filtered(Queues):
 async def test_a_queue_is_not_pulled_while_its_messages_lie_too_far_apart() -> None:
     queues = Filtered(batch=1)
     fetcher = Fetcher(
-        queues.pull, queues.start, fetched_max=100, span_max=25, retry_s=1, name="test"
+        queues.pull, queues.start, fetched_max=100, span_max=25, retry_s=1, group="test"
     )
     fetcher.begin(ONE)
     asked = [(ONE, 100), (ONE, 110), (ONE, 120), (ONE, 130)]
@@ -245,7 +247,7 @@ async def test_part_of_a_batch_may_be_taken_and_the_rest_comes_next(
 
 
 async def test_two_tasks_that_wait_get_different_messages(queues: Queues) -> None:
-    fetcher = Fetcher(queues.pull, queues.start, fetched_max=8, retry_s=1, name="test")
+    fetcher = Fetcher(queues.pull, queues.start, fetched_max=8, retry_s=1, group="test")
     waiting = [asyncio.create_task(fetcher.take(1)) for _ in range(6)]
     await asyncio.sleep(0)
 
@@ -280,7 +282,7 @@ async def test_what_is_put_back_waits_in_order(
 
 
 async def test_who_waits_for_a_batch_is_let_go_when_fetching_stops(queues: Queues) -> None:
-    fetcher = Fetcher(queues.pull, queues.start, fetched_max=8, retry_s=1, name="test")
+    fetcher = Fetcher(queues.pull, queues.start, fetched_max=8, retry_s=1, group="test")
     waiting = asyncio.create_task(fetcher.take())
     await asyncio.sleep(0)
 
@@ -302,7 +304,7 @@ async def test_answers_without_anything_new_are_not_asked_for_in_a_busy_loop() -
     async def start(queue: MessageQueue) -> QueueOffset:
         return QueueOffset(0)
 
-    fetcher = Fetcher(nothing, start, fetched_max=8, retry_s=1, name="test")
+    fetcher = Fetcher(nothing, start, fetched_max=8, retry_s=1, group="test")
     fetcher.begin(ONE)
     await until(lambda: asked == 1)
     for _ in range(1_000):
@@ -323,3 +325,61 @@ async def test_a_list_that_a_reader_keeps_is_not_changed_after_it_was_put_back(
     await fetcher.take(1)
 
     assert [each.queue_offset for each in kept] == [100, 101, 102, 103]
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_queue_whose_offset_store_hangs_is_begun_anew(queues: Queues) -> None:
+    """A pull that hangs has a timeout; a custom offset store need not."""
+    calls = 0
+
+    async def start(queue: MessageQueue) -> QueueOffset:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await asyncio.Event().wait()
+        return QueueOffset(100)
+
+    fetcher = Fetcher(queues.pull, start, fetched_max=8, retry_s=1, group="test")
+    fetcher.begin(ONE)
+
+    async with asyncio.timeout(200):
+        assert (await taken(fetcher)).begins == 100
+    await fetcher.stop()
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_queue_that_can_never_be_read_is_a_permanent_failure(queues: Queues) -> None:
+    tasks = SupervisedTasks("consumer g")
+
+    async def pull(queue: MessageQueue, offset: QueueOffset) -> PullResult:
+        raise LookupError("from a hook")
+
+    fetcher = Fetcher(
+        pull, queues.start, fetched_max=8, retry_s=1, group="g", on_permanent=tasks.end
+    )
+    fetcher.begin(ONE)
+    await asyncio.wait_for(tasks.wait_failed(), 600)
+    await fetcher.stop()
+
+    assert isinstance(tasks.failure, LookupError)
+
+
+async def test_a_pull_that_ends_after_its_queue_was_moved_is_ignored(queues: Queues) -> None:
+    """Even if a hook swallows the cancellation."""
+    first = asyncio.Event()
+
+    async def stubborn(queue: MessageQueue, offset: QueueOffset) -> PullResult:
+        if offset == 100:
+            with suppress(asyncio.CancelledError):
+                await first.wait()
+        return await queues.pull(queue, offset)
+
+    fetcher = Fetcher(stubborn, queues.start, fetched_max=8, retry_s=1, group="test")
+    fetcher.begin(ONE, QueueOffset(100))
+    await asyncio.sleep(0)
+    fetcher.begin(ONE, QueueOffset(500))
+    await until(lambda: fetcher.held >= 8)
+
+    offsets = [m.queue_offset for _ in range(2) for m in (await taken(fetcher)).messages]
+    assert offsets == list(range(500, 508))
+    await fetcher.stop()

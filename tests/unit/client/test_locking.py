@@ -10,6 +10,7 @@ import pytest
 from cometmq.client._consuming.process_queue import ProcessQueue
 from cometmq.client._push import queue_locks as locking
 from cometmq.client._push.queue_locks import Locks
+from cometmq.client._supervision import SupervisedTasks
 from cometmq.model.queue import MessageQueue
 from support.consuming import QUEUE
 
@@ -97,7 +98,7 @@ async def test_its_owner_is_told_when_a_lost_lock_is_back() -> None:
 
 async def test_locks_are_renewed_on_and_on() -> None:
     rig = Rig()
-    rig.locks.start(0.01)
+    rig.locks.start(0.01, SupervisedTasks("test"))
     async with asyncio.timeout(60):
         while len(rig.broker.locked) < 3:
             await asyncio.sleep(0.005)
@@ -113,7 +114,7 @@ async def test_a_lost_lock_is_asked_for_again_long_before_the_next_renewal(
     monkeypatch.setattr(locking, "AGAIN_S", 0.01)
     rig = Rig()
     rig.broker.refuses.add(rig.one.queue)
-    rig.locks.start(1000.0)
+    rig.locks.start(1000.0, SupervisedTasks("test"))
     async with asyncio.timeout(60):
         while len(rig.broker.locked) < 3:
             await asyncio.sleep(0.005)

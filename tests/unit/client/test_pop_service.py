@@ -88,8 +88,12 @@ class Rig:
         )
 
     async def settled(self) -> None:
+        settled = asyncio.Event()
+        self.source.on_settled = settled.set
         async with asyncio.timeout(WAIT_S):
-            await self.source.below(0)
+            while self.source.waiting:
+                settled.clear()
+                await settled.wait()
 
 
 @pytest.fixture

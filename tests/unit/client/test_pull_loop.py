@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from cometmq.client import ClientInstance, Filter
-from cometmq.client._consuming import pull_loop
+from cometmq.client._consuming import fetch_loop
 from cometmq.client._consuming.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._consuming.pull_loop import PullLoop
 from cometmq.client._consuming.pulls import ReplicaChoice
+from cometmq.client._failure_log import FailureLog
+from cometmq.client._supervision import FLOW_CONTROL_S, JITTER
 from cometmq.client.errors import ClientError
 from cometmq.client.offsets import OffsetStore, RemoteOffsetStore
 from cometmq.client.settings import PushSettings
@@ -75,6 +78,13 @@ class Consumer:
             lambda queue, messages: messages
         )
         self.tasks = Supervisor("test")
+        self.broken = asyncio.Event()
+        self.failures = FailureLog(
+            logging.getLogger("test"),
+            fails="pull failed, retrying",
+            works="pull succeeds again",
+            name="queue",
+        )
 
     def submit(self, queue: ProcessQueue, batch: FetchedBatch) -> None:
         self.submitted.append([message.queue_offset for message in batch.messages])
@@ -106,7 +116,9 @@ class Consumer:
             ordered=False,
             commit_with_pull=commit_with_pull,
             stats=self,
+            failures=self.failures,
             on_illegal=self._is_illegal,
+            on_broken=self.broken.set,
         )
         loop.start(self.tasks)
         return loop
@@ -248,7 +260,6 @@ async def test_a_queue_is_left_when_it_does_not_reach_to_the_offset(consumer: Co
     assert consumer.illegal == [40]
     assert consumer.fetched.dropped
     assert loop.next_offset == 40
-    assert not loop.failed
     assert [commit.commit_offset for commit in consumer.broker.commits] == [40]
 
 
@@ -284,8 +295,8 @@ async def test_a_failed_pull_is_tried_again_at_the_same_offset(
 @pytest.mark.parametrize(
     ("code", "least_s", "most_s"),
     [
-        (ResponseCode.FLOW_CONTROL, pull_loop.BROKER_BUSY_S, pull_loop.BROKER_BUSY_S),
-        (ResponseCode.SYSTEM_ERROR, 0.3, 0.3 * (1 + pull_loop.JITTER)),
+        (ResponseCode.FLOW_CONTROL, FLOW_CONTROL_S, FLOW_CONTROL_S * (1 + JITTER)),
+        (ResponseCode.SYSTEM_ERROR, 0.3, 0.3 * (1 + JITTER)),
     ],
 )
 async def test_the_pause_after_a_refusal_depends_on_it(
@@ -377,44 +388,63 @@ async def test_nothing_is_pulled_of_a_topic_that_is_not_subscribed(consumer: Con
     await consumer.until_pulls(1)
 
 
-async def test_waiting_for_room_does_not_look_like_a_dead_loop(consumer: Consumer) -> None:
-    script(consumer, found(0, 1))
-    consumer.begin(0, queue_messages_max=1)
-    async with asyncio.timeout(5):
-        while consumer.fetched.count < 2:
-            await asyncio.sleep(0.005)
-    stopped_at = consumer.fetched.pulled_at
-    async with asyncio.timeout(5):
-        while consumer.fetched.pulled_at <= stopped_at + 0.5:
-            await asyncio.sleep(0.01)
+@pytest.mark.parametrize("error", [ZeroDivisionError, asyncio.CancelledError])
+async def test_messages_that_a_filter_hook_fails_on_are_pulled_again(
+    consumer: Consumer, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    raised: list[list[int]] = []
 
+    def fail(queue: MessageQueue, messages: list[StoredMessage]) -> list[StoredMessage]:
+        if len(raised) < 2:
+            raised.append([message.queue_offset for message in messages])
+            raise error
+        return messages
+
+    consumer.keep = fail
+    script(consumer, found(0, 1), found(0, 1), found(0, 1))
+
+    consumer.begin(0)
+    await consumer.until_pulls(4)
+
+    assert consumer.asked == [0, 0, 0, 2]
+    assert raised == [[0, 1], [0, 1]]
+    assert consumer.submitted == [[0, 1]]
+    assert sum("pull failed, retrying" in message for message in caplog.messages) == 1
+
+
+async def test_a_queue_is_dropped_if_its_messages_cannot_be_handed_over(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in the process queue: a second pull would hand them out twice, or out of order."""
+
+    def fail(queue: ProcessQueue, batch: FetchedBatch) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(consumer, "submit", fail)
+    script(consumer, found(0), found(1))
+
+    loop = consumer.begin(0)
+    await asyncio.wait_for(consumer.broken.wait(), 60)
+    await consumer.tasks.drain(60)
+
+    assert consumer.fetched.dropped
+    assert loop.ended
     assert consumer.asked == [0]
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError, asyncio.CancelledError])
-async def test_a_defect_ends_the_loop_and_can_be_seen(
-    consumer: Consumer, error: type[BaseException], caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(queue: MessageQueue, messages: list[StoredMessage]) -> list[StoredMessage]:
-        raise error
+async def test_the_pause_doubles_up_to_a_bound(consumer: Consumer) -> None:
+    clock = asyncio.get_running_loop().time
+    script(consumer, *[Response(ResponseCode.SYSTEM_ERROR, "no")] * 7)
+    times: list[float] = []
 
-    consumer.keep = fail
-    script(consumer, found(0))
+    consumer.begin(retry_ms=1_000)
+    for count in range(1, 9):
+        await consumer.until_pulls(count)
+        times.append(clock())
 
-    loop = consumer.begin(0)
-    await consumer.tasks.drain(5)
-
-    assert loop.failed
-    assert "task failed" in caplog.text
-
-
-async def test_a_loop_that_was_stopped_has_not_failed(consumer: Consumer) -> None:
-    loop = consumer.begin(0)
-    await consumer.until_pulls(1)
-
-    await loop.stop()
-
-    assert not loop.failed
+    pauses = [after - before for before, after in pairwise(times)]
+    for pause, least in zip(pauses, [1, 2, 4, 8, 10, 10, 10], strict=True):
+        assert least <= pause + 1e-6 <= least * (1 + JITTER) + 2e-6
 
 
 @pytest.mark.parametrize(
@@ -451,18 +481,17 @@ async def test_pulls_go_on_after_a_custom_store_raised(
     consumer.store = Store()
     script(consumer, found(7))
 
-    loop = consumer.begin(7)
+    consumer.begin(7)
     await consumer.until_pulls(2)
 
     assert consumer.asked == [7, 8]
-    assert not loop.failed
     assert sum("pull failed, retrying" in message for message in caplog.messages) == 1
 
 
 async def test_a_queue_that_waits_long_for_its_handlers_says_so_once(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pull_loop, "LOOK_S", 0.001)
+    monkeypatch.setattr(fetch_loop.FetchLoop, "_look_s", 0.001)
     script(consumer, found(0, 1))
 
     consumer.begin(0, queue_messages_max=1)

@@ -13,8 +13,8 @@ from cometmq.client._connection.instance import Membership
 from cometmq.client._connection.leases import Lease
 from cometmq.client._consuming.group_requests import check_filter
 from cometmq.client._consuming.subscriptions import Subscriptions
-from cometmq.client._consuming.supervision import SupervisedTasks
 from cometmq.client._lifecycle import Lifecycle
+from cometmq.client._supervision import SupervisedTasks
 from cometmq.client._time import seconds
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import StartFrom, consume_from_where

@@ -18,7 +18,7 @@ from cometmq.client._consuming.queue_listener import QueueListenerCalls
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.subscriptions import Subscriptions
-from cometmq.client._consuming.supervision import SupervisedTasks
+from cometmq.client._supervision import SupervisedTasks
 from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import StartFrom
@@ -94,7 +94,7 @@ class Engine(ABC):
         self._instance = instance
         self._subscriptions = subscriptions
         self._loops = Supervisor(f"consumer {self.group}")
-        self._listener = QueueListenerCalls(spec.on_queues, instance, spec.group)
+        self._listener = QueueListenerCalls(spec.on_queues, instance, spec.group, self._loops)
         self._filters = FilterChain(spec.hooks, spec.group, instance.namespace)
         self.handling = HandlerCalls(
             spec.handler,

@@ -1,31 +1,30 @@
-"""Fetches ahead: one task for each queue pulls, and what it found waits for the application.
+"""Fetches queues ahead of the application: one loop per queue, and one buffer for all.
 
-What waits is bounded, for each queue and for all together; a task whose turn it is waits while
-there is no room. What a queue that is paused holds is set aside and does not count for the others.
-A queue that is sought or given up loses what was fetched of it.
+The buffer is bounded, for each queue and for all together; a queue is not fetched while there is no
+room. Messages of a paused queue stay in a buffer of their own and do not count for the others. A
+queue that is moved or revoked loses its fetched messages.
 
-Source: ours, after DefaultLitePullConsumerImpl.PullTaskImpl, RocketMQ 5.3.
+Source: DefaultLitePullConsumerImpl.PullTaskImpl, RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
+import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
+from cometmq.client._consuming.fetch_loop import FetchLoop
 from cometmq.client._consuming.pulls import PullResult, PullStatus
-from cometmq.client._failure_log import trace_of
-from cometmq.model.errors import ResponseError
+from cometmq.client._failure_log import FailureLog
+from cometmq.client._supervision import STEP_S_MAX
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Supervisor
-from cometmq.remoting.tasks import is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +32,6 @@ PullFrom = Callable[[MessageQueue, QueueOffset], Awaitable[PullResult]]
 StartOf = Callable[[MessageQueue], Awaitable[QueueOffset]]
 
 UNLIMITED = 2**63 - 1
-IDLE_S = 0.1
-"""Shortest time from one pull to the next when the first brought nothing new."""
-FLOW_CONTROL_S = 0.02
-"""Pause after a broker said that it has too much to do."""
-JITTER = 0.2
-"""By how much of itself a pause is made longer at random, lest many come back at once."""
 
 
 @dataclass(slots=True)
@@ -83,52 +76,69 @@ class Batch:
         return [(self.messages[0].queue_offset, self.messages[-1].queue_offset)]
 
 
-class _Stream:
+class _Stream(FetchLoop[PullResult]):
     """One queue being fetched."""
 
-    def __init__(self, queue: MessageQueue) -> None:
+    _look_s = math.inf  # the fetcher wakes it
+
+    def __init__(self, fetcher: Fetcher, queue: MessageQueue, offset: QueueOffset | None) -> None:
+        super().__init__(
+            f"fetch-{queue}",
+            str(queue),
+            fetcher.failures,
+            retry_s=fetcher.retry_s,
+            step_s_max=fetcher.step_s_max,
+        )
         self.queue = queue
-        self.task: asyncio.Task[None] | None = None
-        self.failing = False
+        self.offset = offset
+        """Where the next pull begins; None until that is known."""
         self.paused = False
         self.count = 0
         self.size_bytes = 0
         self.bounds: deque[tuple[int, int]] = deque()
-        self.aside: deque[Batch] = deque()
+        self.set_aside: deque[Batch] = deque()
+        """Messages of a paused queue."""
         self.pulled_ms = 0
-        self.started = False
-        """Whether it is known where the queue starts."""
+        self._fetcher = fetcher
 
     @property
     def span(self) -> int:
-        """From the first to the last offset of what waits."""
+        """From the first to the last offset of what is in the buffer."""
         return self.bounds[-1][1] - self.bounds[0][0] if self.bounds else 0
 
-    def stop(self) -> None:
-        if self.task is not None:
-            self.task.cancel()
+    def _is_blocked(self) -> bool:
+        return self.offset is not None and not self._fetcher.has_room(self)
 
-    def note_failure(self, error: BaseException) -> None:
-        """Log the first failure of a row; the others say nothing new."""
-        log.log(
-            logging.DEBUG if self.failing else logging.WARNING,
-            "pull failed, retrying queue=%s error=%s: %s",
-            *(self.queue, type(error).__name__, error),
-            exc_info=trace_of(error),
-        )
-        self.failing = True
+    async def _wait(self, seconds: float) -> None:
+        self._fetcher.waiting.add(self)
+        try:
+            await super()._wait(seconds)
+        finally:
+            self._fetcher.waiting.discard(self)
 
-    def note_success(self, offset: QueueOffset, result: PullResult) -> None:
-        if self.failing:
-            log.info("pull succeeds again queue=%s", self.queue)
-            self.failing = False
-        if result.status is PullStatus.OFFSET_ILLEGAL:
+    async def _fetch(self) -> PullResult | None:
+        if self.offset is None:
+            offset = await self._fetcher.start_of(self.queue)
+            if not self._is_current():
+                return None
+            self.offset = offset
+            self._fetcher.started.set()
+            if not self._fetcher.has_room(self):
+                return None
+        return await self._fetcher.pull(self.queue, self.offset)
+
+    async def _act(self, response: PullResult, took_s: float) -> bool:
+        self.pulled_ms = time.time_ns() // 1_000_000
+        if response.status is PullStatus.OFFSET_ILLEGAL:
             log.warning(
-                "offset out of range queue=%s offset=%d next=%d",
-                self.queue,
-                offset,
-                result.next_offset,
+                "offset out of range queue=%s offset=%s next=%d",
+                *(self.queue, self.offset, response.next_offset),
             )
+        if not response.messages and response.next_offset == self.offset:
+            return False
+        self._fetcher.add(self, Batch(self.queue, response.messages, response.next_offset))
+        self.offset = response.next_offset
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +155,16 @@ class Fetcher:
     """Keeps the buffer filled from all assigned queues.
 
     Args:
-        pull: asks for the messages of a queue.
-        start_of: tells where a queue is to begin.
+        pull: pulls messages of a queue.
+        start_of: returns where a queue starts.
         fetched_max: messages of all queues together, beyond which none is pulled.
         queue_messages_max: messages of one queue, beyond which it is not pulled.
         queue_bytes_max: the same by the size of their records.
         span_max: how far the first and the last of them may lie apart, in offsets.
         retry_s: pause of a queue after a pull of it failed.
-        name: of the tasks.
+        step_s_max: seconds after which a pull that hangs is begun anew.
+        group: the consumer group.
+        on_permanent: called when retrying cannot cure the failure of a queue.
     """
 
     def __init__(
@@ -165,29 +177,43 @@ class Fetcher:
         queue_bytes_max: int = UNLIMITED,
         span_max: int = UNLIMITED,
         retry_s: float,
-        name: str,
+        step_s_max: float = STEP_S_MAX,
+        group: str,
+        on_permanent: Callable[[BaseException], None] | None = None,
     ) -> None:
-        self._pull = pull
-        self._start_of = start_of
+        self.pull = pull
+        self.start_of = start_of
+        self.retry_s = retry_s
+        self.step_s_max = step_s_max
+        self.failures = FailureLog(
+            log,
+            fails="pull failed, retrying",
+            works="pull succeeds again",
+            name="queue",
+            more=f"group={group}",
+            on_permanent=on_permanent,
+        )
+        self.waiting: set[_Stream] = set()
+        """Queues that wait for room."""
+        self.started = asyncio.Event()
+        """Set when it is known where a queue starts."""
         self._fetched_max = fetched_max
         self._queue_messages_max = queue_messages_max
         self._queue_bytes_max = queue_bytes_max
         self._span_max = span_max
-        self._retry_s = retry_s
         self._streams: dict[MessageQueue, _Stream] = {}
         self._ready: deque[tuple[_Stream, Batch]] = deque()
         self._held = 0
         self._stopped = False
+        self._failure: BaseException | None = None
         self._arrived = asyncio.Event()
-        self._room = asyncio.Event()
-        self._started = asyncio.Event()
-        self._tasks = Supervisor(name)
+        self._tasks = Supervisor(f"consumer {group}")
 
     async def until_started(self) -> None:
         """Wait until it is known of all queues where they start."""
-        while not all(stream.started for stream in self._streams.values()):
-            self._started.clear()
-            await self._started.wait()
+        while any(stream.offset is None for stream in self._streams.values()):
+            self.started.clear()
+            await self.started.wait()
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -216,37 +242,38 @@ class Fetcher:
         """
         paused = queue in self._streams and self._streams[queue].paused
         self.end(queue)
-        stream = self._streams[queue] = _Stream(queue)
+        stream = self._streams[queue] = _Stream(self, queue, offset)
         stream.paused = paused
-        stream.task = self._tasks.spawn(self._run(stream, offset), f"fetch-{queue}")
+        stream.start(self._tasks)
 
     def end(self, queue: MessageQueue) -> None:
         """Fetch a queue no longer and drop what was fetched of it."""
         stream = self._streams.pop(queue, None)
         if stream is not None:
-            stream.stop()
-            self._started.set()
-            self._rename_for_deletion(stream)
-            self._room.set()
+            stream.cancel()
+            self.started.set()
+            self._set_aside(stream)
+            self._notify_room()
 
     def pause(self, queue: MessageQueue) -> None:
         """Hand out nothing of a queue, and pull it no more, until it is resumed."""
         stream = self._streams[queue]
         if not stream.paused:
             stream.paused = True
-            self._rename_for_deletion(stream)
-            self._room.set()
+            self._set_aside(stream)
+            self._notify_room()
 
     def resume(self, queue: MessageQueue) -> None:
         """Hand out and pull a queue again."""
         stream = self._streams[queue]
         if stream.paused:
             stream.paused = False
-            aside, stream.aside = stream.aside, deque()
+            batches, stream.set_aside = stream.set_aside, deque()
             stream.count = stream.size_bytes = 0
             stream.bounds.clear()
-            self._enter(stream, aside)
-            self._room.set()
+            for batch in batches:
+                self.add(stream, batch)
+            self._notify_room()
 
     async def take(self, messages_max: int = UNLIMITED) -> Batch | None:
         """Wait for messages and take them out of the buffer; None once the fetcher was stopped.
@@ -255,10 +282,15 @@ class Fetcher:
 
         Args:
             messages_max: how many to take of the first batch; the rest stays the first.
+
+        Raises:
+            Exception: the buffer is empty, and the consumer cannot go on.
         """
         while not self._ready:
             if self._stopped:
                 return None
+            if self._failure is not None:
+                raise self._failure
             self._arrived.clear()
             await self._arrived.wait()
         stream, batch = self._ready[0]
@@ -274,8 +306,13 @@ class Fetcher:
         self._held -= count
         stream.count -= count
         stream.size_bytes -= batch.size_bytes
-        self._room.set()
+        self._notify_room()
         return batch
+
+    def fail(self, error: BaseException) -> None:
+        """Raise an error in all tasks that wait for a batch."""
+        self._failure = error
+        self._arrived.set()
 
     def put_back(self, batch: Batch) -> None:
         """Let messages wait once more, before those of their queue that come behind them."""
@@ -287,12 +324,12 @@ class Fetcher:
         stream.size_bytes += batch.size_bytes
         stream.bounds = deque(sorted([*stream.bounds, *batch.bounds]))
         if stream.paused:
-            earlier = [each for each in stream.aside if each.begins < batch.begins]
-            stream.aside.insert(len(earlier), batch)
+            earlier = [each for each in stream.set_aside if each.begins < batch.begins]
+            stream.set_aside.insert(len(earlier), batch)
             return
-        places = [at for at, (owner, _) in enumerate(self._ready) if owner is stream]
-        later = [at for at in places if self._ready[at][1].begins > batch.begins]
-        at = later[0] if later else places[-1] + 1 if places else 0
+        positions = [at for at, (owner, _) in enumerate(self._ready) if owner is stream]
+        later = [at for at in positions if self._ready[at][1].begins > batch.begins]
+        at = later[0] if later else positions[-1] + 1 if positions else 0
         self._ready.insert(at, (stream, batch))
         self._held += batch.count
         self._arrived.set()
@@ -303,49 +340,15 @@ class Fetcher:
         return stream.bounds[0][0] if stream is not None and stream.bounds else None
 
     async def stop(self) -> None:
-        """End every task and empty the buffer; whoever waits for a batch gets None."""
+        """End every task and empty the buffer; tasks that wait for a batch get None."""
         self._stopped = True
         self._arrived.set()
         for queue in self.queues:
             self.end(queue)
         await self._tasks.cancel()
 
-    async def _run(self, stream: _Stream, offset: QueueOffset | None) -> None:
-        clock = asyncio.get_running_loop().time
-        while True:
-            asked_at = clock()
-            try:
-                if offset is None:
-                    offset = await self._start_of(stream.queue)
-                stream.started = True
-                self._started.set()
-                await self._wait_for_room(stream)
-                asked_at = clock()
-                result = await self._pull(stream.queue, offset)
-            except BaseException as error:
-                if not is_call_failure(error):
-                    raise
-                stream.note_failure(error)
-                await asyncio.sleep(self._pause_after(error))
-                continue
-            stream.pulled_ms = time.time_ns() // 1_000_000
-            stream.note_success(offset, result)
-            if result.messages or result.next_offset != offset:
-                self._enter(stream, [Batch(stream.queue, result.messages, result.next_offset)])
-            else:
-                await asyncio.sleep(max(0.0, _jittered(IDLE_S) - (clock() - asked_at)))
-            offset = result.next_offset
-
-    def _pause_after(self, error: BaseException) -> float:
-        busy = isinstance(error, ResponseError) and error.code == ResponseCode.FLOW_CONTROL
-        return _jittered(FLOW_CONTROL_S if busy else self._retry_s)
-
-    async def _wait_for_room(self, stream: _Stream) -> None:
-        while not self._has_room(stream):
-            self._room.clear()
-            await self._room.wait()
-
-    def _has_room(self, stream: _Stream) -> bool:
+    def has_room(self, stream: _Stream) -> bool:
+        """Return whether a queue may be pulled."""
         return (
             not stream.paused
             and self._held < self._fetched_max
@@ -354,30 +357,31 @@ class Fetcher:
             and stream.span <= self._span_max
         )
 
-    def _enter(self, stream: _Stream, batches: Iterable[Batch]) -> None:
-        for batch in batches:
-            stream.count += batch.count
-            stream.size_bytes += batch.size_bytes
-            stream.bounds.extend(batch.bounds)
-            if stream.paused:
-                stream.aside.append(batch)
-            else:
-                self._ready.append((stream, batch))
-                self._held += batch.count
-        if self._ready:
+    def _notify_room(self) -> None:
+        for stream in self.waiting:
+            if self.has_room(stream):
+                stream.wake()
+
+    def add(self, stream: _Stream, batch: Batch) -> None:
+        """Add messages behind all others of their queue."""
+        count, size_bytes, bounds = batch.count, batch.size_bytes, batch.bounds
+        stream.count += count
+        stream.size_bytes += size_bytes
+        stream.bounds.extend(bounds)
+        if stream.paused:
+            stream.set_aside.append(batch)
+        else:
+            self._ready.append((stream, batch))
+            self._held += count
             self._arrived.set()
 
-    def _rename_for_deletion(self, stream: _Stream) -> None:
+    def _set_aside(self, stream: _Stream) -> None:
         """Take a stream's batches out of those that are ready; they still are the stream's."""
         stays: deque[tuple[_Stream, Batch]] = deque()
         for entry in self._ready:
             if entry[0] is not stream:
                 stays.append(entry)
                 continue
-            stream.aside.append(entry[1])
+            stream.set_aside.append(entry[1])
             self._held -= entry[1].count
         self._ready = stays
-
-
-def _jittered(seconds: float) -> float:
-    return seconds * (1 + JITTER * random.random())

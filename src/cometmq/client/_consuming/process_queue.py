@@ -302,10 +302,6 @@ class ProcessQueue:
         """Note that a pull begins, or that there is a reason not to pull now."""
         self.pulled_at = self._now()
 
-    def idle_s(self) -> float:
-        """Give the seconds since the last pull began."""
-        return self._now() - self.pulled_at
-
     def info(self, committed: QueueOffset | None = None) -> ProcessQueueInfo:
         """Say what administrators are told of the queue.
 

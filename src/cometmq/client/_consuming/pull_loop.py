@@ -1,42 +1,46 @@
-"""What a pull loop needs of the consumer that owns it.
+"""Keeps the process queue of a push consumer filled.
 
-Source: ConsumeMessageService and PullAPIWrapper, RocketMQ 5.3.
+Source: PullAPIWrapper and DefaultMQPushConsumerImpl.pullMessage, RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol, TypeVar
 
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._connection.queue_offsets import QueueOffsets
 from cometmq.client._connection.routes import MASTER_ID
+from cometmq.client._consuming.fetch_loop import FetchLoop, step_s_max
 from cometmq.client._consuming.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._consuming.pulls import Pull, PullResult, PullStatus, ReplicaChoice, pull_once
-from cometmq.client._failure_log import trace_of
+from cometmq.client._failure_log import FailureLog
 from cometmq.client.errors import ClientError
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import OffsetStore
 from cometmq.client.settings import PushSettings
-from cometmq.model.errors import CometError, RemotingError, ResponseError
+from cometmq.model.errors import RemotingError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.codes import ResponseCode
-from cometmq.remoting import Supervisor
-from cometmq.remoting.tasks import failure_of, is_call_failure
 
 P = TypeVar("P", contravariant=True)
 
 MessageFilter = Callable[[MessageQueue, list[StoredMessage]], list[StoredMessage]]
-"""Gives the messages of a pull that are to be consumed; the others count as consumed."""
+"""Returns the messages of a pull that are to be consumed; the others count as consumed."""
+FirstOffset = Callable[[], Awaitable[QueueOffset]]
+
+log = logging.getLogger(__name__)
+
+WAITS_UNTIL_LOGGED = 30
+"""A loop that has waited so often in a row logs which limit it waits for."""
+REFRESH_EVERY = 3
+"""Failed pulls in a row until the topic's route is requested again."""
 
 
 class ConsumeService(Protocol[P]):
-    """Consumes what was put into the queues it is told of; ``P`` is the kind of process queue."""
+    """Consumes what was put into process queues; ``P`` is the kind of process queue."""
 
     def submit(self, queue: P, batch: FetchedBatch) -> None:
         """Consume these messages, which are in the queue already; never blocks.
@@ -54,25 +58,7 @@ class PullStats(Protocol):
     """Counts pulls."""
 
     def pulled(self, topic: str, messages: int, cost_ms: float) -> None:
-        """A pull of a topic has brought so many messages, and took so long from call to answer."""
-
-
-log = logging.getLogger(__name__)
-
-BROKER_BUSY_S = 0.02
-"""Pause after a broker said that it has too much to do."""
-LOOK_S = 1.0
-"""How often a loop that waits looks again whether it still has to."""
-LOOKS_TO_TELL = 30
-"""A loop that has looked so often without a chance to pull tells why."""
-JITTER = 0.2
-"""By which part a pause after an error may be longer, so that queues do not come all at once."""
-QUICK_S = 0.01
-"""A pull that brings nothing and takes less than this was not held by the broker."""
-REFRESH_EVERY = 10
-"""Failed pulls in a row until the topic's route is asked for again."""
-
-FirstOffset = Callable[[], Awaitable[QueueOffset]]
+        """Count a pull of a topic: its messages, and the time from the request to the response."""
 
 
 class _Target(NamedTuple):
@@ -80,28 +66,30 @@ class _Target(NamedTuple):
     is_master: bool
 
 
-class PullLoop:
+class PullLoop(FetchLoop[PullResult]):
     """Keeps one process queue filled.
 
     Args:
         process_queue: what is filled.
-        instance: whose connections are used.
-        group: who pulls.
-        wanted: gives the filter of the queue's topic; None while it is not subscribed.
-        first_offset: where to begin, or how to find out; asked again until it says.
-        store: is told how far an empty queue is, and tells what may be committed.
-        service: is given what was pulled.
-        limits: when the queue holds enough.
+        instance: the connections to use.
+        group: the consumer group.
+        wanted: returns the filter of the queue's topic; None while it is not subscribed.
+        first_offset: where to start, or how to find out.
+        store: gets the offset of an empty queue, and returns what may be committed.
+        service: consumes what was pulled.
+        limits: when the queue has enough messages.
         keep: takes messages out that are not to be consumed.
         settings: of the consumer.
         replica: which replica to pull from.
-        suspended: whether nothing is to be pulled for now.
+        suspended: returns whether nothing is to be pulled for now.
         ordered: whether the queue must be locked at its broker before it is pulled.
-        commit_with_pull: whether a pull tells the master how far the queue is consumed.
+        commit_with_pull: whether a pull to the master commits the consumed offset.
         stats: counts pulls.
-        on_illegal: called when the queue does not reach to the offset that was asked for; the
-            process queue is dropped by then, and the nearest offset kept in the store. The loop
-            ends.
+        failures: logs failed pulls.
+        on_illegal: called when the queue does not reach to the offset that was requested; the
+            process queue is dropped by then, and the nearest offset in the store. The loop ends.
+        on_broken: called when messages could not be handed over after they were put in: the
+            process queue is dropped, and the queue must be taken anew at the committed offset.
     """
 
     def __init__(
@@ -122,12 +110,21 @@ class PullLoop:
         ordered: bool,
         commit_with_pull: bool,
         stats: PullStats | None,
+        failures: FailureLog,
         on_illegal: Callable[[QueueOffset], Awaitable[None]],
+        on_broken: Callable[[], None],
     ) -> None:
         self.queue = process_queue.queue
         self.next_offset: QueueOffset | None = None
         """Where the next pull begins; None until that is known."""
-        self._fetched = process_queue
+        super().__init__(
+            f"pull-{self.queue}",
+            str(self.queue),
+            failures,
+            retry_s=settings.retry_ms / 1000,
+            step_s_max=step_s_max(settings.answer_ms / 1000),
+        )
+        self._process_queue = process_queue
         self._instance = instance
         self._offsets = QueueOffsets(instance.routes, instance.brokers)
         self._group = group
@@ -144,129 +141,74 @@ class PullLoop:
         self._commit_with_pull = commit_with_pull
         self._stats = stats
         self._on_illegal = on_illegal
-        self._looked = asyncio.Event()
-        self._failures = 0
-        self._quick_pulls = 0
-        self._looks = 0
-        self._task: asyncio.Task[None] | None = None
+        self._on_broken = on_broken
+        self._failed_pulls = 0
+        self._waits = 0
+        self._broken = False
 
-    @property
-    def failed(self) -> bool:
-        """Whether an error ended the loop, which was logged."""
-        task = self._task
-        return task is not None and task.done() and failure_of(task) is not None
+    def _has_ended(self) -> bool:
+        return self._process_queue.dropped
 
-    def start(self, tasks: Supervisor) -> None:
-        """Begin pulling in the background."""
-        assert self._task is None, "a pull loop starts once"
-        self._task = tasks.spawn(self._run(), f"pull-{self.queue}")
+    # --- waiting ------------------------------------------------------------------------------
 
-    async def stop(self) -> None:
-        """Stop pulling; a pull that is held is given up, and what it brings is not put in."""
-        task = self._task
-        if task is None or task is asyncio.current_task():
-            return
-        task.cancel()
-        await asyncio.wait([task])
-
-    def wake(self) -> None:
-        """Look again at once whether there is something to wait for: after a resume or a lock."""
-        self._looked.set()
-
-    async def _run(self) -> None:
-        while not self._fetched.dropped:
-            self._fetched.note_pull()
-            if self._has_to_wait():
-                await self._wait()
-                continue
-            self._looks = 0
-            try:
-                if self.next_offset is None:
-                    self.next_offset = await self._begin()
-                    continue
-                await self._pull(self.next_offset)
-            except CometError as error:
-                await self._recover(error)
-
-    def _has_to_wait(self) -> bool:
+    def _is_blocked(self) -> bool:
         return (
             self._suspended()
-            or (self._ordered and not self._fetched.locked)
+            or (self._ordered and not self._process_queue.locked)
             or self._wanted() is None
-            or self._limits.holds_enough(self._fetched) is not None
+            or self._limits.holds_enough(self._process_queue) is not None
         )
 
-    async def _wait(self) -> None:
-        """Wait until there is room, or somebody says that something has changed."""
-        self._looked.clear()
-        self._looks += 1
-        if self._looks == LOOKS_TO_TELL:
-            self._tell_why()
-        self._fetched.on_room = self._look
-        self._limits.waiting.add(self._look)
+    async def _wait(self, seconds: float) -> None:
+        self._process_queue.note_pull()
+        self._waits += 1
+        if self._waits == WAITS_UNTIL_LOGGED:
+            self._log_limit()
+        self._process_queue.on_room = self._wake_if_free
+        self._limits.waiting.add(self._wake_if_free)
         try:
-            async with asyncio.timeout(LOOK_S):
-                await self._looked.wait()
-        except TimeoutError:
-            pass
+            await super()._wait(seconds)
         finally:
-            self._fetched.on_room = None
-            self._limits.waiting.discard(self._look)
+            self._process_queue.on_room = None
+            self._limits.waiting.discard(self._wake_if_free)
 
-    def _tell_why(self) -> None:
-        """Say once that the queue waits for its handlers, if that is what it waits for."""
-        reason = self._limits.holds_enough(self._fetched)
+    def _wake_if_free(self) -> None:
+        if self._process_queue.dropped or not self._is_blocked():
+            self.wake()
+
+    def _log_limit(self) -> None:
+        reason = self._limits.holds_enough(self._process_queue)
         if reason is not None and not self._suspended():
             log.warning(
                 "pull paused: a buffer limit is reached queue=%s group=%s reason=%r",
                 *(self.queue, self._group, reason),
             )
 
-    def _look(self) -> None:
-        if self._fetched.dropped or not self._has_to_wait():
-            self._looked.set()
+    # --- pulling ------------------------------------------------------------------------------
 
-    async def _begin(self) -> QueueOffset:
-        if not callable(self._first_offset):
-            return self._first_offset
-        return await self._first_offset()
-
-    async def _pull(self, offset: QueueOffset) -> None:
-        loop = asyncio.get_running_loop()
+    async def _fetch(self) -> PullResult | None:
+        self._process_queue.note_pull()
+        self._waits = 0
+        if self.next_offset is None:
+            first = self._first_offset
+            self.next_offset = await first() if callable(first) else first
         wanted = self._wanted()
         if wanted is None:
-            return
-        began = loop.time()
-        result = await self._fetch(offset, wanted)
-        if result is None or self._fetched.dropped:
-            return
-        self._replica.advise(self.queue, result.suggested_broker_id)
-        took_s = loop.time() - began
-        await self._act_on(result, took_s)
-        self._recovered()
-        if self._settings.pull_interval_ms and result.messages:
-            await asyncio.sleep(self._settings.pull_interval_ms / 1000)
-        await self._slow_down(offset, result, took_s)
-
-    async def _fetch(self, offset: QueueOffset, wanted: Filter) -> PullResult | None:
-        """Send one pull; None if it failed, after the pause that the error calls for.
-
-        An error of a hook or of a custom offset store is treated as one of the broker. Behind the
-        response the loop has taken messages, so that an error there must end it: see `failed`.
-        """
+            return None
         try:
             target = await self._target()
-            return await pull_once(
+            result = await pull_once(
                 self._instance.brokers,
                 target.address,
-                self._request(offset, wanted, target),
+                self._request(self.next_offset, wanted, target),
                 timeout=self._settings.answer_ms / 1000,
             )
-        except BaseException as error:
-            if not is_call_failure(error):
-                raise
-            await self._recover(error)
-            return None
+        except (RemotingError, ClientError):
+            self._failed_pulls += 1
+            await self._try_elsewhere()
+            raise
+        self._failed_pulls = 0
+        return None if self._process_queue.dropped else result
 
     def _request(self, offset: QueueOffset, wanted: Filter, target: _Target) -> Pull:
         consumed = self._store.position(self.queue)
@@ -284,73 +226,66 @@ class PullLoop:
         )
 
     async def _target(self) -> _Target:
-        """Find the broker to ask: the replica it advised, else any of its name."""
+        """Return the broker to pull from: the replica it advised, else any of its name."""
         address = await self._offsets.address(self.queue, self._replica.of(self.queue))
         route = self._instance.routes.known(self.queue.topic)
         return _Target(address, route is None or route.master(self.queue) == address)
 
-    async def _act_on(self, result: PullResult, took_s: float) -> None:
-        if result.status is PullStatus.OFFSET_ILLEGAL:
-            await self._leave(result)
-            return
-        self.next_offset = result.next_offset
-        messages = result.messages and self._keep(self.queue, result.messages)
-        if messages:
-            batch = self._fetched.put(messages, behind=result.max_offset)
-            if batch is not None:
-                self._service.submit(self._fetched, batch)
-        elif self._fetched.count == 0:
-            self._store.update(self.queue, result.next_offset, increase_only=True)
-        if self._stats is not None and result.status is PullStatus.FOUND:
-            self._stats.pulled(self.queue.topic, len(result.messages), took_s * 1000)
+    async def _try_elsewhere(self) -> None:
+        """Go back to the master, or refresh the route if it is the master that failed."""
+        if self._replica.of(self.queue) != MASTER_ID:
+            self._replica.forget(self.queue)
+        elif self._failed_pulls % REFRESH_EVERY == 0:
+            await self._instance.routes.refresh(self.queue.topic)
 
-    async def _leave(self, result: PullResult) -> None:
-        """Drop the queue: it does not reach to the offset, and whoever takes it begins nearby."""
+    # --- what was pulled ----------------------------------------------------------------------
+
+    async def _act(self, response: PullResult, took_s: float) -> bool:
+        before = self.next_offset
+        self._replica.advise(self.queue, response.suggested_broker_id)
+        if response.status is PullStatus.OFFSET_ILLEGAL:
+            await self._skip_to(response)
+            return True
+        # Until the messages are put in, an error leaves everything as it was: they are pulled
+        # again. Behind that, only the committed offset still says which were not consumed.
+        messages = response.messages and self._keep(self.queue, response.messages)
+        if messages:
+            self._hand_over(messages, response.max_offset)
+        elif self._process_queue.count == 0:
+            self._store.update(self.queue, response.next_offset, increase_only=True)
+        self.next_offset = response.next_offset
+        if self._stats is not None and response.status is PullStatus.FOUND:
+            self._stats.pulled(self.queue.topic, len(response.messages), took_s * 1000)
+        return bool(response.messages) or response.next_offset != before
+
+    def _rest_s(self, response: PullResult) -> float:
+        return self._settings.pull_interval_ms / 1000 if response.messages else 0.0
+
+    def _hand_over(self, messages: list[StoredMessage], max_offset: QueueOffset) -> None:
+        try:
+            batch = self._process_queue.put(messages, behind=max_offset)
+            if batch is not None:
+                self._service.submit(self._process_queue, batch)
+        except BaseException:
+            self._broken = True
+            self._process_queue.drop()
+            self._on_broken()
+            raise
+
+    def _forget_failures(self) -> None:
+        if not self._broken:  # else the loop that follows counts on
+            super()._forget_failures()
+
+    async def _skip_to(self, result: PullResult) -> None:
+        """Drop the queue: it does not reach to the offset. Who takes it next starts nearby."""
         log.warning(
             "offset out of range queue=%s group=%s offset=%s min=%d max=%d",
             *(self.queue, self._group, self.next_offset, result.min_offset, result.max_offset),
         )
         self.next_offset = result.next_offset
-        self._fetched.drop()
+        self._process_queue.drop()
         self._store.freeze(self.queue, result.next_offset)
         try:
             await self._store.persist([self.queue])
         finally:
             await self._on_illegal(result.next_offset)
-
-    async def _slow_down(self, offset: QueueOffset, result: PullResult, took_s: float) -> None:
-        """Pause if the broker answers at once that there is nothing, again and again."""
-        if result.messages or result.next_offset != offset or took_s > QUICK_S:
-            self._quick_pulls = 0
-            return
-        self._quick_pulls += 1
-        if self._quick_pulls > 1:
-            await asyncio.sleep(min(QUICK_S * 2 ** min(self._quick_pulls, 10), LOOK_S))
-
-    async def _recover(self, error: BaseException) -> None:
-        self._failures += 1
-        first = self._failures == 1
-        log.log(
-            logging.WARNING if first else logging.DEBUG,
-            "pull failed, retrying queue=%s group=%s failures=%d error=%s: %s",
-            *(self.queue, self._group, self._failures, type(error).__name__, error),
-            exc_info=trace_of(error),
-        )
-        if isinstance(error, ResponseError) and error.code == ResponseCode.FLOW_CONTROL:
-            await asyncio.sleep(BROKER_BUSY_S)
-            return
-        if isinstance(error, (RemotingError, ClientError)):
-            await self._look_elsewhere()
-        await asyncio.sleep(self._settings.retry_ms / 1000 * random.uniform(1, 1 + JITTER))
-
-    async def _look_elsewhere(self) -> None:
-        """Go back to the master, and if it is the one that failed, see what the route says now."""
-        if self._replica.of(self.queue) != MASTER_ID:
-            self._replica.forget(self.queue)
-        elif self._failures % REFRESH_EVERY == 0:
-            await self._instance.routes.refresh(self.queue.topic)
-
-    def _recovered(self) -> None:
-        if self._failures:
-            log.info("pull succeeds again queue=%s group=%s", self.queue, self._group)
-            self._failures = 0

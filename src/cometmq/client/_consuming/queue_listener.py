@@ -6,12 +6,15 @@ noticed as they come, instead of being compared from time to time.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection
 
 from cometmq.client._callbacks import Caller
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._connection.routes import Route
+from cometmq.client._failure_log import FailureLog
+from cometmq.client._supervision import PeriodicLoop
 from cometmq.client.handlers import QueueListener
 from cometmq.model.queue import MessageQueue
 from cometmq.remoting import Supervisor
@@ -19,23 +22,46 @@ from cometmq.remoting.tasks import is_call_failure
 
 log = logging.getLogger(__name__)
 
+RETRY_S = 10.0
+"""Seconds until the listener is called again with an assignment that it failed to handle."""
+
+_Arguments = tuple[list[MessageQueue], list[MessageQueue]]
+
 
 class QueueListenerCalls:
-    """Calls the listener of one consumer, for a limited time; what it raises is logged.
+    """Calls the listener of one consumer, for a limited time.
+
+    A call that fails is logged and repeated, unless the topic is assigned anew meanwhile.
 
     Args:
         listener: called with a topic, its queues, and the assigned ones; None calls nothing.
         instance: the instance of the consumer.
         group: the consumer group, without a namespace.
+        tasks: runs what happens in the background.
     """
 
     def __init__(
-        self, listener: QueueListener | None, instance: ClientInstance, group: str
+        self,
+        listener: QueueListener | None,
+        instance: ClientInstance,
+        group: str,
+        tasks: Supervisor,
     ) -> None:
         self._listener = listener
         self._instance = instance
-        self._group = group
+        self._tasks = tasks
         self._caller = Caller(1, f"queues-{group}")
+        self._calling = asyncio.Lock()
+        self._failed: dict[str, _Arguments] = {}
+        """What the listener failed to handle, by topic."""
+        self._failures = FailureLog(
+            log,
+            fails="on_queues callback failed, retrying",
+            works="on_queues callback succeeds again",
+            name="topic",
+            more=f"group={group}",
+        )
+        self._retries: PeriodicLoop | None = None
 
     async def call(
         self, topic: str, queues: Collection[MessageQueue], assigned: Collection[MessageQueue]
@@ -43,18 +69,40 @@ class QueueListenerCalls:
         """Call the listener. Names are those that brokers know."""
         if self._listener is None:
             return
-        namespace = self._instance.namespace
-        name = namespace.unwrap(topic)
-        every, own = map(namespace.unwrap_queue, queues), map(namespace.unwrap_queue, assigned)
+        unwrap = self._instance.namespace.unwrap_queue
+        async with self._calling:
+            await self._call(topic, (list(map(unwrap, queues)), list(map(unwrap, assigned))))
+
+    async def _call(self, topic: str, arguments: _Arguments) -> None:
+        assert self._listener is not None
+        self._failed.pop(topic, None)
+        name = self._instance.namespace.unwrap(topic)
         try:
-            await self._caller.tell(self._listener, name, list(every), list(own))
+            await self._caller.tell(self._listener, name, *map(list, arguments))
         except BaseException as error:
             if not is_call_failure(error):
                 raise
-            log.exception("on_queues callback failed topic=%s group=%s", topic, self._group)
+            self._failures.failed(topic, error)
+            self._failed[topic] = arguments
+            if self._retries is None:
+                self._retries = PeriodicLoop(
+                    "on-queues", "*", self._failures, self._retry,
+                    interval_s=RETRY_S, first_s=RETRY_S,
+                )  # fmt: skip
+                self._retries.start(self._tasks)
+        else:
+            self._failures.worked(topic)
+
+    async def _retry(self) -> None:
+        for topic, arguments in list(self._failed.items()):
+            async with self._calling:
+                if self._failed.get(topic) is arguments:
+                    await self._call(topic, arguments)
 
     def close(self) -> None:
         """Start no further call."""
+        if self._retries is not None:
+            self._retries.cancel()
         self._caller.close()
 
 
@@ -81,9 +129,8 @@ class RouteListenerCalls(QueueListenerCalls):
     """Calls the listener also when the queues of a topic change.
 
     Args:
-        listener, instance, group: as for `QueueListenerCalls`.
+        listener, instance, group, tasks: as for `QueueListenerCalls`.
         assigned: returns the consumer's queues.
-        tasks: runs the calls.
     """
 
     def __init__(
@@ -95,9 +142,8 @@ class RouteListenerCalls(QueueListenerCalls):
         assigned: Callable[[], Collection[MessageQueue]],
         tasks: Supervisor,
     ) -> None:
-        super().__init__(listener, instance, group)
+        super().__init__(listener, instance, group, tasks)
         self._assigned = assigned
-        self._tasks = tasks
         self._known = KnownQueues()
         self.look = self._known.look
 

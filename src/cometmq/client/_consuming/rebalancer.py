@@ -1,8 +1,8 @@
-"""Divides the queues of a group's topics among its members, on time and when called.
+"""Assigns the queues of a group's topics to this member, periodically and when called.
 
-Every member does the same for itself: it asks a broker who is in the group, sorts queues and
-members, lets the strategy divide, and takes or gives up what has changed. Nothing else is needed
-for all members to agree in the end; in between, a queue may have two owners or none.
+Each member does the same for itself: it requests the member list from a broker, sorts queues and
+members, lets the strategy allocate, and takes or revokes what has changed. So all members agree in
+the end; in between, a queue may have two owners or none.
 
 Source: RebalanceService and RebalanceImpl, RocketMQ 5.3.
 """
@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._connection.routes import Route
-from cometmq.client._failure_log import text_of, trace_of
+from cometmq.client._failure_log import FailureLog
+from cometmq.client._supervision import PeriodicLoop
 from cometmq.client.allocation import AllocationError, AllocationStrategy, QueueOwner
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.model.errors import CometError
@@ -27,21 +28,22 @@ from cometmq.remoting.tasks import is_call_failure
 log = logging.getLogger(__name__)
 
 MOVES_MAX = 16
-"""Queues that are taken or given up at a time."""
+"""Queues that are taken or revoked at a time."""
 
 
 class Rebalancer:
     """Keeps an owner's queues what the strategy says they are.
 
     Args:
-        instance: whose connections and routes are used.
-        group: whose queues are divided.
-        broadcast: whether every member has all queues, so that nothing is divided.
-        strategy: divides.
-        topics: gives the topics of the group's subscription, its retry topic included.
-        owner: takes queues and gives them up.
-        interval_s: seconds between two rounds that nothing called for.
+        instance: the connections and routes to use.
+        group: the consumer group.
+        broadcast: whether each member has all queues, so that nothing is allocated.
+        strategy: allocates.
+        topics: returns the topics of the group's subscription, its retry topic included.
+        owner: takes and revokes queues.
+        interval_s: seconds between two regular rounds.
         min_interval_s: seconds between two rounds at least, and after one that ended unbalanced.
+        on_permanent: called when retrying cannot cure a failure.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Rebalancer:
         owner: QueueOwner,
         interval_s: float,
         min_interval_s: float = 1.0,
+        on_permanent: Callable[[BaseException], None] | None = None,
     ) -> None:
         self.paused = False
         """While True, rounds change nothing."""
@@ -64,30 +67,51 @@ class Rebalancer:
         self._strategy = strategy
         self._topics = topics
         self._owner = owner
-        self._interval_s = interval_s
-        self._min_interval_s = min_interval_s
-        self._called = asyncio.Event()
-        self._turn = asyncio.Lock()
+        self._failures = FailureLog(
+            log,
+            fails="rebalance failed, retrying",
+            works="rebalance succeeds again",
+            name="topic",
+            more=f"group={group}",
+            on_permanent=on_permanent,
+        )
+        self._move_failures = FailureLog(
+            log,
+            fails="cannot assign or revoke a queue, retrying",
+            works="queue assigned or revoked",
+            name="queue",
+            more=f"group={group}",
+            on_permanent=on_permanent,
+        )
+        self._rounds = PeriodicLoop(
+            "rebalance",
+            "*",
+            self._failures,
+            self.once,
+            interval_s=interval_s,
+            min_interval_s=min_interval_s,
+        )
+        self._started = False
+        self._round = asyncio.Lock()
         self._divided: set[str] = set()
-        self._failing: set[str] = set()
         self._assigned: set[str] = set()
         """Topics whose queues the owner had after the last round."""
         self._round_ended = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
-        """Divide soon, without waiting for the next regular round."""
-        self._called.set()
+        """Rebalance soon, without waiting for the next regular round."""
+        self._rounds.wake()
 
     def start(self, tasks: Supervisor) -> None:
         """Begin with a first round; go on with one every interval, and whenever called.
 
-        Calls come from brokers too: from connections made anew, and from routes that changed.
+        New connections to brokers and changed routes call for a round, too.
         """
-        assert self._task is None, "a rebalancer starts once"
+        assert not self._started, "a rebalancer starts once"
+        self._started = True
         self._instance.on_broker.append(self._broker_came)
         self._instance.routes.on_change.append(self._route_changed)
-        self._task = tasks.spawn(self._run(), "rebalance")
+        self._rounds.start(tasks)
 
     async def until_assigned(self, topics: Callable[[], Collection[str]]) -> None:
         """Wait until the owner has its queues of all these topics."""
@@ -96,15 +120,12 @@ class Rebalancer:
             await self._round_ended.wait()
 
     async def stop(self) -> None:
-        """End the rounds; one that is under way is cancelled. Queues stay as they are."""
-        if self._task is None:
+        """End the rounds; one that is under way is cancelled. The assignment stays."""
+        if self._rounds.ended:
             return
-        task, self._task = self._task, None
         self._instance.on_broker.remove(self._broker_came)
         self._instance.routes.on_change.remove(self._route_changed)
-        if task is not asyncio.current_task():
-            task.cancel()
-            await asyncio.wait([task])
+        await self._rounds.stop()
 
     def _broker_came(self, address: str) -> None:
         self.wake()
@@ -113,39 +134,15 @@ class Rebalancer:
         if route.topic in self._topics():
             self.wake()
 
-    async def _run(self) -> None:
-        while True:
-            self._called.clear()
-            wait_s = self._interval_s if await self._round() else self._min_interval_s
-            await asyncio.sleep(self._min_interval_s)
-            await self._until_called(wait_s - self._min_interval_s)
-
-    async def _round(self) -> bool:
-        """Do one round; an error is logged, and the next round comes soon."""
-        try:
-            return await self.once()
-        except BaseException as error:
-            if not is_call_failure(error):
-                raise
-            log.exception("rebalance failed, retrying group=%s", self._group)
-            return False
-
-    async def _until_called(self, timeout: float) -> None:
-        try:
-            async with asyncio.timeout(max(timeout, 0)):
-                await self._called.wait()
-        except TimeoutError:
-            pass
-
     async def once(self) -> bool:
-        """Divide the queues of every topic now, one topic after the other.
+        """Do one round now, one topic after the other.
 
         Returns:
-            Whether the owner now has just what the strategy says, as far as that could be told.
+            Whether the owner now has just what the strategy says, as far as that is known.
         """
         if self.paused:
             return True
-        async with self._turn:
+        async with self._round:
             topics = sorted(self._topics())
             balanced = True
             for topic in topics:
@@ -161,14 +158,17 @@ class Rebalancer:
         Returns:
             Whether the topic is balanced, or need not be tried again soon.
         """
+        self._rounds.move()
         try:
             balanced = await step(topic)
         except BaseException as error:
             if not is_call_failure(error):
                 raise
-            self._log_failure(topic, error)
+            # A retry topic is created when the first message needs it.
+            quiet = topic.startswith(RETRY_PREFIX) and isinstance(error, CometError)
+            self._failures.failed(topic, error, quiet=quiet)
             return isinstance(error, (TopicNotFoundError, AllocationError))
-        self._failing.discard(topic)
+        self._failures.worked(topic)
         return balanced
 
     async def _divide(self, topic: str) -> bool:
@@ -180,27 +180,6 @@ class Rebalancer:
         if balanced:
             self._assigned.add(topic)
         return balanced
-
-    def _log_failure(self, topic: str, error: BaseException) -> None:
-        """Log the first error of a topic; further ones only for debugging, until a round succeeds.
-
-        An error that this client does not define has a line of its own, with the traceback.
-        """
-        quiet = topic in self._failing
-        self._failing.add(topic)
-        if not isinstance(error, CometError):
-            log.log(
-                logging.DEBUG if quiet else logging.ERROR,
-                "rebalance failed, retrying topic=%s group=%s",
-                *(topic, self._group),
-                exc_info=error,
-            )
-            return
-        log.log(
-            logging.DEBUG if quiet or _may_be_missing(topic) else logging.WARNING,
-            "rebalance failed, assignment unchanged topic=%s group=%s error=%s",
-            *(topic, self._group, error),
-        )
 
     async def _share(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue]:
         own, members = self._instance.client_id, await self._members(topic)
@@ -250,23 +229,17 @@ class Rebalancer:
 
         async def one(queue: MessageQueue) -> bool:
             async with room:
+                self._rounds.move()
                 try:
-                    return await move(queue)
+                    moved = await move(queue)
                 except BaseException as error:
                     if not is_call_failure(error):
                         raise
-                    log.warning(
-                        "cannot assign or revoke a queue queue=%s error=%s",
-                        *(queue, text_of(error)),
-                        exc_info=trace_of(error),
-                    )
+                    self._move_failures.failed(str(queue), error)
                     return False
+                self._move_failures.worked(str(queue))
+                return moved
 
         async with asyncio.TaskGroup() as group:
             moves = [group.create_task(one(queue)) for queue in sorted(queues)]
         return sum(move.result() for move in moves)
-
-
-def _may_be_missing(topic: str) -> bool:
-    """Whether a topic comes into being only once it is needed."""
-    return topic.startswith(RETRY_PREFIX)

@@ -1,11 +1,9 @@
-"""Which queues this member pops: brokers divide them, and are asked now and then.
+"""Keeps one pop loop for each queue that brokers assign to this member.
 
-Brokers that cannot be asked change nothing: what was divided before stays. For a group that is set
-to share its queues, a broker assigns all of its queues at once, as number -1. A loop that has not
-moved for 120 s is replaced.
+A broker that does not respond changes nothing: the assignment stays. For a group that is set to
+share its queues, a broker assigns all of its queues at once, as number -1.
 
-Source: RebalanceImpl.getRebalanceResultFromBroker and updateMessageQueueAssignment, RocketMQ 5.3;
-PopProcessQueue.isPullExpired.
+Source: RebalanceImpl.getRebalanceResultFromBroker and updateMessageQueueAssignment, RocketMQ 5.3.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ from cometmq.client._consuming.group_requests import GroupCalls
 from cometmq.client._failure_log import FailureLog
 from cometmq.client._pop.pop_loop import PopLoop
 from cometmq.client._pop.service import PopQueue
+from cometmq.client._supervision import PeriodicLoop
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import MessageModel
@@ -27,8 +26,6 @@ from cometmq.remoting.tasks import Supervisor, is_call_failure
 log = logging.getLogger(__name__)
 
 STRATEGY = "AVG"
-PAUSE_S = 1.0
-"""Seconds between two rounds at least."""
 
 
 class Assignment:
@@ -37,11 +34,12 @@ class Assignment:
     Args:
         instance: whose connections are used.
         group: as brokers know it.
-        topics: gives the topics of the subscription.
+        topics: returns the topics of the subscription.
         make_loop: makes the loop of a queue.
-        on_divided: told of a topic, and of the queues that are this member's now.
-        interval_s: seconds between two rounds that nothing called for.
+        on_divided: called with a topic, and the queues that are assigned now.
+        interval_s: seconds between two regular rounds.
         tasks: where loops run.
+        on_permanent: called when retrying cannot cure a failure.
     """
 
     def __init__(
@@ -54,6 +52,7 @@ class Assignment:
         on_divided: Callable[[str, list[MessageQueue]], Awaitable[None]],
         interval_s: float,
         tasks: Supervisor,
+        on_permanent: Callable[[BaseException], None],
     ) -> None:
         self._instance = instance
         self._group = group
@@ -61,21 +60,28 @@ class Assignment:
         self._topics = topics
         self._make_loop = make_loop
         self._on_divided = on_divided
-        self._interval_s = interval_s
         self._tasks = tasks
-        self._dividing = FailureLog(
+        self._failures = FailureLog(
             log,
-            fails="rebalance failed, assignment unchanged",
-            works="queues are assigned again",
+            fails="rebalance failed, retrying",
+            works="rebalance succeeds again",
             name="topic",
+            more=f"group={group}",
+            on_permanent=on_permanent,
+        )
+        self._rounds = PeriodicLoop(
+            "assignment",
+            "*",
+            self._failures,
+            self.refresh,
+            interval_s=interval_s,
+            first_s=interval_s,
         )
         self._loops: dict[MessageQueue, PopLoop] = {}
         self._retired: list[PopLoop] = []
-        self._called = asyncio.Event()
         self._assigned: set[str] = set()
         """Topics whose queues a broker has assigned."""
         self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     def queues(self) -> list[MessageQueue]:
         """Give the queues that are this member's now, sorted."""
@@ -86,16 +92,16 @@ class Assignment:
         return [loop.source for loop in self._loops.values()]
 
     def call(self) -> None:
-        """Ask soon."""
-        self._called.set()
+        """Request the assignment soon."""
+        self._rounds.wake()
 
     def wake(self) -> None:
-        """Let all loops look again whether they have to wait."""
+        """Let all loops check again whether they may pop."""
         for loop in self._loops.values():
             loop.wake()
 
     async def start(self, tasks: Supervisor) -> None:
-        """Ask once, then go on in the background.
+        """Request the assignment once, then go on in the background.
 
         Raises:
             ResponseError: a broker cannot divide queues; nothing goes on.
@@ -105,7 +111,7 @@ class Assignment:
                 await self._divide(topic)
             except TopicNotFoundError as error:
                 log.info("a topic has no queues yet topic=%s error=%s", topic, error)
-        self._task = tasks.spawn(self._run(), "assignment")
+        self._rounds.start(tasks)
 
     async def until_assigned(self) -> None:
         """Wait until brokers have answered a pop of each assigned queue of all topics."""
@@ -116,53 +122,29 @@ class Assignment:
             await loop.begun.wait()
 
     async def stop(self) -> None:
-        """Ask no more, and pop no more."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        """Request no assignment, and pop no more."""
+        await self._rounds.stop()
         await asyncio.gather(*(loop.stop() for loop in [*self._loops.values(), *self._retired]))
         self._loops.clear()
         self._retired.clear()
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(PAUSE_S)
-            try:
-                async with asyncio.timeout(self._interval_s):
-                    await self._called.wait()
-            except TimeoutError:
-                pass
-            self._called.clear()
-            await self.refresh()
-
     async def refresh(self) -> None:
-        """Ask about every topic now; a broker that is no help changes nothing."""
-        self._replace_failed()
+        """Request the assignment of every topic now; a broker that fails changes nothing."""
         topics = set(self._topics())
         self._assigned &= topics
         for topic in sorted(topics):
+            self._rounds.move()
             try:
                 await self._divide(topic)
             except BaseException as error:
                 if not is_call_failure(error):
                     raise
-                self._dividing.failed(topic, error)
+                self._failures.failed(topic, error)
             else:
-                self._dividing.worked(topic)
+                self._failures.worked(topic)
         for queue in self.queues():
             if queue.topic not in topics:
                 self._give_up(queue)
-
-    def _replace_failed(self) -> None:
-        """Begin anew with queues whose loops do not move any more."""
-        for queue in self.queues():
-            loop = self._loops[queue]
-            if loop.failed:
-                log.warning("restarting the pops of a queue: its loop stopped queue=%s", queue)
-                self._give_up(queue)
-                loop.abandon()
-                self._begin(queue)
 
     def _begin(self, queue: MessageQueue) -> None:
         loop = self._loops[queue] = self._make_loop(PopQueue(queue))

@@ -7,17 +7,22 @@ Source: DefaultMQPushConsumerImpl with clientRebalance off, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import logging
+
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._consuming.engine import ConsumerSpec, Engine
 from cometmq.client._consuming.subscriptions import Subscriptions
-from cometmq.client._consuming.supervision import SupervisedTasks
+from cometmq.client._failure_log import FailureLog
 from cometmq.client._pop.assignment import Assignment
 from cometmq.client._pop.pop_loop import PopLoop
 from cometmq.client._pop.requests import Acks, PopRequests
 from cometmq.client._pop.service import PopQueue, PopService
+from cometmq.client._supervision import SupervisedTasks
 from cometmq.client.offsets import StartFrom
 from cometmq.client.settings import PopSettings
 from cometmq.model.queue import MessageQueue
+
+log = logging.getLogger(__name__)
 
 
 class PopEngine(Engine):
@@ -61,6 +66,15 @@ class PopEngine(Engine):
             on_divided=self._divided,
             interval_s=settings.assignment_ms / 1000,
             tasks=self._loops,
+            on_permanent=tasks.end,
+        )
+        self._failures = FailureLog(
+            log,
+            fails="pop failed, retrying",
+            works="pop succeeds again",
+            name="queue",
+            more=f"group={self.group}",
+            on_permanent=tasks.end,
         )
 
     async def _start_fetching(self) -> None:
@@ -93,7 +107,6 @@ class PopEngine(Engine):
         return PopLoop(
             source,
             requests=self._requests,
-            group=self.group,
             wanted=lambda: self._subscriptions.wanted(topic),
             start=self._start_from,
             service=self.service,
@@ -102,6 +115,7 @@ class PopEngine(Engine):
             settings=self._settings,
             statistics=self.statistics,
             suspended=lambda: self.suspended,
+            failures=self._failures,
         )
 
     async def _divided(self, topic: str, mine: list[MessageQueue]) -> None:

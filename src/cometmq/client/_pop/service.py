@@ -46,10 +46,9 @@ class PopQueue:
         """Whether it is not this consumer's any more; what was popped is still consumed."""
         self.popped_at = time.monotonic()
         """When the last request was sent, in seconds of the steady clock."""
-        self.active_at = time.monotonic()
-        """When its loop last looked whether to pop, in seconds of the steady clock."""
+        self.on_settled: Callable[[], None] | None = None
+        """Called when messages were settled: there may be room for others."""
         self._waiting = 0
-        self._room = asyncio.Event()
 
     @property
     def waiting(self) -> int:
@@ -63,17 +62,8 @@ class PopQueue:
     def settled(self, count: int) -> None:
         """Note that so many messages were answered for, or left alone."""
         self._waiting -= count
-        self._room.set()
-
-    def idle_s(self) -> float:
-        """Give how long its loop has not moved, in seconds."""
-        return time.monotonic() - self.active_at
-
-    async def below(self, limit: int) -> None:
-        """Wait until no more than ``limit`` messages wait."""
-        while self._waiting > limit:
-            self._room.clear()
-            await self._room.wait()
+        if self.on_settled is not None:
+            self.on_settled()
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._connection.leases import acquire_instance
 from cometmq.client._connection.queue_offsets import QueueOffsets
 from cometmq.client._consuming.consumer import Consumer, resolve
+from cometmq.client._consuming.fetch_loop import step_s_max
 from cometmq.client._consuming.fetcher import Fetcher
 from cometmq.client._consuming.filter_chain import FilterChain
 from cometmq.client._consuming.pulls import Pull, PullResult, ReplicaChoice, pull_once
@@ -117,8 +118,13 @@ class PullCore(Consumer):
             queue_bytes_max=self._settings.queue_mib_max * MIB,
             span_max=self._settings.span_max,
             retry_s=self._settings.retry_ms / 1000,
-            name=f"consumer {group}",
+            step_s_max=step_s_max(
+                (self._settings.hold_ms + self._settings.answer_margin_ms) / 1000
+            ),
+            group=group,
+            on_permanent=self._tasks.end,
         )
+        self._tasks.on_failure = self._fetcher.fail
 
     @property
     def settings(self) -> PullSettings:

@@ -33,8 +33,6 @@ from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
 
-PULL_EXPIRED_S = 120.0
-"""A queue whose pull loop has not moved for so long is taken anew."""
 GIVE_UP_S = 1.0
 """How long a division of queues waits for one to be given up; the rest goes on behind it."""
 FINISH_S = 10.0
@@ -94,19 +92,11 @@ class AssignedQueues:
     # --- what the rebalancer asks -------------------------------------------------------------
 
     def owned(self, topic: str) -> Collection[MessageQueue]:
-        """Give the queues of a topic that are owned now and being pulled."""
-        return [
-            queue
-            for queue, owned in self._table.items()
-            if queue.topic == topic and not _is_dead(owned)
-        ]
+        """Give the queues of a topic that are owned now."""
+        return [queue for queue in self._table if queue.topic == topic]
 
     async def take(self, queue: MessageQueue) -> bool:
         """Begin with a queue; False when it is being given up or another member has its lock."""
-        dead = self._table.get(queue)
-        if dead is not None and _is_dead(dead):
-            log.warning("pull loop stopped, assigning the queue again queue=%s", queue)
-            await self.give_up(queue)
         if queue in self._leaving or queue in self._table or self._closed:
             return False
         locks = self._locks()
@@ -126,13 +116,17 @@ class AssignedQueues:
 
     async def give_up(self, queue: MessageQueue) -> bool:
         """End with a queue; whether it was owned. What handlers still do with it is waited for."""
+        was_owned = self._revoke(queue)
+        ending = self._leaving.get(queue)
+        if ending is not None:
+            await asyncio.wait([ending], timeout=GIVE_UP_S)
+        return was_owned
+
+    def _revoke(self, queue: MessageQueue) -> bool:
         owned = self._table.pop(queue, None)
         if owned is not None:
             owned.fetched.drop()
             self._leaving[queue] = self._endings.spawn(self._end(owned), f"leave-{queue}")
-        ending = self._leaving.get(queue)
-        if ending is not None:
-            await asyncio.wait([ending], timeout=GIVE_UP_S)
         return owned is not None
 
     async def divided(
@@ -152,9 +146,14 @@ class AssignedQueues:
         return [owned.fetched for owned in self._table.values()]
 
     def wake(self) -> None:
-        """Let all pull loops look again whether they have to wait."""
+        """Let all pull loops check again whether they may pull."""
         for owned in self._table.values():
             owned.loop.wake()
+
+    def take_anew(self, queue: MessageQueue) -> None:
+        """Revoke a queue that the rebalancer then assigns again, at its committed offset."""
+        if not self._closed:
+            self._revoke(queue)
 
     def lost(self, fetched: ProcessQueue) -> None:
         """Let go of a queue that was dropped, so that it can be taken anew, lock and all.
@@ -289,7 +288,3 @@ class AssignedQueues:
         finally:
             self._leaving.pop(fetched.queue, None)
             self._on_free()
-
-
-def _is_dead(owned: _Owned) -> bool:
-    return owned.loop.failed or owned.fetched.idle_s() > PULL_EXPIRED_S

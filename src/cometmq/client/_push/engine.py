@@ -10,6 +10,7 @@ Source: DefaultMQPushConsumerImpl, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,11 +25,12 @@ from cometmq.client._consuming.pulls import ReplicaChoice
 from cometmq.client._consuming.rebalancer import Rebalancer
 from cometmq.client._consuming.retries import Retries
 from cometmq.client._consuming.subscriptions import Subscriptions
-from cometmq.client._consuming.supervision import SupervisedTasks
+from cometmq.client._failure_log import FailureLog
 from cometmq.client._push.assigned_queues import AssignedQueues
 from cometmq.client._push.concurrent import ConcurrentService
 from cometmq.client._push.ordered import OrderedService
 from cometmq.client._push.queue_locks import Locks
+from cometmq.client._supervision import SupervisedTasks
 from cometmq.client.allocation import AllocationStrategy
 from cometmq.client.offsets import OffsetStore, default_store, first_offset
 from cometmq.client.settings import PushSettings
@@ -36,6 +38,8 @@ from cometmq.model import property_names as names
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
+
+log = logging.getLogger(__name__)
 
 MINUTE_S = 60.0
 
@@ -89,6 +93,14 @@ class PushEngine(Engine):
             unlock_delay_s=settings.unlock_delay_ms / 1000,
             tasks=self._loops,
         )
+        self._failures = FailureLog(
+            log,
+            fails="pull failed, retrying",
+            works="pull succeeds again",
+            name="queue",
+            more=f"group={self.group}",
+            on_permanent=tasks.end,
+        )
         self.rebalancer = Rebalancer(
             instance=instance,
             group=self.group,
@@ -97,6 +109,7 @@ class PushEngine(Engine):
             topics=subscriptions.topics,
             owner=self.queues,
             interval_s=settings.rebalance_ms / 1000,
+            on_permanent=tasks.end,
         )
 
     async def load(self) -> None:
@@ -106,8 +119,8 @@ class PushEngine(Engine):
     async def _start_fetching(self) -> None:
         self.service.start()
         if self._locks is not None:
-            self._locks.start(self.settings.lock_ms / 1000)
-        self.tasks.every(self.settings.persist_ms / 1000, self.queues.persist, "persist")
+            self._locks.start(self.settings.lock_ms / 1000, self.tasks)
+        self.tasks.repeat(self.settings.persist_ms / 1000, self.queues.persist, "persist")
         self.rebalancer.start(self.tasks)
 
     async def _stop_fetching(self) -> None:
@@ -236,7 +249,9 @@ class PushEngine(Engine):
             ordered=self._locks is not None,
             commit_with_pull=not self.spec.broadcast,
             stats=self.statistics,
+            failures=self._failures,
             on_illegal=lambda _: self._begin_anew(fetched),
+            on_broken=lambda: self.queues.take_anew(fetched.queue),
         )
 
     async def _begin_anew(self, fetched: ProcessQueue) -> None:

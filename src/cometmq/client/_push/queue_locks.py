@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from cometmq.client._consuming.group_requests import GroupCalls
 from cometmq.client._consuming.process_queue import ProcessQueue
 from cometmq.client._failure_log import text_of, trace_of
+from cometmq.client._supervision import PeriodicLoop, SupervisedTasks
 from cometmq.model.queue import MessageQueue
 from cometmq.remoting.tasks import Supervisor, is_call_failure
 
@@ -60,16 +61,19 @@ class Locks:
         self._later: dict[MessageQueue, asyncio.TimerHandle] = {}
         self._tasks = Supervisor(f"locks {group}")
         self._renewed_at = -math.inf
+        self._renewals: PeriodicLoop | None = None
 
-    def start(self, interval_s: float) -> None:
+    def start(self, interval_s: float, tasks: SupervisedTasks) -> None:
         """Renew all locks every ``interval_s`` seconds, and sooner while one of them is lost."""
-        turn_s = min(AGAIN_S, interval_s)
+        check_s = min(AGAIN_S, interval_s)
 
-        async def look() -> None:
-            if self._is_lost() or self._now() - self._renewed_at + turn_s >= interval_s:
+        async def renew_due() -> None:
+            if self._is_lost() or self._now() - self._renewed_at + check_s >= interval_s:
                 await self.renew()
 
-        self._tasks.every(turn_s, look, "renew", first_s=min(FIRST_S, interval_s))
+        self._renewals = tasks.repeat(
+            check_s, renew_due, "renew-locks", first_s=min(FIRST_S, interval_s)
+        )
 
     def _is_lost(self) -> bool:
         return any(not queue.locked and not queue.dropped for queue in self._queues())
@@ -86,6 +90,8 @@ class Locks:
         for timer in self._later.values():
             timer.cancel()
         self._later.clear()
+        if self._renewals is not None:
+            await self._renewals.stop()
         await self._tasks.cancel()
 
     async def obtain(self, queue: MessageQueue) -> bool:

@@ -1,7 +1,7 @@
-"""Gathers trace records and sends them, many in one message, apart from the work they tell of.
+"""Collects trace records and sends them in the background, many in one message.
 
-A record that finds the queue full is dropped and counted: traces never hold up messages. One task
-sends, and runs only while somebody holds the dispatcher.
+A record that finds the buffer full is dropped and counted: traces never delay messages. One loop
+sends, and runs only while a producer or consumer uses the dispatcher.
 
 Source: AsyncTraceDispatcher, RocketMQ 5.3.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,11 +18,12 @@ from dataclasses import dataclass, field
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._failure_log import FailureLog
 from cometmq.client._sending.sender import Sender
+from cometmq.client._supervision import SupervisedLoop
 from cometmq.client.settings import ProducerSettings, Tables, TraceSettings, resolve_settings
 from cometmq.client.trace.records import Record, encode
 from cometmq.model.message import Message
 from cometmq.model.topic import TRACE_TOPIC
-from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.remoting.tasks import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,10 @@ KEYS_BYTES_MAX = 24_000
 """Keys of one trace message: properties have room for 32,767 bytes."""
 RELEASE_S = 5.0
 """Time for the last records when the last user leaves."""
+STOP_S = 5.0
+"""Time for the loop to end once it is cancelled."""
+RETRY_S = 0.1
+"""The first pause after a message with traces could not be sent."""
 
 
 @dataclass(slots=True)
@@ -81,16 +87,15 @@ class TraceDispatcher:
         self._tasks = Supervisor("traces")
         self._users = 0
         self._retains = 0
-        self._task: asyncio.Task[None] | None = None
+        self._loop: _SendLoop | None = None
         self._parcels: dict[tuple[str, str], _Parcel] = {}
         self._due: deque[_Parcel] = deque()
         """Parcels that are full or have waited long enough, in the order in which they are sent."""
         self._waiting = 0
-        self._work = asyncio.Event()
         self._hurry = False
         self._empty = asyncio.Event()
         self._empty.set()
-        self._sending = FailureLog(
+        self._failures = FailureLog(
             log, fails="traces not sent", works="traces are sent again", name="topic"
         )
         self.dropped = 0
@@ -115,8 +120,9 @@ class TraceDispatcher:
         """Begin to use it: the first user starts its task."""
         self._users += 1
         self._retains += 1
-        if self._task is None or self._task.done():
-            self._task = self._tasks.spawn(self._run(), "send")
+        if self._loop is None:
+            self._loop = _SendLoop(self, self._failures)
+            self._loop.start(self._tasks)
 
     async def release(self) -> None:
         """End using it: with the last user the rest is sent, for 5 seconds at most.
@@ -132,8 +138,9 @@ class TraceDispatcher:
         finally:
             if retains == self._retains:
                 self._drop_rest()
-                self._task = None
-                await self._tasks.cancel()
+                loop, self._loop = self._loop, None
+                if loop is not None:
+                    await loop.stop(STOP_S)
 
     def add(self, record: Record, *, topic: str, region: str, keys: Iterable[str]) -> bool:
         """Take a record.
@@ -150,11 +157,11 @@ class TraceDispatcher:
         if self._waiting >= self._settings.waiting_max:
             self._drop(1)
             return False
-        place = (self._topic(topic, region), region)
-        parcel = self._parcels.get(place)
+        key = (self._topic(topic, region), region)
+        parcel = self._parcels.get(key)
         if parcel is None:
-            parcel = self._parcels[place] = _Parcel(place[0], _now())
-            self._work.set()
+            parcel = self._parcels[key] = _Parcel(key[0], _now())
+            self._wake()
         parcel.add(encode(record, cloud=self._cloud), [key for key in keys if key.strip()])
         self._waiting += 1
         self._empty.clear()
@@ -162,8 +169,8 @@ class TraceDispatcher:
             parcel.text_bytes >= self._settings.body_bytes_max
             or parcel.keys_bytes >= KEYS_BYTES_MAX
         ):
-            self._due.append(self._parcels.pop(place))
-            self._work.set()
+            self._due.append(self._parcels.pop(key))
+            self._wake()
         return True
 
     def new_id(self) -> str:
@@ -177,7 +184,7 @@ class TraceDispatcher:
             Whether all of it left within ``timeout`` seconds.
         """
         self._hurry = True
-        self._work.set()
+        self._wake()
         try:
             async with asyncio.timeout(timeout):
                 await self._empty.wait()
@@ -186,50 +193,41 @@ class TraceDispatcher:
             return False
         return True
 
+    def _wake(self) -> None:
+        if self._loop is not None:
+            self._loop.wake()
+
     def _topic(self, topic: str, region: str) -> str:
         return f"{CLOUD_TOPIC_PREFIX}{region}" if self._cloud else topic or TRACE_TOPIC
 
-    async def _run(self) -> None:
-        while True:
-            await self._until_due()
-            self._move_due()
-            while self._due:
-                await self._send(self._due.popleft())
+    def due_in_s(self) -> float:
+        """Return the seconds until something is to be sent."""
+        if self._due or (self._hurry and self._parcels):
+            return 0.0
+        return min(map(self._left_s, self._parcels.values()), default=math.inf)
 
-    async def _until_due(self) -> None:
-        """Return when a parcel is full, or has waited long enough, or somebody flushes."""
-        while not self._due and not (self._hurry and self._parcels):
-            self._work.clear()
-            oldest_s = min((parcel.since_s for parcel in self._parcels.values()), default=None)
-            left_s = None
-            if oldest_s is not None:
-                left_s = oldest_s + self._settings.flush_ms / 1000 - _now()
-                if left_s <= 0:
-                    return
-            try:
-                async with asyncio.timeout(left_s):
-                    await self._work.wait()
-            except TimeoutError:
-                return
+    def _left_s(self, parcel: _Parcel) -> float:
+        return parcel.since_s + self._settings.flush_ms / 1000 - _now()
+
+    def next_due(self) -> _Parcel | None:
+        """Remove and return what is to be sent next."""
+        self._move_due()
+        return self._due.popleft() if self._due else None
 
     def _move_due(self) -> None:
         """Move the parcels that have waited long enough, or all during a flush."""
-        limit_s = _now() - self._settings.flush_ms / 1000
-        for place, parcel in list(self._parcels.items()):
-            if self._hurry or parcel.since_s <= limit_s:
-                self._due.append(self._parcels.pop(place))
+        for key, parcel in list(self._parcels.items()):
+            if self._hurry or self._left_s(parcel) <= 0:
+                self._due.append(self._parcels.pop(key))
 
-    async def _send(self, parcel: _Parcel) -> None:
+    async def send(self, parcel: _Parcel) -> None:
+        """Send records; those that cannot be sent are dropped."""
         try:
             timeout = self._settings.timeout_ms / 1000
             await self._sender.send_message(parcel.message(), timeout=timeout)
-        except BaseException as error:
+        except BaseException:
             self._drop(len(parcel.texts))
-            if not is_call_failure(error):
-                raise
-            self._sending.failed(parcel.topic, error)
-        else:
-            self._sending.worked(parcel.topic)
+            raise
         finally:
             self._settle(parcel)
 
@@ -253,6 +251,28 @@ class TraceDispatcher:
         if not self.dropped:
             log.warning("traces dropped: the buffer is full or no broker accepts them")
         self.dropped += count
+
+
+class _SendLoop(SupervisedLoop):
+    """Sends what is due, one message after the other.
+
+    Args:
+        dispatcher: collects the records.
+        failures: logs failed sends, by topic.
+    """
+
+    def __init__(self, dispatcher: TraceDispatcher, failures: FailureLog) -> None:
+        super().__init__("send", "*", failures, retry_s=RETRY_S)
+        self._dispatcher = dispatcher
+
+    def _wait_s(self) -> float:
+        return self._dispatcher.due_in_s()
+
+    async def _step(self) -> None:
+        parcel = self._dispatcher.next_due()
+        if parcel is not None:
+            self._thing = parcel.topic
+            await self._dispatcher.send(parcel)
 
 
 def _now() -> float:

@@ -1,0 +1,329 @@
+"""Background loops that never end silently, and the owner that knows when one cannot go on.
+
+    step ─► succeeds ─► the next step follows
+      │ ├─► raises ───► logged once, retried after a back-off ─┐  without end: the failure is
+      │ └─► hangs for 120 s ─► cancelled, begun anew ──────────┴► permanent, the owner is notified
+      └── waits until there is something to do
+
+The back-off doubles from the first pause to 10 seconds, with jitter. `_failure_log` says which
+failure is permanent. A loop goes on even then: whether to end is for the owner to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+
+from cometmq.client._failure_log import FailureLog
+from cometmq.client.errors import ClientError
+from cometmq.model.errors import ResponseError
+from cometmq.protocol.codes import ResponseCode
+from cometmq.remoting.tasks import Supervisor, is_call_failure
+
+log = logging.getLogger(__name__)
+
+BACK_OFF_S_MAX = 10.0
+"""The longest pause after a failure, unless the first pause is longer."""
+FLOW_CONTROL_S = 0.02
+"""The pause after a broker refused a request because it has too much to do."""
+JITTER = 0.2
+"""The part by which a pause after a failure may be longer, so that loops do not retry at once."""
+STEP_S_MAX = 120.0
+"""A loop whose step makes no progress for so long is begun anew."""
+
+
+class SupervisedLoop(ABC):
+    """Repeats a step in the background until it is stopped.
+
+    Args:
+        name: of the task.
+        thing: what the failure log calls it.
+        failures: logs failures and counts them.
+        retry_s: seconds of the first pause after a failure.
+        step_s_max: seconds that a step may take without progress.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        thing: str,
+        failures: FailureLog,
+        *,
+        retry_s: float,
+        step_s_max: float = STEP_S_MAX,
+    ) -> None:
+        self._name = name
+        self._thing = thing
+        self._failures = failures
+        self._retry_s = retry_s
+        self._step_s_max = step_s_max
+        self._tasks: Supervisor | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._check: asyncio.TimerHandle | None = None
+        self._moved_s: float | None = None
+        """When the step that runs made progress; None while none runs."""
+        self._woken = asyncio.Event()
+
+    def start(self, tasks: Supervisor) -> None:
+        """Run in the background."""
+        assert self._tasks is None, "a loop starts once"
+        self._tasks = tasks
+        self._spawn(tasks)
+        self._check_later(self._step_s_max)
+
+    def wake(self) -> None:
+        """End the wait: there may be something to do."""
+        self._woken.set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it does not run."""
+        return self._task is None or self._task.done()
+
+    def cancel(self) -> None:
+        """Stop without waiting for the end; the step that runs is cancelled."""
+        task, self._task = self._task, None
+        self._end_check()
+        if task is not None and not task.done() and task is not asyncio.current_task():
+            task.cancel()
+        self._forget_failures()
+
+    def _forget_failures(self) -> None:
+        self._failures.forget(self._thing)
+
+    async def stop(self, timeout: float | None = None) -> None:
+        """Stop, and wait for the end of the step that runs, which is cancelled."""
+        task = self._task
+        self.cancel()
+        if task is not None and task is not asyncio.current_task():
+            await asyncio.wait([task], timeout=timeout)
+
+    @abstractmethod
+    async def _step(self) -> None:
+        """Do one step."""
+
+    def _wait_s(self) -> float:
+        """Return how many seconds to wait, at most, before it is asked again; 0 to do a step."""
+        return 0.0
+
+    def _has_ended(self) -> bool:
+        """Return whether nothing is left to do, ever."""
+        return False
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait for `wake`, or so many seconds."""
+        self._woken.clear()
+        try:
+            async with asyncio.timeout(None if seconds == math.inf else seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+
+    def _move(self) -> None:
+        """Note that a step makes progress."""
+        self._moved_s = asyncio.get_running_loop().time()
+
+    def _is_current(self) -> bool:
+        """Return whether the running task is this loop's still: not stopped, and not replaced."""
+        return self._task is not None and self._task is asyncio.current_task()
+
+    async def _run(self) -> None:
+        while self._is_current() and not self._has_ended():
+            try:
+                wait_s = self._wait_s()
+                if wait_s > 0:
+                    await self._wait(wait_s)
+                    continue
+                self._move()
+                await self._step()
+            except BaseException as error:
+                if not is_call_failure(error):
+                    raise
+                if not self._is_current():
+                    return
+                self._moved_s = None
+                await asyncio.sleep(self._back_off_s(error))
+            else:
+                self._failures.worked(self._thing)
+            finally:
+                if self._is_current():
+                    self._moved_s = None
+
+    def _back_off_s(self, error: BaseException) -> float:
+        failures = self._failures.failed(self._thing, error)
+        if isinstance(error, ResponseError) and error.code == ResponseCode.FLOW_CONTROL:
+            pause_s = FLOW_CONTROL_S
+        else:
+            longest_s = max(BACK_OFF_S_MAX, self._retry_s)
+            pause_s = min(self._retry_s * 2 ** min(failures - 1, 30), longest_s)
+        return pause_s * random.uniform(1, 1 + JITTER)
+
+    # --- steps that hang ----------------------------------------------------------------------
+
+    def _spawn(self, tasks: Supervisor) -> None:
+        self._task = tasks.spawn(self._run(), self._name)
+        self._task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if task is self._task:
+            self._end_check()
+
+    def _check_later(self, seconds: float) -> None:
+        self._check = asyncio.get_running_loop().call_later(seconds, self._check_progress)
+
+    def _end_check(self) -> None:
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
+
+    def _check_progress(self) -> None:
+        idle_s = 0.0
+        if self._moved_s is not None:
+            idle_s = asyncio.get_running_loop().time() - self._moved_s
+        if idle_s >= self._step_s_max:
+            idle_s = 0.0
+            self._replace()
+        self._check_later(self._step_s_max - idle_s)
+
+    def _replace(self) -> None:
+        """Begin anew in another task; what the old one may still bring is ignored."""
+        assert self._tasks is not None
+        error = ClientError(f"no progress for {self._step_s_max:.0f} s, begun anew")
+        self._failures.failed(self._thing, error, curable=False)
+        stuck, self._moved_s = self._task, None
+        self._spawn(self._tasks)
+        if stuck is not None:
+            stuck.cancel()
+
+
+class PeriodicLoop(SupervisedLoop):
+    """Does something on time, and soon after it is called.
+
+    Args:
+        name, thing, failures: as for `SupervisedLoop`.
+        act: what to do. False means that it is to be done again soon.
+        interval_s: seconds between two rounds.
+        min_interval_s: seconds between two rounds at least, when `wake` is called.
+        first_s: seconds until the first round.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        thing: str,
+        failures: FailureLog,
+        act: Callable[[], Awaitable[object]],
+        *,
+        interval_s: float,
+        min_interval_s: float = 1.0,
+        first_s: float = 0.0,
+    ) -> None:
+        shortest_s = min(min_interval_s, interval_s)
+        super().__init__(name, thing, failures, retry_s=shortest_s)
+        self._act = act
+        self._interval_s, self._min_interval_s = interval_s, shortest_s
+        self._first_s = first_s
+        self._next_s = self._soonest_s = 0.0
+        self._called = False
+
+    def start(self, tasks: Supervisor) -> None:
+        """Run in the background."""
+        now_s = asyncio.get_running_loop().time()
+        self._next_s = now_s + self._first_s
+        self._soonest_s = now_s + min(self._first_s, self._min_interval_s)
+        super().start(tasks)
+
+    def move(self) -> None:
+        """Note that a long round makes progress."""
+        if self._moved_s is not None:
+            self._move()
+
+    def wake(self) -> None:
+        """Do it soon."""
+        self._called = True
+        super().wake()
+
+    def _wait_s(self) -> float:
+        due_s = self._soonest_s if self._called else self._next_s
+        return due_s - asyncio.get_running_loop().time()
+
+    async def _step(self) -> None:
+        self._called = False
+        settled = False
+        try:
+            settled = await self._act() is not False
+        finally:
+            now_s = asyncio.get_running_loop().time()
+            self._soonest_s = now_s + self._min_interval_s
+            self._next_s = now_s + self._interval_s if settled else self._soonest_s
+
+
+class SupervisedTasks(Supervisor):
+    """Owns the background tasks of a consumer, and knows when it cannot go on.
+
+    A task that only runs once is no reason to end the consumer: its failure is logged.
+    """
+
+    def __init__(self, owner: str) -> None:
+        super().__init__(owner)
+        self.failure: BaseException | None = None
+        """The first permanent failure: the consumer cannot go on."""
+        self.on_failure: Callable[[BaseException], None] | None = None
+        """Called with it."""
+        self._failed = asyncio.Event()
+        self._periodic = FailureLog(
+            log,
+            fails="periodic task failed, retrying",
+            works="periodic task succeeds again",
+            name="task",
+            on_permanent=self.end,
+        )
+
+    def end(self, error: BaseException) -> None:
+        """Record a permanent failure, and wake who waits for one; further ones change nothing."""
+        if self.failure is not None:
+            return
+        if not isinstance(error, Exception):  # raising it would look like a cancellation
+            cause, error = error, ClientError(f"{type(error).__name__} in {self._owner}")
+            error.__cause__ = cause
+        self.failure = error
+        log.error("%s cannot go on", self._owner, exc_info=error)
+        self._failed.set()
+        if self.on_failure is not None:
+            self.on_failure(error)
+
+    async def wait_failed(self) -> None:
+        """Wait for a permanent failure."""
+        await self._failed.wait()
+
+    def repeat(
+        self,
+        interval_s: float,
+        act: Callable[[], Awaitable[object]],
+        name: str,
+        *,
+        first_s: float | None = None,
+    ) -> PeriodicLoop:
+        """Do something every ``interval_s`` seconds.
+
+        Args:
+            interval_s: seconds from the end of one run to the start of the next.
+            act: what to do.
+            name: of the task.
+            first_s: seconds until the first run, by default one interval.
+        """
+        loop = PeriodicLoop(
+            name,
+            f"{self._owner}.{name}",
+            self._periodic,
+            act,
+            interval_s=interval_s,
+            min_interval_s=interval_s,
+            first_s=interval_s if first_s is None else first_s,
+        )
+        loop.start(self)
+        return loop

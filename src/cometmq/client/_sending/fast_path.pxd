@@ -14,7 +14,7 @@ cdef int _OFFSET_ID, _QUEUE_ID, _QUEUE_OFFSET, _REGION_NAME, _TRACE_ON
 cdef long long _NOT_PLAIN
 cdef tuple _NAMES, _OTHERS
 cdef bytes _REGION_BYTES
-cdef object _REGION, _OK, _encode_text, ANY_QUEUE
+cdef object _REGION, _OK, _encode_text, _running_loop, ANY_QUEUE
 
 
 cdef class QueueTarget:
@@ -91,7 +91,7 @@ cdef class FastPath:
     cdef double _attempt_s_max
     cdef public bint is_usable
     cdef bint _waits_for_flush
-    cdef object _loop
+    cdef public object loop
     cdef ResponseScanner scanner
     cdef bytearray _space
 

@@ -56,6 +56,7 @@ _NUMBERS_BYTES_MAX = 80
 _JOINED_BYTES_MAX = 4_096
 """Smaller bodies are copied behind their heads: one piece to write instead of two."""
 _encode_text = msgspec.json.Encoder().encode
+_running_loop = asyncio._get_running_loop
 _OK = SendStatus.SEND_OK
 _REGION = DEFAULT_REGION
 _REGION_BYTES = DEFAULT_REGION.encode()
@@ -293,7 +294,8 @@ class FastPath:
         self.is_usable = False
         """Whether no hook sees the sends, and no slow broker is avoided."""
         self._waits_for_flush = sender.awaited.retry_not_stored
-        self._loop: Any = None
+        self.loop: Any = None
+        """The event loop of the producer; the general path refuses calls from another one."""
         self.scanner = ResponseScanner()
         self._space = bytearray(1_024)
 
@@ -318,6 +320,9 @@ class FastPath:
             CometError: the message breaks a limit. Nothing is sent, and its room is released.
         """
         if not self.is_usable or timeout <= 0 or (is_awaited and self._waits_for_flush):
+            return None
+        loop = _running_loop()
+        if loop is None or loop is not self.loop:
             return None
         chosen = None
         if target is not ANY_QUEUE:
@@ -359,10 +364,8 @@ class FastPath:
             raise
         if chosen is None:
             topic.round.step(len(topic.queues))
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        future: asyncio.Future[SendReceipt] = self._loop.create_future()
-        now_s = self._loop.time()
+        future: asyncio.Future[SendReceipt] = loop.create_future()
+        now_s = loop.time()
         send = FastSend.__new__(FastSend)
         send.path = self
         send.future = future

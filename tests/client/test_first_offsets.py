@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cometmq.client import AdminClient, ClientInstance, Message, MessageQueue, Producer
-from cometmq.client._connection.queue_offsets import QueueOffsets
+from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client.offsets import OffsetStore, RemoteOffsetStore, StartFrom, first_offset
 from cometmq.model.offsets import QueueOffset
 from support.consuming import MemoryOffsets

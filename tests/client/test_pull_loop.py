@@ -20,11 +20,11 @@ from cometmq.client import (
     PushConsumer,
     StartFrom,
 )
-from cometmq.client._connection.queue_offsets import QueueOffsets
+from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._consuming.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._consuming.pull_loop import PullLoop
 from cometmq.client._consuming.pulls import ReplicaChoice
-from cometmq.client._failure_log import FailureLog
+from cometmq.client._supervision import FailureLog
 from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.client.settings import PushSettings
 from cometmq.model import property_names as names

@@ -26,7 +26,7 @@ from cometmq.client import (
     StoredMessage,
     TopicNotFoundError,
 )
-from cometmq.client._connection.leases import acquire_instance
+from cometmq.client._connection.instance import acquire_instance
 from cometmq.client._consuming.group_requests import check_filters
 from cometmq.client.allocation import AveragelyByCircle
 from cometmq.client.errors import NotAssignedError, WrongModeError

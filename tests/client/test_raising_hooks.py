@@ -23,7 +23,7 @@ from cometmq.client import (
     StoredMessage,
     TransactionProducer,
 )
-from cometmq.client._consuming import queue_listener
+from cometmq.client._consuming import rebalancer as queue_listener
 from cometmq.client.hooks import OutgoingCall
 from cometmq.client.settings import ClientSettings, PullSettings
 from cometmq.client.subscription_check import SubscriptionCheck

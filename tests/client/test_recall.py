@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.client import InvalidMessageError, Producer, ResponseError
-from cometmq.client._sending.recall import RecallHandle, decode_handle, encode_handle
+from cometmq.client._sending.replies import RecallHandle, decode_handle, encode_handle
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import RecallMessageRequest, RecallMessageResponse
 from cometmq.remoting import Request, Response

@@ -19,7 +19,7 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
-from cometmq.client._connection.queue_offsets import QueueOffsets
+from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.model.errors import CometError
 from support.replicas import MASTER, WAIT_S, Replica
 from support.versions import ALL_VERSIONS

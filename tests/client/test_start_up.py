@@ -16,7 +16,7 @@ from cometmq.client import (
     MessageQueue,
     Producer,
 )
-from cometmq.client._connection.leases import acquire_instance
+from cometmq.client._connection.instance import acquire_instance
 from cometmq.client.errors import NameServerError
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError

@@ -11,7 +11,7 @@ import pytest
 from servers import Cluster, Settings
 
 from cometmq.client import AdminClient, ClientInstance, Message, Producer, PullConsumer
-from cometmq.client._connection.signing import signature
+from cometmq.client._connection.security import signature
 from cometmq.client.errors import NameServerError
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError, ResponseError

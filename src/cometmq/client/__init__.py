@@ -4,8 +4,8 @@ What fewer applications need is in submodules: `settings`, `errors` (all of them
 `allocation`, `offsets`, `admin`, `blocking`, `idempotent`, `telemetry`.
 """
 
+from cometmq.client._connection.broker_calls import QueueBounds
 from cometmq.client._connection.instance import ClientInstance
-from cometmq.client._connection.queue_offsets import QueueBounds
 from cometmq.client._consuming.pulls import PullResult, PullStatus
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import (

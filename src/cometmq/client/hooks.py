@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from cometmq.client._connection.signing import Credentials, Signer
+from cometmq.client._connection.security import Credentials, Signer
 from cometmq.client.handlers import LocalState
 from cometmq.client.receipt import SendReceipt
 from cometmq.model.message import Message, StoredMessage

@@ -25,9 +25,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
+from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientInstance
-from cometmq.client._connection.queue_offsets import QueueOffsets
-from cometmq.client._failure_log import text_of, trace_of
+from cometmq.client._supervision import text_of, trace_of
 from cometmq.client._time import epoch_ms
 from cometmq.model.errors import ConfigError, StoreError
 from cometmq.model.offsets import QueueOffset

@@ -12,15 +12,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Unpack
 
-from cometmq.client._connection.instance import ClientInstance, Membership
-from cometmq.client._connection.leases import acquire_instance
+from cometmq.client._connection.instance import ClientInstance, Membership, acquire_instance
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._sending.batching import split
 from cometmq.client._sending.broker_latency import Detector
 from cometmq.client._sending.pending_sends import PendingSends
 from cometmq.client._sending.queue_picker import by_key
-from cometmq.client._sending.recall import recall
-from cometmq.client._sending.replies import Replies, reply_to
+from cometmq.client._sending.replies import Replies, recall, reply_to
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import ANY_QUEUE, SendTarget
 from cometmq.client._time import seconds

@@ -18,11 +18,10 @@ from cometmq.client._consuming.engine import bounded
 from cometmq.client._consuming.fetcher import UNLIMITED
 from cometmq.client._consuming.group_requests import check_filters, join
 from cometmq.client._consuming.pulls import Pull, PullResult
-from cometmq.client._consuming.queue_listener import RouteListenerCalls
-from cometmq.client._consuming.rebalancer import Rebalancer
+from cometmq.client._consuming.rebalancer import Rebalancer, RouteListenerCalls
 from cometmq.client._consuming.request_handlers import RequestHandlers
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
-from cometmq.client._pull.assignment import Mode, Ownership
+from cometmq.client._pull.core import Mode, Ownership
 from cometmq.client._pull.positions import Offsets
 from cometmq.client._pull.seeking import PlaceCalls
 from cometmq.client._time import milliseconds, seconds

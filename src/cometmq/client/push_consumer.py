@@ -10,8 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Unpack
 
-from cometmq.client._connection.instance import ClientInstance
-from cometmq.client._connection.leases import acquire_instance
+from cometmq.client._connection.instance import ClientInstance, acquire_instance
 from cometmq.client._consuming.callback_consumer import CallbackConsumer
 from cometmq.client._consuming.consumer import resolve
 from cometmq.client._consuming.request_handlers import RequestHandlers, common_properties

@@ -12,13 +12,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Unpack
 
-from cometmq.client._connection.instance import ClientInstance
-from cometmq.client._connection.leases import acquire_instance
+from cometmq.client._connection.instance import ClientInstance, acquire_instance
 from cometmq.client._consuming.consumer import SubscribingConsumer, resolve
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
-from cometmq.client._pop.receipts import Deliveries, Delivery, delay_s
 from cometmq.client._pop.receiver import Receiver
-from cometmq.client._pop.requests import PopRequests
+from cometmq.client._pop.requests import Deliveries, Delivery, PopRequests, delay_s
 from cometmq.client._time import milliseconds, seconds
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import StartFrom, check_start

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cometmq.client._connection.instance import ClientInstance
-from cometmq.client._failure_log import FailureLog
-from cometmq.client._supervision import PeriodicLoop
+from cometmq.client._supervision import FailureLog, PeriodicLoop
 from cometmq.client.filters import Filter
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.topic import RETRY_PREFIX

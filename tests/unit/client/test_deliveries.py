@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client._connection.namespaces import Namespace
-from cometmq.client._consuming.filter_chain import FilterChain
-from cometmq.client._pull.deliveries import Deliveries
+from cometmq.client._connection.identity import Namespace
+from cometmq.client._consuming.handler_calls import FilterChain
+from cometmq.client._pull.positions import Deliveries
 from cometmq.client.hooks import ConsumeHook, DeliveryContext, FilterHook
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.client._connection.tls import read_properties, tls_context, with_file
+from cometmq.client._connection.security import read_properties, tls_context, with_file
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError
 

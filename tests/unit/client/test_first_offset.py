@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from cometmq.client import ClientInstance
-from cometmq.client._connection.queue_offsets import QueueOffsets
+from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client.offsets import RemoteOffsetStore, StartFrom, consume_from_where, first_offset
 from cometmq.model.errors import RemotingError, ResponseError
 from cometmq.model.queue import MessageQueue

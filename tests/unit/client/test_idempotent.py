@@ -28,7 +28,7 @@ from cometmq.client.idempotent import (
     TransactionEndedError,
     first_key,
 )
-from cometmq.client.idempotent.marks import FairLock
+from cometmq.client.idempotent.consumer import FairLock
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import pytest
 
 from cometmq.client._consuming.process_queue import ProcessQueue
-from cometmq.client._push import queue_locks as locking
-from cometmq.client._push.queue_locks import Locks
+from cometmq.client._push import ordered as locking
+from cometmq.client._push.ordered import Locks
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.model.queue import MessageQueue
 from support.consuming import QUEUE

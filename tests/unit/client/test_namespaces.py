@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.client._connection.namespaces import Namespace, NamespaceHook, namespace_of_endpoint
+from cometmq.client._connection.identity import Namespace, NamespaceHook, namespace_of_endpoint
 from cometmq.remoting import OutgoingCall
 
 VALUES = Path(__file__).resolve().parents[2] / "vectors" / "values"

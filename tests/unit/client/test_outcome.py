@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.client._consuming.outcomes import (
+from cometmq.client._consuming.handler_calls import (
     OrderedAction,
     has_meaning,
     ordered_outcome_of,

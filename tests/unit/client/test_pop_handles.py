@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client._pop.receipts import Handle, HandleError, delay_s, handles_of, offsets_by_queue
+from cometmq.client._pop.requests import Handle, HandleError, delay_s, handles_of, offsets_by_queue
 from cometmq.protocol.headers import (
     AckMessageRequest,
     ChangeMessageInvisibletimeRequest,

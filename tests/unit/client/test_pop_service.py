@@ -13,7 +13,7 @@ import pytest
 from cometmq.client._consuming.handler_calls import HandlerCalls
 from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client._consuming.statistics import Statistics
-from cometmq.client._pop.receipts import Handle
+from cometmq.client._pop.requests import Handle
 from cometmq.client._pop.service import Popped, PopQueue, PopService
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cometmq.client._connection.routes import Route
-from cometmq.client._consuming.queue_listener import KnownQueues
-from cometmq.client._pull.assignment import AssignmentMode, Mode
+from cometmq.client._consuming.rebalancer import KnownQueues
+from cometmq.client._pull.core import AssignmentMode, Mode
 from cometmq.client.errors import WrongModeError
 from cometmq.model.queue import MessageQueue
 

@@ -15,8 +15,7 @@ from cometmq.client._consuming import fetch_loop
 from cometmq.client._consuming.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._consuming.pull_loop import PullLoop
 from cometmq.client._consuming.pulls import ReplicaChoice
-from cometmq.client._failure_log import FailureLog
-from cometmq.client._supervision import FLOW_CONTROL_S, JITTER
+from cometmq.client._supervision import FLOW_CONTROL_S, JITTER, FailureLog
 from cometmq.client.errors import ClientError
 from cometmq.client.offsets import OffsetStore, RemoteOffsetStore
 from cometmq.client.settings import PushSettings

@@ -9,8 +9,8 @@ import pytest
 
 from cometmq.client import AdminClient, ClientClosedError, ClientError, ClientInstance, Producer
 from cometmq.client._connection.identity import outward_address
-from cometmq.client._connection.leases import acquire_instance
-from cometmq.client._connection.signing import Credentials, Signer, signature
+from cometmq.client._connection.instance import acquire_instance
+from cometmq.client._connection.security import Credentials, Signer, signature
 from cometmq.client.errors import NameServerError
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError

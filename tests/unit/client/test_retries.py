@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client._sending.retry_policy import NoMasterError, RetryPolicy, attempt_of
+from cometmq.client._sending.targets import NoMasterError, RetryPolicy, attempt_of
 from cometmq.client.errors import SendFailedError
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.queue import MessageQueue

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.client._connection.signing import Credentials, Signer, credentials_of, signature
+from cometmq.client._connection.security import Credentials, Signer, credentials_of, signature
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError
 from cometmq.remoting import OutgoingCall

@@ -20,7 +20,7 @@ from cometmq.client import (
     StartFrom,
     TopicNotFoundError,
 )
-from cometmq.client._pop.receipts import Deliveries, Delivery, Handle
+from cometmq.client._pop.requests import Deliveries, Delivery, Handle
 from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Response

@@ -9,10 +9,12 @@ from contextlib import suppress
 
 import pytest
 
-from cometmq.client._failure_log import PERMANENT_FAILURES, PERMANENT_S, FailureLog
 from cometmq.client._supervision import (
     BACK_OFF_S_MAX,
+    PERMANENT_FAILURES,
+    PERMANENT_S,
     STEP_S_MAX,
+    FailureLog,
     PeriodicLoop,
     SupervisedLoop,
     SupervisedTasks,

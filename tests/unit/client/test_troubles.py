@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from cometmq.client._failure_log import FAILING_MAX, FailureLog
+from cometmq.client._supervision import FAILING_MAX, FailureLog
 
 LOG = logging.getLogger("test.troubles")
 

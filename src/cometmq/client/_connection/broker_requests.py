@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from cometmq.client._connection.namespaces import Namespace
+from cometmq.client._connection.identity import Namespace
 from cometmq.model import property_names as names
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode

@@ -17,24 +17,29 @@ import ssl
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from typing import Any, TypeVar, cast
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from cometmq.client._connection.broker_calls import BrokerCalls
 from cometmq.client._connection.broker_requests import BrokerRequests
 from cometmq.client._connection.heartbeats import Heartbeats, Member, Membership, merge_heartbeat
-from cometmq.client._connection.identity import client_id, outward_address, vip_address
+from cometmq.client._connection.identity import (
+    Namespace,
+    NamespaceHook,
+    client_id,
+    namespace_of_endpoint,
+    outward_address,
+    vip_address,
+)
 from cometmq.client._connection.name_servers import (
     NameServers,
     endpoint_url,
     fetch_addresses,
     parse_addresses,
 )
-from cometmq.client._connection.namespaces import Namespace, NamespaceHook, namespace_of_endpoint
 from cometmq.client._connection.routes import Routes
-from cometmq.client._connection.signing import Signer, StreamHook, credentials_of
-from cometmq.client._connection.tls import tls_context
-from cometmq.client._failure_log import FailureLog, text_of, trace_of
+from cometmq.client._connection.security import Signer, StreamHook, credentials_of, tls_context
 from cometmq.client._lifecycle import Lifecycle
+from cometmq.client._supervision import FailureLog, text_of, trace_of
 from cometmq.client.errors import (
     ClientClosedError,
     ClientError,
@@ -134,7 +139,7 @@ class ClientInstance(Lifecycle):
         self._changing = asyncio.Lock()
         self._inherited = False
         self.holds = 0
-        """How many leases keep it open; see `cometmq.client._connection.leases`."""
+        """How many leases keep it open; see `cometmq.client._connection.instance`."""
         self.unopened: WeakSet[object] = WeakSet()
         """The leases of objects that were made and not started yet."""
         super().__init__(f"client {self.client_id}")
@@ -479,3 +484,83 @@ def _leave_all_to_parent() -> None:
 _living: WeakSet[ClientInstance] = WeakSet()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_all_to_parent)
+
+_instances: WeakValueDictionary[tuple[int, str], ClientInstance] = WeakValueDictionary()
+"""By process and client id; an instance is in it from its making until it is closed."""
+
+
+class Lease:
+    """One object's hold on an instance.
+
+    Args:
+        instance: the instance.
+        lent: whether the caller starts and closes the instance.
+    """
+
+    def __init__(self, instance: ClientInstance, *, lent: bool) -> None:
+        self.instance = instance
+        self._lent = lent
+        self._held = False
+        if not lent:
+            instance.unopened.add(self)
+
+    async def open(self, member: Member | None = None) -> None:
+        """Add a member to the instance, and start the instance unless it is lent.
+
+        If it fails, the caller closes the lease.
+
+        Raises:
+            ClientError: the instance has such a member already, was closed, or runs in another
+                event loop.
+            NameServerError: no name server is named, and the HTTP endpoint names none.
+        """
+        if member is not None:
+            self.instance.join(member)
+        if not self._lent and not self._held:
+            self._held = True
+            self.instance.holds += 1
+            self.instance.unopened.discard(self)
+            await self.instance.start()
+
+    async def close(self, member: Member | None = None) -> None:
+        """Remove the member, and close the instance if no other lease keeps it open."""
+        self.instance.unopened.discard(self)
+        held, self._held = self._held, False
+        if held:
+            self.instance.holds -= 1
+            if self.instance.holds == 0:
+                await self.instance._last_left()
+                return
+        if member is not None:
+            await self.instance.leave(member)
+
+
+def acquire_instance(
+    name_servers: str | Sequence[str] = (),
+    *,
+    settings: ClientSettings | None = None,
+    instance: ClientInstance | None = None,
+    keep_name: bool = False,
+) -> Lease:
+    """Find or make the instance that an object with these settings uses.
+
+    Args:
+        name_servers: ``host:port;host:port``, or a sequence of addresses; empty for the setting
+            ``name_servers``.
+        settings: those of a new instance; one that is shared keeps its own.
+        instance: use this one, which the caller starts and closes.
+        keep_name: keep the instance name ``DEFAULT``, so that the client id stays the same after a
+            restart; clients with it share an instance.
+
+    Raises:
+        ConfigError: an address or a setting is wrong.
+    """
+    if instance is not None:
+        return Lease(instance, lent=True)
+    used = resolve_settings(ClientSettings, given=settings)
+    name = client_id(used, known_name_servers(name_servers, used), keep_name=keep_name)
+    found = _instances.get((os.getpid(), name))
+    if found is None or found.closed or found.outlived_its_loop:
+        found = ClientInstance(name_servers, settings=used, name=name)
+        _instances[os.getpid(), name] = found
+    return Lease(found, lent=False)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from cometmq.client._connection.name_servers import NameServers
-from cometmq.client._failure_log import FailureLog
+from cometmq.client._supervision import FailureLog
 from cometmq.client.errors import NameServerError, TopicNotFoundError
 from cometmq.model.errors import ResponseError
 from cometmq.model.queue import MessageQueue

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+import threading
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
+from typing import Any
 
-from cometmq.client._connection.leases import Lease
+from cometmq.client._connection.instance import Lease
 from cometmq.client._consuming.consumer import SubscribingConsumer
 from cometmq.client._consuming.engine import ABORT_S, Engine
 from cometmq.client._consuming.request_handlers import RequestHandlers
-from cometmq.client._consuming.stop_signals import stop_signals
 from cometmq.client._time import seconds
 from cometmq.client.errors import ClientClosedError
 from cometmq.client.filters import Filter
@@ -22,6 +25,63 @@ from cometmq.model.errors import ConfigError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import ConsumerRunningInfo
 from cometmq.remoting.tasks import Supervisor
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class _SignalHandlers:
+    """The signal handlers of one event loop, which all its consumers share."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.callbacks: list[Callable[[], None]] = []
+        self._loop = loop
+        self._before: dict[signal.Signals, Any] = {}
+        for number in SIGNALS:
+            before = signal.getsignal(number)
+            try:
+                loop.add_signal_handler(number, self._call_all)
+            except NotImplementedError:  # Windows
+                return
+            self._before[number] = before
+
+    def restore(self) -> None:
+        """Set the handlers that were there before."""
+        for number, handler in self._before.items():
+            self._loop.remove_signal_handler(number)
+            if handler is not None:  # None: it was not set from Python
+                signal.signal(number, handler)
+
+    def _call_all(self) -> None:
+        for callback in list(self.callbacks):
+            callback()
+
+
+_handlers: dict[asyncio.AbstractEventLoop, _SignalHandlers] = {}
+
+
+@contextmanager
+def stop_signals(callback: Callable[[], None]) -> Iterator[None]:
+    """Call ``callback`` on each SIGTERM and SIGINT within a ``with`` block.
+
+    The first block of an event loop sets signal handlers, the last one restores those before.
+    Outside the main thread, and in event loops without signal support, nothing is called.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    handlers = _handlers.get(loop)
+    if handlers is None:
+        handlers = _handlers[loop] = _SignalHandlers(loop)
+    handlers.callbacks.append(callback)
+    try:
+        yield
+    finally:
+        handlers.callbacks.remove(callback)
+        if not handlers.callbacks:
+            del _handlers[loop]
+            handlers.restore()
+
 
 log = logging.getLogger(__name__)
 

@@ -12,12 +12,11 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from cometmq.client._connection.instance import ClientInstance
-from cometmq.client._consuming.filter_chain import FilterChain
-from cometmq.client._consuming.handler_calls import HandlerCalls
-from cometmq.client._consuming.queue_listener import QueueListenerCalls
+from cometmq.client._consuming.consumer import Subscriptions
+from cometmq.client._consuming.handler_calls import FilterChain, HandlerCalls
+from cometmq.client._consuming.rebalancer import QueueListenerCalls
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._consuming.statistics import Statistics
-from cometmq.client._consuming.subscriptions import Subscriptions
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook

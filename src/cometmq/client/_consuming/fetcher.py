@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 
 from cometmq.client._consuming.fetch_loop import FetchLoop
 from cometmq.client._consuming.pulls import PullResult, PullStatus
-from cometmq.client._failure_log import FailureLog
-from cometmq.client._supervision import STEP_S_MAX
+from cometmq.client._supervision import STEP_S_MAX, FailureLog
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from cometmq.client._connection.instance import ClientInstance
-from cometmq.client._failure_log import FailureLog
+from cometmq.client._supervision import FailureLog
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.filters import Filter
 from cometmq.model.errors import CometError, ConfigError, ResponseError

@@ -9,13 +9,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol, TypeVar
 
+from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientInstance
-from cometmq.client._connection.queue_offsets import QueueOffsets
 from cometmq.client._connection.routes import MASTER_ID
 from cometmq.client._consuming.fetch_loop import FetchLoop, step_s_max
 from cometmq.client._consuming.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._consuming.pulls import Pull, PullResult, PullStatus, ReplicaChoice, pull_once
-from cometmq.client._failure_log import FailureLog
+from cometmq.client._supervision import FailureLog
 from cometmq.client.errors import ClientError
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import OffsetStore

@@ -21,8 +21,8 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import cast
 
+from cometmq.client._connection.identity import Namespace
 from cometmq.client._connection.instance import ClientInstance
-from cometmq.client._connection.namespaces import Namespace
 from cometmq.client._consuming.handler_calls import Ended, HandlerCalls
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext

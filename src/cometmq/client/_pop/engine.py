@@ -7,22 +7,173 @@ Source: DefaultMQPushConsumerImpl with clientRebalance off, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Collection
 
 from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.engine import ConsumerSpec, Engine
-from cometmq.client._consuming.subscriptions import Subscriptions
-from cometmq.client._failure_log import FailureLog
-from cometmq.client._pop.assignment import Assignment
-from cometmq.client._pop.pop_loop import PopLoop
+from cometmq.client._consuming.group_requests import GroupCalls
 from cometmq.client._pop.requests import Acks, PopRequests
-from cometmq.client._pop.service import PopQueue, PopService
-from cometmq.client._supervision import SupervisedTasks
+from cometmq.client._pop.service import PopLoop, PopQueue, PopService
+from cometmq.client._supervision import FailureLog, PeriodicLoop, SupervisedTasks
+from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.offsets import StartFrom
 from cometmq.client.settings import PopSettings
 from cometmq.model.queue import MessageQueue
+from cometmq.protocol.bodies import MessageModel
+from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
+
+STRATEGY = "AVG"
+
+
+class Assignment:
+    """Keeps one pop loop for each queue that brokers assign to this member.
+
+    Args:
+        instance: whose connections are used.
+        group: as brokers know it.
+        topics: returns the topics of the subscription.
+        make_loop: makes the loop of a queue.
+        on_divided: called with a topic, and the queues that are assigned now.
+        interval_s: seconds between two regular rounds.
+        tasks: where loops run.
+        on_permanent: called when retrying cannot cure a failure.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        *,
+        topics: Callable[[], Collection[str]],
+        make_loop: Callable[[PopQueue], PopLoop],
+        on_divided: Callable[[str, list[MessageQueue]], Awaitable[None]],
+        interval_s: float,
+        tasks: Supervisor,
+        on_permanent: Callable[[BaseException], None],
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._calls = GroupCalls(instance)
+        self._topics = topics
+        self._make_loop = make_loop
+        self._on_divided = on_divided
+        self._tasks = tasks
+        self._failures = FailureLog(
+            log,
+            fails="rebalance failed, retrying",
+            works="rebalance succeeds again",
+            name="topic",
+            more=f"group={group}",
+            on_permanent=on_permanent,
+        )
+        self._rounds = PeriodicLoop(
+            "assignment",
+            "*",
+            self._failures,
+            self.refresh,
+            interval_s=interval_s,
+            first_s=interval_s,
+        )
+        self._loops: dict[MessageQueue, PopLoop] = {}
+        self._retired: list[PopLoop] = []
+        self._assigned: set[str] = set()
+        """Topics whose queues a broker has assigned."""
+        self._changed = asyncio.Event()
+
+    def queues(self) -> list[MessageQueue]:
+        """Give the queues that are this member's now, sorted."""
+        return sorted(self._loops)
+
+    def sources(self) -> list[PopQueue]:
+        """Give what is known of each queue."""
+        return [loop.source for loop in self._loops.values()]
+
+    def call(self) -> None:
+        """Request the assignment soon."""
+        self._rounds.wake()
+
+    def wake(self) -> None:
+        """Let all loops check again whether they may pop."""
+        for loop in self._loops.values():
+            loop.wake()
+
+    async def start(self, tasks: Supervisor) -> None:
+        """Request the assignment once, then go on in the background.
+
+        Raises:
+            ResponseError: a broker cannot divide queues; nothing goes on.
+        """
+        for topic in self._topics():
+            try:
+                await self._divide(topic)
+            except TopicNotFoundError as error:
+                log.info("a topic has no queues yet topic=%s error=%s", topic, error)
+        self._rounds.start(tasks)
+
+    async def until_assigned(self) -> None:
+        """Wait until brokers have answered a pop of each assigned queue of all topics."""
+        while not self._assigned.issuperset(self._topics()):
+            self._changed.clear()
+            await self._changed.wait()
+        for loop in list(self._loops.values()):
+            await loop.begun.wait()
+
+    async def stop(self) -> None:
+        """Request no assignment, and pop no more."""
+        await self._rounds.stop()
+        await asyncio.gather(*(loop.stop() for loop in [*self._loops.values(), *self._retired]))
+        self._loops.clear()
+        self._retired.clear()
+
+    async def refresh(self) -> None:
+        """Request the assignment of every topic now; a broker that fails changes nothing."""
+        topics = set(self._topics())
+        self._assigned &= topics
+        for topic in sorted(topics):
+            self._rounds.move()
+            try:
+                await self._divide(topic)
+            except BaseException as error:
+                if not is_call_failure(error):
+                    raise
+                self._failures.failed(topic, error)
+            else:
+                self._failures.worked(topic)
+        for queue in self.queues():
+            if queue.topic not in topics:
+                self._give_up(queue)
+
+    def _begin(self, queue: MessageQueue) -> None:
+        loop = self._loops[queue] = self._make_loop(PopQueue(queue))
+        loop.start(self._tasks)
+
+    def _give_up(self, queue: MessageQueue) -> None:
+        loop = self._loops.pop(queue)
+        loop.retire()
+        self._retired = [each for each in [*self._retired, loop] if not each.ended]
+
+    async def _divide(self, topic: str) -> None:
+        entries = await self._calls.assignment(
+            self._group, self._instance.client_id, topic, STRATEGY, MessageModel.CLUSTERING
+        )
+        if entries is None:
+            return
+        mine = {entry.message_queue for entry in entries}
+        before = {queue for queue in self._loops if queue.topic == topic}
+        for queue in before - mine:
+            self._give_up(queue)
+        for queue in sorted(mine - before):
+            self._begin(queue)
+        self._assigned.add(topic)
+        self._changed.set()
+        if mine != before:
+            log.info("queues assigned topic=%s group=%s assigned=%d", topic, self._group, len(mine))
+            await self._on_divided(topic, sorted(mine))
 
 
 class PopEngine(Engine):

@@ -24,11 +24,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.retries import DeadLetterRule
-from cometmq.client._consuming.subscriptions import Subscriptions
-from cometmq.client._failure_log import FailureLog
-from cometmq.client._pop.receipts import Deliveries, Delivery, Handle
-from cometmq.client._pop.requests import ALL_QUEUES, Acks, PopRequests
+from cometmq.client._pop.requests import ALL_QUEUES, Acks, Deliveries, Delivery, Handle, PopRequests
+from cometmq.client._supervision import FailureLog
 from cometmq.client.errors import (
     BackPressureError,
     ClientClosedError,

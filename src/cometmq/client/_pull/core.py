@@ -13,23 +13,22 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from cometmq.client._connection.instance import ClientInstance
-from cometmq.client._connection.leases import acquire_instance
-from cometmq.client._connection.queue_offsets import QueueOffsets
+from cometmq.client._connection.broker_calls import QueueOffsets
+from cometmq.client._connection.instance import ClientInstance, acquire_instance
 from cometmq.client._consuming.consumer import Consumer, resolve
 from cometmq.client._consuming.fetch_loop import step_s_max
 from cometmq.client._consuming.fetcher import Fetcher
-from cometmq.client._consuming.filter_chain import FilterChain
+from cometmq.client._consuming.handler_calls import FilterChain
 from cometmq.client._consuming.pulls import Pull, PullResult, ReplicaChoice, pull_once
-from cometmq.client._pull.assignment import AssignmentMode
-from cometmq.client._pull.deliveries import Deliveries
 from cometmq.client._pull.positions import (
+    Deliveries,
     Hand,
     Positions,
     Reader,
@@ -38,7 +37,7 @@ from cometmq.client._pull.positions import (
     current_reader,
     state_of,
 )
-from cometmq.client.errors import ClientError
+from cometmq.client.errors import ClientError, WrongModeError
 from cometmq.client.filters import Filter
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, FilterHook
 from cometmq.client.offsets import (
@@ -53,6 +52,87 @@ from cometmq.client.settings import MIB, ClientSettings, PullSettings, resolve_s
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import retry_topic
+
+OnAssigned = Callable[[str, Collection[MessageQueue], Collection[MessageQueue]], Awaitable[None]]
+
+
+class Mode(Enum):
+    """How a consumer gets its queues."""
+
+    ASSIGNED = "is assigned queues"
+    SUBSCRIBED = "subscribes to topics"
+
+
+class AssignmentMode:
+    """The way in which a consumer gets its queues, which does not change."""
+
+    def __init__(self) -> None:
+        self.mode: Mode | None = None
+
+    def choose(self, mode: Mode) -> None:
+        """Choose this way.
+
+        Raises:
+            WrongModeError: the consumer uses the other way.
+        """
+        self.check(mode)
+        self.mode = mode
+
+    def check(self, mode: Mode) -> None:
+        """Reject a call that belongs to the other way.
+
+        Raises:
+            WrongModeError: the consumer uses the other way.
+        """
+        if self.mode is not None and self.mode is not mode:
+            raise WrongModeError(
+                f"this consumer {self.mode.value}: use another consumer that {mode.value}"
+            )
+
+
+class Ownership:
+    """Starts and stops to fetch queues for the rebalancer.
+
+    Args:
+        fetcher: fetches the assigned queues.
+        is_subscribed: whether a topic is still subscribed.
+        revoke: commits what is finished of a queue, and fetches it no longer.
+        on_assigned: called after each rebalance.
+    """
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        is_subscribed: Callable[[str], bool],
+        revoke: Callable[[MessageQueue], Awaitable[None]],
+        on_assigned: OnAssigned,
+    ) -> None:
+        self._fetcher = fetcher
+        self._is_subscribed = is_subscribed
+        self._revoke = revoke
+        self._on_assigned = on_assigned
+
+    def owned(self, topic: str) -> Collection[MessageQueue]:
+        """Return the queues of a topic that are assigned now."""
+        return [queue for queue in self._fetcher.queues if queue.topic == topic]
+
+    async def take(self, queue: MessageQueue) -> bool:
+        """Start to fetch a queue. The fetcher finds where it starts."""
+        if self._is_subscribed(queue.topic):
+            self._fetcher.begin(queue)
+        return True
+
+    async def give_up(self, queue: MessageQueue) -> bool:
+        """Stop to fetch a queue."""
+        await self._revoke(queue)
+        return True
+
+    async def divided(
+        self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]
+    ) -> None:
+        """Call the listener."""
+        await self._on_assigned(topic, queues, mine)
+
 
 log = logging.getLogger(__name__)
 

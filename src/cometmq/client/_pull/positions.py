@@ -14,20 +14,82 @@ seen the messages; this module does not.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
 from cometmq.client._consuming.fetcher import Batch
-from cometmq.client._pull.deliveries import Delivery
 from cometmq.client.errors import NotAssignedError
+from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext, FilterHook
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What hooks know of messages that were handed out, and when that was."""
+
+    context: DeliveryContext
+    begun_s: float
+
+
+class Deliveries:
+    """Calls the hooks of one consumer; what they raise is logged and changes nothing."""
+
+    def __init__(
+        self,
+        hooks: Sequence[ConsumeHook | FilterHook],
+        *,
+        group: str,
+        client_id: str,
+        namespace: str,
+    ) -> None:
+        self._consume = [hook for hook in hooks if isinstance(hook, ConsumeHook)]
+        self._group = group
+        self._client_id = client_id
+        self._namespace = namespace
+
+    def begin(self, queue: MessageQueue, messages: Sequence[StoredMessage]) -> Delivery | None:
+        """These messages are handed out; None if no hook has to know."""
+        if not self._consume:
+            return None
+        context = DeliveryContext(
+            group=self._group,
+            client_id=self._client_id,
+            queue=queue,
+            messages=messages,
+            ordered=True,
+            namespace=self._namespace,
+        )
+        delivery = Delivery(context, time.monotonic())
+        for hook in self._consume:
+            self._call(hook.before, context)
+        return delivery
+
+    def end(self, delivery: Delivery | None, end: ConsumeEnd = ConsumeEnd.SUCCESS) -> None:
+        """What was handed out is finished, or ended otherwise."""
+        if delivery is None:
+            return
+        context = delivery.context
+        context.cost_ms = (time.monotonic() - delivery.begun_s) * 1000
+        context.end = end
+        for hook in self._consume:
+            self._call(hook.after, context)
+
+    def _call(self, method: object, context: DeliveryContext) -> None:
+        try:
+            method(context)  # type: ignore[operator]
+        except Exception:
+            log.exception("a hook failed group=%s", self._group)
+
 
 Offsets = dict[MessageQueue, QueueOffset]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from cometmq.client._connection.queue_offsets import QueueBounds
+from cometmq.client._connection.broker_calls import QueueBounds
 from cometmq.client._pull.core import PullCore
 from cometmq.client._time import epoch_ms
 from cometmq.client.errors import OffsetRangeError

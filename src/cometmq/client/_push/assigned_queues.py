@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 from cometmq.client._consuming.process_queue import ProcessQueue
 from cometmq.client._consuming.pull_loop import PullLoop
-from cometmq.client._failure_log import text_of, trace_of
-from cometmq.client._push.queue_locks import Locks
+from cometmq.client._push.ordered import Locks
+from cometmq.client._supervision import text_of, trace_of
 from cometmq.client.offsets import OffsetStore
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue

@@ -15,8 +15,9 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientInstance
-from cometmq.client._connection.queue_offsets import QueueOffsets
+from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.engine import ConsumerSpec, Engine, bounded
 from cometmq.client._consuming.group_requests import GroupCalls
 from cometmq.client._consuming.process_queue import Limits, ProcessQueue
@@ -24,13 +25,10 @@ from cometmq.client._consuming.pull_loop import PullLoop
 from cometmq.client._consuming.pulls import ReplicaChoice
 from cometmq.client._consuming.rebalancer import Rebalancer
 from cometmq.client._consuming.retries import Retries
-from cometmq.client._consuming.subscriptions import Subscriptions
-from cometmq.client._failure_log import FailureLog
 from cometmq.client._push.assigned_queues import AssignedQueues
 from cometmq.client._push.concurrent import ConcurrentService
-from cometmq.client._push.ordered import OrderedService
-from cometmq.client._push.queue_locks import Locks
-from cometmq.client._supervision import SupervisedTasks
+from cometmq.client._push.ordered import Locks, OrderedService
+from cometmq.client._supervision import FailureLog, SupervisedTasks
 from cometmq.client.allocation import AllocationStrategy
 from cometmq.client.offsets import OffsetStore, default_store, first_offset
 from cometmq.client.settings import PushSettings

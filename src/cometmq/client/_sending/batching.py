@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 from cometmq.client._sending.back_pressure import BackPressure, Epoch
 from cometmq.client._sending.outgoing import Item
-from cometmq.client._sending.retry_policy import RetryPolicy
 from cometmq.client._sending.sender import Sender
-from cometmq.client._sending.targets import SendTarget
+from cometmq.client._sending.targets import RetryPolicy, SendTarget
 from cometmq.client.errors import ClientClosedError
 from cometmq.client.receipt import SendReceipt
 from cometmq.client.settings import ProducerSettings

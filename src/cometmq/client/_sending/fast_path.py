@@ -23,9 +23,8 @@ from cometmq.client._connection.routes import Route
 from cometmq.client._sending.back_pressure import BackPressure, Epoch
 from cometmq.client._sending.outgoing import Outgoing, prepare
 from cometmq.client._sending.queue_picker import QueuePicker
-from cometmq.client._sending.retry_policy import RetryPolicy, attempt_of
 from cometmq.client._sending.sender import Sender
-from cometmq.client._sending.targets import ANY_QUEUE, SendTarget
+from cometmq.client._sending.targets import ANY_QUEUE, RetryPolicy, SendTarget, attempt_of
 from cometmq.client.errors import SendAttempt
 from cometmq.client.receipt import DEFAULT_REGION, SendReceipt, SendStatus, receipt_from
 from cometmq.model.errors import CometError, RemotingError, ResponseError

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from cometmq.client._connection.namespaces import Namespace
+from cometmq.client._connection.identity import Namespace
 from cometmq.client._time import epoch_ms, milliseconds
 from cometmq.client.hooks import SendKind
 from cometmq.client.settings import ProducerSettings

@@ -1,31 +1,36 @@
-"""Request and reply: requests that wait for their replies, by correlation id.
+"""Requests that await a reply, and recalls of timer messages.
 
-A request is a message with three more properties: the correlation id, the id of the requesting
-client, and its timeout. Its consumer sends the reply to the reply topic of the cluster. The broker
-pushes it to that client instead of storing it for consumers.
-
-Source: RequestFutureHolder, MessageUtil and ClientRemotingProcessor.receiveReplyMessage,
+Source: RequestFutureHolder, MessageUtil.createReplyMessage and DefaultMQProducerImpl.recallMessage,
 RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import logging
 import time
 import uuid
+from typing import NamedTuple
 
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._sending.outgoing import REPLY_TYPE
+from cometmq.client._sending.targets import NoMasterError
 from cometmq.client.errors import BackPressureError, ReplyError
 from cometmq.model import property_names as names
+from cometmq.model.errors import InvalidMessageError
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
-from cometmq.model.topic import REPLY_SUFFIX
+from cometmq.model.topic import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.compression import decompress_body
-from cometmq.protocol.headers import PushReplyMessageToClientRequest
+from cometmq.protocol.headers import (
+    PushReplyMessageToClientRequest,
+    RecallMessageRequest,
+    RecallMessageResponse,
+)
 from cometmq.protocol.properties import decode_properties
 from cometmq.protocol.record import body_crc
 from cometmq.remoting import Request, Response
@@ -140,3 +145,68 @@ def reply_to(request: StoredMessage) -> tuple[str, dict[str, str]]:
     properties = {name: request.properties[name] for name in kept if name in request.properties}
     properties[names.MSG_TYPE] = REPLY_TYPE
     return request.properties[names.CLUSTER] + REPLY_SUFFIX, properties
+
+
+VERSION = "v1"
+_PARTS = 5
+
+
+class RecallHandle(NamedTuple):
+    """What a handle says of the message."""
+
+    topic: str
+    broker_name: str
+    timestamp_ms: str
+    """When it is due."""
+    message_id: str
+
+
+def decode_handle(text: str) -> RecallHandle:
+    """Read a handle.
+
+    Raises:
+        InvalidMessageError: it is none, or of another version.
+    """
+    try:
+        parts = base64.b64decode(text, altchars=b"-_", validate=True).decode().split(" ")
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        parts = []
+    if len(parts) != _PARTS or parts[0] != VERSION:
+        raise InvalidMessageError(f"recall handle {text!r}: a receipt's handle is expected")
+    return RecallHandle(*parts[1:])
+
+
+def encode_handle(handle: RecallHandle) -> str:
+    """Write a handle."""
+    return base64.urlsafe_b64encode(" ".join((VERSION, *handle)).encode()).decode()
+
+
+async def recall(
+    instance: ClientInstance, group: str, topic: str, handle: str, *, timeout: float
+) -> str:
+    """Ask the broker that a handle names to take its message back; see `Producer.recall`.
+
+    Where that broker is unknown, any of the topic is asked.
+    """
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        raise InvalidMessageError(f"messages of {topic} cannot be recalled")
+    broker_name = decode_handle(handle).broker_name
+    instance.check_running()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    wire_topic = instance.namespace.wrap_topic(topic)
+    route = await instance.routes.find(wire_topic, timeout=timeout)
+    address = route.master(broker_name) or next(iter(route.masters()), None)
+    if address is None:
+        raise NoMasterError(f"no broker of {topic} has a master now")
+    header = RecallMessageRequest(
+        producer_group=instance.namespace.wrap_group(group),
+        topic=wire_topic,
+        recall_handle=handle,
+        bname=broker_name,
+    )
+    left_s = max(deadline - loop.time(), 0.001)
+    response = await instance.brokers.call(
+        address, RequestCode.RECALL_MESSAGE, header, timeout=left_s
+    )
+    return response.header(RecallMessageResponse).msg_id

@@ -28,8 +28,15 @@ from cometmq.client._sending.outgoing import (
     prepare_batch,
     prepare_item,
 )
-from cometmq.client._sending.retry_policy import NoMasterError, RetryPolicy, attempt_of, final_error
-from cometmq.client._sending.targets import ANY_QUEUE, Destinations, SendTarget
+from cometmq.client._sending.targets import (
+    ANY_QUEUE,
+    Destinations,
+    NoMasterError,
+    RetryPolicy,
+    SendTarget,
+    attempt_of,
+    final_error,
+)
 from cometmq.client.errors import SendAttempt
 from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
 from cometmq.client.receipt import SendReceipt, SendStatus, receipt_from

@@ -5,9 +5,9 @@ Source: DefaultMQAdminExt, RocketMQ 5.3.
 
 from __future__ import annotations
 
-from cometmq.client.admin.brokers import Brokers
 from cometmq.client.admin.groups import Offsets, Progress
 from cometmq.client.admin.messages import Track, TrackKind, Tracks
+from cometmq.client.admin.servers import Brokers
 from cometmq.client.admin.topics import Topics
 
 __all__ = ["AdminClient", "Progress", "Track", "TrackKind"]

@@ -12,7 +12,7 @@ import msgspec
 
 from cometmq.client._connection.routes import Route
 from cometmq.client._time import epoch_ms
-from cometmq.client.admin.core import AdminCore
+from cometmq.client.admin.servers import AdminCore
 from cometmq.model.errors import ResponseError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.offsets import QueueOffset

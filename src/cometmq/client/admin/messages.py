@@ -12,9 +12,8 @@ from enum import Enum
 
 from cometmq.client._consuming.pulls import Pull, pull_once
 from cometmq.client._time import epoch_ms
-from cometmq.client.admin.clients import Clients
-from cometmq.client.admin.core import AdminCore
 from cometmq.client.admin.groups import Groups
+from cometmq.client.admin.servers import AdminCore, Clients
 from cometmq.client.filters import Filter
 from cometmq.client.trace.records import Record, TraceError, decode
 from cometmq.model.errors import CometError, ResponseError

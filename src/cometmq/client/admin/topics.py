@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from cometmq.client._connection.queue_offsets import QueueBounds
-from cometmq.client.admin.core import AdminCore
+from cometmq.client._connection.broker_calls import QueueBounds
+from cometmq.client.admin.servers import AdminCore
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TEMPLATE_TOPIC, Perm, TopicConfig, check_topic_name

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 import cometmq.client as asynchronous
-from cometmq.client._consuming.stop_signals import SIGNALS
+from cometmq.client._consuming.callback_consumer import SIGNALS
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._pull.positions import read_as
 from cometmq.client.blocking.portal import Portal, hold, let_go

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Unpack
 
 import cometmq.client as asynchronous
-from cometmq.client._connection.queue_offsets import QueueBounds
+from cometmq.client._connection.broker_calls import QueueBounds
 from cometmq.client._consuming.pulls import PullResult
 from cometmq.client.admin.groups import Progress
 from cometmq.client.admin.messages import Track

@@ -1,11 +1,12 @@
 """Applies the writes of a handler exactly once for each key, even if messages are redelivered."""
 
-from cometmq.client.idempotent.consumer import Idempotent, first_key
-from cometmq.client.idempotent.marks import (
+from cometmq.client.idempotent.consumer import (
     AsyncTransaction,
+    Idempotent,
     MarkStore,
     Transaction,
     TransactionEndedError,
+    first_key,
 )
 from cometmq.client.idempotent.sqlite import (
     AsyncSqliteTransaction,

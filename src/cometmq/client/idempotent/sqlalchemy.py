@@ -23,7 +23,7 @@ from contextlib import (
 )
 from typing import TYPE_CHECKING
 
-from cometmq.client.idempotent.marks import TransactionEndedError
+from cometmq.client.idempotent.consumer import TransactionEndedError
 from cometmq.model.errors import ConfigError
 
 try:

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from cometmq.client.idempotent.marks import FairLock, TransactionEndedError
+from cometmq.client.idempotent.consumer import FairLock, TransactionEndedError
 from cometmq.model.errors import ConfigError
 
 T = TypeVar("T")

@@ -1,7 +1,12 @@
 """Traces: what became of each message, written to a topic where it can be looked up."""
 
-from cometmq.client.trace.dispatcher import TraceDispatcher
-from cometmq.client.trace.hooks import ConsumeTrace, EndTrace, SendTrace, trace_recall
+from cometmq.client.trace.dispatcher import (
+    ConsumeTrace,
+    EndTrace,
+    SendTrace,
+    TraceDispatcher,
+    trace_recall,
+)
 from cometmq.client.trace.records import (
     ConsumeAfter,
     ConsumeBefore,

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from cometmq.client._sending.outgoing import Outgoing
-from cometmq.client._sending.retry_policy import RetryPolicy
 from cometmq.client._sending.sender import Sender
-from cometmq.client._sending.targets import ANY_QUEUE, SendTarget
+from cometmq.client._sending.targets import ANY_QUEUE, RetryPolicy, SendTarget
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.receipt import SendStatus
 from cometmq.model.errors import CometError, RemotingError, ResponseError

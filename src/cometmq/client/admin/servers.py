@@ -1,0 +1,406 @@
+"""Calls about brokers, name servers and their connected clients; the base of all admin calls.
+
+Source: DefaultMQAdminExtImpl, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Unpack
+
+from cometmq.client._connection.broker_calls import QueueOffsets
+from cometmq.client._connection.instance import ClientInstance, acquire_instance
+from cometmq.client._connection.routes import MASTER_ID, Route
+from cometmq.client._lifecycle import Lifecycle
+from cometmq.client.errors import ClientError
+from cometmq.client.options import ConnectionOptions
+from cometmq.client.settings import ClientSettings, read_tables, resolve_settings
+from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.message import StoredMessage
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.bodies import (
+    BrokerStatsData,
+    ClusterInfo,
+    ConsumeMessageDirectlyResult,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    ConsumeStatsList,
+    GetConsumerStatusBody,
+    HARuntimeInfo,
+    KVTable,
+    ProducerConnection,
+    ProducerTableInfo,
+)
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers import (
+    AddWritePermOfBrokerRequest,
+    AddWritePermOfBrokerResponse,
+    ConsumeMessageDirectlyRequest,
+    DeleteKvConfigRequest,
+    GetBrokerConsumeStatsRequest,
+    GetConsumerConnectionListRequest,
+    GetConsumerRunningInfoRequest,
+    GetKvConfigRequest,
+    GetKvConfigResponse,
+    GetKvlistByNamespaceRequest,
+    GetProducerConnectionListRequest,
+    Header,
+    InvokeBrokerToGetConsumerStatusRequest,
+    PutKvConfigRequest,
+    ViewBrokerStatsDataRequest,
+    WipeWritePermOfBrokerRequest,
+    WipeWritePermOfBrokerResponse,
+)
+from cometmq.remoting import check
+from cometmq.system import java_properties
+
+
+class AdminCore(Lifecycle):
+    """Asks brokers and name servers; each family of calls is a class on top of it."""
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str] = "",
+        *,
+        client: ClientSettings | None = None,
+        instance: ClientInstance | None = None,
+        config: Path | None = None,
+        **options: Unpack[ConnectionOptions],
+    ) -> None:
+        super().__init__("admin client")
+        tables = read_tables(config) if config else None
+        settings = resolve_settings(ClientSettings, keywords=options, given=client, tables=tables)
+        self._lease = acquire_instance(name_servers, settings=settings, instance=instance)
+        self._instance = self._lease.instance
+        self._offsets = QueueOffsets(self._instance.routes, self._instance.brokers)
+
+    async def start(self) -> None:
+        """Make the client ready. It connects on the first request."""
+        await super().start()
+
+    async def _start(self) -> None:
+        await self._lease.open()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await super().close()
+
+    async def _close(self) -> None:
+        await self._lease.close()
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Return the clusters, their brokers and the brokers' addresses."""
+        answer = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return ClusterInfo.decode(answer.body)
+
+    async def _masters(self, brokers: Iterable[str] | None = None) -> list[str]:
+        """Give the addresses of the masters of these brokers, or of all that are registered."""
+        table = (await self.cluster_info()).broker_addr_table
+        names = sorted(table) if brokers is None else list(brokers)
+        if unknown := [name for name in names if name not in table]:
+            raise ClientError(f"no such broker: {', '.join(unknown)}; known are {sorted(table)}")
+        found = [table[name].broker_addrs.get(MASTER_ID) for name in names]
+        masters = [address for address in found if address is not None]
+        if not masters:
+            raise ClientError("no broker is registered with the name server")
+        return masters
+
+    async def _route(self, topic: str) -> Route:
+        """Give the route of a topic; the one kept is good enough."""
+        self._instance.check_running()
+        return await self._instance.routes.find(topic)
+
+    async def _ask(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+    ) -> Command:
+        """Ask one server and give its answer, which says success."""
+        self._instance.check_running()
+        return await self._instance.brokers.call(address, code, header, body, timeout=timeout)
+
+    async def _ask_name_server(
+        self, code: int, header: Header | None = None, body: bytes = b""
+    ) -> Command:
+        """Ask whichever name server answers; for questions only."""
+        self._instance.check_running()
+        timeout = self._instance.settings.call_timeout_ms / 1000
+        names = self._instance.name_servers
+        return check(await names.call(code, header, body, timeout=timeout))
+
+    async def _tell_name_servers(
+        self, code: int, header: Header | None = None, body: bytes = b""
+    ) -> list[Command]:
+        """Tell every name server, since none of them tells another; gives their answers."""
+        self._instance.check_running()
+        addresses = self._instance.name_servers.addresses
+        return [await self._ask(address, code, header, body) for address in addresses]
+
+    async def _put_kv(self, space: str, key: str, value: str | None) -> None:
+        """Let every name server keep a value, or forget it."""
+        if value is None:
+            forget = DeleteKvConfigRequest(namespace=space, key=key)
+            await self._tell_name_servers(RequestCode.DELETE_KV_CONFIG, forget)
+        else:
+            keep = PutKvConfigRequest(namespace=space, key=key, value=value)
+            await self._tell_name_servers(RequestCode.PUT_KV_CONFIG, keep)
+
+    async def _kv_value(self, space: str, key: str) -> str | None:
+        """Give a value that the name servers keep."""
+        header = GetKvConfigRequest(namespace=space, key=key)
+        try:
+            answer = await self._ask_name_server(RequestCode.GET_KV_CONFIG, header)
+        except ResponseError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+        return answer.header(GetKvConfigResponse).value
+
+
+class Brokers(AdminCore):
+    """Calls about servers."""
+
+    async def broker_figures(self, address: str) -> dict[str, str]:
+        """Return a broker's runtime information: counts, rates, offsets, disk use."""
+        answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return KVTable.decode(answer.body).table
+
+    async def broker_counter(self, address: str, name: str, key: str) -> BrokerStatsData:
+        """Return one counter of a broker: sum and rate per minute, hour and day.
+
+        Args:
+            address: the broker.
+            name: such as ``TOPIC_PUT_NUMS`` or ``GROUP_GET_NUMS``.
+            key: a topic, or ``topic@group``.
+
+        Raises:
+            ResponseError: the broker has no such counter yet.
+        """
+        header = ViewBrokerStatsDataRequest(stats_name=name, stats_key=key)
+        answer = await self._ask(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
+        return BrokerStatsData.decode(answer.body)
+
+    async def broker_progress(self, address: str, *, ordered: bool = False) -> ConsumeStatsList:
+        """Return the offsets and lag of all groups of one broker.
+
+        Args:
+            address: the broker.
+            ordered: only ordered topics.
+        """
+        header = GetBrokerConsumeStatsRequest(is_order=ordered)
+        answer = await self._ask(address, RequestCode.GET_BROKER_CONSUME_STATS, header)
+        return ConsumeStatsList.decode(answer.body)
+
+    async def replication(self, address: str) -> HARuntimeInfo:
+        """Return the replication state of a broker.
+
+        Raises:
+            ResponseError: the broker is older than 5.0.
+        """
+        answer = await self._ask(address, RequestCode.GET_BROKER_HA_STATUS)
+        return HARuntimeInfo.decode(answer.body)
+
+    async def broker_config(self, address: str) -> dict[str, str]:
+        """Return all settings of a broker."""
+        answer = await self._ask(address, RequestCode.GET_BROKER_CONFIG)
+        entries = java_properties.parse(java_properties.decode(answer.body))
+        return {entry.key: entry.value for entry in entries}
+
+    async def set_broker_config(self, address: str, changes: Mapping[str, str]) -> None:
+        """Change settings of a running broker.
+
+        As with RocketMQ's brokers, a key that the broker does not know changes nothing and is no
+        error.
+
+        Raises:
+            ResponseError: a setting cannot be changed, or not to that value; nothing was changed.
+        """
+        body = java_properties.render(changes).encode()
+        await self._ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+
+    async def clean_up(self, address: str) -> None:
+        """Delete a broker's expired files and the queues of deleted topics now."""
+        for code in (
+            RequestCode.DELETE_EXPIRED_COMMITLOG,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+            RequestCode.CLEAN_UNUSED_TOPIC,
+        ):
+            await self._ask(address, code)
+
+    async def stop_writing(self, broker: str) -> int:
+        """Remove the write permission of a broker, by its name, until `resume_writing`.
+
+        Returns:
+            The number of affected topics, as the name servers count them. If the broker
+            registers changed topics, producers send to it again.
+        """
+        code, header = RequestCode.WIPE_WRITE_PERM_OF_BROKER, WipeWritePermOfBrokerRequest
+        answers = await self._tell_name_servers(code, header(broker_name=broker))
+        return max(a.header(WipeWritePermOfBrokerResponse).wipe_topic_count for a in answers)
+
+    async def resume_writing(self, broker: str) -> int:
+        """Restore the write permission of a broker; returns the number of affected topics."""
+        code, header = RequestCode.ADD_WRITE_PERM_OF_BROKER, AddWritePermOfBrokerRequest
+        answers = await self._tell_name_servers(code, header(broker_name=broker))
+        return max(a.header(AddWritePermOfBrokerResponse).add_topic_count for a in answers)
+
+    async def kv_get(self, space: str, key: str) -> str | None:
+        """Return a value of the name servers' key-value table, or None."""
+        return await self._kv_value(space, key)
+
+    async def kv_put(self, space: str, key: str, value: str) -> None:
+        """Store a value in the key-value table of every name server."""
+        await self._put_kv(space, key, value)
+
+    async def kv_delete(self, space: str, key: str) -> None:
+        """Delete a value from the key-value table of every name server."""
+        await self._put_kv(space, key, None)
+
+    async def kv_list(self, space: str) -> dict[str, str]:
+        """Return all values of a namespace of the key-value table."""
+        header = GetKvlistByNamespaceRequest(namespace=space)
+        try:
+            answer = await self._ask_name_server(RequestCode.GET_KVLIST_BY_NAMESPACE, header)
+        except ResponseError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return {}
+            raise
+        return KVTable.decode(answer.body).table
+
+
+DIRECTLY_S = 15.0
+"""Time for a consumer to consume a message that it is handed out of turn."""
+
+
+class Clients(AdminCore):
+    """Calls about clients that are online."""
+
+    async def consumer_connections(self, group: str) -> ConsumerConnection:
+        """Return the online members of a consumer group, and the group's subscriptions.
+
+        Raises:
+            ResponseError: with code 206 if no member is online.
+        """
+        header = GetConsumerConnectionListRequest(consumer_group=group)
+        answer = await self._ask_any(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+        return ConsumerConnection.decode(answer.body)
+
+    async def producer_connections(self, group: str) -> ProducerConnection:
+        """Return the online members of a producer group.
+
+        Raises:
+            ResponseError: no member is online.
+        """
+        header = GetProducerConnectionListRequest(producer_group=group)
+        answer = await self._ask_any(RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
+        return ProducerConnection.decode(answer.body)
+
+    async def producers(self, address: str) -> ProducerTableInfo:
+        """Return all producers that are connected to one broker, by group."""
+        answer = await self._ask(address, RequestCode.GET_ALL_PRODUCER_INFO)
+        return ProducerTableInfo.decode(answer.body)
+
+    async def running_info(
+        self, group: str, client_id: str, *, stacks: bool = False
+    ) -> ConsumerRunningInfo:
+        """Return one consumer's settings, queues and rates.
+
+        Args:
+            group: its group.
+            client_id: one of those in `consumer_connections`.
+            stacks: include the stacks of its tasks and threads.
+
+        Raises:
+            ResponseError: the consumer is not online, or did not respond to its broker.
+        """
+        header = GetConsumerRunningInfoRequest(
+            consumer_group=group, client_id=client_id, jstack_enable=stacks
+        )
+        answer = await self._ask_any(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+        return ConsumerRunningInfo.decode(answer.body)
+
+    async def consumer_status(
+        self, group: str, topic: str, client_id: str = ""
+    ) -> dict[str, dict[MessageQueue, int]]:
+        """Return the offsets that members have in memory, by client id.
+
+        Args:
+            group: the group.
+            topic: the topic.
+            client_id: only this member; empty for all.
+
+        Raises:
+            ResponseError: no member is online.
+        """
+        header = InvokeBrokerToGetConsumerStatusRequest(
+            topic=topic, group=group, client_addr=client_id or None
+        )
+        route = await self._route(topic)
+        answer = await self._ask_any(
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header, route.masters()
+        )
+        return GetConsumerStatusBody.decode(answer.body).consumer_table
+
+    async def consume_directly(
+        self, group: str, client_id: str, message: StoredMessage
+    ) -> ConsumeMessageDirectlyResult:
+        """Pass one message to one consumer now. Offsets do not change.
+
+        Args:
+            group: its group.
+            client_id: one of those in `consumer_connections`.
+            message: a message that a query returned.
+
+        Returns:
+            The handler's result, its duration, and its exception if there was one.
+
+        Raises:
+            ResponseError: the consumer is not online, or did not respond to its broker.
+        """
+        header = ConsumeMessageDirectlyRequest(
+            consumer_group=group,
+            client_id=client_id,
+            msg_id=message.offset_message_id,
+            topic=message.topic,
+            broker_name=message.broker_name or None,
+        )
+        code, address = RequestCode.CONSUME_MESSAGE_DIRECTLY, await self._broker_of(message)
+        answer = await self._ask(address, code, header, timeout=DIRECTLY_S)
+        return ConsumeMessageDirectlyResult.decode(answer.body)
+
+    async def _broker_of(self, message: StoredMessage) -> str:
+        """Give the address of the broker that stores a message."""
+        try:
+            route = await self._route(message.topic)
+        except ClientError:
+            return message.store_host
+        return route.master(message.broker_name) or message.store_host
+
+    async def _ask_any(
+        self, code: int, header: Header, addresses: list[str] | None = None
+    ) -> Command:
+        """Ask brokers one after the other until one knows the answer."""
+        failure: CometError | None = None
+        for address in addresses if addresses is not None else await self._masters():
+            try:
+                return await self._ask(address, code, header)
+            except CometError as error:
+                failure = _better(failure, error)
+        raise failure or ClientError(
+            "no broker address is known: no broker is registered with the name server"
+        )
+
+
+def _better(before: CometError | None, error: CometError) -> CometError:
+    """Give the failure that says more: a broker's refusal rather than its silence."""
+    if before is None or not isinstance(before, ResponseError):
+        return error
+    if before.code == ResponseCode.CONSUMER_NOT_ONLINE and isinstance(error, ResponseError):
+        return error
+    return before

@@ -63,7 +63,7 @@ CALL_S = 30.0
 ENDLESS_S = 0.1
 ENDLESS = frozenset({"__anext__", "ready", "run", "poll", "receive"})
 """Calls that may wait for what the other call has ended: they are cancelled then."""
-FOR_MEMBERS = frozenset({"join", "leave", "left", "shared", "membership"})
+FOR_MEMBERS = frozenset({"join", "leave", "shared", "membership"})
 """Calls between the parts of a client."""
 
 

@@ -46,7 +46,7 @@ L = TypeVar("L", bound=Lifecycle)
 
 KEEPS_CONNECTION = ClientSettings(call_timeout_ms=60_000, close_after_timeout=False)
 """A slow answer does not cost the connection, of which there may be one only."""
-LIVES = frozenset({"start", "close", "abort", "run", "left"})
+LIVES = frozenset({"start", "close", "abort", "run"})
 """What begins and ends a client: cancelled in tests of its own."""
 
 

@@ -188,6 +188,36 @@ async def test_too_many_messages_in_flight_are_refused(shop: Shop) -> None:
     assert third.body == b"3"
 
 
+async def test_tasks_that_wait_take_no_room(shop: Shop) -> None:
+    async with consumer_of(shop, in_flight_max=2) as consumer:
+        waiting = [asyncio.create_task(consumer.receive(wait=60.0)) for _ in range(3)]
+        await shop.wait_until(lambda: shop.holds == 1)
+        for number in range(3):
+            await shop.put(b"%d" % number)
+            done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                await consumer.ack(*task.result())
+            waiting = list(rest)
+
+    assert not waiting
+    assert len(shop.acks) == 3
+
+
+async def test_the_limit_holds_for_what_a_cancelled_receive_asked_for(shop: Shop) -> None:
+    shop.may_pop.clear()
+    await shop.put(b"1", b"2", b"3", b"4")
+    async with consumer_of(shop, in_flight_max=3) as consumer:
+        receiving = asyncio.create_task(consumer.receive(2))
+        await shop.wait_until(lambda: shop.popping == 1)
+        await cancelled(receiving)
+        shop.may_pop.set()
+        messages = [*await consumer.receive(16), *await consumer.receive(16)]
+        with pytest.raises(BackPressureError):
+            await consumer.receive(16)
+
+    assert [message.body for message in messages] == [b"1", b"2", b"3"]
+
+
 async def test_what_a_cancelled_receive_asked_for_goes_to_the_next_one(shop: Shop) -> None:
     shop.may_pop.clear()
     await shop.put(b"1", b"2")

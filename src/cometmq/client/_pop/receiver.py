@@ -241,25 +241,13 @@ class Receiver:
             ClientClosedError: the consumer was closed.
             CometError: no broker could be asked in all the time; this is the last failure.
         """
-        room = self._deliveries.reserve(max_messages)
-        if not room:
-            raise BackPressureError(
-                f"{self._settings.in_flight_max} received messages are neither settled nor "
-                "expired: acknowledge them, or raise in_flight_max"
-            )
-        try:
-            return await self._receive(room, wait_s, invisible_ms)
-        finally:
-            self._deliveries.free(room)
-
-    async def _receive(self, room: int, wait_s: float, invisible_ms: int) -> list[StoredMessage]:
         deadline = time.monotonic() + wait_s
         asked, first = False, True
         while True:
             news = self._news_to_come()
             self.follow_routes()
             for source in self._in_turn():
-                messages = await self._pop_from(source, room, invisible_ms, always=first)
+                messages = await self._pop_from(source, max_messages, invisible_ms, always=first)
                 if messages:
                     return messages
                 asked = asked or source.failure is None
@@ -287,10 +275,10 @@ class Receiver:
         return sources[begin:] + sources[:begin]
 
     async def _pop_from(
-        self, source: _Source, room: int, invisible_ms: int, *, always: bool
+        self, source: _Source, max_messages: int, invisible_ms: int, *, always: bool
     ) -> list[StoredMessage]:
         self.check_open()
-        if found := self._take_leftover(room):
+        if found := self._take_leftover(max_messages):
             return found
         if source.rests or (source.failure is not None and source.lock.locked()):
             return []  # it fails; at most one task waits for it
@@ -299,11 +287,18 @@ class Receiver:
                 await asyncio.wait({source.pop})
                 source.pop = None
             self.check_open()
-            if found := self._take_leftover(room):
+            if found := self._take_leftover(max_messages):
                 return found
             if source.rests or not (always or source.promising):
                 return []  # the task before found nothing
+            room = self._deliveries.reserve(max_messages)
+            if not room:
+                raise BackPressureError(
+                    f"{self._settings.in_flight_max} received messages are neither settled nor "
+                    "expired: acknowledge them, or raise in_flight_max"
+                )
             pop = self._work.spawn(self._pop(source, room, invisible_ms), "pop", awaited=True)
+            pop.add_done_callback(lambda _: self._deliveries.free(room))
             try:
                 return await asyncio.shield(pop)
             except BaseException:
@@ -414,8 +409,8 @@ class Receiver:
         if not self._closed:
             self._holds.spawn(self._release_late(), "release")
 
-    def _take_leftover(self, room: int) -> list[StoredMessage]:
-        count = min(room, len(self._leftover))
+    def _take_leftover(self, max_messages: int) -> list[StoredMessage]:
+        count = min(max_messages, len(self._leftover))
         return [self._leftover.popleft()[1] for _ in range(count)]
 
     async def _release_late(self) -> None:

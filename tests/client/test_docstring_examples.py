@@ -52,6 +52,8 @@ NOT_BROUGHT_ABOUT = {
 }
 """Errors whose examples show where they are raised or caught; the other examples print theirs."""
 EXAMPLE_S = 60
+ORDERS, RETURNS = "docstring-orders", "docstring-returns"
+"""Stand for the topics of the examples: other tests count the messages of those on one cluster."""
 
 
 def public_classes() -> Iterator[type]:
@@ -65,7 +67,8 @@ def public_classes() -> Iterator[type]:
 
 def example_of(kind: type) -> str:
     """The code below the line ``Example:`` at the end of a docstring; empty if there is none."""
-    return textwrap.dedent((inspect.getdoc(kind) or "").partition("\nExample:\n")[2])
+    text = textwrap.dedent((inspect.getdoc(kind) or "").partition("\nExample:\n")[2])
+    return text.replace('"orders"', f'"{ORDERS}"').replace('"returns"', f'"{RETURNS}"')
 
 
 def with_clusters(kind: type) -> ParameterSet:
@@ -97,9 +100,9 @@ async def shared(
         admin = await opened.enter_async_context(AdminClient(instance=instance))
         producer = await opened.enter_async_context(Producer(name_servers, group="shop"))
         consumer = await opened.enter_async_context(PullConsumer(name_servers, group="readers"))
-        queues: list[MessageQueue] = await admin.create_topic("orders", queues=4)
-        await admin.create_topic("returns", queues=1)
-        receipt = await producer.send(Message("orders", b"42", tags="paid"), queue=queues[0])
+        queues: list[MessageQueue] = await admin.create_topic(ORDERS, queues=4)
+        await admin.create_topic(RETURNS, queues=1)
+        receipt = await producer.send(Message(ORDERS, b"42", tags="paid"), queue=queues[0])
         message = await admin.message_at(receipt.offset_message_id)
         if target != COMET:
             known["transactions"] = await opened.enter_async_context(

@@ -26,7 +26,7 @@ from cometmq.client._consuming.process_queue import ProcessQueue
 from cometmq.client._consuming.pull_loop import PullLoop
 from cometmq.client._push.ordered import Locks
 from cometmq.client._supervision import text_of, trace_of
-from cometmq.client.offsets import OffsetStore
+from cometmq.client.offsets import Failures, OffsetStore
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.remoting.tasks import Supervisor, is_call_failure
@@ -205,9 +205,9 @@ class AssignedQueues:
         self._closed = True
         await asyncio.gather(*(owned.loop.stop() for owned in list(self._table.values())))
 
-    async def persist(self) -> None:
-        """Keep the offsets of all owned queues."""
-        await self._store.persist(list(self._table))
+    async def persist(self) -> Failures | None:
+        """Store the offsets of all owned queues, as `OffsetStore.persist` does."""
+        return await self._store.persist(list(self._table))
 
     async def close(self) -> None:
         """Drop all queues; those that are being given up get a moment to commit."""

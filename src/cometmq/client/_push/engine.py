@@ -86,7 +86,7 @@ class PushEngine(Engine):
             locks=lambda: self._locks,
             first_offset=self._first_offset,
             make_loop=self._make_loop,
-            on_divided=self._divided,
+            on_rebalanced=self._rebalanced,
             on_free=lambda: self.rebalancer.wake(),
             unlock_delay_s=settings.unlock_delay_ms / 1000,
             tasks=self._loops,
@@ -252,7 +252,7 @@ class PushEngine(Engine):
             stats=self.statistics,
             failures=self._failures,
             on_illegal=lambda _: self._begin_anew(fetched),
-            on_broken=lambda: self.queues.take_anew(fetched.queue),
+            on_broken=lambda: self.queues.assign_anew(fetched.queue),
         )
 
     async def _begin_anew(self, fetched: ProcessQueue) -> None:
@@ -260,7 +260,7 @@ class PushEngine(Engine):
         self.queues.lost(fetched)
         self.rebalancer.wake()
 
-    async def _divided(
+    async def _rebalanced(
         self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]
     ) -> None:
         self._limits.share(topic, len(mine))

@@ -202,15 +202,17 @@ async def test_traces_go_on(error: Raise, caplog: pytest.LogCaptureFixture) -> N
 
 @pytest.mark.usefixtures("virtual_time")
 @pytest.mark.parametrize(
-    ("kind", "code"),
+    ("kind", "code", "options"),
     [
-        (PushConsumer, RequestCode.PULL_MESSAGE),
-        (PushConsumer, RequestCode.GET_CONSUMER_LIST_BY_GROUP),
-        (PopConsumer, RequestCode.POP_MESSAGE),
+        (PushConsumer, RequestCode.PULL_MESSAGE, {}),
+        (PushConsumer, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {}),
+        (PushConsumer, RequestCode.UPDATE_CONSUMER_OFFSET, {}),
+        (PushConsumer, RequestCode.LOCK_BATCH_MQ, {"ordered": True}),
+        (PopConsumer, RequestCode.POP_MESSAGE, {}),
     ],
 )
 async def test_a_consumer_that_cannot_go_on_says_so(
-    kind: type[PushConsumer | PopConsumer], code: int
+    kind: type[PushConsumer | PopConsumer], code: int, options: dict[str, Any]
 ) -> None:
     """A hook that raises each time ends no loop; after two minutes `run` raises what it raised."""
     broker = PopBroker() if kind is PopConsumer else GroupBroker()
@@ -221,7 +223,11 @@ async def test_a_consumer_that_cannot_go_on_says_so(
     ):
         if isinstance(broker, GroupBroker):
             broker.members = [instance.client_id]
-        consumer = kind(instance=instance, group="g", handler=nothing, subscriptions={"t": "*"})
+            # Held requests have many timers, each of which takes real time.
+            broker.pull_answers.extend([pulled(ResponseCode.PULL_NOT_FOUND, 50)] * 1_000)
+        consumer = kind(
+            instance=instance, group="g", handler=nothing, subscriptions={"t": "*"}, **options
+        )
         await consumer.start()
         running = asyncio.create_task(consumer.run())
         await asyncio.sleep(100)

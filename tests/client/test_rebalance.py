@@ -70,18 +70,18 @@ class SharingMember:
         self._rebalancer.wake()
         return None
 
-    def owned(self, topic: str) -> Collection[MessageQueue]:
+    def assigned(self, topic: str) -> Collection[MessageQueue]:
         return self.mine
 
-    async def take(self, queue: MessageQueue) -> bool:
+    async def assign(self, queue: MessageQueue) -> bool:
         self.mine.add(queue)
         return True
 
-    async def give_up(self, queue: MessageQueue) -> bool:
+    async def revoke(self, queue: MessageQueue) -> bool:
         self.mine.discard(queue)
         return True
 
-    async def divided(
+    async def rebalanced(
         self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]
     ) -> None:
         self.moved.set()

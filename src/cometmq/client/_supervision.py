@@ -1,4 +1,16 @@
-"""Background loops that retry, report what stays broken, and log a failure once."""
+"""Background loops that never end silently, and the owner that knows when one cannot go on.
+
+    step ─► succeeds: the next step follows
+      │ ├─► raises: logged once, retried after a back-off that doubles up to 10 s
+      │ └─► hangs for 120 s: cancelled, begun anew
+      └── waits until there is something to do
+
+A failure is permanent if retrying cannot cure it. That is so after `PERMANENT_FAILURES` failures of
+one thing in a row, over at least `PERMANENT_S` seconds, none of which can come from a server that
+is away or refuses: a hook, decoder, strategy or store that raises each time, or never returns, or a
+defect of this client. An unreachable broker is never a permanent failure. A loop goes on even after
+a permanent failure: its owner decides whether to end.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +19,7 @@ import logging
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from cometmq.client.errors import ClientError
@@ -125,6 +137,13 @@ def is_curable(error: BaseException) -> bool:
         return True
     lasting = (ProtocolError, InvalidMessageError, StoreError)
     return isinstance(error, CometError) and not isinstance(error, lasting)
+
+
+def raise_incurable(errors: Iterable[BaseException]) -> None:
+    """Raise the first of these errors that retrying cannot cure."""
+    for error in errors:
+        if not is_curable(error):
+            raise error
 
 
 def trace_of(error: BaseException) -> BaseException | None:

@@ -73,29 +73,29 @@ class AllocationStrategy(Protocol):
 
 
 class QueueOwner(Protocol):
-    """Owns the queues that a rebalancer hands out, one `take` or `give_up` of a queue at a time."""
+    """Owns the queues that a rebalancer assigns, one `assign` or `revoke` of a queue at a time."""
 
-    def owned(self, topic: str) -> Collection[MessageQueue]:
-        """Give the queues of a topic that are owned now, those whose pulls expired left out."""
+    def assigned(self, topic: str) -> Collection[MessageQueue]:
+        """Return the assigned queues of a topic."""
 
-    async def take(self, queue: MessageQueue) -> bool:
+    async def assign(self, queue: MessageQueue) -> bool:
         """Begin with a queue: lock it where needed, find its first offset, start pulling.
 
         Returns:
             False when that was not possible now; the queue is tried again in the next round.
         """
 
-    async def give_up(self, queue: MessageQueue) -> bool:
-        """End with a queue: stop pulling, keep its offset, unlock it.
+    async def revoke(self, queue: MessageQueue) -> bool:
+        """Release a queue: stop pulling, store its offset, unlock it.
 
         Returns:
             Whether it was owned. Handlers that still run are waited for in the background.
         """
 
-    async def divided(
+    async def rebalanced(
         self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]
     ) -> None:
-        """The division of a topic has changed and was carried out, as far as that was possible."""
+        """Note that the assignment of a topic has changed, as far as that was possible."""
 
 
 def position(client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]) -> int | None:

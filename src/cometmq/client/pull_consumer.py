@@ -22,6 +22,7 @@ from cometmq.client._consuming.rebalancer import Rebalancer, RouteListenerCalls
 from cometmq.client._consuming.request_handlers import RequestHandlers
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._pull.core import Mode, Ownership
+from cometmq.client._supervision import raise_incurable
 from cometmq.client._pull.positions import Offsets
 from cometmq.client._pull.seeking import PlaceCalls
 from cometmq.client._time import milliseconds, seconds
@@ -203,7 +204,9 @@ class PullConsumer(PlaceCalls):
         self._retain_traces()
         self._requests.open()
         if self._settings.auto_commit_ms:
-            self._tasks.repeat(self._settings.auto_commit_ms / 1000, self._auto_commit, "commit")
+            self._tasks.repeat(
+                self._settings.auto_commit_ms / 1000, self._commit_periodically, "commit"
+            )
         if self._mode.mode is Mode.SUBSCRIBED:
             await join(self._instance, list(self._filters))
             self._start_rebalancing()
@@ -454,9 +457,12 @@ class PullConsumer(PlaceCalls):
         if not await self._retries.send(message, delay_level):
             raise ClientError(f"no broker accepted message {message.message_id} for redelivery")
 
-    async def _auto_commit(self) -> None:
+    async def _commit_periodically(self) -> None:
+        raise_incurable(await self._auto_commit())
+
+    async def _auto_commit(self) -> list[BaseException]:
         self._take_back_failed()
-        await self._commit_due()  # the store logs failures
+        return await self._commit_due()  # the store logs failures
 
     async def _commit_at_close(self) -> BaseException | None:
         """Commit what is finished, for a limited time, and return the error of the store."""

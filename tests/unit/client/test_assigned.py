@@ -79,7 +79,7 @@ class Rig:
             locks=lambda: self.locks if locks else None,
             first_offset=self._first_offset,
             make_loop=self._make_loop,  # type: ignore[arg-type]
-            on_divided=self._divided,
+            on_rebalanced=self._rebalanced,
             on_free=self.freed.set,
             unlock_delay_s=unlock_delay_s,
             tasks=Supervisor("pulls"),
@@ -95,7 +95,7 @@ class Rig:
         self.loops.append(Loop(queue, offset))
         return self.loops[-1]
 
-    async def _divided(
+    async def _rebalanced(
         self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]
     ) -> None:
         """Nobody is told."""
@@ -125,10 +125,10 @@ async def test_a_queue_is_pulled_from_its_first_offset_once_it_was_taken(
 ) -> None:
     rig = rigs()
 
-    assert await rig.queues.take(QUEUE)
+    assert await rig.queues.assign(QUEUE)
     assert [(loop.queue.queue, loop.offset) for loop in rig.loops] == [(QUEUE, 5)]
-    assert list(rig.queues.owned(QUEUE.topic)) == [QUEUE]
-    assert not await rig.queues.take(QUEUE), "it is taken already"
+    assert list(rig.queues.assigned(QUEUE.topic)) == [QUEUE]
+    assert not await rig.queues.assign(QUEUE), "it is taken already"
 
 
 async def test_a_queue_is_not_begun_while_nobody_tells_its_first_offset(
@@ -137,30 +137,30 @@ async def test_a_queue_is_not_begun_while_nobody_tells_its_first_offset(
     rig = rigs(locks=True)
     rig.first = None
     with pytest.raises(QueueNotFoundError):
-        await rig.queues.take(QUEUE)
+        await rig.queues.assign(QUEUE)
     await rig.broker.moved.wait()
 
     assert rig.broker.unlocked == [QUEUE], "its lock is given back"
-    assert list(rig.queues.owned(QUEUE.topic)) == []
+    assert list(rig.queues.assigned(QUEUE.topic)) == []
 
 
 async def test_an_ordered_queue_is_not_begun_without_its_lock(rigs: Callable[..., Rig]) -> None:
     rig = rigs(locks=True)
     rig.broker.grants = False
-    assert not await rig.queues.take(QUEUE)
+    assert not await rig.queues.assign(QUEUE)
     rig.broker.grants = True
 
-    assert await rig.queues.take(QUEUE)
+    assert await rig.queues.assign(QUEUE)
     assert rig.fetched.locked
 
 
 async def test_a_queue_that_is_given_up_is_dropped_and_forgotten(rigs: Callable[..., Rig]) -> None:
     rig = rigs()
-    await rig.queues.take(QUEUE)
+    await rig.queues.assign(QUEUE)
     fetched = rig.fetched
     rig.store.update(QUEUE, QueueOffset(9))
 
-    assert await rig.queues.give_up(QUEUE)
+    assert await rig.queues.revoke(QUEUE)
     assert fetched.dropped
     assert rig.loops[0].stopped
     assert rig.store.position(QUEUE) is None
@@ -171,9 +171,9 @@ async def test_an_ordered_queue_is_unlocked_at_once_when_nothing_of_it_is_left(
     rigs: Callable[..., Rig],
 ) -> None:
     rig = rigs(locks=True, unlock_delay_s=20.0)
-    await rig.queues.take(QUEUE)
+    await rig.queues.assign(QUEUE)
 
-    assert await rig.queues.give_up(QUEUE)
+    assert await rig.queues.revoke(QUEUE)
     assert rig.broker.unlocked == [QUEUE]
 
 
@@ -183,9 +183,9 @@ async def test_a_queue_is_unlocked_even_if_its_offset_cannot_be_kept(
 ) -> None:
     rig = rigs(locks=True)
     rig.store.failure = error("the database is gone")
-    await rig.queues.take(QUEUE)
+    await rig.queues.assign(QUEUE)
 
-    assert await rig.queues.give_up(QUEUE)
+    assert await rig.queues.revoke(QUEUE)
     assert rig.broker.unlocked == [QUEUE]
     assert "the database is gone" in caplog.text
 
@@ -195,10 +195,10 @@ async def test_an_ordered_queue_with_messages_left_is_unlocked_after_the_delay(
 ) -> None:
     """RocketMQ 4.9 waits 20 s; the delay is a setting, and shorter here."""
     rig = rigs(locks=True, unlock_delay_s=0.05)
-    await rig.queues.take(QUEUE)
+    await rig.queues.assign(QUEUE)
     rig.fetched.put([stored(5)])
 
-    assert await rig.queues.give_up(QUEUE)
+    assert await rig.queues.revoke(QUEUE)
     assert rig.broker.unlocked == []
     async with asyncio.timeout(60):
         await rig.broker.moved.wait()
@@ -209,29 +209,29 @@ async def test_an_ordered_queue_is_unlocked_only_after_the_handler_that_is_at_it
     rigs: Callable[..., Rig],
 ) -> None:
     rig = rigs(locks=True)
-    await rig.queues.take(QUEUE)
+    await rig.queues.assign(QUEUE)
     fetched = rig.fetched
     async with fetched.consuming:
-        await rig.queues.give_up(QUEUE)
+        await rig.queues.revoke(QUEUE)
         assert rig.broker.unlocked == []
         assert fetched.unlock_tries == 1
-        assert not await rig.queues.take(QUEUE), "nor can it be taken again"
-        assert list(rig.queues.owned(QUEUE.topic)) == []
+        assert not await rig.queues.assign(QUEUE), "nor can it be taken again"
+        assert list(rig.queues.assigned(QUEUE.topic)) == []
     async with asyncio.timeout(60):
         await rig.freed.wait()
 
     assert rig.broker.unlocked == [QUEUE]
-    assert await rig.queues.take(QUEUE)
+    assert await rig.queues.assign(QUEUE)
 
 
 async def test_an_ordered_queue_is_unlocked_after_the_last_result_is_committed(
     rigs: Callable[..., Rig],
 ) -> None:
     rig = rigs(locks=True)
-    await rig.queues.take(QUEUE)
+    await rig.queues.assign(QUEUE)
     fetched = rig.fetched
     async with fetched.consuming:
-        await rig.queues.give_up(QUEUE)
+        await rig.queues.revoke(QUEUE)
         rig.store.update(QUEUE, QueueOffset(9))
         assert rig.store.kept == {}
     async with asyncio.timeout(60):
@@ -248,12 +248,12 @@ async def test_what_a_running_handler_finishes_is_committed_unless_more_is_alrea
     rigs: Callable[..., Rig], *, other: int | None, kept: int
 ) -> None:
     rig = rigs()
-    await rig.queues.take(QUEUE)
+    await rig.queues.assign(QUEUE)
     fetched = rig.fetched
     fetched.put([stored(5)])
     fetched.begin()
-    await rig.queues.give_up(QUEUE)
-    assert not await rig.queues.take(QUEUE), "it is still being given up"
+    await rig.queues.revoke(QUEUE)
+    assert not await rig.queues.assign(QUEUE), "it is still being given up"
     rig.store.update(QUEUE, QueueOffset(9))
     if other is not None:
         rig.store.kept[QUEUE] = QueueOffset(other)
@@ -262,7 +262,7 @@ async def test_what_a_running_handler_finishes_is_committed_unless_more_is_alrea
         await rig.freed.wait()
 
     assert rig.store.kept == {QUEUE: kept}
-    assert await rig.queues.take(QUEUE)
+    assert await rig.queues.assign(QUEUE)
 
 
 async def test_a_handler_that_does_not_end_keeps_a_revoked_queue_for_a_bounded_time(
@@ -270,14 +270,14 @@ async def test_a_handler_that_does_not_end_keeps_a_revoked_queue_for_a_bounded_t
 ) -> None:
     monkeypatch.setattr(assigned_queues, "FINISH_S", 0.01)
     rig = rigs()
-    await rig.queues.take(QUEUE)
+    await rig.queues.assign(QUEUE)
     fetched = rig.fetched
     batch = fetched.put([stored(5)])
     assert batch is not None
     fetched.begin()
 
-    await rig.queues.give_up(QUEUE)
-    assert await rig.queues.take(QUEUE)
+    await rig.queues.revoke(QUEUE)
+    assert await rig.queues.assign(QUEUE)
     batch.finish(0, 1)
     assert fetched.committable() is None, "its result counts no more"
 
@@ -286,7 +286,7 @@ async def test_a_queue_that_is_moved_goes_on_there_without_what_was_fetched(
     rigs: Callable[..., Rig],
 ) -> None:
     rig = rigs()
-    await rig.queues.take(QUEUE)
+    await rig.queues.assign(QUEUE)
     before = rig.fetched
     before.put([stored(5), stored(6)])
 
@@ -302,20 +302,20 @@ async def test_an_ordered_queue_that_is_moved_goes_on_after_the_handler_that_is_
     rigs: Callable[..., Rig],
 ) -> None:
     rig = rigs(locks=True)
-    await rig.queues.take(QUEUE)
+    await rig.queues.assign(QUEUE)
     async with rig.fetched.consuming:
         assert await rig.queues.move(QUEUE, QueueOffset(2))
-        assert not await rig.queues.take(QUEUE)
+        assert not await rig.queues.assign(QUEUE)
     async with asyncio.timeout(60):
         await rig.freed.wait()
 
-    assert await rig.queues.take(QUEUE)
+    assert await rig.queues.assign(QUEUE)
     assert rig.broker.unlocked == []
 
 
 async def test_a_move_that_nobody_waits_for_any_more_is_finished(rigs: Callable[..., Rig]) -> None:
     rig = rigs()
-    await rig.queues.take(QUEUE)
+    await rig.queues.assign(QUEUE)
     moving = asyncio.create_task(rig.queues.move(QUEUE, QueueOffset(77)))
     await asyncio.sleep(0)
     moving.cancel()
@@ -331,7 +331,7 @@ async def test_a_queue_is_moved_even_if_its_offset_cannot_be_stored(
     rigs: Callable[..., Rig],
 ) -> None:
     rig = rigs()
-    await rig.queues.take(QUEUE)
+    await rig.queues.assign(QUEUE)
     rig.store.failure = ValueError("the database is gone")
 
     assert await rig.queues.move(QUEUE, QueueOffset(77))
@@ -346,19 +346,19 @@ async def test_a_broken_queue_is_revoked_and_can_be_taken_anew_at_its_committed_
     rigs: Callable[..., Rig],
 ) -> None:
     rig = rigs(locks=True)
-    await rig.queues.take(QUEUE)
+    await rig.queues.assign(QUEUE)
     broken = rig.fetched
     rig.store.update(QUEUE, QueueOffset(9))
 
-    rig.queues.take_anew(QUEUE)
-    assert (broken.dropped, list(rig.queues.owned(QUEUE.topic))) == (True, [])
+    rig.queues.assign_anew(QUEUE)
+    assert (broken.dropped, list(rig.queues.assigned(QUEUE.topic))) == (True, [])
     async with asyncio.timeout(60):
         await rig.freed.wait()
 
     assert rig.loops[0].stopped
     assert rig.store.kept == {QUEUE: 9}
     assert rig.broker.unlocked == [QUEUE]
-    assert await rig.queues.take(QUEUE)
+    assert await rig.queues.assign(QUEUE)
     assert len(rig.loops) == 2
 
 
@@ -366,8 +366,8 @@ async def test_cancelling_whoever_gives_a_queue_up_does_not_leave_it_half_given_
     rigs: Callable[..., Rig],
 ) -> None:
     rig = rigs(locks=True)
-    await rig.queues.take(QUEUE)
-    giving_up = asyncio.create_task(rig.queues.give_up(QUEUE))
+    await rig.queues.assign(QUEUE)
+    giving_up = asyncio.create_task(rig.queues.revoke(QUEUE))
     await asyncio.sleep(0)
     giving_up.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -380,8 +380,8 @@ async def test_cancelling_whoever_gives_a_queue_up_does_not_leave_it_half_given_
 
 async def test_nothing_is_taken_after_the_stop(rigs: Callable[..., Rig]) -> None:
     rig = rigs()
-    await rig.queues.take(QUEUE)
+    await rig.queues.assign(QUEUE)
     await rig.queues.stop_pulling()
 
     assert rig.loops[0].stopped
-    assert not await rig.queues.take(MessageQueue("t", "a", 1))
+    assert not await rig.queues.assign(MessageQueue("t", "a", 1))

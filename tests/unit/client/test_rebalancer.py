@@ -47,10 +47,10 @@ class Owner:
         self.at_once_max = 0
         self.moved = asyncio.Event()
 
-    def owned(self, topic: str) -> Collection[MessageQueue]:
+    def assigned(self, topic: str) -> Collection[MessageQueue]:
         return [queue for queue in self.mine if queue.topic == topic]
 
-    async def take(self, queue: MessageQueue) -> bool:
+    async def assign(self, queue: MessageQueue) -> bool:
         self.takes += 1
         self.at_once += 1
         self.at_once_max = max(self.at_once, self.at_once_max)
@@ -64,14 +64,14 @@ class Owner:
         self.moved.set()
         return True
 
-    async def give_up(self, queue: MessageQueue) -> bool:
+    async def revoke(self, queue: MessageQueue) -> bool:
         if queue in self.busy:
             return False
         self.mine.discard(queue)
         self.moved.set()
         return True
 
-    async def divided(
+    async def rebalanced(
         self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]
     ) -> None:
         self.told.append((topic, len(queues), list(mine)))
@@ -465,11 +465,11 @@ async def test_a_round_that_hangs_is_begun_anew(group: Group) -> None:
     class Hanging(Owner):
         hangs = True
 
-        async def take(self, queue: MessageQueue) -> bool:
+        async def assign(self, queue: MessageQueue) -> bool:
             if self.hangs:
                 self.hangs = False
                 await asyncio.Event().wait()
-            return await super().take(queue)
+            return await super().assign(queue)
 
     group.owner = Hanging()
     rebalancer = group.rebalancer()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._supervision import FailureLog
@@ -36,16 +36,26 @@ LOCK_S = 1.0
 
 
 class GroupCalls:
-    """Asks the brokers of queues and topics on behalf of a group's member.
+    """Sends the requests of a group's member to the brokers of queues and topics.
 
     Args:
-        instance: whose connections and routes are used.
+        instance: the connections and routes to use.
+        on_permanent: called when retrying cannot cure that queues cannot be locked.
     """
 
-    def __init__(self, instance: ClientInstance) -> None:
+    def __init__(
+        self,
+        instance: ClientInstance,
+        *,
+        on_permanent: Callable[[BaseException], None] | None = None,
+    ) -> None:
         self._instance = instance
         self._locking = FailureLog(
-            log, fails="cannot lock queues", works="queues locked again", name="address"
+            log,
+            fails="cannot lock queues",
+            works="queues locked again",
+            name="address",
+            on_permanent=on_permanent,
         )
 
     async def lock(

@@ -238,7 +238,7 @@ class Rebalancer:
         )
         self._started = False
         self._round = asyncio.Lock()
-        self._divided: set[str] = set()
+        self._known: set[str] = set()
         self._assigned: set[str] = set()
         """Topics whose queues the owner had after the last round."""
         self._round_ended = asyncio.Event()
@@ -291,9 +291,9 @@ class Rebalancer:
             topics = sorted(self._topics())
             balanced = True
             for topic in topics:
-                balanced &= await self._try(self._divide, topic)
-            for topic in sorted(self._divided.difference(topics)):
-                balanced &= await self._try(self._leave, topic)
+                balanced &= await self._try(self._rebalance, topic)
+            for topic in sorted(self._known.difference(topics)):
+                balanced &= await self._try(self._unsubscribe, topic)
             self._round_ended.set()
             return balanced
 
@@ -316,17 +316,17 @@ class Rebalancer:
         self._failures.worked(topic)
         return balanced
 
-    async def _divide(self, topic: str) -> bool:
+    async def _rebalance(self, topic: str) -> bool:
         queues = sorted((await self._instance.routes.find(topic)).read_queues)
-        mine = queues if self._broadcast else await self._share(topic, queues)
-        self._divided.add(topic)
+        mine = queues if self._broadcast else await self._allocate(topic, queues)
+        self._known.add(topic)
         self._assigned.discard(topic)
-        balanced = await self._carry_out(topic, queues, set(mine))
+        balanced = await self._apply(topic, queues, set(mine))
         if balanced:
             self._assigned.add(topic)
         return balanced
 
-    async def _share(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue]:
+    async def _allocate(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue]:
         own, members = self._instance.client_id, await self._members(topic)
         if own not in members:
             log.warning(
@@ -335,41 +335,39 @@ class Rebalancer:
         return self._strategy.allocate(self._group, own, queues, members)
 
     async def _members(self, topic: str) -> list[str]:
-        """Ask who is in the group; a broker that does not know this client is greeted first."""
+        """Request the member list, after a heartbeat if the broker does not know this client."""
         members = await self._instance.members(self._group, topic)
         if self._instance.client_id not in members:
             await self._instance.heartbeat()
             members = await self._instance.members(self._group, topic)
         return sorted(set(members))
 
-    async def _carry_out(
-        self, topic: str, queues: list[MessageQueue], mine: set[MessageQueue]
-    ) -> bool:
-        before = set(self._owner.owned(topic))
-        given = await self._each(before - mine, self._owner.give_up)
-        taken = await self._each(mine - before, self._owner.take)
+    async def _apply(self, topic: str, queues: list[MessageQueue], mine: set[MessageQueue]) -> bool:
+        before = set(self._owner.assigned(topic))
+        given = await self._move_all(before - mine, self._owner.revoke)
+        taken = await self._move_all(mine - before, self._owner.assign)
         if given or taken:
             log.info(
                 "queues assigned topic=%s group=%s all=%d assigned=%d added=%d revoked=%d",
                 *(topic, self._group, len(queues), len(mine), taken, given),
             )
-            await self._owner.divided(topic, queues, sorted(mine))
-        return set(self._owner.owned(topic)) == mine
+            await self._owner.rebalanced(topic, queues, sorted(mine))
+        return set(self._owner.assigned(topic)) == mine
 
-    async def _leave(self, topic: str) -> bool:
-        """Give up the queues of a topic that is not subscribed any more."""
-        await self._each(self._owner.owned(topic), self._owner.give_up)
-        if self._owner.owned(topic):
+    async def _unsubscribe(self, topic: str) -> bool:
+        """Revoke the queues of a topic that is not subscribed any more."""
+        await self._move_all(self._owner.assigned(topic), self._owner.revoke)
+        if self._owner.assigned(topic):
             return False
-        self._divided.discard(topic)
+        self._known.discard(topic)
         self._assigned.discard(topic)
-        await self._owner.divided(topic, [], [])
+        await self._owner.rebalanced(topic, [], [])
         return True
 
-    async def _each(
+    async def _move_all(
         self, queues: Iterable[MessageQueue], move: Callable[[MessageQueue], Awaitable[bool]]
     ) -> int:
-        """Move queues, several at a time; give how many could be moved."""
+        """Assign or revoke queues, several at a time; return how many."""
         room = asyncio.Semaphore(MOVES_MAX)
 
         async def one(queue: MessageQueue) -> bool:

@@ -38,7 +38,7 @@ class Assignment:
         group: as brokers know it.
         topics: returns the topics of the subscription.
         make_loop: makes the loop of a queue.
-        on_divided: called with a topic, and the queues that are assigned now.
+        on_rebalanced: called with a topic, and the queues that are assigned now.
         interval_s: seconds between two regular rounds.
         tasks: where loops run.
         on_permanent: called when retrying cannot cure a failure.
@@ -51,7 +51,7 @@ class Assignment:
         *,
         topics: Callable[[], Collection[str]],
         make_loop: Callable[[PopQueue], PopLoop],
-        on_divided: Callable[[str, list[MessageQueue]], Awaitable[None]],
+        on_rebalanced: Callable[[str, list[MessageQueue]], Awaitable[None]],
         interval_s: float,
         tasks: Supervisor,
         on_permanent: Callable[[BaseException], None],
@@ -61,7 +61,7 @@ class Assignment:
         self._calls = GroupCalls(instance)
         self._topics = topics
         self._make_loop = make_loop
-        self._on_divided = on_divided
+        self._on_rebalanced = on_rebalanced
         self._tasks = tasks
         self._failures = FailureLog(
             log,
@@ -106,11 +106,11 @@ class Assignment:
         """Request the assignment once, then go on in the background.
 
         Raises:
-            ResponseError: a broker cannot divide queues; nothing goes on.
+            ResponseError: a broker cannot assign queues; nothing goes on.
         """
         for topic in self._topics():
             try:
-                await self._divide(topic)
+                await self._rebalance(topic)
             except TopicNotFoundError as error:
                 log.info("a topic has no queues yet topic=%s error=%s", topic, error)
         self._rounds.start(tasks)
@@ -137,7 +137,7 @@ class Assignment:
         for topic in sorted(topics):
             self._rounds.move()
             try:
-                await self._divide(topic)
+                await self._rebalance(topic)
             except BaseException as error:
                 if not is_call_failure(error):
                     raise
@@ -146,18 +146,18 @@ class Assignment:
                 self._failures.worked(topic)
         for queue in self.queues():
             if queue.topic not in topics:
-                self._give_up(queue)
+                self._revoke(queue)
 
     def _begin(self, queue: MessageQueue) -> None:
         loop = self._loops[queue] = self._make_loop(PopQueue(queue))
         loop.start(self._tasks)
 
-    def _give_up(self, queue: MessageQueue) -> None:
+    def _revoke(self, queue: MessageQueue) -> None:
         loop = self._loops.pop(queue)
         loop.retire()
         self._retired = [each for each in [*self._retired, loop] if not each.ended]
 
-    async def _divide(self, topic: str) -> None:
+    async def _rebalance(self, topic: str) -> None:
         entries = await self._calls.assignment(
             self._group, self._instance.client_id, topic, STRATEGY, MessageModel.CLUSTERING
         )
@@ -166,14 +166,14 @@ class Assignment:
         mine = {entry.message_queue for entry in entries}
         before = {queue for queue in self._loops if queue.topic == topic}
         for queue in before - mine:
-            self._give_up(queue)
+            self._revoke(queue)
         for queue in sorted(mine - before):
             self._begin(queue)
         self._assigned.add(topic)
         self._changed.set()
         if mine != before:
             log.info("queues assigned topic=%s group=%s assigned=%d", topic, self._group, len(mine))
-            await self._on_divided(topic, sorted(mine))
+            await self._on_rebalanced(topic, sorted(mine))
 
 
 class PopEngine(Engine):
@@ -214,7 +214,7 @@ class PopEngine(Engine):
             self.group,
             topics=subscriptions.topics,
             make_loop=self._make_loop,
-            on_divided=self._divided,
+            on_rebalanced=self._rebalanced,
             interval_s=settings.assignment_ms / 1000,
             tasks=self._loops,
             on_permanent=tasks.end,
@@ -269,6 +269,6 @@ class PopEngine(Engine):
             failures=self._failures,
         )
 
-    async def _divided(self, topic: str, mine: list[MessageQueue]) -> None:
+    async def _rebalanced(self, topic: str, mine: list[MessageQueue]) -> None:
         route = self._instance.routes.known(topic)
         await self._listener.call(topic, route.read_queues if route else (), mine)

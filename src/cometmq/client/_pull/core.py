@@ -112,22 +112,22 @@ class Ownership:
         self._revoke = revoke
         self._on_assigned = on_assigned
 
-    def owned(self, topic: str) -> Collection[MessageQueue]:
+    def assigned(self, topic: str) -> Collection[MessageQueue]:
         """Return the queues of a topic that are assigned now."""
         return [queue for queue in self._fetcher.queues if queue.topic == topic]
 
-    async def take(self, queue: MessageQueue) -> bool:
+    async def assign(self, queue: MessageQueue) -> bool:
         """Start to fetch a queue. The fetcher finds where it starts."""
         if self._is_subscribed(queue.topic):
             self._fetcher.begin(queue)
         return True
 
-    async def give_up(self, queue: MessageQueue) -> bool:
+    async def revoke(self, queue: MessageQueue) -> bool:
         """Stop to fetch a queue."""
         await self._revoke(queue)
         return True
 
-    async def divided(
+    async def rebalanced(
         self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]
     ) -> None:
         """Call the listener."""

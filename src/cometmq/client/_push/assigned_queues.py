@@ -1,15 +1,15 @@
-"""The queues that are this consumer's now: taken, pulled, given up.
+"""The assigned queues of a push consumer: locked, pulled, revoked.
 
-    take     lock (when in order) -> find the first offset -> process queue and pull loop
-    give up  drop -> stop pulling -> commit -> wait for running handlers -> commit again, unlock
+    assign  lock (when in order) -> find the first offset -> process queue and pull loop
+    revoke  drop -> stop pulling -> commit -> wait for running handlers -> commit again, unlock
 
 A handler that runs when its queue is revoked gets some time to end, so that its messages are not
 delivered again to the next owner. Its result is committed where that is safe: in order while the
 broker's lock is held; in any order if the group's committed offset is still a lower one, whoever
 committed it, because everything before the new offset is consumed.
 
-Giving up goes on in a task of its own, so that nobody who stops waiting leaves a queue half given
-up; meanwhile the queue is neither owned nor can be taken.
+A queue is revoked in a task of its own, which goes on if the caller is cancelled; meanwhile the
+queue is not assigned and cannot be assigned again.
 
 Source: RebalanceImpl.updateProcessQueueTableInRebalance and RebalancePushImpl, RocketMQ 5.3.
 """
@@ -26,19 +26,19 @@ from cometmq.client._consuming.process_queue import ProcessQueue
 from cometmq.client._consuming.pull_loop import PullLoop
 from cometmq.client._push.ordered import Locks
 from cometmq.client._supervision import text_of, trace_of
-from cometmq.client.offsets import OffsetStore
+from cometmq.client.offsets import Failures, OffsetStore
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
 
-GIVE_UP_S = 1.0
-"""How long a division of queues waits for one to be given up; the rest goes on behind it."""
+REVOKE_S = 1.0
+"""How long a rebalance waits for a queue to be revoked; the rest happens in the background."""
 FINISH_S = 10.0
 """How long handlers that take messages in any order may go on with a queue that is revoked."""
 
-Divided = Callable[[str, Collection[MessageQueue], Collection[MessageQueue]], Awaitable[None]]
+Rebalanced = Callable[[str, Collection[MessageQueue], Collection[MessageQueue]], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -56,8 +56,8 @@ class AssignedQueues:
         locks: the brokers' locks; None when queues need none.
         first_offset: tells where to begin with a queue, or raises.
         make_loop: makes the pull loop of a process queue, from an offset on.
-        on_divided: called after a division has changed.
-        on_free: called when a queue can be taken that could not be before.
+        on_rebalanced: called after an assignment has changed.
+        on_free: called when a queue can be assigned that could not be before.
         unlock_delay_s: seconds until a queue with messages left is unlocked.
         tasks: where pull loops run.
     """
@@ -70,7 +70,7 @@ class AssignedQueues:
         locks: Callable[[], Locks | None],
         first_offset: Callable[[MessageQueue], Awaitable[QueueOffset]],
         make_loop: Callable[[ProcessQueue, QueueOffset], PullLoop],
-        on_divided: Divided,
+        on_rebalanced: Rebalanced,
         on_free: Callable[[], None],
         unlock_delay_s: float,
         tasks: Supervisor,
@@ -80,7 +80,7 @@ class AssignedQueues:
         self._locks = locks
         self._first_offset = first_offset
         self._make_loop = make_loop
-        self._on_divided = on_divided
+        self._on_rebalanced = on_rebalanced
         self._on_free = on_free
         self._unlock_delay_s = unlock_delay_s
         self._tasks = tasks
@@ -91,12 +91,12 @@ class AssignedQueues:
 
     # --- what the rebalancer asks -------------------------------------------------------------
 
-    def owned(self, topic: str) -> Collection[MessageQueue]:
-        """Give the queues of a topic that are owned now."""
+    def assigned(self, topic: str) -> Collection[MessageQueue]:
+        """Return the assigned queues of a topic."""
         return [queue for queue in self._table if queue.topic == topic]
 
-    async def take(self, queue: MessageQueue) -> bool:
-        """Begin with a queue; False when it is being given up or another member has its lock."""
+    async def assign(self, queue: MessageQueue) -> bool:
+        """Start a queue; False while it is being revoked, or another member has its lock."""
         if queue in self._leaving or queue in self._table or self._closed:
             return False
         locks = self._locks()
@@ -114,35 +114,35 @@ class AssignedQueues:
                 self._endings.spawn(locks.give_back(queue), f"unlock-{queue}")
         return begun
 
-    async def give_up(self, queue: MessageQueue) -> bool:
-        """End with a queue; whether it was owned. What handlers still do with it is waited for."""
-        was_owned = self._revoke(queue)
+    async def revoke(self, queue: MessageQueue) -> bool:
+        """Revoke a queue, and return whether it was assigned. Running handlers get time to end."""
+        was_owned = self._begin_revoking(queue)
         ending = self._leaving.get(queue)
         if ending is not None:
-            await asyncio.wait([ending], timeout=GIVE_UP_S)
+            await asyncio.wait([ending], timeout=REVOKE_S)
         return was_owned
 
-    def _revoke(self, queue: MessageQueue) -> bool:
+    def _begin_revoking(self, queue: MessageQueue) -> bool:
         owned = self._table.pop(queue, None)
         if owned is not None:
             owned.fetched.drop()
             self._leaving[queue] = self._endings.spawn(self._end(owned), f"leave-{queue}")
         return owned is not None
 
-    async def divided(
+    async def rebalanced(
         self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]
     ) -> None:
-        """Pass on that the division of a topic has changed."""
-        await self._on_divided(topic, queues, mine)
+        """Note that the assignment of a topic has changed."""
+        await self._on_rebalanced(topic, queues, mine)
 
     # --- what the consumer asks ---------------------------------------------------------------
 
     def queues(self) -> list[MessageQueue]:
-        """Give the queues that are owned now, sorted."""
+        """Return the assigned queues, sorted."""
         return sorted(self._table)
 
     def process_queues(self) -> list[ProcessQueue]:
-        """Give what was fetched of each queue that is owned now."""
+        """Return the process queue of each assigned queue."""
         return [owned.fetched for owned in self._table.values()]
 
     def wake(self) -> None:
@@ -150,13 +150,13 @@ class AssignedQueues:
         for owned in self._table.values():
             owned.loop.wake()
 
-    def take_anew(self, queue: MessageQueue) -> None:
+    def assign_anew(self, queue: MessageQueue) -> None:
         """Revoke a queue that the rebalancer then assigns again, at its committed offset."""
         if not self._closed:
-            self._revoke(queue)
+            self._begin_revoking(queue)
 
     def lost(self, fetched: ProcessQueue) -> None:
-        """Let go of a queue that was dropped, so that it can be taken anew, lock and all.
+        """Release a queue that was dropped, so that it can be assigned anew, lock and all.
 
         When consuming in order, that is once the handler is through that is still at it.
         """
@@ -170,7 +170,7 @@ class AssignedQueues:
             self._leaving[queue] = self._endings.spawn(self._let_finish(fetched), f"end-{queue}")
 
     async def move(self, queue: MessageQueue, offset: QueueOffset) -> bool:
-        """Go on with an owned queue at another offset; what was fetched of it is forgotten.
+        """Continue an assigned queue at another offset; what was fetched of it is forgotten.
 
         A handler that is at the queue goes on, and its result no longer counts. When consuming in
         order, the queue goes on after it. Cancelling stops the waiting, not the move.
@@ -205,18 +205,18 @@ class AssignedQueues:
         self._closed = True
         await asyncio.gather(*(owned.loop.stop() for owned in list(self._table.values())))
 
-    async def persist(self) -> None:
-        """Keep the offsets of all owned queues."""
-        await self._store.persist(list(self._table))
+    async def persist(self) -> Failures | None:
+        """Store the offsets of all assigned queues, as `OffsetStore.persist` does."""
+        return await self._store.persist(list(self._table))
 
     async def close(self) -> None:
-        """Drop all queues; those that are being given up get a moment to commit."""
+        """Drop all queues; those that are being revoked get a moment to commit."""
         self._closed = True
-        await self._endings.drain(GIVE_UP_S)
+        await self._endings.drain(REVOKE_S)
         for owned in self._table.values():
             owned.fetched.drop()
         self._table.clear()
-        await self._endings.cancel(GIVE_UP_S)
+        await self._endings.cancel(REVOKE_S)
         self._leaving.clear()
 
     def _begin(self, queue: MessageQueue, offset: QueueOffset, *, locked: bool) -> None:

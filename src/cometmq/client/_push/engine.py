@@ -28,7 +28,7 @@ from cometmq.client._consuming.retries import Retries
 from cometmq.client._push.assigned_queues import AssignedQueues
 from cometmq.client._push.concurrent import ConcurrentService
 from cometmq.client._push.ordered import Locks, OrderedService
-from cometmq.client._supervision import FailureLog, SupervisedTasks
+from cometmq.client._supervision import FailureLog, SupervisedTasks, raise_incurable
 from cometmq.client.allocation import AllocationStrategy
 from cometmq.client.offsets import OffsetStore, default_store, first_offset
 from cometmq.client.settings import PushSettings
@@ -72,7 +72,7 @@ class PushEngine(Engine):
         super().__init__(instance, spec, settings, subscriptions, tasks)
         self.settings = settings
         self.offsets = QueueOffsets(instance.routes, instance.brokers)
-        self.calls = GroupCalls(instance)
+        self.calls = GroupCalls(instance, on_permanent=tasks.end)
         self.replica = ReplicaChoice()
         self._limits = Limits(settings, spans=not spec.ordered)
         self.store = spec.offset_store or default_store(
@@ -86,7 +86,7 @@ class PushEngine(Engine):
             locks=lambda: self._locks,
             first_offset=self._first_offset,
             make_loop=self._make_loop,
-            on_divided=self._divided,
+            on_rebalanced=self._rebalanced,
             on_free=lambda: self.rebalancer.wake(),
             unlock_delay_s=settings.unlock_delay_ms / 1000,
             tasks=self._loops,
@@ -118,8 +118,11 @@ class PushEngine(Engine):
         self.service.start()
         if self._locks is not None:
             self._locks.start(self.settings.lock_ms / 1000, self.tasks)
-        self.tasks.repeat(self.settings.persist_ms / 1000, self.queues.persist, "persist")
+        self.tasks.repeat(self.settings.persist_ms / 1000, self._persist, "persist")
         self.rebalancer.start(self.tasks)
+
+    async def _persist(self) -> None:
+        raise_incurable((await self.queues.persist() or {}).values())
 
     async def _stop_fetching(self) -> None:
         self.rebalancer.paused = True
@@ -249,7 +252,7 @@ class PushEngine(Engine):
             stats=self.statistics,
             failures=self._failures,
             on_illegal=lambda _: self._begin_anew(fetched),
-            on_broken=lambda: self.queues.take_anew(fetched.queue),
+            on_broken=lambda: self.queues.assign_anew(fetched.queue),
         )
 
     async def _begin_anew(self, fetched: ProcessQueue) -> None:
@@ -257,7 +260,7 @@ class PushEngine(Engine):
         self.queues.lost(fetched)
         self.rebalancer.wake()
 
-    async def _divided(
+    async def _rebalanced(
         self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]
     ) -> None:
         self._limits.share(topic, len(mine))

@@ -26,6 +26,7 @@ from cometmq.client import (
 )
 from cometmq.client._sending.pending_sends import PendingSends
 from cometmq.client.hooks import SendHook
+from cometmq.client.settings import MIB
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import SendMessageResponse
@@ -585,6 +586,32 @@ async def test_what_is_on_its_way_when_the_producer_closes_is_waited_for(short: 
         receipts = await asyncio.gather(*sends)
 
     assert short.count == len(receipts) == 50
+
+
+@pytest.mark.parametrize("way", ["send", "send_soon", "send_batch"])
+async def test_a_send_that_gets_room_as_the_producer_closes_gives_it_back(way: str) -> None:
+    broker = ScriptedBroker("a", ResponseCode.SUCCESS, Act.STAY_SILENT)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        _producer(cluster, back_pressure_bytes=MIB) as producer,
+    ):
+        await producer.send(MESSAGE)
+        first = producer.send_nowait(Message("t", bytes(600_000)), timeout=60.0)
+        large = asyncio.create_task(producer.send(Message("t", bytes(500_000)), timeout=60.0))
+        give = [MESSAGE, MESSAGE] if way == "send_batch" else MESSAGE
+        small = asyncio.create_task(getattr(producer, way)(give, timeout=60.0))
+        await asyncio.sleep(0)
+        large.cancel()  # the small one gets room then
+        closing = asyncio.create_task(producer._pending.close(60.0))
+        with pytest.raises(ClientClosedError):
+            await small
+        while len(broker.sends) < 2:
+            await asyncio.sleep(0)
+        broker.hang_up()
+        async with asyncio.timeout(30.0):
+            await closing
+        with pytest.raises(ClientClosedError):
+            await first
 
 
 async def test_what_has_no_answer_when_the_producer_is_closed_ends_with_an_error() -> None:

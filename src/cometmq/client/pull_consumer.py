@@ -22,9 +22,9 @@ from cometmq.client._consuming.rebalancer import Rebalancer, RouteListenerCalls
 from cometmq.client._consuming.request_handlers import RequestHandlers
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._pull.core import Mode, Ownership
-from cometmq.client._supervision import raise_incurable
 from cometmq.client._pull.positions import Offsets
 from cometmq.client._pull.seeking import PlaceCalls
+from cometmq.client._supervision import raise_incurable
 from cometmq.client._time import milliseconds, seconds
 from cometmq.client.allocation import AllocationStrategy, Averagely
 from cometmq.client.errors import ClientClosedError, ClientError

@@ -25,6 +25,18 @@ def is_call_failure(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling())
 
 
+def outlives(error: BaseException, *, stopping: bool) -> bool:
+    """Return whether a task that only its owner cancels, when stopping, goes on after an error.
+
+    It does after a failure of the call, and after code that it called has cancelled the task.
+    """
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None and not stopping:
+        while task.cancelling():
+            task.uncancel()
+    return is_call_failure(error)
+
+
 def failure_of(task: asyncio.Task[Any]) -> BaseException | None:
     """Return the error that ended a task; None if the task returned or `Task.cancel` ended it."""
     try:

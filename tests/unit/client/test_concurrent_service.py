@@ -570,6 +570,28 @@ async def test_a_cancellation_that_the_handler_raises_itself_is_its_failure(
     assert [offset for offset, _, _ in rig.sent_back] == [0, 1]
 
 
+@pytest.mark.parametrize("hooks", [(), (ConsumeHook(),)], ids=["fast", "with hooks"])
+async def test_a_handler_that_cancels_its_own_task_has_failed(
+    rigs: Callable[..., Rig], hooks: Sequence[ConsumeHook]
+) -> None:
+    seen: list[int] = []
+
+    async def handle(message: StoredMessage) -> None:
+        seen.append(message.queue_offset)
+        if seen.count(0) == 1 and message.queue_offset == 0:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+    rig = rigs(handler=handle, concurrency=1, hooks=hooks)
+    rig.fetch(0, 1)
+    await rig.empty()
+
+    assert seen[:2] == [0, 1]
+    assert rig.committed == 2
+
+
 async def test_hooks_see_each_call_and_their_errors_change_nothing(
     rigs: Callable[..., Rig],
 ) -> None:

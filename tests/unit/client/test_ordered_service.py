@@ -291,6 +291,27 @@ async def test_a_queue_goes_on_after_giving_a_message_up_raised(
     assert rig.committed == 2
 
 
+async def test_a_queue_goes_on_after_a_handler_cancelled_its_own_task(
+    rigs: Callable[..., Rig],
+) -> None:
+    seen: list[int] = []
+
+    async def handle(message: StoredMessage) -> None:
+        seen.append(message.queue_offset)
+        if len(seen) == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+    rig = rigs(handler=handle)
+    rig.fetch(0, 1)
+    await rig.empty()
+
+    assert seen == [0, 0, 1]
+    assert rig.committed == 2
+
+
 async def test_a_message_is_given_up_at_once_when_the_handler_orders_a_dead_letter(
     rigs: Callable[..., Rig],
 ) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from time import monotonic
 from typing import Generic, TypeVar
 
-from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.remoting.tasks import Supervisor, outlives
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,10 @@ class Workers(Generic[T]):
         self._calling = False
         self._resting = False
         self._stopping = False
+
+    def goes_on_after(self, error: BaseException) -> bool:
+        """Return whether the worker that met this error goes on: only `stop` cancels workers."""
+        return outlives(error, stopping=self._stopping)
 
     def add(self, items: Iterable[T]) -> None:
         """Have items done; never blocks."""
@@ -145,7 +149,7 @@ class Workers(Generic[T]):
                 try:
                     await self._work_on(item)
                 except BaseException as error:
-                    if not is_call_failure(error):
+                    if not self.goes_on_after(error):
                         raise
                     log.exception("worker failed, item dropped")
                 if self._now() > self.slice_end:

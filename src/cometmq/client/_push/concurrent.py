@@ -208,7 +208,7 @@ class ConcurrentService:
                 try:
                     await consume(part, call)
                 except BaseException as error:
-                    if not is_call_failure(error):
+                    if not self._workers.goes_on_after(error):
                         raise
                     log.exception("consuming failed, retrying queue=%s", queue.queue)
                     self._again_later(batch, range(call.start, call.stop))

@@ -40,7 +40,7 @@ from cometmq.client.handlers import OrderedContext
 from cometmq.client.offsets import OffsetStore
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
-from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.remoting.tasks import Supervisor, is_call_failure, outlives
 
 log = logging.getLogger(__name__)
 
@@ -327,7 +327,7 @@ class OrderedService:
             async with self._permits:
                 pause_s = await self._consume_on_end(queue)
         except BaseException as error:
-            if not is_call_failure(error):
+            if not outlives(error, stopping=self._stopping):
                 raise
             log.exception("consuming in order failed, retrying queue=%s", queue.queue)
             queue.rollback()

@@ -25,6 +25,7 @@ from cometmq.model.message import Message
 from cometmq.remoting.tasks import Supervisor
 
 SendFuture = asyncio.Future[SendReceipt]
+_CLOSED_BEFORE = "not sent: the producer was closed"
 
 
 class PendingSends:
@@ -154,7 +155,7 @@ class PendingSends:
     async def close(self, timeout: float) -> None:
         """Accept no more sends, and wait for those in flight; later ones end with an error."""
         self._open = False
-        self._pressure.refuse_all(ClientClosedError("not sent: the producer was closed"))
+        self._pressure.refuse_all(ClientClosedError(_CLOSED_BEFORE))
         if self._accumulator is not None:
             self._accumulator.flush()
         await self._pressure.flush(timeout)
@@ -180,6 +181,9 @@ class PendingSends:
         except TimeoutError:
             reason = f"no room within {timeout:g} s: {self._in_flight()}"
             raise SendTimeoutError(topic, (), reason) from None
+        if not self._open:  # the room and the close came together
+            self._pressure.release(size, epoch)
+            raise ClientClosedError(_CLOSED_BEFORE)
         return epoch, began_s + timeout - loop.time()
 
     def _in_flight(self) -> str:

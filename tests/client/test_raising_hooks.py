@@ -35,7 +35,7 @@ from cometmq.remoting import Request, Response, Supervisor
 from support.consuming import MemoryOffsets
 from support.group_broker import GroupBroker, pulled
 from support.members import SilentProducer
-from support.pop_broker import QUEUE, PopBroker
+from support.pop_broker import QUEUE, PopBroker, Shop
 from support.queue_broker import QueueBroker
 from support.scripted import ScriptedBroker, ScriptedCluster, route
 from support.sent import SentBroker
@@ -154,6 +154,26 @@ async def test_pops_go_on(error: Raise, caplog: pytest.LogCaptureFixture) -> Non
 
     assert hook.raised == 2
     assert warnings(caplog, "pop failed") == 1
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_messages_are_acknowledged_again(
+    error: Raise, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop, hook = Shop(), RaisingHook(RequestCode.ACK_MESSAGE, error)
+    shop.handlers[RequestCode.QUERY_ASSIGNMENT] = PopBroker().handlers[RequestCode.QUERY_ASSIGNMENT]
+    await shop.put(b"1", b"2", b"3")
+    async with (
+        ScriptedCluster([shop]) as cluster,
+        ClientInstance(cluster.address, hooks=[hook]) as instance,
+        PopConsumer(instance=instance, group="g", handler=nothing, subscriptions={"t": "*"}),
+        asyncio.timeout(ENDS_S),
+    ):
+        await shop.wait_until(lambda: len(shop.acks) == 1)
+
+    assert hook.raised == 2
+    assert warnings(caplog, "cannot acknowledge a message") == 1
+    assert warnings(caplog, "worker failed") == 0
 
 
 @pytest.mark.parametrize("error", ERRORS)

@@ -198,7 +198,7 @@ class PopEngine(Engine):
         self._start_from = spec.start_from
         self._settings = settings
         self._requests = PopRequests(instance, self.group, timeout=settings.ack_ms / 1000)
-        self._acks = Acks(self._requests)
+        self._acks = Acks(self._requests, on_permanent=tasks.end)
         self.service = PopService(
             self.handling,
             acks=self._acks,

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._supervision import FailureLog
 from cometmq.client.errors import QueueNotFoundError, ReceiptExpiredError
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import StartFrom
 from cometmq.model import property_names as names
-from cometmq.model.errors import CometError, ProtocolError, ResponseError
+from cometmq.model.errors import ProtocolError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import RETRY_PREFIX
@@ -32,6 +33,7 @@ from cometmq.protocol.headers import (
     PopMessageResponse,
 )
 from cometmq.protocol.lazy_record import decode_lazily
+from cometmq.remoting.tasks import is_call_failure
 
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 _PARTS_MIN = 7
@@ -447,10 +449,30 @@ class Acks:
 
     Args:
         requests: those of the group.
+        on_permanent: called when retrying cannot cure a failure.
     """
 
-    def __init__(self, requests: PopRequests) -> None:
+    def __init__(
+        self,
+        requests: PopRequests,
+        *,
+        on_permanent: Callable[[BaseException], None] | None = None,
+    ) -> None:
         self._requests = requests
+        self._acking = FailureLog(
+            log,
+            fails="cannot acknowledge a message",
+            works="messages are acknowledged again",
+            name="topic",
+            on_permanent=on_permanent,
+        )
+        self._changing = FailureLog(
+            log,
+            fails="cannot change an invisible time",
+            works="invisible times are changed again",
+            name="topic",
+            on_permanent=on_permanent,
+        )
 
     async def done(self, topic: str, handle: Handle) -> bool:
         """Acknowledge a delivery; return whether the broker confirmed it.
@@ -459,18 +481,20 @@ class Acks:
             topic: the topic that the message was sent to, as brokers know it.
             handle: the receipt.
         """
-        try:
-            await self._requests.ack(topic, handle)
-        except CometError as error:
-            log.warning("cannot acknowledge a message topic=%s error=%s", topic, error)
-            return False
-        return True
+        return await self._settle(topic, self._requests.ack(topic, handle), self._acking)
 
     async def later(self, topic: str, handle: Handle, seconds: float) -> bool:
         """Let a message be redelivered this long from now; return whether the broker confirmed."""
+        change = self._requests.change_invisible_time(topic, handle, int(seconds * 1000))
+        return await self._settle(topic, change, self._changing)
+
+    async def _settle(self, topic: str, request: Awaitable[object], failures: FailureLog) -> bool:
         try:
-            await self._requests.change_invisible_time(topic, handle, int(seconds * 1000))
-        except CometError as error:
-            log.warning("cannot change an invisible time topic=%s error=%s", topic, error)
+            await request
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            failures.failed(topic, error)
             return False
+        failures.worked(topic)
         return True

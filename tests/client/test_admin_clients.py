@@ -20,6 +20,7 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
+from cometmq.client._connection.instance import core_of
 from cometmq.protocol.bodies import ConsumeResult, ConsumeType
 from cometmq.protocol.codes import ResponseCode
 from support.seen import until_answered
@@ -54,7 +55,7 @@ async def test_producers_are_shown_while_they_are_online(
 ) -> None:
     async with Producer(instance=instance, group=group) as producer:
         await producer.send(Message(topic, b"x"))
-        await instance.heartbeat()
+        await core_of(instance).heartbeat()
         found = await admin.producer_connections(group)
 
     assert [member.client_id for member in found.connection_set] == [instance.client_id]
@@ -66,7 +67,7 @@ async def test_all_producers_of_a_broker_are_shown(
     ((_, broker),) = (await admin.cluster_info()).broker_addr_table.items()
     async with Producer(instance=instance, group=group) as producer:
         await producer.send(Message(topic, b"x"))
-        await instance.heartbeat()
+        await core_of(instance).heartbeat()
         found = await admin.producers(broker.broker_addrs[0])
 
     assert [one.client_id for one in found.data[group]] == [instance.client_id]

@@ -19,6 +19,7 @@ from cometmq.client import (
     ResponseError,
     TopicNotFoundError,
 )
+from cometmq.client._connection.instance import core_of
 from cometmq.client.errors import InvalidNameError
 from cometmq.model.topic import Perm
 from support.seen import until_answered
@@ -167,7 +168,7 @@ async def test_a_broker_is_not_written_to_while_that_is_stopped(
     topic, name = queues[0].topic, queues[0].broker_name
 
     async def perm() -> int:
-        route = await instance.routes.refresh(topic)
+        route = await core_of(instance).routes.refresh(topic)
         return len(route.publish_queues) if route else -1
 
     assert await admin.stop_writing(name) > 0

@@ -22,6 +22,7 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
+from cometmq.client._connection.instance import core_of
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import (
     ConsumeMessageDirectlyResult,
@@ -42,7 +43,7 @@ from support.seen import Seen, until
 @pytest.fixture
 async def broker(instance: ClientInstance, topic: str) -> str:
     """The address of the topic's broker."""
-    return (await instance.routes.find(topic)).masters()[0]
+    return (await core_of(instance).routes.find(topic)).masters()[0]
 
 
 async def reset(
@@ -52,7 +53,7 @@ async def reset(
     header = InvokeBrokerToResetOffsetRequest(
         topic=topic, group=group, timestamp=timestamp_ms, is_force=True
     )
-    await instance.brokers.call(broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    await core_of(instance).brokers.call(broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
 
 
 async def running_info(
@@ -62,7 +63,7 @@ async def running_info(
         consumer_group=consumer.group, client_id=consumer.client_id, jstack_enable=stacks
     )
     code = RequestCode.GET_CONSUMER_RUNNING_INFO
-    answer = await instance.brokers.call(broker, code, header, timeout=10.0)
+    answer = await core_of(instance).brokers.call(broker, code, header, timeout=10.0)
     return ConsumerRunningInfo.decode(answer.body)
 
 
@@ -76,7 +77,7 @@ async def consume_directly(
         broker_name="broker-a",
     )
     code = RequestCode.CONSUME_MESSAGE_DIRECTLY
-    answer = await instance.brokers.call(broker, code, header, timeout=10.0)
+    answer = await core_of(instance).brokers.call(broker, code, header, timeout=10.0)
     return ConsumeMessageDirectlyResult.decode(answer.body)
 
 
@@ -235,7 +236,7 @@ async def test_it_tells_where_it_stands(
         await until(lambda: consumer.running_info().mq_table[queues[1]].commit_offset == 1)
         header = InvokeBrokerToGetConsumerStatusRequest(topic=topic, group=group)
         code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-        answer = await instance.brokers.call(broker, code, header, timeout=10.0)
+        answer = await core_of(instance).brokers.call(broker, code, header, timeout=10.0)
 
     table = GetConsumerStatusBody.decode(answer.body).consumer_table
     assert table[consumer.client_id][queues[1]] == 1
@@ -351,7 +352,7 @@ async def test_members_that_are_told_of_a_reset_move_at_once_and_never_handle_a_
         Producer(instance=instance, group="producers") as producer,
     ):
         [queue] = await admin.create_topic("orders", queues=1)
-        broker = (await instance.routes.find("orders")).masters()[0]
+        broker = (await core_of(instance).routes.find("orders")).masters()[0]
         for number in range(3):
             await producer.send(Message(topic="orders", body=b"%d" % number))
         async with PushConsumer(

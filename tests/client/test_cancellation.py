@@ -31,8 +31,8 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
+from cometmq.client._connection.instance import core_of
 from cometmq.client._consuming.group_requests import GroupCalls
-from cometmq.client._lifecycle import Lifecycle
 from cometmq.model.errors import CometError
 from support.cancelling import cancel_at_every_await
 from support.fault_proxy import Proxied
@@ -67,7 +67,7 @@ def test_every_public_class_and_coroutine_is_called() -> None:
     living = {
         member
         for member in vars(public).values()
-        if inspect.isclass(member) and issubclass(member, Lifecycle)
+        if inspect.isclass(member) and hasattr(member, "__aenter__")
     }
     unknown = [
         f"{kind.__name__}.{name}({parameter})"
@@ -212,8 +212,8 @@ async def test_starting_and_closing_can_be_cancelled_wherever_they_wait(
 
     Nothing is a task, a socket, a connection, or the lock of a queue at the broker.
     """
-    queues = list((await instance.routes.find(stocked)).read_queues)
-    locks, watch, groups = GroupCalls(instance), Watch.begin(links), itertools.count()
+    queues = list((await core_of(instance).routes.find(stocked)).read_queues)
+    locks, watch, groups = GroupCalls(core_of(instance)), Watch.begin(links), itertools.count()
     current: list[Any] = []
 
     async def prepare() -> None:

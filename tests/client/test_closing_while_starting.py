@@ -20,6 +20,7 @@ from cometmq.client import (
     SimpleConsumer,
     StoredMessage,
 )
+from cometmq.client._connection.instance import core_of
 from cometmq.client.hooks import OutgoingCall
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -109,7 +110,7 @@ async def test_closing_at_any_request_of_a_start_ends_the_start(make: Make) -> N
             assert not consumer.running
             with pytest.raises(ClientClosedError):
                 await consumer.start()
-            instance.routes.forget("t")
+            core_of(instance).routes.forget("t")
         else:
             raise AssertionError(f"still starting after {REQUESTS_MAX} requests")
 
@@ -187,11 +188,11 @@ async def test_closing_one_that_was_refused_leaves_the_other_of_its_group_alone(
         ClientInstance(cluster.address) as instance,
         make(instance=instance) as first,
     ):
-        answered = dict(instance.requests._members)
+        answered = dict(core_of(instance).requests._members)
         await make(instance=instance).close()
         assert first.running
         assert answered
-        assert instance.requests._members == answered
+        assert core_of(instance).requests._members == answered
 
 
 @KINDS

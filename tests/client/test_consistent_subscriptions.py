@@ -15,6 +15,7 @@ from cometmq.client import (
     PushConsumer,
     StoredMessage,
 )
+from cometmq.client._connection.instance import core_of
 from cometmq.client.settings import ClientSettings
 from cometmq.client.subscription_check import Difference, SubscriptionCheck, check
 from support.cancelling import cancel_at_every_await
@@ -71,7 +72,7 @@ async def test_topic_that_only_one_member_subscribes_is_told(
         ClientInstance(name_servers) as instance,
         member(name_servers, group, {topic: "*"}) as other,
     ):
-        await instance.routes.find(topic)
+        await core_of(instance).routes.find(topic)
         mine = {topic: Filter.tags("*"), "nobody-else": Filter.tags("a")}
         found = await found_in_time(instance, group, mine, None)
 
@@ -87,7 +88,7 @@ async def test_members_that_agree_are_not_mentioned(
         ClientInstance(name_servers) as instance,
         member(name_servers, group, {topic: "b || a"}),
     ):
-        await instance.routes.find(topic)
+        await core_of(instance).routes.find(topic)
         await found_in_time(instance, group, {topic: Filter.tags("c")}, "b || a")
 
         assert await check(instance, group, {topic: Filter.tags("a || b")}) == []
@@ -97,7 +98,7 @@ async def test_group_that_nobody_knows_has_no_differences(
     instance: ClientInstance, queues: list[MessageQueue], group: str
 ) -> None:
     topic = queues[0].topic
-    await instance.routes.find(topic)
+    await core_of(instance).routes.find(topic)
 
     assert await check(instance, group, {topic: Filter.tags("*")}) == []
 
@@ -108,14 +109,14 @@ async def test_namespace_is_taken_off_what_is_told(name_servers: str, group: str
         ClientInstance(name_servers, settings=settings) as instance,
         ClientInstance(name_servers, settings=settings) as watcher,
     ):
-        wrapped = instance.namespace.wrap_topic(topic)
+        wrapped = core_of(instance).namespace.wrap_topic(topic)
         async with AdminClient(instance=instance) as admin:
             await admin.create_topic(wrapped, queues=1)
         async with PushConsumer(
             instance=instance, group=group, handler=handle, subscriptions={topic: "a"}
         ):
             mine = {topic: Filter.tags("b")}
-            await watcher.routes.find(wrapped)
+            await core_of(watcher).routes.find(wrapped)
             found = await found_in_time(watcher, group, mine, "a")
 
     assert (found.topic, found.theirs, found.mine) == (topic, "a", "b")
@@ -134,8 +135,8 @@ async def test_watch_logs_a_set_of_differences_once(
         ClientInstance(name_servers) as instance,
         member(name_servers, group, {topic: "new"}),
     ):
-        await instance.routes.find(topic)
-        watch = SubscriptionCheck(instance, group, lambda: mine)
+        await core_of(instance).routes.find(topic)
+        watch = SubscriptionCheck(core_of(instance), group, lambda: mine)
         await found_in_time(instance, group, mine, "new")
         for _ in range(3):
             assert len(await watch.look()) == 1
@@ -175,7 +176,7 @@ async def test_asking_may_be_cancelled_anywhere(
     instance: ClientInstance, name_servers: str, queues: list[MessageQueue], group: str
 ) -> None:
     topic = queues[0].topic
-    await instance.routes.find(topic)
+    await core_of(instance).routes.find(topic)
     async with member(name_servers, group, {topic: "new"}):
         mine = {topic: Filter.tags("paid")}
         await found_in_time(instance, group, mine, "new")

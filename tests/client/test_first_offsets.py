@@ -9,6 +9,7 @@ import pytest
 
 from cometmq.client import AdminClient, ClientInstance, Message, MessageQueue, Producer
 from cometmq.client._connection.broker_calls import QueueOffsets
+from cometmq.client._connection.instance import core_of
 from cometmq.client.offsets import OffsetStore, RemoteOffsetStore, StartFrom, first_offset
 from cometmq.model.offsets import QueueOffset
 from support.consuming import MemoryOffsets
@@ -23,7 +24,7 @@ class Filled:
 
     def __init__(self, instance: ClientInstance, queue: MessageQueue) -> None:
         self.queue = queue
-        self.offsets = QueueOffsets(instance.routes, instance.brokers)
+        self.offsets = QueueOffsets(core_of(instance).routes, core_of(instance).brokers)
         self.second_half_at = datetime.now(UTC)
 
     async def fill(self, instance: ClientInstance) -> None:

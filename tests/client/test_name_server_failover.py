@@ -9,7 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from cometmq.client import ClientInstance, Message, Producer
+from cometmq.client import Message, Producer
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.name_servers import NameServers
 from cometmq.client.errors import NameServerError
 from cometmq.client.settings import ClientSettings
@@ -153,7 +154,7 @@ async def test_a_client_sends_on_while_its_name_servers_are_gone(
     """What is known of a topic stays, since refreshing it fails."""
     settings = ClientSettings(route_refresh_ms=20)
     async with (
-        ClientInstance(name_servers, settings=settings) as client,
+        ClientCore(name_servers, settings=settings) as client,
         Producer(instance=client, group=group) as producer,
     ):
         await producer.send(Message(topic=topic, body=b"before"))

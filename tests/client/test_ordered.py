@@ -16,6 +16,7 @@ from cometmq.client import (
     PushConsumer,
     StoredMessage,
 )
+from cometmq.client._connection.instance import core_of
 from cometmq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
@@ -34,9 +35,9 @@ async def ask_as_somebody_else(
     code: RequestCode, instance: ClientInstance, group: str, queues: list[MessageQueue]
 ) -> Command:
     """Ask for the locks of the queues, or give them back."""
-    route = await instance.routes.find(queues[0].topic)
+    route = await core_of(instance).routes.find(queues[0].topic)
     body = LockBatchRequestBody(consumer_group=group, client_id="somebody else", mq_set=queues)
-    return await instance.brokers.call(route.masters()[0], code, body=body.encode())
+    return await core_of(instance).brokers.call(route.masters()[0], code, body=body.encode())
 
 
 async def lockable(instance: ClientInstance, group: str, queues: list[MessageQueue]) -> int:

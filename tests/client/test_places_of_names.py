@@ -9,7 +9,6 @@ import pytest
 
 from cometmq.client import (
     AdminClient,
-    ClientInstance,
     Message,
     Producer,
     PullConsumer,
@@ -17,6 +16,7 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
+from cometmq.client._connection.instance import ClientCore, core_of
 from cometmq.client.settings import ClientSettings
 from cometmq.model import property_names as names
 from cometmq.remoting import Connection
@@ -26,7 +26,7 @@ IN_TIME_S = 120.0
 
 
 @pytest.fixture
-async def namespace(instance: ClientInstance) -> str:
+async def namespace(instance: ClientCore) -> str:
     """A namespace that has a topic ``orders`` with a queue."""
     name = f"ns-{uuid.uuid4().hex[:8]}"
     async with AdminClient(instance=instance) as admin:
@@ -35,7 +35,7 @@ async def namespace(instance: ClientInstance) -> str:
 
 
 async def test_an_application_sees_no_namespace_and_a_broker_nothing_else(
-    name_servers: str, namespace: str, group: str, instance: ClientInstance
+    name_servers: str, namespace: str, group: str, instance: ClientCore
 ) -> None:
     """What is sent to ``orders`` lies in ``ns%orders`` and comes back as ``orders``."""
     inside = ClientSettings(namespace=namespace)
@@ -58,12 +58,12 @@ async def test_an_application_sees_no_namespace_and_a_broker_nothing_else(
             async with asyncio.timeout(IN_TIME_S):
                 first = await got.get()
             assert [queue.topic for queue in consumer.queues()] == ["orders"]
-            members = await instance.members(f"{namespace}%{group}", f"{namespace}%orders")
+            members = await core_of(instance).members(f"{namespace}%{group}", f"{namespace}%orders")
             assert len(members) == 1
 
     assert (first.topic, first.body) == ("orders", b"1")
     assert first.properties[names.INSTANCE_ID] == namespace
-    assert instance.routes.known(f"{namespace}%orders") is not None
+    assert core_of(instance).routes.known(f"{namespace}%orders") is not None
 
 
 async def test_a_pull_consumer_sees_no_namespace_either(
@@ -87,7 +87,7 @@ async def test_sends_go_to_the_second_port_and_everything_else_to_the_first(
 ) -> None:
     connected: list[str] = []
     settings = ClientSettings(vip_channel=True)
-    async with ClientInstance(name_servers, settings=settings) as client:
+    async with ClientCore(name_servers, settings=settings) as client:
         note_connections(client, connected)
         async with Producer(instance=client, group=group) as producer:
             await producer.send(Message(topic=topic, body=b"1"))
@@ -98,7 +98,7 @@ async def test_sends_go_to_the_second_port_and_everything_else_to_the_first(
     assert set(connected) == {name_servers, first, f"{host}:{int(port) - 2}"}
 
 
-def note_connections(client: ClientInstance, into: list[str]) -> None:
+def note_connections(client: ClientCore, into: list[str]) -> None:
     """Note the address of each connection that is made, beside what the client does with it."""
     usual = client.remoting.on_connect
     assert usual is not None

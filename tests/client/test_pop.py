@@ -19,6 +19,7 @@ from cometmq.client import (
     Producer,
     StoredMessage,
 )
+from cometmq.client._connection.instance import core_of
 from cometmq.client.pop_consumer import PopConsumer
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import MessageRequestMode, SetMessageRequestModeRequestBody
@@ -223,7 +224,7 @@ async def test_members_of_a_group_that_pops_share_the_messages_of_every_queue(
     one, two = Seen(), Seen()
     both = from_the_first(group, topic)
     async with PopConsumer(name_servers, handler=one, **both) as first:
-        route = await instance.routes.find(topic)
+        route = await core_of(instance).routes.find(topic)
         body = SetMessageRequestModeRequestBody(
             topic=topic,
             consumer_group=group,
@@ -231,7 +232,7 @@ async def test_members_of_a_group_that_pops_share_the_messages_of_every_queue(
             pop_share_queue_num=-1,
         )
         code = RequestCode.SET_MESSAGE_REQUEST_MODE
-        await instance.brokers.call(route.masters()[0], code, body=body.encode())
+        await core_of(instance).brokers.call(route.masters()[0], code, body=body.encode())
         async with PopConsumer(name_servers, handler=two, **both) as second:
             everything = [MessageQueue(topic, "broker-a", -1)]
             await until(lambda: first.queues() == second.queues() == everything)

@@ -21,6 +21,7 @@ from cometmq.client import (
     StartFrom,
 )
 from cometmq.client._connection.broker_calls import QueueOffsets
+from cometmq.client._connection.instance import core_of
 from cometmq.client._consuming.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._consuming.pull_loop import PullLoop
 from cometmq.client._consuming.pulls import ReplicaChoice
@@ -65,7 +66,7 @@ class Puller:
     """Everything a pull loop needs, around one queue."""
 
     def __init__(self, instance: ClientInstance, group: str, queue: MessageQueue) -> None:
-        self.instance = instance
+        self.instance = core_of(instance)
         self.group = group
         self.queue = queue
         self.fetched = ProcessQueue(queue)
@@ -163,7 +164,7 @@ async def fill(
 
 async def until_end(instance: ClientInstance, queue: MessageQueue, end: int) -> None:
     """Wait until the queue has messages up to this offset: real brokers fill it a moment later."""
-    offsets = QueueOffsets(instance.routes, instance.brokers)
+    offsets = QueueOffsets(core_of(instance).routes, core_of(instance).brokers)
     async with asyncio.timeout(WAIT_S):
         while (await offsets.bounds(queue)).max_offset < end:
             await asyncio.sleep(0.01)
@@ -296,7 +297,7 @@ async def test_pulls_tell_the_master_how_far_the_queue_is_consumed(
     puller: Puller, producer: Producer, instance: ClientInstance
 ) -> None:
     await fill(producer, puller.queue, 3)
-    offsets = QueueOffsets(instance.routes, instance.brokers)
+    offsets = QueueOffsets(core_of(instance).routes, core_of(instance).brokers)
     puller.begin(QueueOffset(0))
     await puller.until(3)
     puller.store.update(puller.queue, QueueOffset(2))
@@ -312,7 +313,7 @@ async def test_a_queue_that_does_not_reach_to_the_offset_is_dropped_and_begun_ne
     puller: Puller, producer: Producer, instance: ClientInstance
 ) -> None:
     await fill(producer, puller.queue, 3)
-    offsets = QueueOffsets(instance.routes, instance.brokers)
+    offsets = QueueOffsets(core_of(instance).routes, core_of(instance).brokers)
     await until_end(instance, puller.queue, 3)
 
     puller.begin(QueueOffset(9_999))

@@ -26,7 +26,7 @@ from cometmq.client import (
     StoredMessage,
     TopicNotFoundError,
 )
-from cometmq.client._connection.instance import acquire_instance
+from cometmq.client._connection.instance import acquire_instance, core_of
 from cometmq.client._consuming.group_requests import check_filters
 from cometmq.client.allocation import AveragelyByCircle
 from cometmq.client.errors import NotAssignedError, WrongModeError
@@ -110,7 +110,7 @@ async def test_a_topic_that_is_added_while_filters_are_checked_is_checked_too() 
 
     broker.handlers[RequestCode.CHECK_CLIENT_CONFIG] = check
     async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
-        await check_filters(instance, "g", filters)
+        await check_filters(core_of(instance), "g", filters)
 
     assert [b"a > 1" in body for body in asked] == [True, False]
     assert b"a > 2" in asked[1]
@@ -424,7 +424,7 @@ class Told:
 async def is_found(instance: ClientInstance, topic: str) -> bool:
     """Whether a name server knows the topic."""
     try:
-        await instance.routes.find(topic)
+        await core_of(instance).routes.find(topic)
     except TopicNotFoundError:
         return False
     return True
@@ -594,7 +594,7 @@ async def test_brokers_list_a_subscribed_consumer_as_a_stream(
     ):
 
         async def listed() -> bool:
-            return await other.members(group, topic) == [consumer.client_id]
+            return await core_of(other).members(group, topic) == [consumer.client_id]
 
         await until(listed)
     assert consumer.client_id.endswith("@STREAM")

@@ -24,6 +24,7 @@ from cometmq.client import (
     SendStatus,
     SendTimeoutError,
 )
+from cometmq.client._connection.instance import core_of
 from cometmq.client._sending.pending_sends import PendingSends
 from cometmq.client.hooks import SendHook
 from cometmq.client.settings import MIB
@@ -552,7 +553,7 @@ async def test_a_broker_that_moved_is_found_at_its_new_address(short: Short) -> 
                 await producer.send(MESSAGE)
                 await producer.send_nowait(MESSAGE)
                 cluster.name_server.routes["t"] = route({"a": new.address})
-                await instance.routes.refresh("t")
+                await core_of(instance).routes.refresh("t")
                 await producer.send_nowait(MESSAGE)
                 await producer.send_nowait(MESSAGE)
         finally:

@@ -23,6 +23,7 @@ from cometmq.client import (
     StoredMessage,
     TransactionProducer,
 )
+from cometmq.client._connection.instance import core_of
 from cometmq.client._consuming import rebalancer as queue_listener
 from cometmq.client.hooks import OutgoingCall
 from cometmq.client.settings import ClientSettings, PullSettings
@@ -209,7 +210,7 @@ async def test_traces_go_on(error: Raise, caplog: pytest.LogCaptureFixture) -> N
         ClientInstance(cluster.address, hooks=[hook]) as instance,
     ):
         cluster.name_server.routes[TRACE_TOPIC] = cluster.name_server.routes["t"]
-        dispatcher = TraceDispatcher(instance)
+        dispatcher = TraceDispatcher(core_of(instance))
         dispatcher.retain()
         for _ in range(2):
             dispatcher.add(PUBLISHED, topic="", region="r", keys=["k"])
@@ -306,8 +307,8 @@ async def test_heartbeats_go_on(error: Raise, caplog: pytest.LogCaptureFixture) 
             cluster.address, settings=ClientSettings(heartbeat_ms=10), hooks=[hook]
         ) as instance,
     ):
-        instance.join(SilentProducer("g"))
-        await instance.routes.find("t")
+        core_of(instance).join(SilentProducer("g"))
+        await core_of(instance).routes.find("t")
         await broker.wait_until(lambda: bool(broker.heartbeats))
 
     assert hook.raised == 2
@@ -323,7 +324,7 @@ async def test_routes_are_refreshed_again(error: Raise, caplog: pytest.LogCaptur
             cluster.address, settings=ClientSettings(route_refresh_ms=10), hooks=[hook]
         ) as instance,
     ):
-        await instance.routes.find("t")
+        await core_of(instance).routes.find("t")
         await cluster.name_server.wait_until(lambda: hook.passed_after == 1)
 
     assert hook.raised == 2
@@ -448,9 +449,9 @@ async def test_subscriptions_are_compared_again(
         ScriptedCluster([broker]) as cluster,
         ClientInstance(cluster.address, hooks=[hook]) as instance,
     ):
-        await instance.routes.find("t")
+        await core_of(instance).routes.find("t")
         mine = {"t": Filter.tags("*")}
-        SubscriptionCheck(instance, "g", lambda: mine, interval_s=0.01).start(tasks)
+        SubscriptionCheck(core_of(instance), "g", lambda: mine, interval_s=0.01).start(tasks)
         await broker.wait_until(lambda: hook.passed_after == 1)
         await tasks.cancel()
 

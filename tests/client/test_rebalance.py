@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from cometmq.client import ClientInstance, Filter, MessageQueue
-from cometmq.client._connection.instance import Membership
+from cometmq.client import Filter, MessageQueue
+from cometmq.client._connection.instance import ClientCore, Membership
 from cometmq.client._consuming.rebalancer import Rebalancer
 from cometmq.client.allocation import Averagely
 from cometmq.protocol.bodies import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
@@ -26,7 +26,7 @@ class SharingMember:
         self.group = group
         self.mine: set[MessageQueue] = set()
         self.moved = asyncio.Event()
-        self.instance = ClientInstance(name_servers)
+        self.instance = ClientCore(name_servers)
         self._topic = topic
         self._tasks = Supervisor("member")
         self._rebalancer = Rebalancer(

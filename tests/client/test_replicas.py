@@ -11,7 +11,6 @@ from servers import Cluster
 
 from cometmq.client import (
     AdminClient,
-    ClientInstance,
     Message,
     MessageQueue,
     Producer,
@@ -20,6 +19,7 @@ from cometmq.client import (
     StoredMessage,
 )
 from cometmq.client._connection.broker_calls import QueueOffsets
+from cometmq.client._connection.instance import ClientCore
 from cometmq.model.errors import CometError
 from support.replicas import MASTER, WAIT_S, Replica
 from support.versions import ALL_VERSIONS
@@ -36,7 +36,7 @@ MESSAGES = 6
 class Replicated:
     """A master with its replica, and a topic whose messages both have."""
 
-    def __init__(self, cluster: Cluster, instance: ClientInstance, queue: MessageQueue) -> None:
+    def __init__(self, cluster: Cluster, instance: ClientCore, queue: MessageQueue) -> None:
         self.cluster = cluster
         self.instance = instance
         self.queue = queue
@@ -75,7 +75,7 @@ async def replicated(
     try:
         await asyncio.to_thread(cluster.start)
         replica = Replica(cluster, tmp_path / "replica")
-        async with ClientInstance(cluster.namesrv) as instance:
+        async with ClientCore(cluster.namesrv) as instance:
             async with AdminClient(instance=instance) as admin:
                 [queue] = await admin.create_topic("t", queues=1)
                 await admin.create_group(group)

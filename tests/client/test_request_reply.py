@@ -24,6 +24,7 @@ from cometmq.client import (
     StoredMessage,
     TopicNotFoundError,
 )
+from cometmq.client._connection.instance import core_of
 from cometmq.client._sending import replies as replies_module
 from cometmq.client._sending.replies import Replies
 from cometmq.client.errors import ReplyError
@@ -219,7 +220,7 @@ async def test_a_late_reply_is_taken_and_dropped() -> None:
             await asking.request(ASK, timeout=0.1)
         await broker.push()
         assert broker.pushed == [ResponseCode.SUCCESS]
-        assert len(Replies.of(instance)) == 0
+        assert len(Replies.of(core_of(instance))) == 0
 
         broker.on_request = AskedBroker.push  # type: ignore[assignment]
         assert (await asking.request(ASK)).body == b"reply"
@@ -266,7 +267,7 @@ async def test_a_request_that_is_not_confirmed_raises_what_is_known_of_it(
         with pytest.raises(TopicNotFoundError):
             await asking.request(Message("unknown", b"x"), timeout=1.0)
 
-        assert len(Replies.of(instance)) == 0
+        assert len(Replies.of(core_of(instance))) == 0
 
 
 async def test_a_request_without_any_answer_times_out_as_one_without_a_reply() -> None:
@@ -288,12 +289,12 @@ async def test_a_cancelled_request_leaves_nothing_behind() -> None:
     ):
         request = asyncio.ensure_future(asking.request(ASK, timeout=60.0))
         await broker.wait_until(lambda: bool(broker.sends))
-        assert len(Replies.of(instance)) == 1
+        assert len(Replies.of(core_of(instance))) == 1
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)
 
         assert request.cancelled()
-        assert len(Replies.of(instance)) == 0
+        assert len(Replies.of(core_of(instance))) == 0
 
 
 async def test_only_so_many_requests_wait_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from servers import Cluster
 
 from cometmq.client import (
     AdminClient,
-    ClientInstance,
     Message,
     MessageQueue,
     Producer,
@@ -19,6 +18,7 @@ from cometmq.client import (
     SendTimeoutError,
     TopicNotFoundError,
 )
+from cometmq.client._connection.instance import ClientCore, core_of
 from cometmq.client._connection.routes import Route
 from cometmq.client.settings import ClientSettings, PullSettings
 from cometmq.model.errors import CometError, ResponseError
@@ -33,7 +33,7 @@ IN_TIME_S = 120.0
 OFTEN = ClientSettings(route_refresh_ms=50, heartbeat_ms=50)
 
 
-async def subscriptions(client: ClientInstance, group: str, topic: str) -> dict[str, str]:
+async def subscriptions(client: ClientCore, group: str, topic: str) -> dict[str, str]:
     """What a broker of the topic knows that a group wants: topic to expression."""
     address = (await client.routes.find(topic)).masters()[0]
     header = GetConsumerConnectionListRequest(consumer_group=group)
@@ -44,7 +44,7 @@ async def subscriptions(client: ClientInstance, group: str, topic: str) -> dict[
 
 
 async def test_more_queues_are_seen_at_the_next_refresh(name_servers: str, topic: str) -> None:
-    async with ClientInstance(name_servers, settings=OFTEN) as client:
+    async with ClientCore(name_servers, settings=OFTEN) as client:
         changes: asyncio.Queue[Route] = asyncio.Queue()
         client.routes.on_change.append(changes.put_nowait)
         first = await client.routes.find(topic)
@@ -62,7 +62,7 @@ async def test_more_queues_are_seen_at_the_next_refresh(name_servers: str, topic
 async def test_a_route_that_did_not_change_tells_nobody() -> None:
     async with (
         ScriptedCluster([ScriptedBroker("a"), ScriptedBroker("b")]) as cluster,
-        ClientInstance(cluster.address) as client,
+        ClientCore(cluster.address) as client,
     ):
         told: list[Route] = []
         client.routes.on_change.append(told.append)
@@ -80,7 +80,7 @@ async def test_a_route_that_did_not_change_tells_nobody() -> None:
 
 
 async def test_a_new_topic_gets_no_more_queues_than_its_producer_wants(
-    cluster: Cluster, name_servers: str, group: str, instance: ClientInstance
+    cluster: Cluster, name_servers: str, group: str, instance: ClientCore
 ) -> None:
     """It is made by the broker when the first message arrives."""
     topic = f"t-{uuid.uuid4().hex}"
@@ -89,14 +89,14 @@ async def test_a_new_topic_gets_no_more_queues_than_its_producer_wants(
 
     assert receipt.queue.queue_id in (0, 1)
     async with asyncio.timeout(IN_TIME_S):
-        while (found := await instance.routes.refresh(topic)) is None:
+        while (found := await core_of(instance).routes.refresh(topic)) is None:
             await asyncio.sleep(0.05)
     assert len(found.publish_queues) == 2
 
 
-async def test_a_topic_that_nobody_has_is_not_found(instance: ClientInstance) -> None:
+async def test_a_topic_that_nobody_has_is_not_found(instance: ClientCore) -> None:
     with pytest.raises(TopicNotFoundError):
-        await instance.routes.find(f"t-{uuid.uuid4().hex}")
+        await core_of(instance).routes.find(f"t-{uuid.uuid4().hex}")
 
 
 async def test_a_broker_without_a_master_is_left_out_when_sending() -> None:
@@ -127,7 +127,7 @@ async def test_a_broker_that_no_route_mentions_any_more_hears_no_more() -> None:
     one, other = ScriptedBroker("a"), ScriptedBroker("b")
     async with (
         ScriptedCluster([one, other]) as cluster,
-        ClientInstance(cluster.address, settings=OFTEN) as client,
+        ClientCore(cluster.address, settings=OFTEN) as client,
     ):
         client.join(SilentConsumer("g", {"t": "*"}))
         await client.routes.find("t")
@@ -151,7 +151,7 @@ async def test_slaves_hear_of_consumers_and_not_of_producers_alone() -> None:
     async with ScriptedCluster([master, slave]) as cluster:
         cluster.name_server.routes["t"] = route({"a": master.address})
         cluster.name_server.routes["t"].broker_datas[0].broker_addrs[1] = slave.address
-        async with ClientInstance(cluster.address) as client:
+        async with ClientCore(cluster.address) as client:
             await client.routes.find("t")
             await client.heartbeat()
             assert (master.heartbeats, slave.heartbeats) == ([], [])
@@ -167,7 +167,7 @@ async def test_slaves_hear_of_consumers_and_not_of_producers_alone() -> None:
 
 async def test_the_first_heartbeat_does_not_wait_for_the_interval() -> None:
     broker = ScriptedBroker("a")
-    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as client:
+    async with ScriptedCluster([broker]) as cluster, ClientCore(cluster.address) as client:
         client.join(SilentConsumer("g", {"t": "*"}))
         await client.routes.find("t")
 
@@ -180,7 +180,7 @@ async def test_a_subscription_outlives_many_heartbeats_and_changes_with_the_next
 ) -> None:
     settings = ClientSettings(heartbeat_v2=second_form)
     member = SilentConsumer(group, {topic: "TagA"})
-    async with ClientInstance(name_servers, settings=settings) as client:
+    async with ClientCore(name_servers, settings=settings) as client:
         client.join(member)
         await client.routes.find(topic)
         for _ in range(4):
@@ -196,7 +196,7 @@ async def test_a_subscription_outlives_many_heartbeats_and_changes_with_the_next
 async def test_each_broker_tells_its_version(
     target: str, name_servers: str, topic: str, group: str
 ) -> None:
-    async with ClientInstance(name_servers) as client:
+    async with ClientCore(name_servers) as client:
         address = (await client.routes.find(topic)).masters()[0]
         assert client.broker_version(address) == 0
         client.join(SilentConsumer(group, {topic: "*"}))
@@ -208,7 +208,7 @@ async def test_each_broker_tells_its_version(
 async def test_a_broker_knows_this_client_once_a_heartbeat_was_waited_for(
     name_servers: str, topic: str, group: str
 ) -> None:
-    async with ClientInstance(name_servers) as client:
+    async with ClientCore(name_servers) as client:
         client.join(SilentConsumer(group, {topic: "*"}))
         address = (await client.routes.find(topic)).masters()[0]
 
@@ -220,7 +220,7 @@ async def test_a_broker_knows_this_client_once_a_heartbeat_was_waited_for(
 async def test_a_broker_that_knows_the_client_is_told_of_a_new_member_too() -> None:
     """It answers a request's sender only if it knows the sender as a producer."""
     broker = ScriptedBroker("a")
-    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as client:
+    async with ScriptedCluster([broker]) as cluster, ClientCore(cluster.address) as client:
         client.join(SilentConsumer("g", {"t": "*"}))
         await client.routes.find("t")
         await client.ensure_heartbeat(broker.address)
@@ -241,7 +241,7 @@ async def test_a_broker_that_knows_the_client_is_told_of_a_new_member_too() -> N
 async def test_a_broker_that_does_not_answer_is_not_waited_for_without_end() -> None:
     async with ScriptedCluster([]) as cluster:
         cluster.name_server.routes["t"] = route({"a": "127.0.0.1:1"})
-        async with ClientInstance(cluster.address) as client:
+        async with ClientCore(cluster.address) as client:
             client.join(SilentConsumer("g", {"t": "*"}))
             await client.routes.find("t")
             async with asyncio.timeout(IN_TIME_S):
@@ -256,7 +256,7 @@ async def test_a_restarted_broker_learns_of_the_client_over_the_first_new_connec
 ) -> None:
     """Long before the next regular heartbeat."""
     topic = f"t-{uuid.uuid4().hex}"
-    async with ClientInstance(own_cluster.namesrv) as client:
+    async with ClientCore(own_cluster.namesrv) as client:
         async with AdminClient(instance=client) as admin:
             await admin.create_topic(topic, queues=1)
         client.join(SilentConsumer(group, {topic: "*"}))
@@ -303,7 +303,7 @@ async def test_a_new_connection_begins_with_a_heartbeat_unless_told_otherwise(
     settings = ClientSettings(heartbeat_on_connect=at_once, heartbeat_ms=60_000)
     async with (
         ScriptedCluster([broker]) as cluster,
-        ClientInstance(cluster.address, settings=settings) as client,
+        ClientCore(cluster.address, settings=settings) as client,
     ):
         client.join(SilentConsumer("g", {"t": "*"}))
         await client.routes.find("t")
@@ -327,7 +327,7 @@ async def test_a_connection_to_a_silent_broker_is_given_up_unless_told_otherwise
     settings = ClientSettings(close_after_timeout=gives_up, heartbeat_ms=60_000)
     async with (
         ScriptedCluster([broker]) as cluster,
-        ClientInstance(cluster.address, settings=settings) as client,
+        ClientCore(cluster.address, settings=settings) as client,
         Producer(instance=client, group="p", retries=0) as producer,
     ):
         await producer.ready("t")
@@ -345,7 +345,7 @@ async def test_what_fails_again_and_again_is_told_once_and_so_is_its_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broker = ScriptedBroker("a")
-    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as client:
+    async with ScriptedCluster([broker]) as cluster, ClientCore(cluster.address) as client:
         client.join(SilentProducer("p"))
         await client.routes.find("t")
         answer = cluster.name_server.routes.pop("t")
@@ -376,7 +376,7 @@ async def test_heartbeats_keep_a_connection_that_nothing_else_uses() -> None:
     settings = ClientSettings(idle_s=1, heartbeat_ms=300, route_refresh_ms=60_000)
     async with (
         ScriptedCluster([broker := ScriptedBroker("a")]) as cluster,
-        ClientInstance(cluster.address, settings=settings) as client,
+        ClientCore(cluster.address, settings=settings) as client,
     ):
         await client.routes.find("t")
         client.join(SilentProducer("p"))
@@ -393,7 +393,7 @@ async def test_a_held_pull_keeps_its_connection_however_long_it_is_held(
 ) -> None:
     settings = ClientSettings(idle_s=1, heartbeat_ms=60_000, route_refresh_ms=60_000)
     connected: list[str] = []
-    async with ClientInstance(name_servers, settings=settings) as client:
+    async with ClientCore(name_servers, settings=settings) as client:
         client.on_broker.append(connected.append)
         async with PullConsumer(instance=client, group=group, hold_ms=5_000) as consumer:
             await consumer.assign(queues[:1])

@@ -17,6 +17,7 @@ from cometmq.client import (
     StoredMessage,
     TransactionProducer,
 )
+from cometmq.client._connection.instance import core_of
 from cometmq.client.hooks import SendKind
 from cometmq.client.settings import ClientSettings, TraceSettings
 from cometmq.client.trace import EndTransaction, Publish, Recall, TraceDispatcher, decode
@@ -169,11 +170,11 @@ async def test_the_dispatcher_takes_its_settings_from_the_environment_or_a_file(
     async with ScriptedCluster([SentBroker()]) as cluster:
         with_trace_topic(cluster)
         async with ClientInstance(cluster.address) as instance:
-            dispatcher = TraceDispatcher.of(instance)
+            dispatcher = TraceDispatcher.of(core_of(instance))
             taken = [dispatcher.add(PUBLISHED, topic="", region="r", keys=[]) for _ in range(2)]
         monkeypatch.undo()
         async with ClientInstance(cluster.address) as instance:
-            dispatcher = TraceDispatcher.of(instance, {"trace": {"waiting_max": 1}})
+            dispatcher = TraceDispatcher.of(core_of(instance), {"trace": {"waiting_max": 1}})
             taken += [dispatcher.add(PUBLISHED, topic="", region="r", keys=[]) for _ in range(2)]
 
     assert taken == [True, False, True, False]
@@ -186,7 +187,7 @@ async def test_many_records_travel_in_one_message_until_it_is_large() -> None:
     broker = SentBroker()
     async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
         with_trace_topic(cluster)
-        dispatcher = TraceDispatcher(instance, TraceSettings(body_bytes_max=1_000))
+        dispatcher = TraceDispatcher(core_of(instance), TraceSettings(body_bytes_max=1_000))
         dispatcher.retain()
         for number in range(100):
             assert dispatcher.add(PUBLISHED, topic="", region="r", keys=[f"k{number}"])
@@ -201,7 +202,7 @@ async def test_records_leave_after_a_while_even_if_they_are_few() -> None:
     broker = SentBroker()
     async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
         with_trace_topic(cluster)
-        dispatcher = TraceDispatcher(instance, TraceSettings(flush_ms=20))
+        dispatcher = TraceDispatcher(core_of(instance), TraceSettings(flush_ms=20))
         dispatcher.retain()
         try:
             dispatcher.add(PUBLISHED, topic="", region="r", keys=["k"])
@@ -216,7 +217,7 @@ async def test_records_beyond_the_limit_are_dropped_and_counted() -> None:
     broker = SentBroker()
     async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
         with_trace_topic(cluster)
-        dispatcher = TraceDispatcher(instance, TraceSettings(waiting_max=3))
+        dispatcher = TraceDispatcher(core_of(instance), TraceSettings(waiting_max=3))
         taken = [dispatcher.add(PUBLISHED, topic="", region="r", keys=["k"]) for _ in range(5)]
         dispatcher.retain()
         assert await dispatcher.flush(5.0)
@@ -231,7 +232,7 @@ async def test_traces_that_no_broker_takes_are_given_up_and_counted() -> None:
     broker = SentBroker("a", *[ResponseCode.MESSAGE_ILLEGAL] * 5)
     async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
         with_trace_topic(cluster)
-        dispatcher = TraceDispatcher(instance)
+        dispatcher = TraceDispatcher(core_of(instance))
         dispatcher.retain()
         dispatcher.add(PUBLISHED, topic="", region="r", keys=["k"])
         assert await dispatcher.flush(5.0)
@@ -247,7 +248,7 @@ async def test_flushing_is_bounded_by_its_timeout(monkeypatch: pytest.MonkeyPatc
     broker = SentBroker("a", *[Act.STAY_SILENT] * 5)
     async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
         with_trace_topic(cluster)
-        dispatcher = TraceDispatcher(instance, TraceSettings(timeout_ms=30_000))
+        dispatcher = TraceDispatcher(core_of(instance), TraceSettings(timeout_ms=30_000))
         dispatcher.retain()
         dispatcher.add(PUBLISHED, topic="", region="r", keys=["k"])
         began = asyncio.get_running_loop().time()
@@ -261,8 +262,8 @@ async def test_members_share_a_dispatcher_and_the_last_one_ends_it(users: int) -
     broker = SentBroker()
     async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
         with_trace_topic(cluster)
-        dispatcher = TraceDispatcher.of(instance)
-        assert TraceDispatcher.of(instance) is dispatcher
+        dispatcher = TraceDispatcher.of(core_of(instance))
+        assert TraceDispatcher.of(core_of(instance)) is dispatcher
         for _ in range(users):
             dispatcher.retain()
         dispatcher.add(PUBLISHED, topic="", region="r", keys=["k"])
@@ -299,7 +300,7 @@ async def test_a_user_that_comes_while_the_last_one_leaves_is_served() -> None:
     broker = HoldingBroker()
     async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
         with_trace_topic(cluster)
-        dispatcher = TraceDispatcher(instance)
+        dispatcher = TraceDispatcher(core_of(instance))
         dispatcher.retain()
         dispatcher.add(PUBLISHED, topic="", region="r", keys=["first"])
         leaving = asyncio.create_task(dispatcher.release())
@@ -326,7 +327,7 @@ async def test_of_two_users_that_leave_one_after_the_other_the_last_ends_the_tas
     broker = HoldingBroker()
     async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
         with_trace_topic(cluster)
-        dispatcher = TraceDispatcher(instance, TraceSettings(timeout_ms=30_000))
+        dispatcher = TraceDispatcher(core_of(instance), TraceSettings(timeout_ms=30_000))
         dispatcher.retain()
         dispatcher.add(PUBLISHED, topic="", region="r", keys=["first"])
         first = asyncio.create_task(dispatcher.release())
@@ -356,7 +357,7 @@ async def test_traces_that_the_last_user_leaves_behind_do_not_hold_up_the_next_o
     async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
         with_trace_topic(cluster)
         settings = TraceSettings(body_bytes_max=1_000, timeout_ms=30_000)
-        dispatcher = TraceDispatcher(instance, settings)
+        dispatcher = TraceDispatcher(core_of(instance), settings)
         dispatcher.retain()
         for number in range(50):
             dispatcher.add(PUBLISHED, topic="", region="r", keys=[f"k{number}"])

@@ -24,6 +24,7 @@ from cometmq.client import (
     SendStatus,
     SendTimeoutError,
 )
+from cometmq.client._connection.instance import core_of
 from cometmq.client._sending.sender import INNER_GROUP, InnerProducer
 from cometmq.client.errors import InvalidNameError, QueueNotFoundError
 from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
@@ -576,13 +577,13 @@ async def test_the_client_s_own_messages_may_have_reserved_properties() -> None:
     reserved = {"RECONSUME_TIME": "3", "MAX_RECONSUME_TIMES": "16", "ORIGIN_MESSAGE_ID": "ID"}
     async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
         cluster.name_server.routes["%RETRY%g"] = cluster.name_server.routes["t"]
-        inner = InnerProducer.of(instance)
+        inner = InnerProducer.of(core_of(instance))
         await inner.send(Message("%RETRY%g", b"x", properties=reserved), timeout=3.0)
         with pytest.raises(InvalidMessageError):
             await inner.send(
                 Message("t", b"x", properties=reserved), timeout=3.0, allow_reserved=False
             )
-        assert InnerProducer.of(instance) is inner
+        assert InnerProducer.of(core_of(instance)) is inner
 
     (header,) = broker.sends
     assert (header.reconsume_times, header.max_reconsume_times) == (3, 16)

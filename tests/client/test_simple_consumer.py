@@ -22,6 +22,7 @@ from cometmq.client import (
     SimpleConsumer,
     StoredMessage,
 )
+from cometmq.client._connection.instance import core_of
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode
 from support.consuming import from_the_first
@@ -128,9 +129,9 @@ async def test_the_brokers_know_where_a_new_group_starts_once_it_is_started(
 ) -> None:
     topic = queues[0].topic
     async with SimpleConsumer(instance=instance, group=group, subscriptions={topic: "*"}):
-        address = (await instance.routes.find(topic)).masters()[0]
+        address = (await core_of(instance).routes.find(topic)).masters()[0]
         offsets = [
-            await instance.brokers.committed(address, group, queue, zero_if_unknown=False)
+            await core_of(instance).brokers.committed(address, group, queue, zero_if_unknown=False)
             for queue in queues
         ]
 

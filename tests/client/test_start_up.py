@@ -11,12 +11,11 @@ import pytest
 from cometmq.client import (
     ClientClosedError,
     ClientError,
-    ClientInstance,
     Message,
     MessageQueue,
     Producer,
 )
-from cometmq.client._connection.instance import acquire_instance
+from cometmq.client._connection.instance import ClientCore, acquire_instance, core_of
 from cometmq.client.errors import NameServerError
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError
@@ -31,7 +30,7 @@ from support.scripted import ScriptedBroker, ScriptedCluster
 IN_TIME_S = 120.0
 
 
-async def connections(instance: ClientInstance, address: str, group: str) -> list[Connection]:
+async def connections(instance: ClientCore, address: str, group: str) -> list[Connection]:
     """Whom a broker knows of a consumer group."""
     header = GetConsumerConnectionListRequest(consumer_group=group)
     code = RequestCode.GET_CONSUMER_CONNECTION_LIST
@@ -56,7 +55,7 @@ async def connections(instance: ClientInstance, address: str, group: str) -> lis
 async def test_brokers_know_a_client_by_address_instance_unit_and_stream(
     name_servers: str, topic: str, group: str, settings: ClientSettings, ending: str
 ) -> None:
-    async with ClientInstance(name_servers, settings=settings) as client:
+    async with ClientCore(name_servers, settings=settings) as client:
         client.join(SilentConsumer(group, {topic: "*"}))
         await client.routes.find(topic)
         await client.heartbeat()
@@ -67,7 +66,7 @@ async def test_brokers_know_a_client_by_address_instance_unit_and_stream(
 async def test_brokers_know_the_language_and_the_version_of_a_client(
     name_servers: str, topic: str, group: str
 ) -> None:
-    async with ClientInstance(name_servers) as client:
+    async with ClientCore(name_servers) as client:
         client.join(SilentConsumer(group, {topic: "*"}))
         broker = (await client.routes.find(topic)).masters()[0]
         await client.heartbeat()
@@ -80,7 +79,7 @@ async def test_a_client_may_say_that_it_is_written_in_another_language(
     name_servers: str, topic: str, group: str
 ) -> None:
     settings = ClientSettings(language="GO")
-    async with ClientInstance(name_servers, settings=settings) as client:
+    async with ClientCore(name_servers, settings=settings) as client:
         client.join(SilentConsumer(group, {topic: "*"}))
         broker = (await client.routes.find(topic)).masters()[0]
         await client.heartbeat()
@@ -221,7 +220,7 @@ async def test_name_servers_that_the_endpoint_names_later_replace_those_before()
         endpoint(lambda path: ";".join(addresses)) as domain,
     ):
         settings = ClientSettings(http_domain=domain, http_refresh_ms=100, call_timeout_ms=200)
-        async with ClientInstance(settings=settings) as client:
+        async with ClientCore(settings=settings) as client:
             with pytest.raises(NameServerError):
                 await client.routes.find("t")
 
@@ -245,7 +244,7 @@ async def test_name_servers_stay_while_the_endpoint_does_not_answer() -> None:
 
     async with endpoint(answer) as domain:
         settings = ClientSettings(http_domain=domain, http_refresh_ms=100)
-        async with ClientInstance(settings=settings) as client:
+        async with ClientCore(settings=settings) as client:
             async with asyncio.timeout(IN_TIME_S):
                 await again.wait()
 
@@ -260,20 +259,20 @@ async def test_a_client_that_nobody_names_a_name_server_to_does_not_start(group:
 
 
 async def test_a_client_that_leaves_says_goodbye_and_cannot_come_back(
-    name_servers: str, queues: list[MessageQueue], group: str, instance: ClientInstance
+    name_servers: str, queues: list[MessageQueue], group: str, instance: ClientCore
 ) -> None:
     topic = queues[0].topic
-    client = ClientInstance(name_servers)
+    client = ClientCore(name_servers)
     await client.start()
     client.join(SilentConsumer(group, {topic: "*"}))
     await client.routes.find(topic)
     await client.heartbeat()
-    assert await instance.members(group, topic) == [client.client_id]
+    assert await core_of(instance).members(group, topic) == [client.client_id]
 
     await client.close()
 
     with pytest.raises(ResponseError):
-        await instance.members(group, topic)
+        await core_of(instance).members(group, topic)
     with pytest.raises(ClientClosedError, match="create a new one"):
         await client.start()
     await client.close()

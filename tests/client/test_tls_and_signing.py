@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from servers import Cluster, Settings
 
-from cometmq.client import AdminClient, ClientInstance, Message, Producer, PullConsumer
+from cometmq.client import AdminClient, Message, Producer, PullConsumer
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.security import signature
 from cometmq.client.errors import NameServerError
 from cometmq.client.settings import ClientSettings
@@ -119,7 +120,7 @@ async def test_a_server_with_a_trusted_certificate_is_talked_to(tmp_path: Path) 
     certificate, key = authority.issue("server")
     tls = TlsSettings(mode="enforcing", certificate=str(certificate), key=str(key))
     settings = ClientSettings(use_tls=True, tls_trusted=str(authority.file))
-    async with running(tls) as server, ClientInstance(server.address, settings=settings) as client:
+    async with running(tls) as server, ClientCore(server.address, settings=settings) as client:
         assert await client.routes.find("t")
 
 
@@ -132,7 +133,7 @@ async def test_a_server_with_another_certificate_is_refused(
     if "tls_trusted" in check:
         check = {"tls_trusted": str(Authority(tmp_path, "theirs").file)}
     settings = ClientSettings(use_tls=True, **check)
-    async with running(tls) as server, ClientInstance(server.address, settings=settings) as client:
+    async with running(tls) as server, ClientCore(server.address, settings=settings) as client:
         with pytest.raises(NameServerError, match="certificate verify failed"):
             await client.routes.find("t")
     assert server.requests == []
@@ -159,9 +160,9 @@ async def test_a_server_that_wants_to_know_its_clients_is_shown_a_certificate(
     )
     unknown = ClientSettings(use_tls=True, call_timeout_ms=2_000)
     async with running(tls) as server:
-        async with ClientInstance(server.address, settings=known) as client:
+        async with ClientCore(server.address, settings=known) as client:
             assert await client.routes.find("t")
-        async with ClientInstance(server.address, settings=unknown) as client:
+        async with ClientCore(server.address, settings=unknown) as client:
             with pytest.raises(NameServerError):
                 await client.routes.find("t")
 
@@ -169,14 +170,14 @@ async def test_a_server_that_wants_to_know_its_clients_is_shown_a_certificate(
 async def test_files_that_cannot_be_used_are_told_of_when_the_client_is_made() -> None:
     settings = ClientSettings(use_tls=True, tls_trusted="/nowhere/ca.pem")
     with pytest.raises(ConfigError, match=r"tls_trusted=/nowhere/ca\.pem: cannot be read"):
-        ClientInstance("127.0.0.1:1", settings=settings)
+        ClientCore("127.0.0.1:1", settings=settings)
 
 
 async def test_requests_are_signed_over_the_fields_that_travel_and_the_body() -> None:
     settings = ClientSettings(
         access_key="who", secret_key="hush", security_token="tok", namespace_v2="ns", stream=True
     )
-    async with running() as server, ClientInstance(server.address, settings=settings) as client:
+    async with running() as server, ClientCore(server.address, settings=settings) as client:
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         header = GetRouteinfoByTopicRequest(topic="t")
         await client.name_servers.call(code, header, b"body", timeout=3.0)
@@ -198,7 +199,7 @@ async def test_requests_are_signed_over_the_fields_that_travel_and_the_body() ->
 
 async def test_a_request_without_an_account_carries_no_signature() -> None:
     async with running() as server:
-        async with ClientInstance(server.address) as client:
+        async with ClientCore(server.address) as client:
             await client.routes.find("t")
         (request,) = server.requests
 

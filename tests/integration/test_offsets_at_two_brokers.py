@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from cometmq.client import ClientInstance, MessageQueue
+from cometmq.client import MessageQueue
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.client.settings import ClientSettings
 from cometmq.model.offsets import QueueOffset
@@ -34,7 +35,7 @@ async def test_a_broker_that_does_not_respond_delays_no_other_queue() -> None:
     fine.handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = commit
     async with (
         ScriptedCluster([silent, fine]) as cluster,
-        ClientInstance(cluster.address, settings=HERE) as instance,
+        ClientCore(cluster.address, settings=HERE) as instance,
     ):
         store = RemoteOffsetStore(instance, "g")
         for queue, offset in ((SILENT, 3), (FINE, 7), (SECOND, 8)):

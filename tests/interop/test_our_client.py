@@ -11,7 +11,6 @@ from servers import Cluster
 
 from cometmq.client import (
     AdminClient,
-    ClientInstance,
     Message,
     MessageQueue,
     Producer,
@@ -19,6 +18,7 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
+from cometmq.client._connection.instance import ClientCore
 from support.versions import VERSIONS
 
 FOUND_SECONDS_MAX = 120
@@ -38,13 +38,13 @@ def name_servers(
 
 
 @pytest.fixture
-async def instance(name_servers: str) -> AsyncIterator[ClientInstance]:
-    async with ClientInstance(name_servers) as running:
+async def instance(name_servers: str) -> AsyncIterator[ClientCore]:
+    async with ClientCore(name_servers) as running:
         yield running
 
 
 @pytest.fixture
-async def queues(instance: ClientInstance) -> list[MessageQueue]:
+async def queues(instance: ClientCore) -> list[MessageQueue]:
     """The two queues of a new topic."""
     async with AdminClient(instance=instance) as admin:
         return await admin.create_topic(f"t-{uuid.uuid4().hex}", queues=2)
@@ -56,7 +56,7 @@ async def take(reading: PullConsumer, count: int) -> list[StoredMessage]:
 
 
 async def test_every_way_of_sending_is_understood(
-    instance: ClientInstance, queues: list[MessageQueue]
+    instance: ClientCore, queues: list[MessageQueue]
 ) -> None:
     topic = queues[0].topic
     large = b"large " + b"0123456789" * 1000
@@ -89,9 +89,7 @@ async def test_every_way_of_sending_is_understood(
     assert (first.tags, first.keys, first.properties["p"]) == ("red", ["k"], "ünï")
 
 
-async def test_a_group_keeps_its_place(
-    instance: ClientInstance, queues: list[MessageQueue]
-) -> None:
+async def test_a_group_keeps_its_place(instance: ClientCore, queues: list[MessageQueue]) -> None:
     queue, group = queues[0], f"g-{queues[0].topic}"
     async with Producer(group="p", instance=instance, timeout_ms=60_000) as sending:
         for number in range(6):
@@ -108,7 +106,7 @@ async def test_a_group_keeps_its_place(
 
 
 async def test_topics_and_messages_are_looked_up(
-    instance: ClientInstance, queues: list[MessageQueue]
+    instance: ClientCore, queues: list[MessageQueue]
 ) -> None:
     topic = queues[0].topic
     async with (

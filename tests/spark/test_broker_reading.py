@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.client import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client.filters import Filter
 from cometmq.client.settings import ClientSettings
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -50,7 +50,7 @@ def wanted(start: int, end: int, **more: object) -> Read:
 class Reader:
     """Reads in the loop of the test."""
 
-    instance: ClientInstance
+    instance: ClientCore
     broker: QueueBroker
     names: QueueNameServer
 
@@ -89,7 +89,7 @@ async def running(*brokers: QueueBroker, **more: Any) -> AsyncIterator[Reader]:
     names.serve({"a": {number: broker.address for number, broker in enumerate(brokers)}})
     settings = ClientSettings(name_servers=names.address, http_domain="", **more)
     try:
-        async with ClientInstance(settings=settings) as instance:
+        async with ClientCore(settings=settings) as instance:
             yield Reader(instance, brokers[0], names)
     finally:
         for peer in (names, *brokers):

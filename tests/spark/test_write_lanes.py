@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from cometmq.client import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._sending.sender import Sender
 from cometmq.client.settings import ProducerSettings
 from cometmq.model.queue import MessageQueue
@@ -70,7 +70,7 @@ def parcel(queue: MessageQueue | None, text: str, *, row: int = 0, size: int = 1
 
 @asynccontextmanager
 async def lanes_of(cluster: ScriptedCluster, limits: Limits = LIMITS) -> AsyncIterator[Lanes]:
-    async with ClientInstance(cluster.address) as instance:
+    async with ClientCore(cluster.address) as instance:
         running = Lanes(Sender(instance, "g", ProducerSettings()), limits, ORIGIN)
         try:
             yield running

@@ -80,7 +80,6 @@ class World:
     producer: Producer
     puller: PullConsumer
     subscriber: PullConsumer
-    leaving: Producer
     transactions: TransactionProducer
     pusher: PushConsumer
     orderly: PushConsumer
@@ -224,7 +223,6 @@ async def world(
             producer=await started(Producer),
             puller=await started(PullConsumer, start_from=StartFrom.FIRST),
             subscriber=await started(PullConsumer, "-s"),
-            leaving=await started(Producer, "-l"),
             transactions=await started(TransactionProducer, "-t", listener=Commits()),
             pusher=await consuming(PushConsumer, "-push"),
             orderly=await consuming(PushConsumer, "-order", ordered=True),
@@ -419,7 +417,6 @@ CALLS: dict[str, Call] = {
     "AdminClient.track": lambda w: w.admin.track(w.stored[0]),
     "AdminClient.create_topic": lambda w: w.admin.create_topic(f"{w.topic}-2", queues=1),
     "AdminClient.delete_topic": lambda w: w.admin.delete_topic(f"{w.topic}-2"),
-    "ClientInstance.leave": lambda w: w.instance.leave(w.leaving),
 }
 """Calls that take more than the arguments above."""
 

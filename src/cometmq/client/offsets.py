@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cometmq.client._connection.broker_calls import QueueOffsets
-from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.instance import ClientCore, ClientInstance, core_of
 from cometmq.client._supervision import text_of, trace_of
 from cometmq.client._time import epoch_ms
 from cometmq.model.errors import ConfigError, StoreError
@@ -148,9 +148,10 @@ class RemoteOffsetStore:
         print(await store.stored(queue))
     """
 
-    def __init__(self, instance: ClientInstance, group: str) -> None:
+    def __init__(self, instance: ClientInstance | ClientCore, group: str) -> None:
         self._group = group
-        self._offsets = QueueOffsets(instance.routes, instance.brokers)
+        core = core_of(instance)
+        self._offsets = QueueOffsets(core.routes, core.brokers)
         self._table = OffsetTable()
         self._written: dict[MessageQueue, tuple[QueueOffset, int]] = {}
         self._failing: set[str] = set()
@@ -399,7 +400,7 @@ class LocalOffsetStore:
 
 
 def default_store(
-    instance: ClientInstance, group: str, *, broadcast: bool, folder: str | None
+    instance: ClientCore, group: str, *, broadcast: bool, folder: str | None
 ) -> OffsetStore:
     """Return the store of a group without its own: the brokers, or a local file to broadcast."""
     if not broadcast:

@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.instance import ClientCore, ClientInstance, core_of
 from cometmq.client._supervision import FailureLog, PeriodicLoop
 from cometmq.client.filters import Filter
 from cometmq.model.errors import CometError, ResponseError
@@ -67,7 +67,7 @@ def _said(expression: str | None) -> str:
 
 
 async def check(
-    instance: ClientInstance, group: str, mine: Mapping[str, Filter]
+    instance: ClientInstance | ClientCore, group: str, mine: Mapping[str, Filter]
 ) -> list[Difference]:
     """Read the other members' subscriptions from the brokers, and return the differences.
 
@@ -82,11 +82,12 @@ async def check(
     Raises:
         CometError: no broker responded.
     """
-    names = instance.namespace
+    core = core_of(instance)
+    names = core.namespace
     wire = {names.wrap_topic(topic): wanted for topic, wanted in mine.items()}
     found: set[Difference] = set()
-    for table in await _tables(instance, names.wrap_group(group), wire):
-        found |= set(differences(table, wire, me=instance.client_id))
+    for table in await _tables(core, names.wrap_group(group), wire):
+        found |= set(differences(table, wire, me=core.client_id))
     return sorted(
         (replace(difference, topic=names.unwrap(difference.topic)) for difference in found),
         key=lambda d: (d.client_id, d.topic, d.theirs or "", d.mine or ""),
@@ -149,7 +150,7 @@ def _text(wanted: Wanted | None) -> str | None:
 
 
 async def _tables(
-    instance: ClientInstance, group: str, mine: Mapping[str, Filter]
+    instance: ClientCore, group: str, mine: Mapping[str, Filter]
 ) -> list[ConsumerConnection]:
     """Ask every broker that this member's heartbeat goes to because of its topics."""
     addresses: set[str] = set()
@@ -166,7 +167,7 @@ async def _tables(
     return [answer for answer in answers if isinstance(answer, ConsumerConnection)]
 
 
-async def _table(instance: ClientInstance, address: str, group: str) -> ConsumerConnection | None:
+async def _table(instance: ClientCore, address: str, group: str) -> ConsumerConnection | None:
     header = GetConsumerConnectionListRequest(consumer_group=group)
     code = RequestCode.GET_CONSUMER_CONNECTION_LIST
     try:
@@ -193,7 +194,7 @@ class SubscriptionCheck:
 
     def __init__(
         self,
-        instance: ClientInstance,
+        instance: ClientCore,
         group: str,
         mine: Callable[[], Mapping[str, Filter]],
         *,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.client import ClientError, ClientInstance, Message, Producer, PullConsumer
+from cometmq.client import ClientError, Message, Producer, PullConsumer
+from cometmq.client._connection.instance import ClientCore
 
 NOWHERE = "127.0.0.1:1"
 REFUSED = "runs in another event loop: call it there"
@@ -50,12 +51,12 @@ async def test_the_subscriptions_of_a_consumer_are_changed_in_its_loop_only() ->
 
 
 def test_what_a_closed_loop_has_left_can_be_closed() -> None:
-    async def start() -> ClientInstance:
-        instance = ClientInstance(NOWHERE)
+    async def start() -> ClientCore:
+        instance = ClientCore(NOWHERE)
         await instance.start()
         return instance
 
-    async def close(instance: ClientInstance) -> None:
+    async def close(instance: ClientCore) -> None:
         await instance.close()
         assert instance.closed
 

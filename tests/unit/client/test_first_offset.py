@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cometmq.client import ClientInstance
 from cometmq.client._connection.broker_calls import QueueOffsets
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client.offsets import RemoteOffsetStore, StartFrom, consume_from_where, first_offset
 from cometmq.model.errors import RemotingError, ResponseError
 from cometmq.model.queue import MessageQueue
@@ -27,7 +27,7 @@ MIN, MAX, THEN = 40, 90, 66
 class Asked:
     """A group that asks a scripted broker where to begin."""
 
-    def __init__(self, broker: GroupBroker, instance: ClientInstance) -> None:
+    def __init__(self, broker: GroupBroker, instance: ClientCore) -> None:
         self.broker = broker
         self.store = RemoteOffsetStore(instance, "g")
         self._offsets = QueueOffsets(instance.routes, instance.brokers)
@@ -42,7 +42,7 @@ class Asked:
 async def asked() -> AsyncIterator[Asked]:
     broker = GroupBroker()
     broker.bounds, broker.at_time = (MIN, MAX), THEN
-    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+    async with ScriptedCluster([broker]) as cluster, ClientCore(cluster.address) as instance:
         yield Asked(broker, instance)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from cometmq import client as asynchronous
-from cometmq.client import ClientInstance, LocalState, Message, StoredMessage, blocking
+from cometmq.client import LocalState, Message, StoredMessage, blocking
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client.settings import (
     PopSettings,
     ProducerSettings,
@@ -111,7 +112,7 @@ def test_the_connection_is_set_by_the_file_too(module: Any, kind: str, file: Pat
 @pytest.mark.parametrize("kind", ["PushConsumer", "PullConsumer", "PopConsumer"])
 async def test_traces_of_consumers_are_set_by_the_file_too(kind: str, file: Path) -> None:
     record = Publish(1, "r", "g", "t", "id", None, None, "h:1", 1, 1)
-    instance = ClientInstance("127.0.0.1:1")
+    instance = ClientCore("127.0.0.1:1")
 
     getattr(asynchronous, kind)(
         instance=instance, group="g", config=file, trace=True, **KINDS[kind][0]

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cometmq.client import ClientInstance, Filter, TopicNotFoundError
+from cometmq.client import Filter, TopicNotFoundError
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming import group_requests as group_calls
 from cometmq.client._consuming.group_requests import GroupCalls
 from cometmq.model.errors import RemotingError, ResponseError
@@ -43,7 +44,7 @@ class Asked:
 async def asked(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Asked]:
     monkeypatch.setattr(group_calls, "LOCK_S", 60.0)
     a, b = GroupBroker("a"), GroupBroker("b")
-    async with ScriptedCluster([a, b]) as cluster, ClientInstance(cluster.address) as instance:
+    async with ScriptedCluster([a, b]) as cluster, ClientCore(cluster.address) as instance:
         yield Asked(GroupCalls(instance), a, b)
 
 

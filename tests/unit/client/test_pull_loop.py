@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.client import ClientInstance, Filter
+from cometmq.client import Filter
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming import fetch_loop
 from cometmq.client._consuming.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._consuming.pull_loop import PullLoop
@@ -63,7 +64,7 @@ def found(*offsets: int, **more: Any) -> Response:
 class Consumer:
     """What is around a pull loop."""
 
-    def __init__(self, broker: GroupBroker, instance: ClientInstance) -> None:
+    def __init__(self, broker: GroupBroker, instance: ClientCore) -> None:
         self.broker = broker
         self.instance = instance
         self.fetched = ProcessQueue(QUEUE, now=asyncio.get_running_loop().time)
@@ -135,7 +136,7 @@ class Consumer:
 @pytest.fixture
 async def consumer() -> AsyncIterator[Consumer]:
     broker = GroupBroker()
-    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+    async with ScriptedCluster([broker]) as cluster, ClientCore(cluster.address) as instance:
         made = Consumer(broker, instance)
         yield made
         await made.tasks.cancel()
@@ -329,7 +330,7 @@ async def test_an_advised_replica_is_asked_next_and_the_master_again_when_it_fai
         told = route({"a": master.address}, queues=1)
         told.broker_datas[0].broker_addrs[1] = replica.address
         cluster.name_server.routes["t"] = told
-        async with ClientInstance(cluster.address) as instance:
+        async with ClientCore(cluster.address) as instance:
             consumer = Consumer(master, instance)
             consumer.store.update(QUEUE, QueueOffset(1))
             master.pull_answers.append(found(0, replica=1))
@@ -352,7 +353,7 @@ async def test_another_replica_is_asked_while_the_broker_has_no_master() -> None
         told = route({"a": "127.0.0.1:1"}, queues=1)
         told.broker_datas[0].broker_addrs = {2: replica.address}
         cluster.name_server.routes["t"] = told
-        async with ClientInstance(cluster.address) as instance:
+        async with ClientCore(cluster.address) as instance:
             consumer = Consumer(replica, instance)
             consumer.begin(0)
             await consumer.until_pulls(1)
@@ -365,7 +366,7 @@ async def test_the_route_is_asked_for_again_while_a_broker_is_away() -> None:
     moved = GroupBroker()
     async with ScriptedCluster([moved]) as cluster:
         cluster.name_server.routes["t"] = route({"a": "127.0.0.1:1"}, queues=1)
-        async with ClientInstance(cluster.address) as instance:
+        async with ClientCore(cluster.address) as instance:
             await instance.routes.find("t")
             cluster.name_server.routes["t"] = route({"a": moved.address}, queues=1)
             consumer = Consumer(moved, instance)

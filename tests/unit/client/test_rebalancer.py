@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.client import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.rebalancer import Rebalancer
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.client.allocation import AllocationStrategy, Averagely
@@ -91,7 +91,7 @@ class Group:
     def __init__(self, cluster: ScriptedCluster, broker: GroupBroker, instance: Any) -> None:
         self.cluster = cluster
         self.broker = broker
-        self.instance: ClientInstance = instance
+        self.instance: ClientCore = instance
         self.owner = Owner()
         self.topics = {TOPIC}
         self.tasks = Supervisor("test")
@@ -123,7 +123,7 @@ async def group() -> AsyncIterator[Group]:
     async with ScriptedCluster([broker]) as cluster:
         cluster.name_server.routes[TOPIC] = route({"a": broker.address}, queues=4)
         settings = ClientSettings(instance_name="m2")
-        async with ClientInstance(cluster.address, settings=settings) as instance:
+        async with ClientCore(cluster.address, settings=settings) as instance:
             made = Group(cluster, broker, instance)
             yield made
             await made.tasks.cancel()

@@ -7,9 +7,9 @@ from ipaddress import ip_address
 
 import pytest
 
-from cometmq.client import AdminClient, ClientClosedError, ClientError, ClientInstance, Producer
+from cometmq.client import AdminClient, ClientClosedError, ClientError, Producer
 from cometmq.client._connection.identity import outward_address
-from cometmq.client._connection.instance import acquire_instance
+from cometmq.client._connection.instance import ClientCore, acquire_instance
 from cometmq.client._connection.security import Credentials, Signer, signature
 from cometmq.client.errors import NameServerError
 from cometmq.client.settings import ClientSettings
@@ -44,7 +44,7 @@ async def test_objects_without_a_name_each_have_an_instance() -> None:
 
 
 async def test_a_lent_instance_is_left_open() -> None:
-    async with ClientInstance(NOBODY) as instance:
+    async with ClientCore(NOBODY) as instance:
         async with AdminClient(instance=instance):
             pass
         assert instance.running
@@ -62,7 +62,7 @@ async def test_a_second_producer_of_a_group_is_refused_and_the_first_goes_on() -
 
 
 async def test_what_members_share_is_made_once() -> None:
-    async with ClientInstance(NOBODY) as instance:
+    async with ClientCore(NOBODY) as instance:
         assert instance.shared(list, list) is instance.shared(list, list)
 
 
@@ -154,7 +154,7 @@ async def test_signing_comes_after_every_other_hook(
 ) -> None:
     """Whatever another hook adds is signed, too, whether settings or a hook name the account."""
     settings = ClientSettings(namespace_v2="ns", stream=True, **account)
-    hooks = ClientInstance(NOBODY, settings=settings, hooks=given).remoting.hooks
+    hooks = ClientCore(NOBODY, settings=settings, hooks=given).remoting.hooks
 
     call = OutgoingCall(105, {"topic": "t"}, b"body")
     for hook in hooks:
@@ -167,17 +167,17 @@ async def test_signing_comes_after_every_other_hook(
 
 
 async def test_the_first_endpoint_may_give_the_namespace() -> None:
-    instance = ClientInstance("http://MQ_INST_1_2.mq.example:8080")
+    instance = ClientCore("http://MQ_INST_1_2.mq.example:8080")
 
     assert instance.namespace.name == "MQ_INST_1_2"
     assert instance.name_servers.addresses == ("MQ_INST_1_2.mq.example:8080",)
 
 
 async def test_sends_go_to_the_second_port_when_that_is_switched_on() -> None:
-    switched_on = ClientInstance(NOBODY, settings=ClientSettings(vip_channel=True))
+    switched_on = ClientCore(NOBODY, settings=ClientSettings(vip_channel=True))
 
     assert switched_on.send_address("10.0.0.1:10911") == "10.0.0.1:10909"
-    assert ClientInstance(NOBODY).send_address("10.0.0.1:10911") == "10.0.0.1:10911"
+    assert ClientCore(NOBODY).send_address("10.0.0.1:10911") == "10.0.0.1:10911"
 
 
 @pytest.mark.parametrize("own", ["10.1.2.3", "my-machine.example"])
@@ -186,7 +186,7 @@ async def test_message_ids_carry_the_address_of_the_client_or_where_it_has_a_nam
 ) -> None:
     address = "10.1.2.3" if own == "10.1.2.3" else outward_address([NOBODY]).strip("[]")
 
-    async with ClientInstance(NOBODY, settings=ClientSettings(client_ip=own)) as instance:
+    async with ClientCore(NOBODY, settings=ClientSettings(client_ip=own)) as instance:
         unique_id = instance.unique_ids().next()
 
     assert bytes.fromhex(unique_id).startswith(ip_address(address).packed)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cometmq.client import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.model.errors import ResponseError
 from cometmq.model.offsets import QueueOffset
@@ -38,7 +38,7 @@ class Kept:
 @pytest.fixture
 async def kept() -> AsyncIterator[Kept]:
     broker = GroupBroker()
-    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+    async with ScriptedCluster([broker]) as cluster, ClientCore(cluster.address) as instance:
         yield Kept(broker, RemoteOffsetStore(instance, "g"))
 
 
@@ -92,7 +92,7 @@ async def test_a_queue_that_is_forgotten_while_offsets_are_stored_is_passed_over
     broker, forgetting = GroupBroker(), ForgettingHook()
     async with (
         ScriptedCluster([broker]) as cluster,
-        ClientInstance(cluster.address, hooks=[forgetting]) as instance,
+        ClientCore(cluster.address, hooks=[forgetting]) as instance,
     ):
         store = forgetting.store = RemoteOffsetStore(instance, "g")
         for queue in (ONE, TWO):
@@ -185,7 +185,7 @@ async def test_the_first_offset_of_a_topic_is_told_before_all_others() -> None:
     order, queues = Order(), [MessageQueue("t", "a", number) for number in range(3)]
     async with (
         ScriptedCluster([GroupBroker()]) as cluster,
-        ClientInstance(cluster.address, hooks=[order]) as instance,
+        ClientCore(cluster.address, hooks=[order]) as instance,
     ):
         store = RemoteOffsetStore(instance, "g")
         for turn in (1, 2):

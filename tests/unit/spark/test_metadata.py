@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from cometmq.client import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client.errors import NameServerError
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError
@@ -58,7 +58,7 @@ async def replicated() -> AsyncIterator[Replicated]:
         await peer.start()
     names.serve({"a": {0: master.address, 1: replica.address}})
     settings = ClientSettings(name_servers=names.address, http_domain="", call_timeout_ms=60_000)
-    async with ClientInstance(settings=settings) as instance:
+    async with ClientCore(settings=settings) as instance:
         yield Replicated(Metadata(instance), names, master, replica)
     for peer in peers:
         await peer.stop()

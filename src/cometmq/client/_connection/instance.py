@@ -16,7 +16,8 @@ import os
 import ssl
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
-from typing import Any, TypeVar, cast
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
 from weakref import WeakSet, WeakValueDictionary
 
 from cometmq.client._connection.broker_calls import BrokerCalls
@@ -55,7 +56,7 @@ from cometmq.remoting import Connection, RemotingClient, RemotingSettings, Reque
 from cometmq.remoting.socks import SocksProxies
 from cometmq.remoting.tasks import Supervisor, is_call_failure
 
-__all__ = ["ClientInstance", "Member", "Membership"]
+__all__ = ["ClientCore", "ClientInstance", "Member", "Membership"]
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +67,8 @@ LEAVE_S = 1.0
 """Time for telling the brokers goodbye when a client closes."""
 
 
-class ClientInstance(Lifecycle):
-    """The connections, routes and heartbeats of one client.
+class ClientCore(Lifecycle):
+    """What the producers and consumers of one client share: connections, routes and heartbeats.
 
     Args:
         name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the setting
@@ -76,11 +77,6 @@ class ClientInstance(Lifecycle):
         tls: the context for TLS connections to all servers; None uses the settings.
         hooks: run around every request. A signing hook must be the last one.
         name: the client id; None makes it from the settings.
-
-    Example:
-        async with ClientInstance(name_server) as instance:
-            async with Producer(instance=instance, group="shop") as producer:
-                await producer.send(Message(topic="orders", body=b"42"))
     """
 
     def __init__(
@@ -481,11 +477,11 @@ def _leave_all_to_parent() -> None:
         instance._leave_to_parent()
 
 
-_living: WeakSet[ClientInstance] = WeakSet()
+_living: WeakSet[ClientCore] = WeakSet()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_all_to_parent)
 
-_instances: WeakValueDictionary[tuple[int, str], ClientInstance] = WeakValueDictionary()
+_instances: WeakValueDictionary[tuple[int, str], ClientCore] = WeakValueDictionary()
 """By process and client id; an instance is in it from its making until it is closed."""
 
 
@@ -497,7 +493,7 @@ class Lease:
         lent: whether the caller starts and closes the instance.
     """
 
-    def __init__(self, instance: ClientInstance, *, lent: bool) -> None:
+    def __init__(self, instance: ClientCore, *, lent: bool) -> None:
         self.instance = instance
         self._lent = lent
         self._held = False
@@ -535,11 +531,91 @@ class Lease:
             await self.instance.leave(member)
 
 
+class ClientInstance:
+    """The connections of one client, for several producers and consumers.
+
+    Args:
+        name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the setting
+            ``name_servers`` is used.
+        settings: the client's settings; other settings come from the environment and a file.
+        tls: the context for TLS connections to all servers; None uses the settings.
+        hooks: run around every request. A signing hook must be the last one.
+        name: the client id; None makes it from the settings.
+
+    Example:
+        async with ClientInstance(name_server) as instance:
+            async with Producer(instance=instance, group="shop") as producer:
+                await producer.send(Message(topic="orders", body=b"42"))
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str] = "",
+        *,
+        settings: ClientSettings | None = None,
+        tls: ssl.SSLContext | None = None,
+        hooks: Sequence[RpcHook] = (),
+        name: str | None = None,
+    ) -> None:
+        self._core = ClientCore(name_servers, settings=settings, tls=tls, hooks=hooks, name=name)
+
+    @property
+    def client_id(self) -> str:
+        """The id of this client at the brokers."""
+        return self._core.client_id
+
+    @property
+    def settings(self) -> ClientSettings:
+        """The settings that are in effect."""
+        return self._core.settings
+
+    @property
+    def running(self) -> bool:
+        """Whether it is started and not closed."""
+        return self._core.running
+
+    async def start(self) -> None:
+        """Start to refresh routes and to send heartbeats. It connects to no broker yet.
+
+        Without name servers, it fetches their addresses from the HTTP endpoint first.
+
+        Raises:
+            ClientClosedError: the instance was closed before.
+            ClientError: the instance runs in another event loop.
+            NameServerError: there is no name server, and the endpoint returned none.
+        """
+        await self._core.start()
+
+    async def close(self) -> None:
+        """Unregister from the brokers and close every connection. Further calls do nothing.
+
+        Cancelling stops the waiting, not the closing.
+        """
+        await self._core.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def core_of(instance: ClientInstance | ClientCore) -> ClientCore:
+    """Return what an instance consists of; the parts of the client pass this on."""
+    return instance._core if isinstance(instance, ClientInstance) else instance
+
+
 def acquire_instance(
     name_servers: str | Sequence[str] = (),
     *,
     settings: ClientSettings | None = None,
-    instance: ClientInstance | None = None,
+    instance: ClientInstance | ClientCore | None = None,
     keep_name: bool = False,
 ) -> Lease:
     """Find or make the instance that an object with these settings uses.
@@ -556,11 +632,11 @@ def acquire_instance(
         ConfigError: an address or a setting is wrong.
     """
     if instance is not None:
-        return Lease(instance, lent=True)
+        return Lease(core_of(instance), lent=True)
     used = resolve_settings(ClientSettings, given=settings)
     name = client_id(used, known_name_servers(name_servers, used), keep_name=keep_name)
     found = _instances.get((os.getpid(), name))
     if found is None or found.closed or found.outlived_its_loop:
-        found = ClientInstance(name_servers, settings=used, name=name)
+        found = ClientCore(name_servers, settings=used, name=name)
         _instances[os.getpid(), name] = found
     return Lease(found, lent=False)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.handler_calls import FilterChain, HandlerCalls
 from cometmq.client._consuming.rebalancer import QueueListenerCalls
@@ -73,7 +73,7 @@ class Engine(ABC):
 
     def __init__(
         self,
-        instance: ClientInstance,
+        instance: ClientCore,
         spec: ConsumerSpec,
         settings: PushSettings | PopSettings,
         subscriptions: Subscriptions,

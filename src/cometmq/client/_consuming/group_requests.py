@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._supervision import FailureLog
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.filters import Filter
@@ -45,7 +45,7 @@ class GroupCalls:
 
     def __init__(
         self,
-        instance: ClientInstance,
+        instance: ClientCore,
         *,
         on_permanent: Callable[[BaseException], None] | None = None,
     ) -> None:
@@ -180,7 +180,7 @@ class GroupCalls:
 _REFUSED = (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
 
 
-async def check_filter(instance: ClientInstance, group: str, topic: str, wanted: Filter) -> None:
+async def check_filter(instance: ClientCore, group: str, topic: str, wanted: Filter) -> None:
     """Return if all brokers of a topic can filter by this, or the topic is not known yet.
 
     Args:
@@ -205,9 +205,7 @@ async def check_filter(instance: ClientInstance, group: str, topic: str, wanted:
         ) from error
 
 
-async def check_filters(
-    instance: ClientInstance, group: str, filters: Mapping[str, Filter]
-) -> None:
+async def check_filters(instance: ClientCore, group: str, filters: Mapping[str, Filter]) -> None:
     """Ask the brokers whether they support the filters of topics. Unknown topics are skipped.
 
     Raises:
@@ -229,7 +227,7 @@ async def check_filters(
                 ) from error
 
 
-async def join(instance: ClientInstance, topics: Iterable[str]) -> None:
+async def join(instance: ClientCore, topics: Iterable[str]) -> None:
     """Send a heartbeat to the brokers of these topics. A topic without a route is logged."""
     for topic in topics:
         try:

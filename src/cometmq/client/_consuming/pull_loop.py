@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol, TypeVar
 
 from cometmq.client._connection.broker_calls import QueueOffsets
-from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.routes import MASTER_ID
 from cometmq.client._consuming.fetch_loop import FetchLoop, step_s_max
 from cometmq.client._consuming.process_queue import FetchedBatch, Limits, ProcessQueue
@@ -96,7 +96,7 @@ class PullLoop(FetchLoop[PullResult]):
         self,
         process_queue: ProcessQueue,
         *,
-        instance: ClientInstance,
+        instance: ClientCore,
         group: str,
         wanted: Callable[[], Filter | None],
         first_offset: FirstOffset | QueueOffset,

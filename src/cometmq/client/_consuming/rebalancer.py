@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from cometmq.client._callbacks import Caller
-from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.routes import Route
 from cometmq.client._supervision import FailureLog, PeriodicLoop
 from cometmq.client.allocation import AllocationError, AllocationStrategy, QueueOwner
@@ -45,7 +45,7 @@ class QueueListenerCalls:
     def __init__(
         self,
         listener: QueueListener | None,
-        instance: ClientInstance,
+        instance: ClientCore,
         group: str,
         tasks: Supervisor,
     ) -> None:
@@ -138,7 +138,7 @@ class RouteListenerCalls(QueueListenerCalls):
     def __init__(
         self,
         listener: QueueListener | None,
-        instance: ClientInstance,
+        instance: ClientCore,
         group: str,
         *,
         assigned: Callable[[], Collection[MessageQueue]],
@@ -194,7 +194,7 @@ class Rebalancer:
     def __init__(
         self,
         *,
-        instance: ClientInstance,
+        instance: ClientCore,
         group: str,
         broadcast: bool,
         strategy: AllocationStrategy,

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import cast
 
 from cometmq.client._connection.identity import Namespace
-from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.handler_calls import Ended, HandlerCalls
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
@@ -85,7 +85,7 @@ class RequestHandlers:
 
     def __init__(
         self,
-        instance: ClientInstance,
+        instance: ClientCore,
         group: str,
         *,
         rebalance: Callable[[], None],
@@ -209,7 +209,7 @@ def offsets_in(body: bytes) -> dict[MessageQueue, QueueOffset]:
 
 
 def common_properties(
-    instance: ClientInstance,
+    instance: ClientCore,
     settings: Checked,
     *,
     group: str,

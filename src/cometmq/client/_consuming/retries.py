@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._sending.sender import InnerProducer
 from cometmq.client.errors import QueueNotFoundError
 from cometmq.model import property_names as names
@@ -103,7 +103,7 @@ class Retries:
 
     def __init__(
         self,
-        instance: ClientInstance,
+        instance: ClientCore,
         group: str,
         *,
         rule: DeadLetterRule,

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 
-from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.engine import ConsumerSpec, Engine
 from cometmq.client._consuming.group_requests import GroupCalls
@@ -46,7 +46,7 @@ class Assignment:
 
     def __init__(
         self,
-        instance: ClientInstance,
+        instance: ClientCore,
         group: str,
         *,
         topics: Callable[[], Collection[str]],
@@ -187,7 +187,7 @@ class PopEngine(Engine):
 
     def __init__(
         self,
-        instance: ClientInstance,
+        instance: ClientCore,
         spec: ConsumerSpec,
         settings: PopSettings,
         subscriptions: Subscriptions,

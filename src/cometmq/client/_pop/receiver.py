@@ -23,7 +23,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
-from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client._pop.requests import ALL_QUEUES, Acks, Deliveries, Delivery, Handle, PopRequests
@@ -99,7 +99,7 @@ class Receiver:
 
     def __init__(
         self,
-        instance: ClientInstance,
+        instance: ClientCore,
         requests: PopRequests,
         deliveries: Deliveries,
         *,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._supervision import FailureLog
 from cometmq.client.errors import QueueNotFoundError, ReceiptExpiredError
 from cometmq.client.filters import Filter
@@ -304,7 +304,7 @@ class PopRequests:
         timeout: seconds for a request, in addition to the time that a broker may hold it.
     """
 
-    def __init__(self, instance: ClientInstance, group: str, *, timeout: float) -> None:
+    def __init__(self, instance: ClientCore, group: str, *, timeout: float) -> None:
         self._instance = instance
         self._group = group
         self._timeout = timeout

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from cometmq.client._connection.broker_calls import QueueOffsets
-from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.engine import ConsumerSpec, Engine, bounded
 from cometmq.client._consuming.group_requests import GroupCalls
@@ -63,7 +63,7 @@ class PushEngine(Engine):
 
     def __init__(
         self,
-        instance: ClientInstance,
+        instance: ClientCore,
         spec: PushSpec,
         settings: PushSettings,
         subscriptions: Subscriptions,

@@ -15,7 +15,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client.settings import ProducerSettings
 from cometmq.model.errors import RemotingError
 from cometmq.protocol.codes import RequestCode
@@ -149,7 +149,7 @@ class Detector:
     """
 
     def __init__(
-        self, latency: LatencyTable, instance: ClientInstance, settings: ProducerSettings
+        self, latency: LatencyTable, instance: ClientCore, settings: ProducerSettings
     ) -> None:
         self._latency = latency
         self._instance = instance

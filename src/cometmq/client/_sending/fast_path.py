@@ -93,7 +93,7 @@ class QueueTarget:
         self.inflight: Inflight
         """The requests of this connection."""
         self.heartbeat_epoch = -1
-        """When its broker was last seen to know all members; see `ClientInstance`."""
+        """When its broker was last seen to know all members; see `ClientCore`."""
         text = head[PREFIX_BYTES:]
         pieces = []
         for mark in (

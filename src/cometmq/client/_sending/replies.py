@@ -14,7 +14,7 @@ import time
 import uuid
 from typing import NamedTuple
 
-from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._sending.outgoing import REPLY_TYPE
 from cometmq.client._sending.targets import NoMasterError
 from cometmq.client.errors import BackPressureError, ReplyError
@@ -48,13 +48,13 @@ class Replies:
         instance: whose brokers push the replies.
     """
 
-    def __init__(self, instance: ClientInstance) -> None:
+    def __init__(self, instance: ClientCore) -> None:
         self._client_id = instance.client_id
         self._waiting: dict[str, asyncio.Future[StoredMessage]] = {}
         instance.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self.take
 
     @classmethod
-    def of(cls, instance: ClientInstance) -> Replies:
+    def of(cls, instance: ClientCore) -> Replies:
         """Return the object of an instance."""
         return instance.shared(cls, lambda: cls(instance))
 
@@ -182,7 +182,7 @@ def encode_handle(handle: RecallHandle) -> str:
 
 
 async def recall(
-    instance: ClientInstance, group: str, topic: str, handle: str, *, timeout: float
+    instance: ClientCore, group: str, topic: str, handle: str, *, timeout: float
 ) -> str:
     """Ask the broker that a handle names to take its message back; see `Producer.recall`.
 

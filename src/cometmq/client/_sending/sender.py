@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.routes import Route
 from cometmq.client._sending.outgoing import (
     Item,
@@ -65,7 +65,7 @@ class Sender:
 
     def __init__(
         self,
-        instance: ClientInstance,
+        instance: ClientCore,
         group: str,
         settings: ProducerSettings,
         *,
@@ -453,11 +453,11 @@ class InnerProducer:
     One for each instance, which needs no start and no close: take it from `of`.
     """
 
-    def __init__(self, instance: ClientInstance) -> None:
+    def __init__(self, instance: ClientCore) -> None:
         self._sender = Sender(instance, INNER_GROUP, ProducerSettings())
 
     @classmethod
-    def of(cls, instance: ClientInstance) -> InnerProducer:
+    def of(cls, instance: ClientCore) -> InnerProducer:
         """Give the one of an instance."""
         return instance.shared(cls, lambda: cls(instance))
 

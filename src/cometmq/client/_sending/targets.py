@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.routes import Route
 from cometmq.client._sending.broker_latency import LatencyTable
 from cometmq.client._sending.outgoing import Outgoing
@@ -118,7 +118,7 @@ class Destinations:
         settings: what counts in the choice.
     """
 
-    def __init__(self, instance: ClientInstance, settings: ProducerSettings) -> None:
+    def __init__(self, instance: ClientCore, settings: ProducerSettings) -> None:
         self._instance = instance
         self._namespace = instance.namespace
         self._settings = settings

@@ -37,9 +37,9 @@ class Blocking:
     cancels the call.
     """
 
-    _inner: Lifecycle
+    _inner: Lifecycle | asynchronous.ClientInstance
 
-    def __init__(self, inner: Lifecycle) -> None:
+    def __init__(self, inner: Lifecycle | asynchronous.ClientInstance) -> None:
         self._inner = inner
         self._portal: Portal | None = None
         self._changing = threading.Lock()

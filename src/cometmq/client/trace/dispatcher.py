@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._sending.sender import Sender
 from cometmq.client._supervision import FailureLog, SupervisedLoop
 from cometmq.client.hooks import (
@@ -92,7 +92,7 @@ class TraceDispatcher:
 
     def __init__(
         self,
-        instance: ClientInstance,
+        instance: ClientCore,
         settings: TraceSettings | None = None,
         *,
         cloud: bool = False,
@@ -119,7 +119,7 @@ class TraceDispatcher:
         """Records that were given up, because too many waited or no broker took them."""
 
     @classmethod
-    def of(cls, instance: ClientInstance, tables: Tables | None = None) -> TraceDispatcher:
+    def of(cls, instance: ClientCore, tables: Tables | None = None) -> TraceDispatcher:
         """Give the one of an instance; who uses it calls `retain` and `release`.
 
         Args:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Final
 
-from cometmq.client import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client.blocking.portal import Portal, hold, let_go
 from cometmq.client.settings import ClientSettings
 
@@ -43,7 +43,7 @@ class Life:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._portal: Portal | None = None
-        self._instance: ClientInstance | None = None
+        self._instance: ClientCore | None = None
         self._users = 0
         self._used_s = monotonic()
         self._closing: set[asyncio.Task[None]] = set()
@@ -54,7 +54,7 @@ class Life:
         return self._process == os.getpid() and self._instance is not None
 
     @contextmanager
-    def use(self) -> Iterator[tuple[Portal, ClientInstance]]:
+    def use(self) -> Iterator[tuple[Portal, ClientCore]]:
         """Give the portal and a running client, which stays open within ``with``.
 
         Raises:
@@ -87,7 +87,7 @@ class Life:
         finally:
             let_go(portal)
 
-    def _open(self) -> tuple[Portal, ClientInstance]:
+    def _open(self) -> tuple[Portal, ClientCore]:
         if self._portal is None:
             self._portal = hold()
         if self._instance is None:
@@ -95,16 +95,16 @@ class Life:
             self._used_s = monotonic()
         return self._portal, self._instance
 
-    async def _started(self, settings: ClientSettings) -> ClientInstance:
-        instance = ClientInstance(settings=settings)
+    async def _started(self, settings: ClientSettings) -> ClientCore:
+        instance = ClientCore(settings=settings)
         await instance.start()
         self._look_after(instance, self._idle_s)
         return instance
 
-    def _look_after(self, instance: ClientInstance, delay_s: float) -> None:
+    def _look_after(self, instance: ClientCore, delay_s: float) -> None:
         asyncio.get_running_loop().call_later(delay_s, self._look, instance)
 
-    def _look(self, instance: ClientInstance) -> None:
+    def _look(self, instance: ClientCore) -> None:
         """Close the client if nobody has used it; runs in the loop, which must not wait."""
         if not self._lock.acquire(blocking=False):
             self._look_after(instance, self._idle_s / 4)

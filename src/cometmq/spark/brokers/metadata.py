@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from cometmq.client import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.pulls import Pull, pull_once
 from cometmq.client.filters import Filter
 from cometmq.model.errors import ResponseError
@@ -50,7 +50,7 @@ class Metadata:
         instance: of the client.
     """
 
-    def __init__(self, instance: ClientInstance) -> None:
+    def __init__(self, instance: ClientCore) -> None:
         self._instance = instance
         self._brokers = instance.brokers
         self.places = Places(instance)

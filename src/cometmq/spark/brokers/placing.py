@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from cometmq.client import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.routes import LOGICAL_PREFIX, MASTER_ID, Route
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.model.errors import RemotingError
@@ -60,7 +60,7 @@ class Places:
         instance: of the client.
     """
 
-    def __init__(self, instance: ClientInstance) -> None:
+    def __init__(self, instance: ClientCore) -> None:
         self._instance = instance
 
     async def route(self, topic: str) -> Route | None:

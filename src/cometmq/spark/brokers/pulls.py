@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
-from cometmq.client import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.pulls import Pull
 from cometmq.client.filters import Filter
 from cometmq.model.offsets import QueueOffset
@@ -73,7 +73,7 @@ class Pulls:
         read: what to read.
     """
 
-    def __init__(self, instance: ClientInstance, read: Read) -> None:
+    def __init__(self, instance: ClientCore, read: Read) -> None:
         self._remoting = instance.remoting
         self._language = LanguageCode[instance.settings.language]
         self._fields = {hold_ms: _fields(read, hold_ms) for hold_ms in (0, HOLD_MS)}

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Final
 
-from cometmq.client import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.routes import LOGICAL_PREFIX, MASTER_ID
 from cometmq.client.blocking.portal import Portal
 from cometmq.client.filters import Filter
@@ -95,7 +95,7 @@ class _Asked:
     answer: asyncio.Future[Command]
 
 
-def read_range(portal: Portal, instance: ClientInstance, read: Read) -> Iterator[bytes]:
+def read_range(portal: Portal, instance: ClientCore, read: Read) -> Iterator[bytes]:
     """Give the records of a range; see `BrokerSession.read`."""
     pieces: Pieces = queue.SimpleQueue()
     pump = RangePump(instance, read, pieces)
@@ -128,7 +128,7 @@ class RangePump:
         pieces: gets the records; at the end None, or the error that ended it.
     """
 
-    def __init__(self, instance: ClientInstance, read: Read, pieces: Pieces) -> None:
+    def __init__(self, instance: ClientCore, read: Read, pieces: Pieces) -> None:
         self._instance = instance
         self._read = read
         self._wanted = read.range

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, NoReturn, TypeVar
 
-from cometmq.client import ClientInstance
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client.blocking.portal import Portal
 from cometmq.client.filters import Filter
 from cometmq.protocol.bodies import TopicOffset
@@ -56,7 +56,7 @@ class BrokerSession:
         raise TypeError("a session has connections and cannot be pickled: send its options instead")
 
     @property
-    def instance(self) -> ClientInstance:
+    def instance(self) -> ClientCore:
         """The client, for `run`; ask for it anew each time, since an idle one is closed."""
         with self._life.use() as (_, instance):
             return instance
@@ -74,7 +74,7 @@ class BrokerSession:
         with self._life.use() as (portal, _):
             return portal.run(work, timeout)
 
-    def use(self) -> AbstractContextManager[tuple[Portal, ClientInstance]]:
+    def use(self) -> AbstractContextManager[tuple[Portal, ClientCore]]:
         """Give the loop and the client, which stays open within ``with``, for work in many calls.
 
         Raises:

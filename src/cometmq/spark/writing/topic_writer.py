@@ -11,7 +11,8 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from cometmq.client import ClientInstance, MessageQueue
+from cometmq.client import MessageQueue
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._sending.sender import Sender
 from cometmq.client.blocking.portal import Portal
 from cometmq.client.settings import ProducerSettings
@@ -28,7 +29,7 @@ from cometmq.spark.writing.rows import Rows, check_columns
 class Connections(Protocol):
     """Who has connections to brokers: a `cometmq.spark.brokers.BrokerSession`."""
 
-    def use(self) -> AbstractContextManager[tuple[Portal, ClientInstance]]:
+    def use(self) -> AbstractContextManager[tuple[Portal, ClientCore]]:
         """Give the portal and a running client, which stays open within ``with``."""
 
 
@@ -89,7 +90,7 @@ class _Writing:
     def __init__(
         self,
         portal: Portal,
-        instance: ClientInstance,
+        instance: ClientCore,
         options: TopicWriteOptions,
         origin: Origin,
         encoder: RowEncoder,

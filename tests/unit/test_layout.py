@@ -18,6 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src" / "cometmq"
 ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
 FOLDER_FILES_MAX = 3
+CLIENT_FILES_MAX = 90
+MODULE_LINES_MIN = 40
+"""A shorter module belongs to the neighbour that uses it."""
 CHANGES = 11
 ASSEMBLIES = {"broker": broker_assembly.FEATURES, "namesrv": namesrv_assembly.FEATURES}
 
@@ -150,7 +153,15 @@ def test_the_files_of_each_change_exist_and_are_in_one_folder() -> None:
         assert len(folders) <= FOLDER_FILES_MAX, change
 
 
-@pytest.mark.parametrize("package", ["system", "protocol", "store", "remoting", "namesrv"])
+def test_the_client_has_few_files_and_no_tiny_ones() -> None:
+    paths = list((SOURCES / "client").rglob("*.py"))
+    lines = {path: len(path.read_text().splitlines()) for path in paths}
+
+    assert len(paths) <= CLIENT_FILES_MAX
+    assert [p for p in paths if lines[p] < MODULE_LINES_MIN and p.name != "__init__.py"] == []
+
+
+@pytest.mark.parametrize("package", ["system", "protocol", "store", "remoting", "namesrv", "client"])
 def test_modules_have_no_cycle_even_of_imports_for_types(package: str) -> None:
     trees = {
         ".".join(["cometmq", package, *path.with_suffix("").parts]).removesuffix(".__init__"): tree

@@ -161,7 +161,9 @@ def test_the_client_has_few_files_and_no_tiny_ones() -> None:
     assert [p for p in paths if lines[p] < MODULE_LINES_MIN and p.name != "__init__.py"] == []
 
 
-@pytest.mark.parametrize("package", ["system", "protocol", "store", "remoting", "namesrv", "client"])
+@pytest.mark.parametrize(
+    "package", ["system", "protocol", "store", "remoting", "namesrv", "client"]
+)
 def test_modules_have_no_cycle_even_of_imports_for_types(package: str) -> None:
     trees = {
         ".".join(["cometmq", package, *path.with_suffix("").parts]).removesuffix(".__init__"): tree

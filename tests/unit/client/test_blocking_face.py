@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import cometmq.client as asynchronous
 from cometmq.client import ClientClosedError, Message, StartFrom, blocking
+from cometmq.client._lifecycle import Lifecycle
+from cometmq.client.blocking.base import Blocking
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -85,6 +91,69 @@ def test_calls_before_the_start_are_refused() -> None:
     with pytest.raises(ClientClosedError):
         next(consumer)
     assert consumer.assignment() == []
+
+
+class Slow(Lifecycle):
+    """Sends a signal to the main thread in its start or its close, and waits for the handler."""
+
+    def __init__(self, when: str) -> None:
+        super().__init__("slow")
+        self.when = when
+        self.handled = asyncio.Event()
+        self.begun = threading.Event()
+
+    async def _start(self) -> None:
+        self.begun.set()
+        if self.when == "start":
+            await self._signalled()
+        if self.when != "close":
+            await asyncio.Event().wait()
+
+    async def _close(self) -> None:
+        if self.when == "close":
+            await self._signalled()
+
+    async def _signalled(self) -> None:
+        ident = threading.main_thread().ident
+        assert ident is not None
+        signal.pthread_kill(ident, signal.SIGTERM)
+        await self.handled.wait()
+
+
+@pytest.mark.parametrize("when", ["start", "close"])
+def test_a_signal_handler_may_close_what_it_interrupts(when: str) -> None:
+    slow = Slow(when)
+    blocking_slow = Blocking(slow)
+
+    def close(*_: object) -> None:
+        blocking_slow._call(slow.handled.set)
+        blocking_slow.close()
+
+    before = signal.signal(signal.SIGTERM, close)
+    try:
+        if when == "start":
+            with pytest.raises(ClientClosedError):
+                blocking_slow.start()
+        else:
+            blocking_slow.start()
+            blocking_slow.close()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not slow.running
+    with pytest.raises(ClientClosedError):
+        blocking_slow.start()
+
+
+def test_threads_may_close_an_object_together_while_another_starts_it() -> None:
+    slow = Slow("never")
+    blocking_slow = Blocking(slow)
+    with ThreadPoolExecutor() as threads:
+        starting = threads.submit(blocking_slow.start)
+        assert slow.begun.wait(60)
+        for closing in [threads.submit(blocking_slow.close) for _ in range(3)]:
+            closing.result(60)
+        with pytest.raises(ClientClosedError):
+            starting.result(60)
 
 
 def test_a_consumer_that_iterates_is_its_own_iterator() -> None:

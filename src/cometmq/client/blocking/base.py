@@ -42,31 +42,39 @@ class Blocking:
     def __init__(self, inner: Lifecycle | asynchronous.ClientInstance) -> None:
         self._inner = inner
         self._portal: Portal | None = None
-        self._changing = threading.Lock()
+        # Re-entrant: a signal handler may close the object in the middle of its start or close.
+        self._starting = threading.RLock()
+        self._holding = threading.RLock()
 
     def start(self) -> None:
         """Make the object ready for use."""
-        with self._changing:
+        with self._starting:
             if self._portal is not None:
                 return
-            portal = hold()
+            portal = self._portal = hold()
             try:
                 portal.run(self._inner.start())
             except BaseException:
-                let_go(portal)
+                self._let_go(portal)
                 raise
-            self._portal = portal
 
     def close(self) -> None:
         """Close the object; further calls do nothing."""
-        with self._changing:
-            portal, self._portal = self._portal, None
-            if portal is None:
+        portal = self._portal
+        if portal is None:
+            return
+        try:
+            portal.run(self._inner.close())
+        finally:
+            self._let_go(portal)
+
+    def _let_go(self, portal: Portal) -> None:
+        """Hold the portal no longer, however many threads close the object."""
+        with self._holding:
+            if self._portal is not portal:
                 return
-            try:
-                portal.run(self._inner.close())
-            finally:
-                let_go(portal)
+            self._portal = None
+        let_go(portal)
 
     def __enter__(self) -> Self:
         self.start()
@@ -176,7 +184,7 @@ class CallbackConsumer(Blocking):
 
         Signals are handled in the main thread only.
         """
-        with self._changing:
+        with self._starting:
             portal = self._portal = self._portal or hold()
         try:
             with _signals(lambda: portal.soon(self._inner._on_signal)):

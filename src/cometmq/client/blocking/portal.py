@@ -222,7 +222,7 @@ class _Shared:
     """The portal of this process, while somebody holds it."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may come in between
         self.portal: Portal | None = None
 
 

@@ -153,7 +153,15 @@ def trace_of(error: BaseException) -> BaseException | None:
 
 def text_of(error: BaseException) -> str:
     """Give what the log says of an error: its text, or its kind if it has none."""
-    return str(error) or type(error).__name__
+    return str_of(error) or type(error).__name__
+
+
+def str_of(error: BaseException) -> str:
+    """Give the text of an error, which may be an application's, and raise when asked for it."""
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"(str() raised {type(failure).__name__})"
 
 
 log = logging.getLogger(__name__)

@@ -357,5 +357,7 @@ class TransactionProducer(Producer):
         for hook in self._end_hooks:
             try:
                 hook.ended(context)
-            except Exception:
+            except BaseException as raised:
+                if not is_call_failure(raised):
+                    raise
                 log.exception("a hook failed hook=%s call=ended", type(hook).__name__)

@@ -570,6 +570,30 @@ async def test_a_cancellation_that_the_handler_raises_itself_is_its_failure(
     assert [offset for offset, _, _ in rig.sent_back] == [0, 1]
 
 
+class CancellingHook(ConsumeHook):
+    """Raises in each of its methods what is no `Exception`."""
+
+    def before(self, context: DeliveryContext) -> None:
+        raise asyncio.CancelledError
+
+    def after(self, context: DeliveryContext) -> None:
+        raise asyncio.CancelledError
+
+
+async def test_a_cancellation_that_a_hook_raises_changes_nothing(rigs: Callable[..., Rig]) -> None:
+    seen: list[int] = []
+
+    async def handle(message: StoredMessage) -> None:
+        seen.append(message.queue_offset)
+
+    rig = rigs(handler=handle, hooks=[CancellingHook()])
+    rig.fetch(0, 1)
+    await rig.empty()
+
+    assert seen == [0, 1]
+    assert not rig.sent_back
+
+
 @pytest.mark.parametrize("hooks", [(), (ConsumeHook(),)], ids=["fast", "with hooks"])
 async def test_a_handler_that_cancels_its_own_task_has_failed(
     rigs: Callable[..., Rig], hooks: Sequence[ConsumeHook]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cometmq.client._consuming.retries import ERROR_CHARS_MAX, error_text
+from cometmq.client._supervision import text_of
 
 
 class ShopError(Exception):
@@ -20,3 +21,19 @@ def test_a_long_error_is_cut() -> None:
 
 def test_characters_that_separate_properties_are_replaced() -> None:
     assert error_text(ValueError("a\x01b\x02c\nd\te")) == "builtins.ValueError: a b c d e"
+
+
+class MuteError(Exception):
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise LookupError("no text")
+
+
+def test_an_error_whose_text_raises_has_a_text_nevertheless() -> None:
+    assert error_text(MuteError()) == f"{__name__}.MuteError: (str() raised LookupError)"
+    assert text_of(MuteError()) == "(str() raised LookupError)"
+
+
+def test_characters_that_no_message_can_hold_are_replaced() -> None:
+    assert error_text(OSError("no \udcfffile")) == "builtins.OSError: no ?file"

@@ -32,6 +32,24 @@ def test_all_messages_are_done_when_a_handler_returns_success_or_nothing(result:
     assert (outcome.done, outcome.end) == (5, ConsumeEnd.SUCCESS)
 
 
+class Array:
+    """Compares as arrays do: with no single answer."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth value of an array is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_result_that_cannot_be_compared_is_success() -> None:
+    ordered = ordered_outcome_of(
+        Array(), None, OrderedContext("g", QUEUE, auto_commit=True), suspend_ms=10
+    )
+
+    assert outcome_of(Array(), None, context(), 5).done == 5
+    assert ordered.action is OrderedAction.COMMIT
+
+
 @pytest.mark.parametrize(("said", "done"), [(0, 0), (2, 2), (5, 5), (9, 5), (-1, 0)])
 def test_only_the_first_messages_are_done_when_the_handler_says_how_many(
     said: int, done: int

@@ -67,7 +67,7 @@ def outcome_of(
         )
     if error is not None:
         return Outcome(0, context.delay_level, ConsumeEnd.EXCEPTION, error)
-    if result in (Consumed.LATER, ConsumedInOrder.SUSPEND, ConsumedInOrder.ROLLBACK):
+    if _is_one_of(result, Consumed.LATER, ConsumedInOrder.SUSPEND, ConsumedInOrder.ROLLBACK):
         return Outcome(0, context.delay_level, ConsumeEnd.FAILED)
     done = count if context.done is None else min(max(context.done, 0), count)
     return Outcome(done, context.delay_level, ConsumeEnd.SUCCESS)
@@ -118,13 +118,18 @@ def ordered_outcome_of(
         )
     if error is not None:
         return OrderedOutcome(OrderedAction.SUSPEND, pause, ConsumeEnd.EXCEPTION, error)
-    if result in (ConsumedInOrder.SUSPEND, Consumed.LATER):
+    if _is_one_of(result, ConsumedInOrder.SUSPEND, Consumed.LATER):
         return OrderedOutcome(OrderedAction.SUSPEND, pause, ConsumeEnd.FAILED)
     if context.auto_commit or result is ConsumedInOrder.COMMIT:
         return OrderedOutcome(OrderedAction.COMMIT, pause, ConsumeEnd.SUCCESS)
     if result is ConsumedInOrder.ROLLBACK:
         return OrderedOutcome(OrderedAction.ROLL_BACK, pause, ConsumeEnd.FAILED)
     return OrderedOutcome(OrderedAction.LEAVE_OPEN, pause, ConsumeEnd.SUCCESS)
+
+
+def _is_one_of(result: object, *meanings: Enum) -> bool:
+    """Tell by identity: a result may be anything, such as an array, which raises if compared."""
+    return any(result is each for each in meanings)
 
 
 def _clamped(suspend_ms: int) -> int:
@@ -381,5 +386,7 @@ class _TraceTimes:
 def _guarded(act: Callable[[DeliveryContext], None], delivery: DeliveryContext) -> None:
     try:
         act(delivery)
-    except Exception:
+    except BaseException as error:
+        if not is_call_failure(error):
+            raise
         log.exception("a consume hook failed group=%s queue=%s", delivery.group, delivery.queue)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._sending.sender import InnerProducer
+from cometmq.client._supervision import str_of
 from cometmq.client.errors import QueueNotFoundError
 from cometmq.model import property_names as names
 from cometmq.model.errors import CometError
@@ -239,5 +240,6 @@ class Retries:
 def error_text(error: BaseException) -> str:
     """Say what was raised in at most 1,024 characters, none of which breaks a message's format."""
     kind = type(error)
-    text = f"{kind.__module__}.{kind.__qualname__}: {error}"[:ERROR_CHARS_MAX]
+    text = f"{kind.__module__}.{kind.__qualname__}: {str_of(error)}"[:ERROR_CHARS_MAX]
+    text = text.encode("utf-8", "replace").decode()
     return "".join(" " if ord(character) < 0x20 else character for character in text).strip()

@@ -46,6 +46,7 @@ from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.headers import SendMessageV2Request
+from cometmq.remoting.tasks import is_call_failure
 
 INNER_GROUP = "CLIENT_INNER_PRODUCER"
 """The group of the messages that the client itself sends."""
@@ -524,5 +525,7 @@ def call_hooks(
     for hook in hooks:
         try:
             getattr(hook, method.__name__)(context)
-        except Exception:
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
             log.exception("a hook failed hook=%s call=%s", type(hook).__name__, method.__name__)

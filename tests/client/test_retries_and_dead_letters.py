@@ -20,6 +20,7 @@ from cometmq.client import (
     PushConsumer,
     StoredMessage,
 )
+from cometmq.client.settings import MIB
 from cometmq.model import property_names as names
 from cometmq.model.topic import retry_topic
 from cometmq.protocol.codes import RequestCode
@@ -85,6 +86,31 @@ async def test_a_message_ordered_for_later_comes_again_without_an_error(
     assert seen.times[1] - seen.times[0] > 0.5
     assert seen.messages[1].topic == topic
     assert "CONSUME_ERROR" not in seen.messages[1].properties
+
+
+@pytest.mark.parametrize("large", ["properties", "body"])
+async def test_a_message_of_any_size_becomes_a_dead_letter(
+    name_servers: str, topic: str, group: str, large: str
+) -> None:
+    async def handle(message: StoredMessage) -> None:
+        raise ValueError("\u00e4" * 2_000)
+
+    body = bytes(6 * MIB) if large == "body" else b"x"
+    properties = {"own": "1" * 31_500} if large == "properties" else {}
+    async with Producer(name_servers, group=group, body_bytes_max=8 * MIB) as producer:
+        await producer.send(Message(topic=topic, body=body, properties=properties))
+    async with PushConsumer(
+        name_servers,
+        handler=handle,
+        ordered=True,
+        deliveries_max=0,
+        **from_the_first(group, topic),
+    ):
+        [dead] = await dead_letters(name_servers, group)
+
+    assert dead.body == body
+    assert dead.properties.get("own") == properties.get("own")
+    assert dead.properties["CONSUME_ERROR"].startswith("builtins.ValueError: ")
 
 
 async def test_only_the_rest_of_a_batch_comes_again_when_some_of_it_is_done(

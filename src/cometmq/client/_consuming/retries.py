@@ -28,6 +28,7 @@ from cometmq.model.message import Message, StoredMessage
 from cometmq.model.topic import retry_topic
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import ConsumerSendMsgBackRequest
+from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,8 @@ CONSUME_ERROR = "CONSUME_ERROR"
 CONSUME_ERROR_TIME_MS = "CONSUME_ERROR_TIME_MS"
 """Property: when it did, in ms since 1970."""
 ERROR_CHARS_MAX = 1024
+ADDED_BYTES = 512
+"""Room for the properties that sending and brokers add."""
 SEND_BACK_S = 5.0
 RETRIES_MAX = 16
 """Retries before a message becomes a dead letter, unless the settings say otherwise."""
@@ -205,7 +208,7 @@ class Retries:
     ) -> None:
         times = message.reconsume_times
         is_dead = self._rule.applies_to(message, delay_level)
-        properties = self._properties(message, error)
+        properties = self._properties(message)
         # Brokers of both lines compare the two numbers, one with >= and the other with >: these
         # pairs mean the same to both.
         properties[names.RECONSUME_TIME] = str(self._max + 1 if is_dead else times + 1)
@@ -213,6 +216,8 @@ class Retries:
         if is_dead:
             properties.setdefault(names.DLQ_ORIGIN_TOPIC, self._wrap(message.topic))
             properties.setdefault(names.DLQ_ORIGIN_MESSAGE_ID, message.message_id)
+        if error is not None:
+            _add_error(properties, error)
         again = Message(
             topic=self._topic,
             body=message.body,
@@ -223,7 +228,7 @@ class Retries:
         )
         await self._producer.send(again, timeout=SEND_BACK_S)
 
-    def _properties(self, message: StoredMessage, error: BaseException | None) -> dict[str, str]:
+    def _properties(self, message: StoredMessage) -> dict[str, str]:
         properties = {
             name: value
             for name, value in message.properties.items()
@@ -231,10 +236,19 @@ class Retries:
         }
         properties.setdefault(names.ORIGIN_MESSAGE_ID, message.message_id)
         properties[names.RETRY_TOPIC] = self._wrap(message.topic)
-        if error is not None:
-            properties[CONSUME_ERROR] = error_text(error)
-            properties[CONSUME_ERROR_TIME_MS] = str(time.time_ns() // 1_000_000)
         return properties
+
+
+def _add_error(properties: dict[str, str], error: BaseException) -> None:
+    """Add the error, as much of it as fits: without it the message can be sent at least."""
+    properties[CONSUME_ERROR_TIME_MS] = str(time.time_ns() // 1_000_000)
+    properties[CONSUME_ERROR] = ""
+    room = PROPERTIES_BYTES_MAX - len(encode_properties(properties)) - ADDED_BYTES
+    text = error_text(error).encode()[: max(room, 0)].decode("utf-8", "ignore").strip()
+    if text:
+        properties[CONSUME_ERROR] = text
+    else:
+        del properties[CONSUME_ERROR], properties[CONSUME_ERROR_TIME_MS]
 
 
 def error_text(error: BaseException) -> str:

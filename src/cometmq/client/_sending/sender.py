@@ -45,6 +45,7 @@ from cometmq.model import property_names as names
 from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
+from cometmq.protocol.compression import INFLATED_BYTES_MAX
 from cometmq.protocol.headers import SendMessageV2Request
 from cometmq.remoting.tasks import is_call_failure
 
@@ -455,7 +456,9 @@ class InnerProducer:
     """
 
     def __init__(self, instance: ClientCore) -> None:
-        self._sender = Sender(instance, INNER_GROUP, ProducerSettings())
+        # What a broker has stored may be larger than what a producer sends by default.
+        settings = ProducerSettings(body_bytes_max=INFLATED_BYTES_MAX)
+        self._sender = Sender(instance, INNER_GROUP, settings)
 
     @classmethod
     def of(cls, instance: ClientCore) -> InnerProducer:

@@ -615,6 +615,27 @@ async def test_a_send_that_gets_room_as_the_producer_closes_gives_it_back(way: s
             await first
 
 
+async def test_a_body_that_changes_while_it_waits_for_room_leaves_the_limits_as_they_are() -> None:
+    broker = ScriptedBroker("a", ResponseCode.SUCCESS, *[Act.STAY_SILENT] * 10)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        _producer(cluster, back_pressure_messages=10) as producer,
+    ):
+        await producer.send(MESSAGE)
+        others = [producer.send_nowait(MESSAGE) for _ in range(10)]
+        body = bytearray(b"x")
+        waiting = asyncio.create_task(producer.send_soon(Message("t", body)))
+        await asyncio.sleep(0)
+        body.extend(bytes(1_000))
+        while len(broker.sends) < 11:
+            await asyncio.sleep(0)
+        broker.hang_up()
+        await asyncio.gather(*others, await waiting)
+        await producer.flush()
+
+        assert producer._pending._pressure.size_bytes == 0
+
+
 async def test_what_has_no_answer_when_the_producer_is_closed_ends_with_an_error() -> None:
     broker = ScriptedBroker("a", ResponseCode.SUCCESS, *[Act.STAY_SILENT] * 3)
     async with ScriptedCluster([broker]) as cluster:

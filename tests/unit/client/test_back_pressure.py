@@ -208,6 +208,24 @@ async def test_every_wait_can_be_refused() -> None:
     assert pressure.messages == 0
 
 
+@pytest.mark.parametrize("ends", ["cancelled", "in time"])
+async def test_those_that_give_up_are_forgotten_behind_one_that_waits_for_long(ends: str) -> None:
+    pressure = BackPressure(1, 100)
+    first = taken(pressure)
+    patient = waits(pressure)
+    await turns()
+    for _ in range(50):
+        hasty = waits(pressure, timeout=ENDS_S if ends == "cancelled" else 0.0)
+        await turns()
+        if ends == "cancelled":
+            hasty.cancel()
+        await asyncio.wait([hasty])
+
+    assert len(pressure._waiting) <= 3
+    pressure.release(1, first)
+    assert await patient
+
+
 async def test_very_many_may_wait() -> None:
     """Granting room to one must not look at all others: that would take minutes."""
     pressure, many = BackPressure(10, BYTES), 30_000

@@ -10,7 +10,8 @@ cdef class BackPressure:
     cdef readonly Py_ssize_t size_bytes
     cdef Epoch _epoch
     cdef list _past_epochs
-    cdef object _waiting
+    cdef readonly object _waiting
+    cdef Py_ssize_t _gone
     cdef double _sweep_at_s
     cdef object _timer
 
@@ -19,5 +20,6 @@ cdef class BackPressure:
     cdef bint _fits(self, Py_ssize_t size) noexcept
     cdef Epoch _take(self, Py_ssize_t size)
     cdef _grant(self)
+    cdef _drop_gone(self)
     cdef _sweep_by(self, loop, double deadline_s)
     cpdef _sweep(self, loop)

@@ -59,6 +59,8 @@ class BackPressure:
         """Earlier epochs with sends in flight."""
         self._waiting: deque[_Waiter] = deque()
         """The first one still waits; others may have given up."""
+        self._gone = 0
+        """How many of them have given up, at most."""
         self._sweep_at_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -93,6 +95,9 @@ class BackPressure:
                 self.release(size, room.result())  # the room and the cancellation came together
             else:
                 self._grant()
+                self._gone += 1
+                if 2 * self._gone > len(self._waiting):
+                    self._drop_gone()
             raise
 
     def release(self, size: int, epoch: Epoch) -> None:
@@ -146,6 +151,11 @@ class BackPressure:
                 waiter.room.set_result(self._take(waiter.size))
             waiting.popleft()
 
+    def _drop_gone(self) -> None:
+        """Forget those that have given up, wherever they stand."""
+        self._waiting = deque([each for each in self._waiting if not each.room.done()])
+        self._gone = 0
+
     def _sweep_by(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> None:
         if self._timer is not None:
             if self._sweep_at_s <= deadline_s:
@@ -167,5 +177,6 @@ class BackPressure:
             else:
                 next_s = min(next_s, waiter.deadline_s)
         self._grant()
+        self._drop_gone()
         if self._waiting:
             self._sweep_by(loop, max(next_s, now_s + SWEEP_S))

@@ -129,8 +129,9 @@ class PendingSends:
         batched: bool = False,
     ) -> SendFuture:
         """Wait for room, start a send and return its future; see `Producer.send_soon`."""
-        epoch, timeout = await self._acquire(message.topic, size_of(message), timeout)
-        return self._start(message, target, timeout, reserved, batched, epoch)
+        size = size_of(message)
+        epoch, timeout = await self._acquire(message.topic, size, timeout)
+        return self._start(message, target, timeout, reserved, batched, size, epoch)
 
     def start_nowait(
         self, message: Message, target: SendTarget, timeout: float, *, batched: bool = False
@@ -141,10 +142,11 @@ class PendingSends:
             BackPressureError: there is no room, or others wait for it.
         """
         self._check_open()
-        epoch = self._pressure.try_acquire(size_of(message))
+        size = size_of(message)
+        epoch = self._pressure.try_acquire(size)
         if epoch is None:
             raise BackPressureError(f"not sent: {self._in_flight()}")
-        return self._start(message, target, timeout, None, batched, epoch)
+        return self._start(message, target, timeout, None, batched, size, epoch)
 
     async def flush(self) -> None:
         """Send the batches that wait for more messages; return when all sends so far have ended."""
@@ -197,9 +199,10 @@ class PendingSends:
         timeout: float,
         reserved: Mapping[str, str] | None,
         batched: bool,
+        size: int,
         epoch: Epoch,
     ) -> SendFuture:
-        """Start a send that has room."""
+        """Start a send that has room for ``size`` bytes; a body may have changed since."""
         if reserved is None:
             try:
                 started = self._start_without_task(message, target, timeout, False, batched, epoch)
@@ -212,7 +215,7 @@ class PendingSends:
         work = self._sender.send_message(
             message, target, timeout=timeout, reserved=reserved, policy=self._sender.started
         )
-        self._spawn(work, future, size_of(message), epoch)
+        self._spawn(work, future, size, epoch)
         return future
 
     def _start_without_task(

@@ -29,7 +29,7 @@ from cometmq.client._sending.pending_sends import PendingSends
 from cometmq.client.hooks import SendHook
 from cometmq.client.settings import MIB
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.command import Command
+from cometmq.protocol.command import Command, encode_head
 from cometmq.protocol.headers import SendMessageResponse
 from cometmq.protocol.properties import decode_properties
 from cometmq.remoting import Request, Response
@@ -260,6 +260,28 @@ async def test_both_paths_read_the_same_from_a_response(case: str, short: Short)
         outcomes.append([seen(result) for result in results])
 
     assert outcomes[0] == outcomes[1]
+
+
+class Stray(SentBroker):
+    """Sends a response of an opaque number that no request has before each of its responses."""
+
+    def __init__(self, opaque: int) -> None:
+        super().__init__()
+        self.opaque = opaque
+
+    def _send(self, request: Request) -> Response | None:
+        request.connection.write(encode_head(0, opaque=self.opaque, flag=1, fields=FIELDS))
+        return super()._send(request)
+
+
+@pytest.mark.parametrize("opaque", [-1, -2, 0, 2**31 - 1, -(2**31)])
+async def test_a_response_to_no_request_is_dropped(opaque: int, short: Short) -> None:
+    async with ScriptedCluster([Stray(opaque)]) as cluster, _producer(cluster) as producer:
+        await producer.send(MESSAGE)
+        receipts = [await producer.send(MESSAGE) for _ in range(3)]
+
+    assert [receipt.status for receipt in receipts] == [SendStatus.SEND_OK] * 3
+    assert short.count == 3
 
 
 def seen(result: SendReceipt | BaseException) -> Any:

@@ -57,4 +57,4 @@ cdef class ResponseReader(FastPath):
 
 
 @cython.locals(memory=cython.p_uchar, stop=cython.Py_ssize_t)
-cdef long long _opaque_of(bytearray data, Py_ssize_t at, Py_ssize_t end) except -1
+cdef long long _opaque_of(bytearray data, Py_ssize_t at, Py_ssize_t end) except? -1

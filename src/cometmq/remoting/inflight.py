@@ -217,7 +217,10 @@ class ResponseReader(FastPath):
 
 
 def _opaque_of(data: bytearray, at: int, end: int) -> int:
-    """Return the opaque number in a JSON header; 0, which no request has, if it is not plain."""
+    """Return the opaque number in a JSON header; 0, which no request has, if it is not plain.
+
+    A peer may send any number: in C, -1 must not stand for an exception.
+    """
     at = data.find(_OPAQUE, at, end)
     if at < 0:
         return 0

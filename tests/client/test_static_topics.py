@@ -8,6 +8,7 @@ import uuid
 import pytest
 
 from cometmq.client import ClientInstance, Message, MessageQueue, Producer, PullConsumer, StartFrom
+from cometmq.client._connection.instance import ClientCore, core_of
 from cometmq.protocol.bodies import LogicQueueMappingItem, TopicQueueMappingDetail
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import UpdateAndCreateTopicRequest
@@ -18,7 +19,7 @@ QUEUES = 3
 IN_TIME_S = 120.0
 
 
-async def static_topic(client: ClientInstance) -> str:
+async def static_topic(client: ClientCore) -> str:
     """A topic of three queues, all of which the only broker has, in the opposite order."""
     name = f"s-{uuid.uuid4().hex}"
     template = await client.routes.find("TBW102")
@@ -52,7 +53,7 @@ async def static_topic(client: ClientInstance) -> str:
 async def test_a_static_topic_is_sent_to_and_read_by_its_own_queue_numbers(
     instance: ClientInstance, group: str
 ) -> None:
-    topic = await static_topic(instance)
+    topic = await static_topic(core_of(instance))
     queues = [MessageQueue(topic, LOGICAL, number) for number in range(QUEUES)]
     async with Producer(instance=instance, group=group) as producer:
         receipts = [

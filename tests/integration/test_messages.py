@@ -13,6 +13,7 @@ import pytest
 from cometmq.client import (
     AdminClient,
     ClientError,
+    ClientInstance,
     Message,
     MessageQueue,
     Producer,
@@ -25,7 +26,6 @@ from cometmq.client import (
     StoredMessage,
     TopicNotFoundError,
 )
-from cometmq.client._connection.instance import ClientCore
 
 
 async def create(name_servers: str, topic: str, *, queues: int = 1) -> list[MessageQueue]:
@@ -129,7 +129,7 @@ async def test_messages_travel_over_tls(name_servers: str, topic: str) -> None:
     unchecked.check_hostname = False
     unchecked.verify_mode = ssl.CERT_NONE
     async with (
-        ClientCore(name_servers, tls=unchecked) as instance,
+        ClientInstance(name_servers, tls=unchecked) as instance,
         Producer(group="secret", instance=instance) as sending,
         PullConsumer(group="secret", instance=instance) as reading,
     ):
@@ -141,7 +141,7 @@ async def test_messages_travel_over_tls(name_servers: str, topic: str) -> None:
 
 async def test_a_group_joins_an_instance_once(name_servers: str) -> None:
     async with (
-        ClientCore(name_servers) as instance,
+        ClientInstance(name_servers) as instance,
         Producer(group="twice", instance=instance) as first,
     ):
         with pytest.raises(ClientError, match="has a Producer of twice already"):

@@ -171,5 +171,5 @@ def test_a_row_can_be_found_by_its_made_key_as_tools_look_for_it(
         deadline = time.monotonic() + 10
         found: list[StoredMessage] = []
         while not found and time.monotonic() < deadline:  # RocketMQ's index is filled behind
-            found = admin.messages_by_key(topic, key, begin_ms=begin_ms, unique_id=True)
+            found = admin.messages_by_key(topic, key, begin=begin_ms, unique_id=True)
     assert [(message.body, unique_key_of(message)) for message in found] == [(b"2", key)]

@@ -343,7 +343,7 @@ async def test_a_reader_that_stops_reading_is_reported_once(
         start_from=StartFrom.FIRST,
         settings=PullSettings(auto_commit_ms=1000),
     ) as consumer:
-        monkeypatch.setattr("cometmq.client._pull.core.IN_HAND_S_MAX", 0.0)
+        monkeypatch.setattr("cometmq.client._pull.core.UNFINISHED_S_MAX", 0.0)
         await consumer.assign([queue])
         slow = Worker(consumer)
         assert await slow.order("next") == 0

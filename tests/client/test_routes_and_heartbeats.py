@@ -228,7 +228,7 @@ async def test_a_broker_that_knows_the_client_is_told_of_a_new_member_too() -> N
         assert len(broker.heartbeats) == 1
 
         client.join(SilentProducer("p"))
-        client.greet_soon(broker.address)
+        client.heartbeat_soon(broker.address)
         client.join(SilentProducer("q"))
         await client.ensure_heartbeat(broker.address)
 

@@ -23,7 +23,7 @@ from cometmq.client._consuming.request_handlers import RequestHandlers
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._pull.core import Mode, Ownership
 from cometmq.client._pull.positions import Offsets
-from cometmq.client._pull.seeking import PlaceCalls
+from cometmq.client._pull.seeking import OffsetCalls
 from cometmq.client._supervision import raise_incurable
 from cometmq.client._time import milliseconds, seconds
 from cometmq.client.allocation import AllocationStrategy, Averagely
@@ -51,7 +51,7 @@ from cometmq.remoting.tasks import is_call_failure
 log = logging.getLogger(__name__)
 
 
-class PullConsumer(PlaceCalls):
+class PullConsumer(OffsetCalls):
     """Reads queues in the application's own loop, and commits offsets.
 
     Use `subscribe` to share the queues of topics with the other members of the group, or `assign`
@@ -241,7 +241,7 @@ class PullConsumer(PlaceCalls):
         await self._fetcher.stop()
         error = await self._commit_at_close() if self._started else None
         await self._revocations.cancel()
-        self._end_hands()
+        self._end_unfinished()
         self._listener.close()
         await self._release()
         if error is not None:
@@ -365,10 +365,10 @@ class PullConsumer(PlaceCalls):
         if self._closing.is_set():
             raise StopAsyncIteration
         self._check_running()
-        hand = await self._receive(1)
-        if hand is None:
+        received = await self._receive(1)
+        if received is None:
             raise StopAsyncIteration
-        return hand.messages[0]
+        return received.messages[0]
 
     async def poll(self, timeout: float | timedelta = 5.0) -> list[StoredMessage]:
         """Return the fetched messages of one queue, or wait for messages.
@@ -386,19 +386,19 @@ class PullConsumer(PlaceCalls):
         self._check_running()
         try:
             async with asyncio.timeout(seconds(timeout)):
-                hand = await self._receive(UNLIMITED)
+                received = await self._receive(UNLIMITED)
         except TimeoutError:
             return []
-        if hand is None:
+        if received is None:
             raise ClientClosedError(f"{self._owner} is closed")
-        return hand.messages
+        return received.messages
 
     def take_back(self) -> None:
         """Redeliver the messages that the caller received last: they are not consumed.
 
         Does nothing if they are committed, or if their queue was moved or released meanwhile.
         """
-        for reader in self._callers_hands():
+        for reader in self._callers_readers():
             self._take_back(reader)
 
     async def pull(

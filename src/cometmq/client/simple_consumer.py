@@ -14,9 +14,9 @@ from typing import Any, Unpack
 
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
 from cometmq.client._consuming.consumer import SubscribingConsumer, resolve
-from cometmq.client._consuming.retries import DeadLetterRule, Retries
+from cometmq.client._consuming.retries import DeadLetterRule, Retries, pop_delay_s
 from cometmq.client._pop.receiver import Receiver
-from cometmq.client._pop.requests import Deliveries, Delivery, PopRequests, delay_s
+from cometmq.client._pop.requests import Deliveries, Delivery, PopRequests
 from cometmq.client._time import milliseconds, seconds
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import StartFrom, check_start
@@ -263,7 +263,7 @@ class SimpleConsumer(SubscribingConsumer):
             RemotingError: no response. The message is redelivered, sooner or later.
         """
         self._check_running()
-        later = delay_s(message.reconsume_times) if delay is None else delay
+        later = pop_delay_s(message.reconsume_times) if delay is None else delay
         await self._change(message, _invisible_ms("delay", later, least_s=0.0), is_settled=True)
 
     async def extend(self, message: StoredMessage, invisible: float | timedelta) -> None:

@@ -75,10 +75,10 @@ def test_a_heartbeat_names_each_producer_group_once_and_every_consumer() -> None
 class Broker:
     """A broker that answers heartbeats as it is told to."""
 
-    def __init__(self, *, second_form: bool = True, version: int = 479) -> None:
+    def __init__(self, *, version_2: bool = True, version: int = 479) -> None:
         self.heard: list[HeartbeatData] = []
         self.changed = self.silent = False
-        self._fields = {"IS_SUPPORT_HEART_BEAT_V2": "true"} if second_form else {}
+        self._fields = {"IS_SUPPORT_HEART_BEAT_V2": "true"} if version_2 else {}
         self._version = version
 
     async def connect(self, address: str) -> None:
@@ -105,8 +105,8 @@ def said(expression: str = "*") -> HeartbeatData:
     return HeartbeatData(client_id="me", consumer_data_set=[group])
 
 
-def heartbeats(broker: Broker, *, second_form: bool = True) -> Heartbeats:
-    return Heartbeats(broker, second_form=second_form)
+def heartbeats(broker: Broker, *, version_2: bool = True) -> Heartbeats:
+    return Heartbeats(broker, version_2=version_2)
 
 
 async def test_subscriptions_are_left_out_once_a_broker_knows_them() -> None:
@@ -161,7 +161,7 @@ async def test_a_broker_is_told_in_full_again_after_its_connection_was_lost() ->
 
 
 async def test_brokers_without_the_second_form_are_always_told_in_full() -> None:
-    broker = Broker(second_form=False, version=407)
+    broker = Broker(version_2=False, version=407)
     sending = heartbeats(broker)
 
     await sending.send(ADDRESS, said())
@@ -173,7 +173,7 @@ async def test_brokers_without_the_second_form_are_always_told_in_full() -> None
 
 async def test_the_first_form_carries_no_fingerprint() -> None:
     broker = Broker()
-    sending = heartbeats(broker, second_form=False)
+    sending = heartbeats(broker, version_2=False)
 
     await sending.send(ADDRESS, said())
     await sending.send(ADDRESS, said())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client._pop.requests import Handle, HandleError, delay_s, handles_of, offsets_by_queue
+from cometmq.client._consuming.retries import pop_delay_s
+from cometmq.client._pop.requests import Handle, HandleError, handles_of, offsets_by_queue
 from cometmq.protocol.headers import (
     AckMessageRequest,
     ChangeMessageInvisibletimeRequest,
@@ -112,4 +113,4 @@ def test_lists_of_offsets_are_read_by_kind_and_queue() -> None:
 def test_a_message_comes_again_later_each_time_unless_the_handler_orders_otherwise(
     times: int, level: int, seconds: int
 ) -> None:
-    assert delay_s(times, level) == seconds
+    assert pop_delay_s(times, level) == seconds

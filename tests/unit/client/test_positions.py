@@ -40,18 +40,18 @@ def test_a_message_is_finished_when_its_reader_asks_for_the_next_one() -> None:
     first = rest.split_off(1)
 
     positions.finish(A)
-    positions.hand_out(A, first)
+    positions.deliver(A, first)
     assert (positions.position(ONE), positions.finished(ONE)) == (4, None)
 
     positions.finish(A)
-    positions.hand_out(A, rest)
+    positions.deliver(A, rest)
     assert (positions.position(ONE), positions.finished(ONE)) == (9, 4)
 
 
 def test_the_last_message_of_a_batch_carries_over_what_was_not_wanted_behind_it() -> None:
     positions = Positions(nothing_waits)
 
-    positions.hand_out(A, batch(ONE, 3, 7, ends=20))
+    positions.deliver(A, batch(ONE, 3, 7, ends=20))
     positions.finish(A)
 
     assert positions.due() == {ONE: 20}
@@ -59,12 +59,12 @@ def test_the_last_message_of_a_batch_carries_over_what_was_not_wanted_behind_it(
 
 def test_everything_before_the_lowest_message_in_hand_is_finished() -> None:
     positions = Positions(nothing_waits)
-    positions.hand_out(A, batch(ONE, 5, ends=6))
-    positions.hand_out(B, batch(ONE, 6, 7, ends=8))
+    positions.deliver(A, batch(ONE, 5, ends=6))
+    positions.deliver(B, batch(ONE, 6, 7, ends=8))
 
     positions.finish(B)
     assert positions.due() == {ONE: 5}
-    positions.hand_out(B, batch(ONE, 9, ends=10))
+    positions.deliver(B, batch(ONE, 9, ends=10))
     positions.finish(A)
     assert positions.due() == {ONE: 9}
     positions.finish(B)
@@ -73,8 +73,8 @@ def test_everything_before_the_lowest_message_in_hand_is_finished() -> None:
 
 def test_what_another_queue_has_in_hand_keeps_nothing_back() -> None:
     positions = Positions(nothing_waits)
-    positions.hand_out(A, batch(TWO, 5, ends=6))
-    positions.hand_out(B, batch(ONE, 6, ends=7))
+    positions.deliver(A, batch(TWO, 5, ends=6))
+    positions.deliver(B, batch(ONE, 6, ends=7))
 
     positions.finish(B)
 
@@ -91,7 +91,7 @@ def test_a_batch_without_messages_is_finished_at_once() -> None:
 
 def test_a_batch_without_messages_finishes_nothing_that_is_in_hand() -> None:
     positions = Positions(nothing_waits)
-    positions.hand_out(A, batch(ONE, 3, ends=4))
+    positions.deliver(A, batch(ONE, 3, ends=4))
 
     positions.pass_over(batch(ONE, ends=50))
     assert positions.due() == {ONE: 3}
@@ -102,7 +102,7 @@ def test_a_batch_without_messages_finishes_nothing_that_is_in_hand() -> None:
 
 def test_what_was_committed_is_not_due_again() -> None:
     positions = Positions(nothing_waits)
-    positions.hand_out(A, batch(ONE, 0, ends=1))
+    positions.deliver(A, batch(ONE, 0, ends=1))
     positions.finish(A)
 
     positions.committed(ONE, QueueOffset(1))
@@ -114,7 +114,7 @@ def test_what_was_committed_is_not_due_again() -> None:
 
 def test_a_move_counts_at_once_and_drops_what_was_in_hand() -> None:
     positions = Positions(nothing_waits)
-    positions.hand_out(A, batch(ONE, 0, ends=1))
+    positions.deliver(A, batch(ONE, 0, ends=1))
 
     positions.move(ONE, QueueOffset(7))
     dropped = positions.finish(A)
@@ -126,7 +126,7 @@ def test_a_move_counts_at_once_and_drops_what_was_in_hand() -> None:
 
 def test_a_dropped_queue_does_not_take_another_ones_messages_along() -> None:
     positions = Positions(nothing_waits)
-    positions.hand_out(A, batch(TWO, 0, ends=2))
+    positions.deliver(A, batch(TWO, 0, ends=2))
 
     positions.drop(ONE)
     positions.finish(A)
@@ -137,9 +137,9 @@ def test_a_dropped_queue_does_not_take_another_ones_messages_along() -> None:
 def test_what_was_handed_out_last_may_be_taken_back() -> None:
     waiting: dict[MessageQueue, int] = {}
     positions = Positions(waiting.get)
-    positions.hand_out(A, batch(ONE, 0, ends=1))
+    positions.deliver(A, batch(ONE, 0, ends=1))
     positions.finish(A)
-    positions.hand_out(A, batch(ONE, 1, 2, ends=3))
+    positions.deliver(A, batch(ONE, 1, 2, ends=3))
 
     hand = positions.take_back(A)
     positions.finish(A)
@@ -152,8 +152,8 @@ def test_what_was_handed_out_last_may_be_taken_back() -> None:
 def test_what_was_taken_back_is_not_finished_by_what_comes_behind_it() -> None:
     waiting: dict[MessageQueue, int] = {}
     positions = Positions(waiting.get)
-    positions.hand_out(A, batch(ONE, 5, ends=6))
-    positions.hand_out(B, batch(ONE, 6, ends=7))
+    positions.deliver(A, batch(ONE, 5, ends=6))
+    positions.deliver(B, batch(ONE, 6, ends=7))
 
     positions.take_back(A)
     waiting[ONE] = 5
@@ -161,7 +161,7 @@ def test_what_was_taken_back_is_not_finished_by_what_comes_behind_it() -> None:
     assert (positions.position(ONE), positions.fetch_from(ONE), positions.due()) == (7, 5, {ONE: 5})
 
     del waiting[ONE]
-    positions.hand_out(B, batch(ONE, 5, ends=6))
+    positions.deliver(B, batch(ONE, 5, ends=6))
     assert positions.position(ONE) == 7
     positions.finish(B)
     assert positions.due() == {ONE: 7}
@@ -169,7 +169,7 @@ def test_what_was_taken_back_is_not_finished_by_what_comes_behind_it() -> None:
 
 def test_what_is_finished_is_not_taken_back() -> None:
     positions = Positions(nothing_waits)
-    positions.hand_out(A, batch(ONE, 0, ends=1))
+    positions.deliver(A, batch(ONE, 0, ends=1))
     positions.finish(A)
 
     assert positions.take_back(A) is None
@@ -179,8 +179,8 @@ def test_what_is_finished_is_not_taken_back() -> None:
 def test_what_waits_is_not_finished_though_fetching_ended_before_the_commit() -> None:
     waiting: dict[MessageQueue, int] = {}
     positions = Positions(waiting.get)
-    positions.hand_out(A, batch(ONE, 0, ends=1))
-    positions.hand_out(B, batch(ONE, 1, ends=2))
+    positions.deliver(A, batch(ONE, 0, ends=1))
+    positions.deliver(B, batch(ONE, 1, ends=2))
     positions.take_back(A)
     waiting[ONE] = 0
     positions.finish(B)
@@ -193,7 +193,7 @@ def test_what_waits_is_not_finished_though_fetching_ended_before_the_commit() ->
 
 def test_a_declared_offset_overrides_what_was_finished_before() -> None:
     positions = Positions(nothing_waits)
-    positions.hand_out(A, batch(ONE, 0, ends=5))
+    positions.deliver(A, batch(ONE, 0, ends=5))
     positions.finish(A)
 
     positions.declare(ONE, QueueOffset(2))
@@ -203,10 +203,10 @@ def test_a_declared_offset_overrides_what_was_finished_before() -> None:
 
 def test_nothing_of_a_dropped_queue_is_counted() -> None:
     positions = Positions(nothing_waits)
-    positions.hand_out(A, batch(ONE, 0, ends=5))
+    positions.deliver(A, batch(ONE, 0, ends=5))
     positions.finish(A)
 
     positions.drop(ONE)
-    positions.hand_out(A, batch(ONE, 0, ends=1))
+    positions.deliver(A, batch(ONE, 0, ends=1))
 
     assert positions.due() == {}

@@ -128,9 +128,9 @@ def test_whoever_asks_about_a_group_asks_a_master_or_else_some_replica() -> None
     with_master = route_from("t", answer(row("a"), brokers={"a": {1: SLAVE, 0: MASTER}, "c": {}}))
     without = route_from("t", answer(row("a"), brokers={"a": {1: SLAVE, 2: OTHER}}))
 
-    assert {with_master.anyone() for _ in range(50)} == {MASTER}
-    assert {without.anyone() for _ in range(200)} == {SLAVE, OTHER}
-    assert route_from("t", answer(brokers={})).anyone() is None
+    assert {with_master.any_broker() for _ in range(50)} == {MASTER}
+    assert {without.any_broker() for _ in range(200)} == {SLAVE, OTHER}
+    assert route_from("t", answer(brokers={})).any_broker() is None
 
 
 def mapping(broker: str, queue_ids: list[int], *, epoch: int = 1) -> TopicQueueMappingInfo:

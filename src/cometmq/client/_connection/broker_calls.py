@@ -36,7 +36,7 @@ from cometmq.remoting import RemotingClient, check
 
 
 class BrokerCalls:
-    """Asks brokers; every call is bounded by the timeout given here unless it has its own."""
+    """Sends requests to brokers. Each call has this timeout unless it has its own."""
 
     def __init__(self, remoting: RemotingClient, *, timeout: float) -> None:
         self._remoting = remoting
@@ -51,7 +51,7 @@ class BrokerCalls:
         *,
         timeout: float | None = None,
     ) -> Command:
-        """Send a request and give the answer if it says success.
+        """Send a request and return the response if it is a success.
 
         Raises:
             ResponseError: the broker refused; a note says which one did.
@@ -73,7 +73,7 @@ class BrokerCalls:
         *,
         timeout: float | None = None,
     ) -> Command:
-        """Send a request and give the answer, whatever its code.
+        """Send a request and return the response, whatever its code.
 
         Raises:
             RemotingError: no answer.
@@ -90,11 +90,11 @@ class BrokerCalls:
         await self._remoting.connection(address, timeout=self._timeout)
 
     async def heartbeat(self, address: str, data: HeartbeatData) -> Command:
-        """Tell a broker which producers and consumers live in this client."""
+        """Send the heartbeat of this client's producers and consumers."""
         return await self.call(address, RequestCode.HEART_BEAT, body=data.encode())
 
     async def members(self, address: str, group: str) -> list[str]:
-        """Give the client ids of a consumer group's members, as this broker knows them.
+        """Return the client ids of a consumer group's members, as this broker knows them.
 
         Raises:
             ResponseError: it knows of none.
@@ -106,7 +106,7 @@ class BrokerCalls:
     async def unregister(
         self, address: str, client_id: str, group: str, *, producing: bool
     ) -> None:
-        """Tell a broker that a producer's or a consumer's group has left this client."""
+        """Unregister a producer group or a consumer group of this client."""
         header = UnregisterClientRequest(
             client_id=client_id,
             producer_group=group if producing else None,
@@ -117,7 +117,7 @@ class BrokerCalls:
     async def committed(
         self, address: str, group: str, queue: MessageQueue, *, zero_if_unknown: bool = True
     ) -> QueueOffset | None:
-        """Give the offset a group has committed of a queue, or None if there is none.
+        """Return the committed offset of a group in a queue, or None if there is none.
 
         A broker gives 0 for a group it does not know while the queue's first message is still in
         memory, unless ``zero_if_unknown`` is False.
@@ -139,7 +139,7 @@ class BrokerCalls:
     async def commit(
         self, address: str, group: str, queue: MessageQueue, offset: QueueOffset
     ) -> None:
-        """Store the offset of the next message that a group has to see."""
+        """Commit the offset of the next message that a group consumes."""
         header = UpdateConsumerOffsetRequest(
             consumer_group=group,
             topic=queue.topic,
@@ -149,13 +149,13 @@ class BrokerCalls:
         await self.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     async def max_offset(self, address: str, queue: MessageQueue) -> QueueOffset:
-        """Give the offset that the queue's next message will have."""
+        """Return the offset of the queue's next message."""
         header = GetMaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id)
         answer = await self.call(address, RequestCode.GET_MAX_OFFSET, header)
         return QueueOffset(answer.header(GetMaxOffsetResponse).offset)
 
     async def min_offset(self, address: str, queue: MessageQueue) -> QueueOffset:
-        """Give the offset of the oldest message still stored."""
+        """Return the offset of the oldest stored message."""
         header = GetMinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id)
         answer = await self.call(address, RequestCode.GET_MIN_OFFSET, header)
         return QueueOffset(answer.header(GetMinOffsetResponse).offset)
@@ -163,7 +163,7 @@ class BrokerCalls:
     async def offset_at_time(
         self, address: str, queue: MessageQueue, timestamp_ms: int
     ) -> QueueOffset:
-        """Give the offset of the first message stored at or after a time."""
+        """Return the offset of the first message stored at or after a time."""
         header = SearchOffsetByTimestampRequest(
             topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms
         )
@@ -186,14 +186,14 @@ class QueueBounds(NamedTuple):
 
 
 class QueueOffsets:
-    """Asks the brokers of queues about offsets."""
+    """Reads and commits offsets at the brokers of queues."""
 
     def __init__(self, routes: Routes, brokers: BrokerCalls) -> None:
         self._routes = routes
         self._brokers = brokers
 
     async def address(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
-        """Return the address to ask about a queue, a slave's if there is no master now.
+        """Return the address of a queue's broker, of a slave if there is no master now.
 
         Raises:
             TopicNotFoundError: no broker has the topic.
@@ -227,5 +227,5 @@ class QueueOffsets:
         return await self._brokers.committed(address, group, queue, zero_if_unknown=zero_if_unknown)
 
     async def commit(self, group: str, queue: MessageQueue, offset: QueueOffset) -> None:
-        """Store the offset of the next message that a group has to see."""
+        """Commit the offset of the next message that a group consumes."""
         await self._brokers.commit(await self.address(queue), group, queue, offset)

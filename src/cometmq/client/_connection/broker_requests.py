@@ -1,7 +1,9 @@
-"""Dispatches requests of brokers to the member of the group that they name.
+"""Passes the requests of brokers to the member of the group that they name.
 
-Several members share one connection to a broker, so that a request of one code may concern any of
-them; its header names the group, and a transaction check carries it in the message itself.
+Several members share one connection to a broker. The header of a request names the group; in a
+transaction check, a property of the message does. A new request of brokers needs a line in
+`GROUP_OF`, and a handler: of consumers in `cometmq.client._consuming.request_handlers`, of
+producers in `cometmq.client.transactions`.
 
 Source: ClientRemotingProcessor, RocketMQ 5.3.
 """
@@ -55,7 +57,7 @@ GROUP_OF: dict[int, GroupOf] = {
         request.header(ConsumeMessageDirectlyRequest).consumer_group
     ),
 }
-"""How to tell the group of each request that concerns one group."""
+"""How each request names its group, by request code."""
 
 
 class BrokerRequests:
@@ -76,9 +78,9 @@ class BrokerRequests:
     def register(self, group: str, handlers: Mapping[int, RequestHandler]) -> None:
         """Call these handlers, by request code, for requests of this group."""
         for code, handler in handlers.items():
-            assert code in GROUP_OF, f"requests of code {code} name no group"
+            assert code in GROUP_OF, f"no rule in GROUP_OF for request code {code}"
             self._members[int(code), self._namespace.wrap_group(group)] = handler
-            self._handlers[int(code)] = self._lead
+            self._handlers[int(code)] = self._dispatch
 
     def unregister(self, group: str, handlers: Mapping[int, RequestHandler]) -> None:
         """Call these handlers no longer; those that another member registered remain."""
@@ -87,7 +89,7 @@ class BrokerRequests:
             if self._members.get(key) == handler:
                 del self._members[key]
 
-    def _lead(self, request: Request) -> Response | Awaitable[Response | None] | None:
+    def _dispatch(self, request: Request) -> Response | Awaitable[Response | None] | None:
         group = self._namespace.wrap_group(GROUP_OF[request.code](request))
         handler = self._members.get((request.code, group))
         if handler is None:

@@ -1,11 +1,11 @@
-"""What heartbeats say, in both forms, and what brokers answered to them.
+"""Makes heartbeats of both versions, and remembers what each broker knows of this client.
 
-The first form names every group with all it subscribes to. The second one carries a fingerprint of
-that; a broker that was sent it once is sent the groups alone, until the fingerprint changes or the
-broker says that it knows of another.
+Version 1 contains every group with its subscriptions. Version 2 adds a fingerprint of them: after a
+broker has received it once, heartbeats contain the groups only, until the fingerprint changes or
+the broker responds that it has another one. Then the complete heartbeat follows at once.
 
 Source: MQClientInstance.sendHeartbeatToAllBrokerV2 and HeartbeatData.computeHeartbeatFingerprint,
-RocketMQ 5.3; sending the whole again at once when a broker asks for it is ours.
+RocketMQ 5.3, which waits for the next heartbeat in the last case.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cometmq.protocol.headers import HeartbeatResponse
 
 @dataclass(slots=True)
 class Membership:
-    """What one producer or consumer contributes to the heartbeat."""
+    """The entries of one producer or consumer in the heartbeat."""
 
     producers: list[ProducerData] = field(default_factory=list)
     consumers: list[ConsumerData] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Member(Protocol):
         """The member's group."""
 
     def membership(self) -> Membership:
-        """Say what the heartbeat is to tell of this member."""
+        """Return the entries of this member in the heartbeat."""
 
 
 class HeartbeatCalls(Protocol):
@@ -49,11 +49,11 @@ class HeartbeatCalls(Protocol):
         """Open a connection to a broker, unless there is one."""
 
     async def heartbeat(self, address: str, data: HeartbeatData) -> Command:
-        """Send a heartbeat and give the answer, which is a success."""
+        """Send a heartbeat and return the response, which is a success."""
 
 
 def merge_heartbeat(client_id: str, members: Iterable[Membership]) -> HeartbeatData:
-    """Put together what all members of a client have to tell, each group once."""
+    """Make the heartbeat of all members of a client, each producer group once."""
     parts = list(members)
     producers = {data.group_name: data for part in parts for data in part.producers}
     return HeartbeatData(
@@ -64,14 +64,14 @@ def merge_heartbeat(client_id: str, members: Iterable[Membership]) -> HeartbeatD
 
 
 def without_subscriptions(data: HeartbeatData) -> HeartbeatData:
-    """Give the short form of a heartbeat: its groups, without what they subscribe to."""
+    """Return a heartbeat with its groups and without their subscriptions."""
     replace = msgspec.structs.replace
     consumers = [replace(group, subscription_data_set=[]) for group in data.consumer_data_set]
     return replace(data, consumer_data_set=consumers, without_sub=True)
 
 
 def fingerprint(data: HeartbeatData) -> int:
-    """Give the number that stands for all a heartbeat says, the client and the versions apart."""
+    """Return a hash of a heartbeat, without the client id and the subscriptions' versions."""
     replace = msgspec.structs.replace
     consumers = [
         replace(
@@ -82,51 +82,51 @@ def fingerprint(data: HeartbeatData) -> int:
         )
         for group in data.consumer_data_set
     ]
-    said = replace(
+    content = replace(
         data,
         client_id="",
         consumer_data_set=consumers,
         heartbeat_fingerprint=0,
         without_sub=False,
     )
-    return java_hash(fastjson.dumps(said).decode())
+    return java_hash(fastjson.dumps(content).decode())
 
 
 @dataclass(slots=True)
 class _Known:
-    """What one broker has answered, and what it knows of this client."""
+    """What one broker has responded, and what it knows of this client."""
 
     version: int = 0
-    takes_second_form: bool = False
-    has_seen: int | None = None
-    """The fingerprint of what it was told in full."""
+    supports_version_2: bool = False
+    fingerprint: int | None = None
+    """The fingerprint of the last complete heartbeat; None if it must be sent."""
 
 
 class Heartbeats:
-    """Sends heartbeats, and remembers what each broker knows already.
+    """Sends heartbeats, and leaves out what the broker knows.
 
     Args:
         brokers: sends the requests.
-        second_form: whether subscriptions are left out where a broker knows them.
+        version_2: whether subscriptions are left out where a broker knows them.
     """
 
-    def __init__(self, brokers: HeartbeatCalls, *, second_form: bool) -> None:
+    def __init__(self, brokers: HeartbeatCalls, *, version_2: bool) -> None:
         self._brokers = brokers
-        self._second_form = second_form
+        self._version_2 = version_2
         self._known: dict[str, _Known] = {}
 
     def version(self, address: str) -> int:
-        """Give the version a broker said in its last answer; 0 if it has not answered yet."""
+        """Return the version in a broker's last response; 0 if it has not responded yet."""
         known = self._known.get(address)
         return known.version if known else 0
 
     def forget(self, address: str) -> None:
-        """A broker no longer knows what it was told, since the connection to it was lost."""
+        """Send the next heartbeat in full: the broker has lost its connection to this client."""
         if address in self._known:
-            self._known[address].has_seen = None
+            self._known[address].fingerprint = None
 
     def keep_only(self, addresses: set[str]) -> None:
-        """Drop what is known of brokers that no route mentions any more."""
+        """Forget all brokers but these."""
         for address in self._known.keys() - addresses:
             del self._known[address]
 
@@ -134,28 +134,28 @@ class Heartbeats:
         """Send one broker a heartbeat.
 
         Raises:
-            ResponseError: it refuses what it is told.
-            RemotingError: it does not answer.
+            ResponseError: it refused the heartbeat.
+            RemotingError: it did not respond.
         """
         known = self._known.setdefault(address, _Known())
-        if not self._second_form:
+        if not self._version_2:
             known.version = (await self._brokers.heartbeat(address, data)).version
             return
         mark = fingerprint(data)
         data = msgspec.structs.replace(data, heartbeat_fingerprint=mark)
-        await self._brokers.connect(address)  # a new connection shows in what it has seen
-        if known.takes_second_form and known.has_seen == mark:
-            asked_again = await self._send_marked(address, known, without_subscriptions(data))
-            if not asked_again:
+        await self._brokers.connect(address)  # a new connection calls `forget`
+        if known.supports_version_2 and known.fingerprint == mark:
+            incomplete = await self._send_version_2(address, known, without_subscriptions(data))
+            if not incomplete:
                 return
-        known.has_seen = None
-        asked_again = await self._send_marked(address, known, data)
-        known.has_seen = None if asked_again else mark
+        known.fingerprint = None
+        incomplete = await self._send_version_2(address, known, data)
+        known.fingerprint = None if incomplete else mark
 
-    async def _send_marked(self, address: str, known: _Known, data: HeartbeatData) -> bool:
-        """Send a heartbeat of the second form; returns whether the broker wants it in full."""
-        answer = await self._brokers.heartbeat(address, data)
-        header = answer.header(HeartbeatResponse)
-        known.version = answer.version
-        known.takes_second_form = bool(header.is_support_heart_beat_v2)
+    async def _send_version_2(self, address: str, known: _Known, data: HeartbeatData) -> bool:
+        """Send a heartbeat of version 2; return whether the broker needs a complete one."""
+        response = await self._brokers.heartbeat(address, data)
+        header = response.header(HeartbeatResponse)
+        known.version = response.version
+        known.supports_version_2 = bool(header.is_support_heart_beat_v2)
         return bool(header.is_sub_change)

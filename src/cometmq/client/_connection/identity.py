@@ -1,4 +1,4 @@
-"""Who a client is: its id, its addresses, and the namespace of its topics and groups.
+"""The identity of a client: its id, its addresses, and the namespace of its topics and groups.
 
 Source: ClientConfig.buildMQClientId, MixAll.brokerVIPChannel and NamespaceUtil, RocketMQ 5.3.
 """
@@ -24,7 +24,7 @@ LOOPBACK = "127.0.0.1"
 STREAM_SUFFIX = "@STREAM"
 _DISCARD_PORT = 9
 _FAR_AWAY = (f"192.0.2.1:{_DISCARD_PORT}", f"[2001:db8::1]:{_DISCARD_PORT}")
-"""Addresses that nobody has, kept for documentation: the way there is the usual one outwards."""
+"""Addresses of documentation (RFC 5737, RFC 3849), which no machine has: the default route."""
 
 
 def client_id(
@@ -45,10 +45,10 @@ def client_id(
 
 
 def outward_address(peers: Iterable[str]) -> str:
-    """Give the address this machine has towards the first peer there is a way to.
+    """Return this machine's own address towards the first peer that has a route.
 
-    A peer on this machine does not count while there is a way out of it. IPv6 addresses stand in
-    brackets. Nothing is sent: a connected datagram socket only makes the kernel choose.
+    A loopback address is returned only if there is no other one. IPv6 addresses have brackets.
+    Nothing is sent: the kernel chooses the address when a datagram socket is connected.
     """
     found = [own for peer in [*peers, *_FAR_AWAY] if (own := _own_address(peer)) is not None]
     outward = [own for own in found if not ip_address(own).is_loopback]
@@ -137,7 +137,7 @@ def namespace_of_endpoint(address: str) -> str:
 
 
 class NamespaceHook:
-    """Says the namespace beside each request, and that names carry it already.
+    """Adds the namespace to each request, and that the names contain it already.
 
     Args:
         name: the namespace.
@@ -152,4 +152,4 @@ class NamespaceHook:
         call.fields["ns"] = self._name
 
     def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""

@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 FIRST_HEARTBEAT_S = 1.0
 LEAVE_S = 1.0
-"""Time for telling the brokers goodbye when a client closes."""
+"""Time for unregistering from the brokers when a member leaves, in seconds."""
 
 
 class ClientCore(Lifecycle):
@@ -94,9 +94,9 @@ class ClientCore(Lifecycle):
         self.namespace = Namespace(self.settings.namespace or _namespace_of(addresses))
         """Puts the names of topics and groups into this client's namespace."""
         self.handlers: dict[int, RequestHandler] = {}
-        """What this client answers when a broker asks it, where no group is concerned."""
+        """Handlers of the brokers' requests that concern no group, by request code."""
         self.requests = BrokerRequests(self.handlers, namespace=self.namespace)
-        """What its members answer when a broker asks for their group."""
+        """Passes the brokers' requests to the members whose group they name."""
         self.remoting = RemotingClient(
             RemotingSettings(idle_s=self.settings.idle_s),
             handlers=self.handlers,
@@ -112,11 +112,11 @@ class ClientCore(Lifecycle):
         self.name_servers = NameServers(self.remoting, addresses)
         self.routes = Routes(self.name_servers, timeout=call_timeout)
         self.brokers = BrokerCalls(self.remoting, timeout=call_timeout)
-        self._heartbeats = Heartbeats(self.brokers, second_form=self.settings.heartbeat_v2)
-        self._unheard = FailureLog(
+        self._heartbeats = Heartbeats(self.brokers, version_2=self.settings.heartbeat_v2)
+        self._heartbeat_failures = FailureLog(
             log, fails="heartbeat failed", works="heartbeat succeeds again", name="address"
         )
-        self._undiscovered = FailureLog(
+        self._discovery_failures = FailureLog(
             log,
             fails="cannot refresh the name server list",
             works="name server list refreshed again",
@@ -124,13 +124,16 @@ class ClientCore(Lifecycle):
         )
         self._tasks = Supervisor(f"client {self.client_id}")
         self._members: list[Member] = []
-        self._greeted: set[str] = set()
-        self._knowing: set[str] = set()
+        self._registered: set[str] = set()
+        """Brokers that have received a heartbeat, from which members must unregister."""
+        self._up_to_date: set[str] = set()
+        """Brokers whose last heartbeat contained every member."""
         self.heartbeat_epoch = 0
         """Grows whenever a broker may no longer know every member."""
         self._joined = 0
-        self._greeting: set[str] = set()
-        self._greetings: dict[str, asyncio.Task[None]] = {}
+        """Calls of `join` so far."""
+        self._heartbeats_in_flight: set[str] = set()
+        self._heartbeat_tasks: dict[str, asyncio.Task[None]] = {}
         self._shared: dict[type[Any], Any] = {}
         self._changing = asyncio.Lock()
         self._inherited = False
@@ -171,7 +174,7 @@ class ClientCore(Lifecycle):
             if not self.name_servers.addresses:
                 await self._discover()
                 every_s = self.settings.http_refresh_ms / 1000
-                self._tasks.every(every_s, self._discover_again, "name-servers")
+                self._tasks.every(every_s, self._refresh_name_servers, "name-servers")
             every_s = self.settings.route_refresh_ms / 1000
             self._tasks.every(every_s, self.routes.refresh_all, "routes")
             every_s = self.settings.heartbeat_ms / 1000
@@ -191,8 +194,8 @@ class ClientCore(Lifecycle):
         async with self._changing:
             await self._release()
 
-    async def _last_left(self) -> None:
-        """Close, since no lease keeps it open. Objects that are not started yet can start it again.
+    async def _close_unused(self) -> None:
+        """Close after the last lease. Objects that are not started yet can start it again.
 
         Such an object has parts that use this instance, so another instance cannot replace it.
         """
@@ -207,12 +210,12 @@ class ClientCore(Lifecycle):
         members = list(self._members) if self._started else []
         self._forget_start()
         try:
-            await self._take_out(members)
+            await self._remove(members)
         finally:
             await self._tasks.cancel()
             await self.remoting.close()
-            self._greeted.clear()
-            self._knowing.clear()
+            self._registered.clear()
+            self._up_to_date.clear()
 
     def _check_usable(self) -> None:
         if self._inherited:
@@ -228,28 +231,28 @@ class ClientCore(Lifecycle):
             )
 
     def _leave_to_parent(self) -> None:
-        """This process was forked: use nothing that was inherited, and close none of it."""
+        """In a forked child: neither use nor close what belongs to the parent process."""
         self._inherited, self._started = True, False
         self.holds = 0
         self._members.clear()
-        self._greeted.clear()
+        self._registered.clear()
         self.remoting.abandon()
 
     async def _discover(self) -> None:
-        """Ask the HTTP endpoint for the name servers; those known before stay if it fails.
+        """Fetch the name servers from the HTTP endpoint; if that fails, the list is unchanged.
 
         Raises:
-            NameServerError: it gave none.
+            NameServerError: it returned none.
         """
         self.name_servers.replace(await fetch_addresses(endpoint_url(self.settings)))
 
-    async def _discover_again(self) -> None:
+    async def _refresh_name_servers(self) -> None:
         try:
             await self._discover()
         except NameServerError as error:
-            self._undiscovered.failed(endpoint_url(self.settings), error)
+            self._discovery_failures.failed(endpoint_url(self.settings), error)
         else:
-            self._undiscovered.worked(endpoint_url(self.settings))
+            self._discovery_failures.worked(endpoint_url(self.settings))
 
     def unique_ids(self) -> UniqueIds:
         """Return a generator of message ids that contain this client's address.
@@ -298,33 +301,33 @@ class ClientCore(Lifecycle):
                 raise ClientError(f"client {self.client_id} has a {kind} of {member.group} already")
         self._members.append(member)
         self._joined += 1
-        self._knowing.clear()
+        self._up_to_date.clear()
         self.heartbeat_epoch += 1
 
     async def leave(self, member: Member) -> None:
         """Remove a member and unregister it; a broker that does not respond is skipped."""
         if member in self._members:
-            await self._take_out([member])
+            await self._remove([member])
 
-    async def _take_out(self, members: list[Member]) -> None:
+    async def _remove(self, members: list[Member]) -> None:
         for member in members:
             self._members.remove(member)
         try:
             async with asyncio.timeout(LEAVE_S):
                 for member in members:
-                    await self._tell_of_leaving(member)
+                    await self._unregister_member(member)
         except TimeoutError:
             log.warning("cannot unregister from all brokers client=%s", self.client_id)
 
-    async def _tell_of_leaving(self, member: Member) -> None:
-        told = member.membership()
-        groups = [(part.group_name, True) for part in told.producers]
-        groups += [(part.group_name, False) for part in told.consumers]
-        for address in sorted(self._greeted):
+    async def _unregister_member(self, member: Member) -> None:
+        membership = member.membership()
+        groups = [(part.group_name, True) for part in membership.producers]
+        groups += [(part.group_name, False) for part in membership.consumers]
+        for address in sorted(self._registered):
             for group, producing in groups:
-                await self._say_goodbye(address, group, producing=producing)
+                await self._unregister(address, group, producing=producing)
 
-    async def _say_goodbye(self, address: str, group: str, *, producing: bool) -> None:
+    async def _unregister(self, address: str, group: str, *, producing: bool) -> None:
         try:
             await self.brokers.unregister(address, self.client_id, group, producing=producing)
         except BaseException as error:
@@ -354,7 +357,7 @@ class ClientCore(Lifecycle):
             RemotingError: the broker did not respond.
         """
         self._check_loop()
-        address = (await self.routes.find(topic)).anyone()
+        address = (await self.routes.find(topic)).any_broker()
         if address is None:
             raise TopicNotFoundError(topic, "its route names no broker")
         return await self.brokers.members(address, group)
@@ -368,75 +371,76 @@ class ClientCore(Lifecycle):
             return
         known = self.routes.addresses(masters_only=not data.consumer_data_set)
         await asyncio.gather(
-            *(self._greet(address, data, self._joined) for address in sorted(known))
+            *(self._send_heartbeat(address, data, self._joined) for address in sorted(known))
         )
 
     async def ensure_heartbeat(self, address: str) -> None:
         """Return when a broker knows every member, or has not responded to the heartbeat."""
         self._check_loop()
-        earlier = self._greetings.get(address)
+        earlier = self._heartbeat_tasks.get(address)
         if earlier is not None:  # it may be older than the newest member
             await asyncio.wait([earlier])
-        self.greet_soon(address)
-        greeting = self._greetings.get(address)
-        if greeting is not None:
-            await asyncio.wait([greeting])
+        self.heartbeat_soon(address)
+        task = self._heartbeat_tasks.get(address)
+        if task is not None:
+            await asyncio.wait([task])
 
     def knows_members(self, address: str) -> bool:
         """Whether a broker knows every member, by its last heartbeat."""
-        return address in self._knowing
+        return address in self._up_to_date
 
-    def greet_soon(self, address: str) -> None:
+    def heartbeat_soon(self, address: str) -> None:
         """Send a heartbeat to a broker in the background, unless it knows every member."""
         self._check_loop()
-        if address in self._knowing or address in self._greetings:
+        if address in self._up_to_date or address in self._heartbeat_tasks:
             return
-        greeting = self._tasks.spawn(
-            self._greet(address, self._heartbeat_data(), self._joined), f"greet-{address}"
+        task = self._tasks.spawn(
+            self._send_heartbeat(address, self._heartbeat_data(), self._joined),
+            f"heartbeat-{address}",
         )
-        self._greetings[address] = greeting
-        greeting.add_done_callback(lambda _: self._greetings.pop(address, None))
+        self._heartbeat_tasks[address] = task
+        task.add_done_callback(lambda _: self._heartbeat_tasks.pop(address, None))
 
     def _connected(self, address: str, connection: Connection) -> None:
-        """Greet a broker again over a new connection: it forgot us when it lost the one before."""
+        """Send a heartbeat over a new connection: a broker forgets the members of a lost one."""
         if address not in self.routes.addresses(masters_only=False):
             return
-        self._knowing.discard(address)
+        self._up_to_date.discard(address)
         self.heartbeat_epoch += 1
         self._heartbeats.forget(address)
-        greets = self.settings.heartbeat_on_connect and address not in self._greeting
-        if self._members and self.running and greets:
-            self.greet_soon(address)
+        sends = self.settings.heartbeat_on_connect and address not in self._heartbeats_in_flight
+        if self._members and self.running and sends:
+            self.heartbeat_soon(address)
         for listener in self.on_broker:
             listener(address)
 
-    async def _greet(self, address: str, data: HeartbeatData, joined: int) -> None:
-        """Send what was to be said when ``joined`` members had joined so far."""
-        self._greeting.add(address)
+    async def _send_heartbeat(self, address: str, data: HeartbeatData, joined: int) -> None:
+        """Send a heartbeat that was made after ``joined`` calls of `join`."""
+        self._heartbeats_in_flight.add(address)
         try:
             await self._heartbeats.send(address, data)
         except BaseException as error:
             if not is_call_failure(error):
                 raise
-            self._knowing.discard(address)
+            self._up_to_date.discard(address)
             self.heartbeat_epoch += 1
-            self._unheard.failed(address, error)
+            self._heartbeat_failures.failed(address, error)
         else:
-            self._unheard.worked(address)
-            self._greeted.add(address)
+            self._heartbeat_failures.worked(address)
+            self._registered.add(address)
             if joined == self._joined:
-                self._knowing.add(address)
+                self._up_to_date.add(address)
         finally:
-            self._greeting.discard(address)
+            self._heartbeats_in_flight.discard(address)
 
     def _drop_offline(self) -> None:
         """Forget the brokers that no route mentions any more."""
         mentioned = self.routes.addresses(masters_only=False)
-        for gone in self._greeted - mentioned:
-            self._unheard.forget(gone)
-        self._greeted &= mentioned
-        if not self._knowing <= mentioned:
-            self._knowing &= mentioned
+        for gone in self._registered - mentioned:
+            self._heartbeat_failures.forget(gone)
+        self._registered &= mentioned
+        if not self._up_to_date <= mentioned:
+            self._up_to_date &= mentioned
             self.heartbeat_epoch += 1
         self._heartbeats.keep_only(mentioned)
 
@@ -525,7 +529,7 @@ class Lease:
         if held:
             self.instance.holds -= 1
             if self.instance.holds == 0:
-                await self.instance._last_left()
+                await self.instance._close_unused()
                 return
         if member is not None:
             await self.instance.leave(member)

@@ -1,4 +1,4 @@
-"""The name servers of a client: which one it asks next, and where their addresses come from.
+"""Calls the name servers of a client, and fetches their addresses.
 
 The list is shuffled once, so that clients spread over it. A server is kept while it responds;
 within one call the next one is tried when it does not. Without addresses, an HTTP endpoint names
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def parse_addresses(text: str | Iterable[str], *, required: bool = True) -> list[str]:
-    """Take a list of addresses apart: ``host:port;host:port``, or any iterable of them.
+    """Split a list of addresses: ``host:port;host:port``, or any iterable of them.
 
     Raises:
         ConfigError: an address is not ``host:port``, or there is none and one is required.
@@ -48,7 +48,7 @@ def _address(text: str) -> str:
 
 
 class NameServers:
-    """Calls a name server, going on to the next one when the present one does not answer."""
+    """Calls a name server; if it does not respond, calls the next one."""
 
     def __init__(
         self, remoting: RemotingClient, addresses: Sequence[str], *, shuffle: bool = True
@@ -70,7 +70,7 @@ class NameServers:
         return self._addresses[self._current] if self._addresses else ""
 
     def replace(self, addresses: Sequence[str]) -> None:
-        """Ask these from now on; nothing changes if they are the same ones in another order."""
+        """Use these addresses from now on. The same addresses in another order change nothing."""
         if set(addresses) == set(self._addresses):
             return
         before = self._addresses
@@ -87,7 +87,7 @@ class NameServers:
     async def call(
         self, code: int, header: Header | None = None, body: bytes = b"", *, timeout: float
     ) -> Command:
-        """Ask the name servers in turn until one answers, whatever the answer says.
+        """Call the name servers one after the other until one responds, with success or an error.
 
         Args:
             code: the request code.
@@ -121,7 +121,7 @@ class NameServers:
         return self._addresses[self._current :] + self._addresses[: self._current]
 
     def _settle(self, address: str) -> None:
-        """Stay with the one that answered, unless the list was replaced meanwhile."""
+        """Use the one that responded for later calls, unless the list was replaced meanwhile."""
         if address not in self._addresses:
             return
         before, self._current = self._current, self._addresses.index(address)
@@ -135,7 +135,7 @@ ANSWER_BYTES_MAX = 64 * 1024
 
 
 def endpoint_url(settings: ClientSettings) -> str:
-    """Give the address that is asked for name servers; empty when asking is switched off."""
+    """Return the URL that returns the name servers; empty if that is switched off."""
     domain = settings.http_domain
     if not domain:
         return ""
@@ -146,7 +146,7 @@ def endpoint_url(settings: ClientSettings) -> str:
 
 
 async def fetch_addresses(url: str, *, timeout: float = ANSWER_S) -> list[str]:
-    """Give the addresses that an endpoint names.
+    """Fetch the addresses from an endpoint.
 
     Args:
         url: as `endpoint_url` makes it.
@@ -169,7 +169,7 @@ async def fetch_addresses(url: str, *, timeout: float = ANSWER_S) -> list[str]:
 
 
 async def _get(url: str) -> bytes:
-    """Ask in the oldest form of HTTP, whose answer ends with the connection."""
+    """Send a request of HTTP/1.0, whose response ends with the connection."""
     parts = urlsplit(url)
     target = parts.path + (f"?{parts.query}" if parts.query else "")
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port or USUAL_PORT)
@@ -191,7 +191,7 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 
 
 def addresses_in(answer: bytes) -> list[str]:
-    """Give the addresses that an HTTP answer names.
+    """Return the addresses in an HTTP response.
 
     Raises:
         ConfigError: it is no success, or its first line is not a list of addresses.

@@ -1,7 +1,7 @@
-"""Where the queues of a topic are: routes as the name server tells them, cached and refreshed.
+"""Routes: the brokers and queues of each topic, as name servers return them; cached, refreshed.
 
 A topic without a route of its own may be sent to through the template topic ``TBW102``: its broker
-creates the topic on arrival. Such a route is provisional and soon asked for again.
+creates the topic on arrival. Such a route is provisional and soon refreshed.
 
 Source: MQClientInstance.updateTopicRouteInfoFromNameServer, topicRouteData2TopicPublishInfo and
 topicRouteData2TopicSubscribeInfo, RocketMQ 5.3.
@@ -43,7 +43,7 @@ PROVISIONAL_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What one answer of a name server says about a topic."""
+    """The brokers and queues of one topic."""
 
     topic: str
     publish_queues: tuple[MessageQueue, ...]
@@ -79,8 +79,8 @@ class Route:
         """Give the addresses of all masters of the topic."""
         return [found for name in self.brokers if (found := self.master(name)) is not None]
 
-    def anyone(self) -> str | None:
-        """Give the address of some broker of the topic, a master if there is one."""
+    def any_broker(self) -> str | None:
+        """Return the address of a random broker of the topic, its master if it has one."""
         served = [replicas for replicas in self.brokers.values() if replicas]
         if not served:
             return None
@@ -93,7 +93,7 @@ class Route:
 
 
 def route_from(topic: str, data: TopicRouteData) -> Route:
-    """Work out a topic's queues from the name server's answer."""
+    """Make a route from the name server's response."""
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     rows = sorted(data.queue_datas, key=lambda row: row.broker_name)
     writable = [
@@ -134,8 +134,8 @@ def static_queues(
 ) -> dict[MessageQueue, str]:
     """Give the queues of a static topic in order, each with the broker that has it now.
 
-    Each broker tells of its own queues. Where two have the same one, the later epoch is right; a
-    queue that nobody has stands beside the name of no broker.
+    Each broker reports its own queues. If two report the same one, the later epoch counts. A queue
+    that no broker reports has `NO_BROKER`.
 
     Source: MQClientInstance.topicRouteData2EndpointsForStaticTopic, RocketMQ 5.3.
     """
@@ -154,7 +154,7 @@ def static_queues(
 
 
 def logical_broker_name(scope: str) -> str:
-    """Give the broker name that the queues of a static topic bear, which is nobody's."""
+    """Return the broker name in the queues of a static topic; no broker has this name."""
     return LOGICAL_PREFIX + (scope[2:] if scope == GLOBAL_SCOPE else scope)
 
 
@@ -176,7 +176,7 @@ class _Cached:
 
 @dataclass(slots=True)
 class _LookupLock:
-    """Whose turn it is to look a topic up, while anybody wants to."""
+    """Lets one lookup of a topic run at a time; it exists while a lookup runs or waits."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
@@ -185,16 +185,16 @@ class _LookupLock:
 class Routes:
     """The routes of all topics that this client uses.
 
-    One lookup per topic runs at a time; whoever comes meanwhile waits for it. A lookup that fails
-    leaves the route known before in place.
+    One lookup per topic runs at a time; others wait for its result. If a lookup fails, the cached
+    route remains.
     """
 
     def __init__(self, name_servers: NameServers, *, timeout: float) -> None:
         self._name_servers = name_servers
         self._timeout = timeout
         self._known: dict[str, _Cached] = {}
-        self._turns: dict[str, _LookupLock] = {}
-        self._troubles = FailureLog(
+        self._lookups: dict[str, _LookupLock] = {}
+        self._failures = FailureLog(
             log, fails="cannot refresh a route", works="route refreshed again", name="topic"
         )
         self.version = 0
@@ -203,7 +203,7 @@ class Routes:
         """Called with each route that differs from the one known before."""
 
     def known(self, topic: str) -> Route | None:
-        """Give the cached route, or None; asks nobody."""
+        """Return the cached route, or None; sends no request."""
         cached = self._known.get(topic)
         return cached.route if cached else None
 
@@ -222,13 +222,13 @@ class Routes:
         }
 
     async def find(self, topic: str, *, timeout: float | None = None) -> Route:
-        """Give the topic's route, asking a name server if it is not known.
+        """Return the topic's route, from a name server if it is not cached.
 
         Raises:
             TopicNotFoundError: the name server knows no such topic.
             NameServerError: no name server answered.
         """
-        return self.known(topic) or await self._look_up(topic, None, timeout)
+        return self.known(topic) or await self._fetch(topic, None, timeout)
 
     async def find_for_sending(
         self, topic: str, *, new_topic_queues: int, timeout: float | None = None
@@ -242,33 +242,33 @@ class Routes:
         cached = self._known.get(topic)
         if cached and not self._is_stale(cached):
             return cached.route
-        return await self._look_up(topic, new_topic_queues, timeout)
+        return await self._fetch(topic, new_topic_queues, timeout)
 
     async def refresh(self, topic: str, *, timeout: float | None = None) -> Route | None:
-        """Ask for the route again; on failure give the one known before, or None."""
+        """Fetch the route again; if that fails, return the cached one, or None."""
         try:
             async with self._lock(topic, timeout):
-                route = self._keep(route_from(topic, await self._ask(topic, timeout)))
+                route = self._keep(route_from(topic, await self._request(topic, timeout)))
         except BaseException as error:
             if not is_call_failure(error):
                 raise
-            self._troubles.failed(topic, error)
+            self._failures.failed(topic, error)
             return self.known(topic)
-        self._troubles.worked(topic)
+        self._failures.worked(topic)
         return route
 
     async def refresh_all(self) -> None:
-        """Ask for the routes of all known topics again, one after the other."""
+        """Fetch the routes of all cached topics again, one after the other."""
         for topic in self.topics():
             await self.refresh(topic)
 
     def forget(self, topic: str) -> None:
-        """Drop what is known of a topic."""
+        """Remove a topic from the cache."""
         self._known.pop(topic, None)
         self.version += 1
-        self._troubles.forget(topic)
+        self._failures.forget(topic)
 
-    async def _look_up(
+    async def _fetch(
         self, topic: str, new_topic_queues: int | None, timeout: float | None
     ) -> Route:
         async with self._lock(topic, timeout):
@@ -276,7 +276,7 @@ class Routes:
             if cached and not self._is_stale(cached):
                 return cached.route
             try:
-                return self._keep(route_from(topic, await self._ask(topic, timeout)))
+                return self._keep(route_from(topic, await self._request(topic, timeout)))
             except TopicNotFoundError:
                 if new_topic_queues is None:
                     raise
@@ -285,12 +285,12 @@ class Routes:
 
     async def _template(self, topic: str, timeout: float | None) -> TopicRouteData:
         try:
-            return await self._ask(TEMPLATE_TOPIC, timeout)
+            return await self._request(TEMPLATE_TOPIC, timeout)
         except TopicNotFoundError:
             why = f"it does not exist, and no broker creates topics ({TEMPLATE_TOPIC} has no route)"
             raise TopicNotFoundError(topic, why) from None
 
-    async def _ask(self, topic: str, timeout: float | None) -> TopicRouteData:
+    async def _request(self, topic: str, timeout: float | None) -> TopicRouteData:
         header = GetRouteinfoByTopicRequest(topic=topic, accept_standard_json_only=True)
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         wait = self._timeout if timeout is None else timeout
@@ -326,14 +326,14 @@ class Routes:
     async def _lock(self, topic: str, timeout: float | None) -> AsyncIterator[None]:
         """Let one lookup of a topic run at a time; the time covers the waiting and the lookup."""
         wait = self._timeout if timeout is None else timeout
-        turn = self._turns.setdefault(topic, _LookupLock())
-        turn.users += 1
+        lookup = self._lookups.setdefault(topic, _LookupLock())
+        lookup.users += 1
         try:
-            async with asyncio.timeout(wait), turn.lock:
+            async with asyncio.timeout(wait), lookup.lock:
                 yield
         except TimeoutError:
             raise NameServerError(f"no route of {topic} within {wait:g} s") from None
         finally:
-            turn.users -= 1
-            if not turn.users:
-                self._turns.pop(topic, None)
+            lookup.users -= 1
+            if not lookup.users:
+                self._lookups.pop(topic, None)

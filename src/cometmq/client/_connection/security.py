@@ -108,7 +108,7 @@ class Signer:
         fields[SIGNATURE] = signature(values.encode() + call.body, self._credentials.secret_key)
 
     def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class StreamHook:
@@ -122,7 +122,7 @@ class StreamHook:
         call.fields["ReqT"] = "0"
 
     def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 FILE_BYTES_MAX = 64 * 1024

@@ -162,7 +162,7 @@ class GroupCalls:
             ResponseError: the broker refused, or is too old to divide queues.
             RemotingError: no answer.
         """
-        address = (await self._instance.routes.find(topic)).anyone()
+        address = (await self._instance.routes.find(topic)).any_broker()
         if address is None:
             raise TopicNotFoundError(topic, "its route names no broker")
         body = QueryAssignmentRequestBody(

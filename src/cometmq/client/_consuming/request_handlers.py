@@ -1,10 +1,12 @@
-"""Handles what brokers ask a member of a consumer group, mostly on behalf of administrators.
+"""Handles the requests of brokers to a member of a consumer group, mostly for administrators.
 
      40   the members of the group changed  -> rebalance soon                       one-way
     220   continue at these offsets         -> move the queues that are assigned    one-way
-    221   which offsets are in memory?      -> by queue
-    307   how does the consumer run?        -> settings, queues, rates, stacks
+    221   return the offsets in memory      -> by queue
+    307   return the running info           -> settings, queues, rates, stacks
     309   consume this message now          -> call the handler; offsets do not change
+
+`cometmq.client._connection.broker_requests` finds the member: `GROUP_OF` has a line for each code.
 
 Source: ClientRemotingProcessor, MQClientInstance.resetOffset and
 ConsumeMessageConcurrentlyService.consumeMessageDirectly, RocketMQ 5.3, where pull consumers ignore

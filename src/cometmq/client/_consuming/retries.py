@@ -1,14 +1,22 @@
-"""Has a message delivered again later, or made a dead letter, by the broker.
+"""Redelivers messages that failed after a delay, or dead-letters them.
 
-There are two ways, and each is taken when the other fails:
+    consumer        redelivered by                            delay
+    push, pull      the broker, from the group's retry topic  delay level 3 + retries so far
+    push, ordered   the consumer, after a pause               setting ``suspend_ms``
+    pop, simple     the broker, by the invisible time         `POP_DELAYS_S`
 
-    request 36   the broker copies the message from its log; nothing can be added to it
-    sending anew a new message to the group's retry topic, which says in its properties why
+A handler that raises `ConsumeLater` or sets the delay level of its context chooses another delay.
 
-The second is the first choice when a handler raised: the error's class and text travel with the
-message, so that a dead letter says why it died.
+`Retries` sends a message to the retry topic in one of two ways. Each is tried if the other fails:
 
-Source: DefaultMQPushConsumerImpl.sendMessageBack, RocketMQ 5.3; the two error properties are ours.
+    request 36      the broker copies the message from its log; nothing can be added to it
+    a new message   is sent to the retry topic; its properties contain the error
+
+The second is tried first when a handler raised: the class and the text of the error are stored with
+the message, so that a dead letter contains the reason.
+
+Source: DefaultMQPushConsumerImpl.sendMessageBack and ConsumeMessagePopConcurrentlyService,
+RocketMQ 5.3, whose messages do not contain the error.
 """
 
 from __future__ import annotations
@@ -33,9 +41,9 @@ from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 log = logging.getLogger(__name__)
 
 CONSUME_ERROR = "CONSUME_ERROR"
-"""Property: what the last handler raised, as ``module.Class: text``."""
+"""Property: the error that the last handler raised, as ``module.Class: text``."""
 CONSUME_ERROR_TIME_MS = "CONSUME_ERROR_TIME_MS"
-"""Property: when it did, in ms since 1970."""
+"""Property: when it was raised, in ms since 1970."""
 ERROR_CHARS_MAX = 1024
 ADDED_BYTES = 512
 """Room for the properties that sending and brokers add."""
@@ -44,6 +52,8 @@ RETRIES_MAX = 16
 """Retries before a message becomes a dead letter, unless the settings say otherwise."""
 FIRST_LEVEL = 3
 """The delay level of the first retry; each further one takes the next."""
+POP_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+"""Seconds until a pop consumer's message that failed is redelivered, by its retries so far."""
 DEAD_LETTER = -1
 """The delay level that makes a dead letter at once."""
 
@@ -61,7 +71,7 @@ _NOT_CARRIED_ON = (
     names.TIMER_DELIVER_MS,
     names.TIMER_OUT_MS,
 )
-"""What said how the message was to travel the last time."""
+"""Properties of the failed delivery, which a new message must not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +93,7 @@ class DeadLetterRule:
 
         Args:
             message: as it was delivered.
-            delay_level: the level that its handler asks for.
+            delay_level: the level that its handler has chosen; 0 for none.
         """
         used_up = self.retries_max is not None and message.reconsume_times >= self.retries_max
         return delay_level <= DEAD_LETTER or used_up
@@ -101,8 +111,8 @@ class Retries:
         group: as brokers know it.
         rule: decides which messages become dead letters.
         wrap_topic: makes a topic's name, as handlers see it, the one that brokers know.
-        on_first: called when the first message was taken back: only now is there a retry topic to
-            be sure of.
+        on_first: called when a broker has accepted the first message: from then on the retry topic
+            exists.
     """
 
     def __init__(
@@ -119,7 +129,7 @@ class Retries:
         self._topic = retry_topic(group)
         self._rule = rule
         self._max = RETRIES_MAX if rule.retries_max is None else rule.retries_max
-        """The limit as brokers are told of it, who have no word for none."""
+        """The limit in requests, which cannot say that there is none."""
         self._wrap = wrap_topic
         self._on_first = on_first
         self._producer = InnerProducer.of(instance)
@@ -127,17 +137,17 @@ class Retries:
     async def send(
         self, message: StoredMessage, delay_level: int, error: BaseException | None = None
     ) -> bool:
-        """Have a message delivered again.
+        """Send a message back for redelivery.
 
         Args:
-            message: as a handler saw it.
+            message: as its handler received it.
             delay_level: 0 for one that grows with the retries, -1 for a dead letter at once.
-            error: why it failed, to travel with it.
+            error: what the handler raised; stored with the message.
 
         Returns:
-            Whether a broker took it; False means that nothing is known to have changed.
+            Whether a broker accepted it; False if none has confirmed it.
         """
-        ways = [self._ask_broker, self._send_anew]
+        ways = [self._request, self._send_copy]
         for way in reversed(ways) if error is not None else ways:
             try:
                 await way(message, delay_level, error)
@@ -150,18 +160,18 @@ class Retries:
                     failure,
                 )
             else:
-                self._taken()
+                self._accepted()
                 return True
         return False
 
     async def give_up(self, message: StoredMessage, error: BaseException | None = None) -> bool:
-        """Make a dead letter of a message by sending it anew, as consumers in order do.
+        """Dead-letter a message by sending a copy, as ordered consumers do.
 
         Returns:
-            Whether a broker took it.
+            Whether a broker accepted it.
         """
         try:
-            await self._send_anew(message, DEAD_LETTER, error)
+            await self._send_copy(message, DEAD_LETTER, error)
         except CometError as failure:
             log.warning(
                 "cannot store a dead letter topic=%s id=%s error=%s",
@@ -172,12 +182,12 @@ class Retries:
             return False
         return True
 
-    def _taken(self) -> None:
+    def _accepted(self) -> None:
         on_first, self._on_first = self._on_first, None
         if on_first is not None:
             on_first()
 
-    async def _ask_broker(
+    async def _request(
         self, message: StoredMessage, delay_level: int, error: BaseException | None
     ) -> None:
         header = ConsumerSendMsgBackRequest(
@@ -192,7 +202,7 @@ class Retries:
         await self._instance.brokers.call(address, code, header, timeout=SEND_BACK_S)
 
     def _address(self, message: StoredMessage) -> str:
-        """Give the address of the message's broker, or at least of where it was stored."""
+        """Return the address of the message's broker, or of the one that stored it."""
         routes = self._instance.routes
         for topic in routes.topics():
             route = routes.known(topic)
@@ -203,7 +213,7 @@ class Retries:
             raise QueueNotFoundError(f"broker {message.broker_name} has no master now")
         return message.store_host
 
-    async def _send_anew(
+    async def _send_copy(
         self, message: StoredMessage, delay_level: int, error: BaseException | None
     ) -> None:
         times = message.reconsume_times
@@ -218,7 +228,7 @@ class Retries:
             properties.setdefault(names.DLQ_ORIGIN_MESSAGE_ID, message.message_id)
         if error is not None:
             _add_error(properties, error)
-        again = Message(
+        copy = Message(
             topic=self._topic,
             body=message.body,
             flag=message.flag,
@@ -226,7 +236,7 @@ class Retries:
             delay_level=0 if is_dead else delay_level or FIRST_LEVEL + times,
             wait_store=message.properties.get(names.WAIT) != "false",
         )
-        await self._producer.send(again, timeout=SEND_BACK_S)
+        await self._producer.send(copy, timeout=SEND_BACK_S)
 
     def _properties(self, message: StoredMessage) -> dict[str, str]:
         properties = {
@@ -251,8 +261,20 @@ def _add_error(properties: dict[str, str], error: BaseException) -> None:
         del properties[CONSUME_ERROR], properties[CONSUME_ERROR_TIME_MS]
 
 
+def pop_delay_s(reconsume_times: int, delay_level: int = 0) -> int:
+    """Return the seconds until a pop consumer's message that failed is redelivered.
+
+    Args:
+        reconsume_times: its redeliveries so far.
+        delay_level: the level that its handler has chosen; 0 for none. As in RocketMQ it counts
+            from 0, so that 1 is the second of the delays.
+    """
+    level = delay_level if delay_level > 0 else max(reconsume_times, 0)
+    return POP_DELAYS_S[min(level, len(POP_DELAYS_S) - 1)]
+
+
 def error_text(error: BaseException) -> str:
-    """Say what was raised in at most 1,024 characters, none of which breaks a message's format."""
+    """Return an error as a property's value: at most 1,024 characters, no control characters."""
     kind = type(error)
     text = f"{kind.__module__}.{kind.__qualname__}: {str_of(error)}"[:ERROR_CHARS_MAX]
     text = text.encode("utf-8", "replace").decode()

@@ -186,22 +186,6 @@ def _first_offsets(messages: Sequence[StoredMessage]) -> dict[int, int]:
     return first
 
 
-DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-"""Until a message that failed comes again, by how often it did before."""
-
-
-def delay_s(reconsume_times: int, delay_level: int = 0) -> int:
-    """Give the seconds until a message comes again.
-
-    Args:
-        reconsume_times: how often it came again before.
-        delay_level: what the handler ordered; 0 for nothing. As in RocketMQ it counts from 0, so
-            that 1 is the second of the delays.
-    """
-    level = delay_level if delay_level > 0 else max(reconsume_times, 0)
-    return DELAYS_S[min(level, len(DELAYS_S) - 1)]
-
-
 @dataclass(slots=True, eq=False)
 class Delivery:
     """One received message that is neither acknowledged nor put off."""

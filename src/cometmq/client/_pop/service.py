@@ -22,10 +22,10 @@ from dataclasses import dataclass, field, replace
 from cometmq.client._consuming.fetch_loop import FetchLoop, step_s_max
 from cometmq.client._consuming.handler_calls import Ended, HandlerCalls, Outcome, outcome_of
 from cometmq.client._consuming.pull_loop import MessageFilter
-from cometmq.client._consuming.retries import DeadLetterRule
+from cometmq.client._consuming.retries import DeadLetterRule, pop_delay_s
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import Workers
-from cometmq.client._pop.requests import Acks, Handle, PopRequests, delay_s
+from cometmq.client._pop.requests import Acks, Handle, PopRequests
 from cometmq.client._supervision import FailureLog
 from cometmq.client.filters import Filter
 from cometmq.client.handlers import ConsumeContext
@@ -183,7 +183,7 @@ class PopService:
             if not is_dead or not await self._give_up(message, outcome.error):
                 wait_s = outcome.delay_s
                 if wait_s is None:
-                    wait_s = delay_s(message.reconsume_times, outcome.delay_level)
+                    wait_s = pop_delay_s(message.reconsume_times, outcome.delay_level)
                 await self._acks.later(popped.topic, handle, wait_s)
                 return
         await self._acks.done(popped.topic, handle)

@@ -29,10 +29,10 @@ from cometmq.client._consuming.handler_calls import FilterChain
 from cometmq.client._consuming.pulls import Pull, PullResult, ReplicaChoice, pull_once
 from cometmq.client._pull.positions import (
     Deliveries,
-    Hand,
     Positions,
     Reader,
     ReaderState,
+    Unfinished,
     check_assigned,
     current_reader,
     state_of,
@@ -136,8 +136,8 @@ class Ownership:
 
 log = logging.getLogger(__name__)
 
-IN_HAND_S_MAX = 120.0
-"""How long a reader may have messages in hand before the log says so, in seconds."""
+UNFINISHED_S_MAX = 120.0
+"""Seconds after which unfinished messages of a reader are logged."""
 
 
 class PullCore(Consumer):
@@ -240,7 +240,7 @@ class PullCore(Consumer):
     async def _commit_due(
         self, queues: Iterable[MessageQueue] | None = None
     ) -> list[BaseException]:
-        """Commit what is finished; a queue whose broker is no help does not keep others back.
+        """Commit finished offsets; a queue whose broker fails does not hold up the others.
 
         Returns the errors of requests. What the application's own store raises is raised.
         """
@@ -268,13 +268,13 @@ class PullCore(Consumer):
             retry=queue.topic == retry_topic(self._wire_group),
         )
 
-    async def _receive(self, messages_max: int) -> Hand | None:
-        """Finish what the caller has in hand and wait for more; None when there will be no more."""
+    async def _receive(self, messages_max: int) -> Unfinished | None:
+        """Finish the caller's messages and wait for more; None after the consumer was closed."""
         reader = current_reader()
         assert reader is not None, "a coroutine runs in a task"
         known = self._finish(reader)
         self._unsettled += 1
-        if self._unsettled >= len(self._positions.hands) > 0:
+        if self._unsettled >= len(self._positions.unfinished) > 0:
             self._settle_ended()
         while (batch := await self._fetcher.take(messages_max)) is not None:
             if not batch.messages:
@@ -286,73 +286,78 @@ class PullCore(Consumer):
                 self._readers.add(reader)
                 if isinstance(reader, asyncio.Task):
                     reader.add_done_callback(self._reader_ended)
-            hand = self._positions.hand_out(reader, batch)
-            hand.delivery = self._deliveries.begin(batch.queue, batch.messages)
-            return hand
+            received = self._positions.deliver(reader, batch)
+            received.delivery = self._deliveries.begin(batch.queue, batch.messages)
+            return received
         return None
 
     def _finish_for_commit(self) -> None:
-        """Count what the caller has in hand as finished.
+        """Count the caller's messages as finished.
 
         Raises:
-            ClientError: another task calls than those which read, and several do.
+            ClientError: the caller is not a reader, and there are several readers.
         """
         self._settle_ended()
-        readers = self._callers_hands()
-        if not readers and self._positions.hands:
+        readers = self._callers_readers()
+        if not readers and self._positions.unfinished:
             raise ClientError(
                 f"commit: expected a call by a task or thread that reads; other"
-                f" {len(self._positions.hands)} tasks or threads have messages of consumer"
-                f" {self._group} in hand: call commit() in each of them (asyncio.shield, and"
+                f" {len(self._positions.unfinished)} tasks or threads have unfinished messages of"
+                f" consumer {self._group}: call commit() in each of them (asyncio.shield, and"
                 " asyncio.wait_for before Python 3.12, call it in a new task), or give offsets"
             )
         for reader in readers:
             self._finish(reader)
 
-    def _callers_hands(self) -> list[Reader]:
-        """Return whose messages a call concerns: the caller's, or those of the only reader.
+    def _callers_readers(self) -> list[Reader]:
+        """Return the reader that a call concerns: the caller, or else the only reader.
 
-        A task that reads nothing may call for the one that does: `asyncio.shield` makes such tasks.
+        A task that is no reader may call for the only one: `asyncio.shield` makes such tasks.
         """
-        reader, hands = current_reader(), self._positions.hands
+        reader, readers = current_reader(), list(self._positions.unfinished)
         if reader is not None and reader in self._readers:
             return [reader]
-        return list(hands) if len(hands) == 1 else []
+        return readers if len(readers) == 1 else []
 
     def _report_unfinished(self) -> None:
-        """Log once of each reader that has had the same messages in hand for long."""
-        before_s = time.monotonic() - IN_HAND_S_MAX
-        for reader, hand in self._positions.hands.items():
-            if hand.begun_s <= before_s and not hand.dropped and not hand.reported:
-                hand.reported = True
+        """Log once for each reader that has not finished its messages for long."""
+        before_s = time.monotonic() - UNFINISHED_S_MAX
+        for reader, received in self._positions.unfinished.items():
+            if received.begun_s <= before_s and not received.dropped and not received.reported:
+                received.reported = True
                 log.warning(
                     "messages not finished, later ones are not committed group=%s queue=%s"
                     " offset=%d seconds=%.0f reader=%s",
-                    *(self._group, hand.batch.queue, hand.batch.begins),
-                    time.monotonic() - hand.begun_s,
+                    *(self._group, received.batch.queue, received.batch.begins),
+                    time.monotonic() - received.begun_s,
                     reader.name if isinstance(reader, threading.Thread) else reader.get_name(),
                 )
 
-    def _end_hands(self) -> None:
-        """Leave what readers have in hand unfinished, and log that it is redelivered.
+    def _end_unfinished(self) -> None:
+        """Drop the unfinished messages of all readers, and log that they are redelivered.
 
-        That is what a `break` out of ``async for`` comes to, if no `commit` follows.
+        This happens after a `break` out of ``async for`` without a `commit`.
         """
-        for hand in self._positions.hands.values():
-            self._deliveries.end(hand.delivery)
-            if not hand.dropped:
+        for received in self._positions.unfinished.values():
+            self._deliveries.end(received.delivery)
+            if not received.dropped:
                 log.warning(
                     "closed with unfinished messages, which are redelivered; call commit() before"
                     " close() if they are consumed group=%s queue=%s offset=%d messages=%d",
-                    *(self._group, hand.batch.queue, hand.batch.begins, len(hand.messages)),
+                    *(
+                        self._group,
+                        received.batch.queue,
+                        received.batch.begins,
+                        len(received.messages),
+                    ),
                 )
-        self._positions.hands.clear()
+        self._positions.unfinished.clear()
 
     def _settle_ended(self) -> None:
-        """Finish what ended readers had in hand, or let it be handed out again if they failed."""
+        """Finish the messages of ended readers, or deliver them again if the reader failed."""
         self._unsettled = 0
         self._take_back_failed()
-        for reader in list(self._positions.hands):
+        for reader in list(self._positions.unfinished):
             if state_of(reader) is ReaderState.RETURNED:
                 self._finish(reader)
 
@@ -361,25 +366,25 @@ class PullCore(Consumer):
             self._take_back(reader)
 
     def _take_back_failed(self) -> None:
-        for reader in list(self._positions.hands):
+        for reader in list(self._positions.unfinished):
             if state_of(reader) is ReaderState.FAILED:
                 self._take_back(reader)
 
     def _finish(self, reader: Reader) -> bool:
-        """Count what a reader has in hand as finished; False if it has nothing."""
-        hand = self._positions.finish(reader)
-        if hand is None:
+        """Count a reader's messages as finished; False if it has none."""
+        received = self._positions.finish(reader)
+        if received is None:
             return False
-        self._deliveries.end(hand.delivery)
+        self._deliveries.end(received.delivery)
         return True
 
     def _take_back(self, reader: Reader) -> None:
-        hand = self._positions.take_back(reader)
-        if hand is None:
+        received = self._positions.take_back(reader)
+        if received is None:
             return
-        if not hand.dropped:
-            self._fetcher.put_back(hand.batch)
-        self._deliveries.end(hand.delivery, ConsumeEnd.FAILED)
+        if not received.dropped:
+            self._fetcher.put_back(received.batch)
+        self._deliveries.end(received.delivery, ConsumeEnd.FAILED)
 
     def _move(self, queue: MessageQueue, offset: QueueOffset) -> None:
         check_assigned(queue, self._fetcher.queues)

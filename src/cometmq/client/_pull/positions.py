@@ -1,14 +1,14 @@
-"""Which messages an application has in hand, and the offsets of each of its queues.
+"""The offsets of each queue of a pull consumer, and the messages that its readers process.
 
-    committed ≤ finished ≤ handed out       of each queue, each the offset to go on at
+    committed ≤ finished ≤ delivered        offsets of the next message, of each queue
 
 A reader is the task or thread that asks for messages. It finishes a message by asking for the next
 one, so that what is committed was processed to its end. Several readers may hold messages of one
-queue: everything before the lowest message in hand is finished. It is counted when it is needed,
-not for each message, so that many readers cost no more than one. This module only counts.
+queue: everything before the lowest unfinished message is finished. It is counted when it is needed,
+not for each message, so that many readers cost no more than one. This module sends no request.
 
 Source: AssignedMessageQueue of RocketMQ 5.3 moves the consumed offset before the application has
-seen the messages; this module does not.
+received the messages; this module does not.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What hooks know of messages that were handed out, and when that was."""
+    """The context of a delivery for hooks, and when it began."""
 
     context: DeliveryContext
     begun_s: float
 
 
 class Deliveries:
-    """Calls the hooks of one consumer; what they raise is logged and changes nothing."""
+    """Calls the hooks of one consumer. If a hook raises, this is logged and changes nothing."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Deliveries:
         self._namespace = namespace
 
     def begin(self, queue: MessageQueue, messages: Sequence[StoredMessage]) -> Delivery | None:
-        """These messages are handed out; None if no hook has to know."""
+        """Call the hooks before a delivery; return None if there are none."""
         if not self._consume:
             return None
         context = DeliveryContext(
@@ -75,7 +75,7 @@ class Deliveries:
         return delivery
 
     def end(self, delivery: Delivery | None, end: ConsumeEnd = ConsumeEnd.SUCCESS) -> None:
-        """What was handed out is finished, or ended otherwise."""
+        """Call the hooks after a delivery."""
         if delivery is None:
             return
         context = delivery.context
@@ -95,19 +95,19 @@ Offsets = dict[MessageQueue, QueueOffset]
 
 
 @dataclass(slots=True)
-class Hand:
-    """What one reader received last and has not finished."""
+class Unfinished:
+    """The messages that one reader received last and has not finished."""
 
     batch: Batch
     before: QueueOffset | None
-    """What was handed out of the queue before."""
+    """The queue's offset of delivery before them."""
     delivery: Delivery | None = None
     dropped: bool = False
-    """Whether its queue was moved or given up meanwhile: it no longer counts."""
+    """Whether its queue was moved or revoked meanwhile: it no longer counts."""
     begun_s: float = field(default_factory=time.monotonic)
-    """When it was handed out."""
+    """When it was delivered, in seconds of the steady clock."""
     reported: bool = False
-    """Whether the log says that it is not finished for long."""
+    """Whether the log contains that it has not been finished for long."""
 
     @property
     def messages(self) -> list[StoredMessage]:
@@ -116,88 +116,88 @@ class Hand:
 
 
 class Positions:
-    """The offsets of one consumer, and what its readers have in hand.
+    """The offsets of one consumer, and the unfinished messages of its readers.
 
     Args:
-        lowest_waiting: gives the lowest offset of a queue's messages that wait to be handed out.
+        lowest_waiting: returns the lowest offset of a queue's fetched and undelivered messages.
     """
 
     def __init__(self, lowest_waiting: Callable[[MessageQueue], int | None]) -> None:
-        self.hands: dict[Reader, Hand] = {}
-        """What each reader has in hand."""
+        self.unfinished: dict[Reader, Unfinished] = {}
+        """The unfinished messages of each reader."""
         self._lowest_waiting = lowest_waiting
-        self._handed_out: Offsets = {}
+        self._delivered: Offsets = {}
         self._finished: Offsets = {}
         self._uncounted: set[MessageQueue] = set()
-        """Queues of which something was finished since `count_finished`."""
+        """Queues with messages that were finished after the last `count_finished`."""
         self._committed: Offsets = {}
 
-    def hand_out(self, reader: Reader, batch: Batch) -> Hand:
-        """Give messages to a reader, which has finished what it had before."""
-        before = self._hand_on(batch)
-        hand = self.hands[reader] = Hand(batch, before)
-        return hand
+    def deliver(self, reader: Reader, batch: Batch) -> Unfinished:
+        """Note that messages are delivered to a reader, which has finished the ones before."""
+        before = self._note_delivered(batch)
+        unfinished = self.unfinished[reader] = Unfinished(batch, before)
+        return unfinished
 
     def pass_over(self, batch: Batch) -> None:
-        """Count a batch without messages as handed out and finished."""
-        self._hand_on(batch)
+        """Count a batch without messages as delivered and finished."""
+        self._note_delivered(batch)
         self._uncounted.add(batch.queue)
 
-    def _hand_on(self, batch: Batch) -> QueueOffset | None:
-        before = self._handed_out.get(batch.queue)
+    def _note_delivered(self, batch: Batch) -> QueueOffset | None:
+        before = self._delivered.get(batch.queue)
         if before is None or before < batch.next_offset:
-            self._handed_out[batch.queue] = batch.next_offset
+            self._delivered[batch.queue] = batch.next_offset
         return before
 
-    def finish(self, reader: Reader) -> Hand | None:
-        """Count what a reader has in hand as finished; gives what that was."""
-        hand = self.hands.pop(reader, None)
-        if hand is not None and not hand.dropped:
-            self._uncounted.add(hand.batch.queue)
-        return hand
+    def finish(self, reader: Reader) -> Unfinished | None:
+        """Count the unfinished messages of a reader as finished, and return them."""
+        unfinished = self.unfinished.pop(reader, None)
+        if unfinished is not None and not unfinished.dropped:
+            self._uncounted.add(unfinished.batch.queue)
+        return unfinished
 
-    def take_back(self, reader: Reader) -> Hand | None:
-        """Take from a reader what it has in hand and has not finished; gives what that was."""
-        hand = self.hands.pop(reader, None)
-        if hand is None or hand.dropped:
-            return hand
-        queue = hand.batch.queue
-        if self._handed_out.get(queue) == hand.batch.next_offset:
-            self._handed_out.pop(queue)
-            if hand.before is not None:
-                self._handed_out[queue] = hand.before
-        return hand
+    def take_back(self, reader: Reader) -> Unfinished | None:
+        """Count the unfinished messages of a reader as not delivered, and return them."""
+        unfinished = self.unfinished.pop(reader, None)
+        if unfinished is None or unfinished.dropped:
+            return unfinished
+        queue = unfinished.batch.queue
+        if self._delivered.get(queue) == unfinished.batch.next_offset:
+            self._delivered.pop(queue)
+            if unfinished.before is not None:
+                self._delivered[queue] = unfinished.before
+        return unfinished
 
     def move(self, queue: MessageQueue, offset: QueueOffset) -> None:
-        """Go on in a queue elsewhere: that is its place from now on, to be committed, too."""
+        """Continue at another offset of a queue; the next commit stores it."""
         self.drop(queue)
-        self._handed_out[queue] = self._finished[queue] = offset
+        self._delivered[queue] = self._finished[queue] = offset
 
     def drop(self, queue: MessageQueue) -> None:
-        """Forget a queue, and what readers have in hand of it."""
-        for places in (self._handed_out, self._finished, self._committed):
-            places.pop(queue, None)
+        """Forget a queue, and the unfinished messages of it."""
+        for table in (self._delivered, self._finished, self._committed):
+            table.pop(queue, None)
         self._uncounted.discard(queue)
-        for hand in self.hands.values():
-            hand.dropped = hand.dropped or hand.batch.queue == queue
+        for unfinished in self.unfinished.values():
+            unfinished.dropped = unfinished.dropped or unfinished.batch.queue == queue
 
     def position(self, queue: MessageQueue) -> QueueOffset | None:
-        """Give the offset behind what was handed out last of a queue."""
-        return self._handed_out.get(queue)
+        """Return the offset after the last delivered message of a queue."""
+        return self._delivered.get(queue)
 
     def fetch_from(self, queue: MessageQueue) -> QueueOffset | None:
-        """Give the offset of the first message that was not handed out, or was taken back."""
-        self.count_finished()  # while what was taken back still waits
-        place, waiting = self._handed_out.get(queue), self._lowest_waiting(queue)
-        return place if place is None or waiting is None else QueueOffset(min(place, waiting))
+        """Return the offset of the first message that was not delivered, or was taken back."""
+        self.count_finished()  # while messages that were taken back are in the buffer
+        offset, waiting = self._delivered.get(queue), self._lowest_waiting(queue)
+        return offset if offset is None or waiting is None else QueueOffset(min(offset, waiting))
 
     def finished(self, queue: MessageQueue) -> QueueOffset | None:
-        """Give the offset behind what is finished of a queue."""
+        """Return the offset after the last finished message of a queue."""
         self.count_finished()
         return self._finished.get(queue)
 
     def due(self, queues: Iterable[MessageQueue] | None = None) -> Offsets:
-        """Give what is finished and not committed, of these queues or of all."""
+        """Return the offsets that are finished and not committed, of these queues or of all."""
         self.count_finished()
         chosen = self._finished if queues is None else queues
         return {
@@ -213,33 +213,35 @@ class Positions:
             self._committed[queue] = offset
 
     def declare(self, queue: MessageQueue, offset: QueueOffset) -> None:
-        """Take this offset for what is finished of a queue, whatever was handed out."""
+        """Set the finished offset of a queue, independent of the deliveries."""
         self._uncounted.discard(queue)
         self._finished[queue] = offset
 
     def count_finished(self) -> None:
-        """Count how far the queues are finished of which a reader has finished something.
+        """Count the finished offset of each queue in which a reader has finished messages.
 
-        What waits must still wait: call this before fetching ends.
+        Call this before fetching ends: it needs the buffer.
         """
         if not self._uncounted:
             return
         lowest: dict[MessageQueue, int] = {}
-        for hand in self.hands.values():
-            queue = hand.batch.queue
-            if not hand.dropped and queue in self._uncounted:
-                lowest[queue] = min(hand.batch.begins, lowest.get(queue, hand.batch.begins))
+        for unfinished in self.unfinished.values():
+            queue = unfinished.batch.queue
+            if not unfinished.dropped and queue in self._uncounted:
+                lowest[queue] = min(
+                    unfinished.batch.begins, lowest.get(queue, unfinished.batch.begins)
+                )
         for queue in self._uncounted:
-            place = self._handed_out.get(queue)
-            if place is not None:
+            offset = self._delivered.get(queue)
+            if offset is not None:
                 waiting = self._lowest_waiting(queue)
-                unfinished = [each for each in (lowest.get(queue), waiting) if each is not None]
-                self._finished[queue] = QueueOffset(min([place, *unfinished]))
+                bounds = [each for each in (lowest.get(queue), waiting) if each is not None]
+                self._finished[queue] = QueueOffset(min([offset, *bounds]))
         self._uncounted.clear()
 
 
 def check_assigned(queue: MessageQueue, assigned: Iterable[MessageQueue]) -> None:
-    """Refuse what concerns a queue that is not the consumer's.
+    """Check that a queue is assigned.
 
     Raises:
         NotAssignedError: it is not.
@@ -251,23 +253,23 @@ def check_assigned(queue: MessageQueue, assigned: Iterable[MessageQueue]) -> Non
 T = TypeVar("T")
 
 Reader = asyncio.Task[Any] | threading.Thread
-"""A task, or the thread for which the blocking client calls."""
+"""A task, or a thread that uses the blocking client."""
 
 _thread: ContextVar[threading.Thread | None] = ContextVar("reading thread", default=None)
 
 
 class ReaderState(Enum):
-    """Whether a reader will finish what it has in hand."""
+    """Whether a reader will finish its messages."""
 
     RUNNING = "running"
     RETURNED = "returned"
-    """A task ended well: its result may be the messages, which its caller processes."""
+    """A task returned: its result may be the messages, which its caller processes."""
     FAILED = "failed"
     """A task failed or was cancelled, or a thread ended, which may have failed."""
 
 
 def current_reader() -> Reader | None:
-    """Give the thread that this call is made for, else the task that makes it, else None."""
+    """Return the thread that this call is made for, else the current task, else None."""
     thread = _thread.get()
     if thread is not None:
         return thread
@@ -278,7 +280,7 @@ def current_reader() -> Reader | None:
 
 
 def state_of(reader: Reader) -> ReaderState:
-    """Tell whether a reader still runs, and how it ended if not."""
+    """Return whether a reader still runs, or how it ended."""
     if isinstance(reader, threading.Thread):
         return ReaderState.RUNNING if reader.is_alive() else ReaderState.FAILED
     if not reader.done():
@@ -290,6 +292,6 @@ def state_of(reader: Reader) -> ReaderState:
 async def read_as(
     thread: threading.Thread, call: Callable[..., Awaitable[T]], *arguments: Any
 ) -> T:
-    """Make a call of a consumer for a thread; needs a task of its own."""
+    """Call a consumer for a thread, in a task of its own."""
     _thread.set(thread)
     return await call(*arguments)

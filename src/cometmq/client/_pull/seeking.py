@@ -1,4 +1,4 @@
-"""Where a pull consumer stands: asked, moved, committed, paused.
+"""Positions of a pull consumer: read, commit, seek, pause.
 
 Source: DefaultLitePullConsumerImpl.seek, commit, pause and relatives, RocketMQ 5.3.
 """
@@ -16,8 +16,8 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 
 
-class PlaceCalls(PullCore):
-    """Calls about places."""
+class OffsetCalls(PullCore):
+    """Calls about offsets."""
 
     def assignment(self) -> list[MessageQueue]:
         """Return the assigned queues."""
@@ -59,11 +59,11 @@ class PlaceCalls(PullCore):
         """
         self._check_running()
         if isinstance(offsets, Mapping) and self._mode.mode is None:
-            places = {
-                self._namespace.wrap_queue(queue): QueueOffset(told)
-                for queue, told in offsets.items()
+            wrapped = {
+                self._namespace.wrap_queue(queue): QueueOffset(offset)
+                for queue, offset in offsets.items()
             }
-            _raise_first((await self._store_offsets(places)).values())
+            _raise_first((await self._store_offsets(wrapped)).values())
         elif isinstance(offsets, Mapping):
             chosen = dict(zip(self._own(offsets), offsets.values(), strict=True))
             for queue, offset in chosen.items():

@@ -426,7 +426,7 @@ class FastPath:
             if self._instance.knows_members(target.address):
                 target.heartbeat_epoch = self._instance.heartbeat_epoch
             else:
-                self._instance.greet_soon(target.address)
+                self._instance.heartbeat_soon(target.address)
 
     def respond(self, send: FastSend, response: Command) -> None:
         """End a send with the receipt or the error of a response, or retry it."""

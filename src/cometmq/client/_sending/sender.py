@@ -358,7 +358,7 @@ class Sender:
         header = self._header(outgoing, queue, broker_name)
         send_to = self._instance.send_address(address)
         await self._instance.remoting.oneway(send_to, outgoing.code, header, outgoing.body)
-        self._instance.greet_soon(address)
+        self._instance.heartbeat_soon(address)
 
     async def _attempt(
         self,
@@ -386,7 +386,7 @@ class Sender:
             self._report_attempt(context, queue, address, began_s, error)
             raise
         self._note_latency(queue.broker_name, began_s, None)
-        self._instance.greet_soon(address)
+        self._instance.heartbeat_soon(address)
         self._report_attempt(context, queue, address, began_s, receipt)
         return receipt
 

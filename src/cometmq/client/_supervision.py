@@ -172,6 +172,8 @@ FLOW_CONTROL_S = 0.02
 """The pause after a broker refused a request because it has too much to do."""
 JITTER = 0.2
 """The part by which a pause after a failure may be longer, so that loops do not retry at once."""
+CLOCK_S = 0.001
+"""The shortest time until the watchdog looks again."""
 STEP_S_MAX = 120.0
 """A loop whose step makes no progress for so long is begun anew."""
 
@@ -327,7 +329,8 @@ class SupervisedLoop(ABC):
         if idle_s >= self._step_s_max:
             idle_s = 0.0
             self._replace()
-        self._check_later(self._step_s_max - idle_s)
+        # Not sooner: the rest may be less than the clock can tell, and be left again and again.
+        self._check_later(max(self._step_s_max - idle_s, CLOCK_S))
 
     def _replace(self) -> None:
         """Begin anew in another task; what the old one may still bring is ignored."""

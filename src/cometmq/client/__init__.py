@@ -52,7 +52,7 @@ from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
 
 __all__ = [
-    # who sends, consumes and manages
+    # clients
     "Producer",
     "TransactionProducer",
     "TransactionReceipt",
@@ -62,7 +62,7 @@ __all__ = [
     "SimpleConsumer",
     "AdminClient",
     "ClientInstance",
-    # what is sent and consumed
+    # messages, results and filters
     "Message",
     "StoredMessage",
     "MessageQueue",
@@ -74,7 +74,7 @@ __all__ = [
     "QueueSelector",
     "Filter",
     "StartFrom",
-    # what an application gives to be called
+    # handlers and listeners
     "MessageHandler",
     "BatchHandler",
     "OrderedBatchHandler",
@@ -85,7 +85,7 @@ __all__ = [
     "QueueListener",
     "TransactionListener",
     "LocalState",
-    # what applications catch and raise
+    # errors
     "CometError",
     "ConfigError",
     "ClientError",

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 LISTENER_S_MAX = 30.0
-"""How long whoever calls a listener waits for it, in seconds."""
+"""Timeout of a call of a listener, in seconds."""
 
 
 class Caller:
@@ -31,7 +31,7 @@ class Caller:
         self._pool: ThreadPoolExecutor | None = None
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call ``function`` and give what it returns, or raise what it raises."""
+        """Call ``function``; return its result, or raise its error."""
         if not is_async(function):
             context = contextvars.copy_context()
             work = functools.partial(context.run, _without_stop, function, *arguments)
@@ -40,8 +40,8 @@ class Caller:
             result = function(*arguments)
         return await result if inspect.isawaitable(result) else result
 
-    async def tell(self, listener: Callable[..., Any], *arguments: Any) -> None:
-        """Call a listener, and go on without it if it does not end.
+    async def notify(self, listener: Callable[..., Any], *arguments: Any) -> None:
+        """Call a listener, for a limited time.
 
         Raises:
             TimeoutError: it has not ended after `LISTENER_S_MAX`; an ``async def`` one is cancelled

@@ -2,7 +2,7 @@
 
     step ─► succeeds: the next step follows
       │ ├─► raises: logged once, retried after a back-off that doubles up to 10 s
-      │ └─► hangs for 120 s: cancelled, begun anew
+      │ └─► hangs for 120 s: cancelled, started again
       └── waits until there is something to do
 
 A failure is permanent if retrying cannot cure it. That is so after `PERMANENT_FAILURES` failures of
@@ -175,7 +175,7 @@ JITTER = 0.2
 CLOCK_S = 0.001
 """The shortest time until the watchdog looks again."""
 STEP_S_MAX = 120.0
-"""A loop whose step makes no progress for so long is begun anew."""
+"""A loop whose step makes no progress for so long is cancelled and started again."""
 
 
 class SupervisedLoop(ABC):
@@ -333,9 +333,9 @@ class SupervisedLoop(ABC):
         self._check_later(max(self._step_s_max - idle_s, CLOCK_S))
 
     def _replace(self) -> None:
-        """Begin anew in another task; what the old one may still bring is ignored."""
+        """Start again in another task; results of the old one are ignored."""
         assert self._tasks is not None
-        error = ClientError(f"no progress for {self._step_s_max:.0f} s, begun anew")
+        error = ClientError(f"no progress for {self._step_s_max:.0f} s, started again")
         self._failures.failed(self._thing, error, curable=False)
         stuck, self._moved_s = self._task, None
         self._spawn(self._tasks)
@@ -427,7 +427,7 @@ class SupervisedTasks(Supervisor):
         )
 
     def end(self, error: BaseException) -> None:
-        """Record a permanent failure, and wake who waits for one; further ones change nothing."""
+        """Record a permanent failure, and wake the tasks that wait for one; ignore further ones."""
         if self.failure is not None:
             return
         if not isinstance(error, Exception):  # raising it would look like a cancellation

@@ -99,10 +99,10 @@ class QueueOwner(Protocol):
 
 
 def position(client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]) -> int | None:
-    """Give the place of a member among all members, or None if it is not among them.
+    """Return the index of a member among all members, or None if it is not among them.
 
     Raises:
-        AllocationError: there is nothing to divide, or nobody to divide it among.
+        AllocationError: there is no queue or no member.
     """
     if not client_id:
         raise AllocationError("cannot allocate queues: the client id is empty")

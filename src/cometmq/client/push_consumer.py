@@ -181,7 +181,7 @@ class PushConsumer(CallbackConsumer):
             ResponseError, RemotingError: a broker refused or did not respond; nothing has changed.
         """
         self._check_running()
-        wanted = set(self._subscriptions.asked_for())
+        wanted = set(self._subscriptions.announced())
         if topic is not None:
             wanted = {self._instance.namespace.wrap_topic(topic)}
         queues = [queue for queue in self._engine.queues.queues() if queue.topic in wanted]

@@ -157,7 +157,7 @@ class SimpleConsumer(SubscribingConsumer):
     async def _start(self) -> None:
         await self._lease.open(self)
         await self._join()
-        for topic, each in self._subscriptions.asked_for().items():
+        for topic, each in self._subscriptions.announced().items():
             await self._prepare(topic, each)
         self._check.start(self._tasks)
 
@@ -318,7 +318,7 @@ class SimpleConsumer(SubscribingConsumer):
     async def _with_receipt(
         self, message: StoredMessage, use: Callable[[Delivery], Coroutine[Any, Any, None]]
     ) -> None:
-        """Use the receipt of a message while no other task does, who may replace or settle it."""
+        """Use the receipt of a message while no other task may replace or settle it."""
         async with self._deliveries.of(message).lock:
             await use(self._deliveries.of(message))
 
@@ -336,7 +336,7 @@ class SimpleConsumer(SubscribingConsumer):
 
 
 def _take_error(task: asyncio.Task[None]) -> None:
-    """Take the error of a task that nobody awaits any more, so that asyncio does not log it."""
+    """Take the error of a task that is not awaited any more, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 

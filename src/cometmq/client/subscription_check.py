@@ -38,10 +38,10 @@ __all__ = ["check", "Difference"]
 log = logging.getLogger(__name__)
 
 THE_GROUP = ""
-"""Stands for the client id where a broker does not tell whose subscription it is."""
+"""Stands for the client id if a broker does not return the subscriptions of each member."""
 LOGGED_MAX = 10
 PAUSE_S = 1.0
-"""Shortest time from one look to the next."""
+"""Shortest time between two checks, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class Difference:
     """This member's expression; None if it does not subscribe to the topic."""
 
     def __str__(self) -> str:
-        who = f"member {self.client_id}" if self.client_id else "the group's table at the broker"
-        return f"{who}: topic {self.topic}: theirs {_said(self.theirs)}, mine {_said(self.mine)}"
+        member = f"member {self.client_id}" if self.client_id else "the group's table at the broker"
+        return f"{member}: topic {self.topic}: theirs {_said(self.theirs)}, mine {_said(self.mine)}"
 
 
 def _said(expression: str | None) -> str:
@@ -97,14 +97,16 @@ async def check(
 def differences(
     table: ConsumerConnection, mine: Mapping[str, Filter], *, me: str
 ) -> Iterator[Difference]:
-    """Give what a broker's answer says of others that differs from ``mine``.
+    """Return the subscriptions in a broker's response that differ from ``mine``.
 
     Args:
         table: the broker's answer.
         mine: this member's subscriptions by topic.
         me: this member's client id.
     """
-    ours = {topic: Wanted.of(wanted.expression, wanted.kind) for topic, wanted in mine.items()}
+    ours = {
+        topic: ComparableFilter.of(wanted.expression, wanted.kind) for topic, wanted in mine.items()
+    }
     for client_id, theirs in _subscribed(table).items():
         if client_id == me or not theirs:  # a member without topics has no say, or not yet
             continue
@@ -115,16 +117,16 @@ def differences(
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A filter, made to be compared: the order of tags and blanks between them do not count."""
+class ComparableFilter:
+    """A filter for comparison, which ignores the order of tags and the blanks between them."""
 
     text: str = field(compare=False)
     kind: str
     meaning: str | frozenset[str]
 
     @classmethod
-    def of(cls, expression: str, kind: str | None) -> Wanted:
-        """Understand an expression as a heartbeat says it."""
+    def of(cls, expression: str, kind: str | None) -> ComparableFilter:
+        """Parse an expression of a heartbeat."""
         if not is_tag_kind(kind):
             return cls(expression, str(kind), expression)
         try:
@@ -134,18 +136,22 @@ class Wanted:
         return cls(parsed.text, TAG_KIND, ALL_TAGS if parsed.selects_all else parsed.tags)
 
 
-def _subscribed(table: ConsumerConnection) -> dict[str, dict[str, Wanted]]:
+def _subscribed(table: ConsumerConnection) -> dict[str, dict[str, ComparableFilter]]:
     members = table.subscriptions_by_client
     if members is None:
         merged = table.subscription_table.items()
-        return {THE_GROUP: {t: Wanted.of(s.sub_string, s.expression_type) for t, s in merged}}
+        return {
+            THE_GROUP: {t: ComparableFilter.of(s.sub_string, s.expression_type) for t, s in merged}
+        }
     return {
-        client_id: {t: Wanted.of(s.sub_string, s.expression_type) for t, s in topics.items()}
+        client_id: {
+            t: ComparableFilter.of(s.sub_string, s.expression_type) for t, s in topics.items()
+        }
         for client_id, topics in members.items()
     }
 
 
-def _text(wanted: Wanted | None) -> str | None:
+def _text(wanted: ComparableFilter | None) -> str | None:
     return None if wanted is None else wanted.text
 
 
@@ -180,16 +186,16 @@ async def _table(instance: ClientCore, address: str, group: str) -> ConsumerConn
 
 
 class SubscriptionCheck:
-    """Compares this member's subscriptions with its group's now and then, and says what differs.
+    """Compares this member's subscriptions with its group's periodically, and logs the differences.
 
     Args:
         instance: of this member.
         group: the consumer group, without a namespace.
         mine: gives this member's subscriptions by topic, without a namespace.
-        interval_s: seconds from one look to the next, when nothing calls for one.
+        interval_s: seconds between two checks.
 
     A set of differences is logged once, when it is new, and once more when all agree again. Brokers
-    that do not answer change nothing.
+    that do not respond change nothing.
     """
 
     def __init__(
@@ -212,7 +218,7 @@ class SubscriptionCheck:
                 works="subscriptions compared again",
                 name="group",
             ),
-            self._look_again,
+            self._check_again,
             interval_s=interval_s * random.uniform(0.9, 1.1),
             min_interval_s=PAUSE_S,
             first_s=interval_s,
@@ -220,22 +226,22 @@ class SubscriptionCheck:
         self._found: list[Difference] = []
 
     def start(self, tasks: Supervisor) -> None:
-        """Look from now on, in a task of the caller's."""
+        """Start to check, in a task of the caller."""
         self._loop.start(tasks)
 
     def wake(self) -> None:
-        """Look soon: a heartbeat has told the brokers of a changed subscription."""
+        """Check soon: a heartbeat has sent a changed subscription to the brokers."""
         self._loop.wake()
 
     def subscription_mismatches(self) -> list[Difference]:
-        """Give what differed at the last look."""
+        """Return the differences that the last check found."""
         return list(self._found)
 
     async def look(self) -> list[Difference]:
-        """Look now, log what is new, and give what differs.
+        """Check now; log and return the differences.
 
         Raises:
-            CometError: no broker answered; what was found before stays.
+            CometError: no broker responded; the result of the last check remains.
         """
         found = await check(self._instance, self._group, self._mine())
         before, self._found = self._found, found
@@ -251,7 +257,7 @@ class SubscriptionCheck:
             )
         return list(found)
 
-    async def _look_again(self) -> None:
+    async def _check_again(self) -> None:
         try:
             await self.look()
         except CometError as error:

@@ -109,8 +109,8 @@ async def test_a_listener_that_never_ends_is_waited_for_no_longer_than_said(
 
     for listener in (forever, held.wait):
         with pytest.raises(TimeoutError):
-            await caller.tell(listener)
+            await caller.notify(listener)
     assert cancelled == [True]
     held.set()
     monkeypatch.undo()
-    await caller.tell(lambda: None)
+    await caller.notify(lambda: None)

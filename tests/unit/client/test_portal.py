@@ -11,16 +11,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from cometmq.client.blocking.portal import Portal, hold, let_go
+from cometmq.client.blocking.portal import Portal, acquire_portal, release_portal
 from cometmq.client.errors import ClientClosedError, ClientError
 
 
 @pytest.fixture
 def portal() -> Iterator[Portal]:
     """A portal that ends with the test."""
-    held = hold()
+    held = acquire_portal()
     yield held
-    let_go(held)
+    release_portal(held)
 
 
 def test_a_result_comes_back(portal: Portal) -> None:
@@ -53,8 +53,8 @@ def test_a_function_is_called_soon_in_the_loops_thread(portal: Portal) -> None:
 
 
 def test_nothing_is_called_soon_once_the_loop_has_ended() -> None:
-    held = hold()
-    let_go(held)
+    held = acquire_portal()
+    release_portal(held)
     held.soon(pytest.fail, "called")
 
 
@@ -113,24 +113,24 @@ def test_an_interrupt_cancels_the_call_and_the_portal_goes_on(portal: Portal) ->
 
 
 def test_all_hold_the_same_portal_and_the_last_one_ends_it() -> None:
-    first, second = hold(), hold()
+    first, second = acquire_portal(), acquire_portal()
     assert first is second
-    let_go(first)
+    release_portal(first)
     assert second.call(lambda: 1) == 1
-    let_go(second)
+    release_portal(second)
     with pytest.raises(ClientClosedError):
         second.call(lambda: 1)
 
-    third = hold()
+    third = acquire_portal()
     try:
         assert third is not first
         assert third.call(lambda: 2) == 2
     finally:
-        let_go(third)
+        release_portal(third)
 
 
 def test_a_call_in_flight_ends_when_the_portal_does() -> None:
-    portal = hold()
+    portal = acquire_portal()
     begun, ended = threading.Event(), threading.Event()
 
     async def work() -> None:
@@ -145,7 +145,7 @@ def test_a_call_in_flight_ends_when_the_portal_does() -> None:
     caller = threading.Thread(target=run)
     caller.start()
     assert begun.wait(60)
-    let_go(portal)
+    release_portal(portal)
     assert ended.wait(60)
     caller.join(60)
 
@@ -156,7 +156,7 @@ def test_a_forked_child_opens_its_own(portal: Portal) -> None:
     if child == 0:
         code = 1
         try:
-            own = hold()
+            own = acquire_portal()
             code = 0 if own is not portal and own.call(lambda: 3) == 3 else 2
         finally:
             os._exit(code)

@@ -1,4 +1,4 @@
-"""Background loops: what fails is retried, what hangs is begun anew, what stays broken is known."""
+"""Background loops: failures are retried, steps that hang are started again, all are reported."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_a_step_that_hangs_is_begun_anew(
 
     assert hanging.cancelled()
     assert loop.done[:3] == [1, 3, 4]
-    assert "no progress for 120 s, begun anew" in caplog.text
+    assert "no progress for 120 s, started again" in caplog.text
     assert tasks.failure is None
 
 

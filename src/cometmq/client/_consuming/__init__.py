@@ -1,1 +1,1 @@
-"""What push, pull and pop consumers share."""
+"""The parts that push, pull, pop and simple consumers share."""

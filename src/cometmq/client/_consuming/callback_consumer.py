@@ -234,7 +234,7 @@ class CallbackConsumer(SubscribingConsumer):
         await self._engine.until_assigned()
 
     def _missing(self) -> str:
-        return self._without_route(self._subscriptions.asked_for())
+        return self._without_route(self._subscriptions.announced())
 
     def _subscriptions_changed(self) -> None:
         self._engine.rebalance()

@@ -48,7 +48,7 @@ class Subscriptions:
     Args:
         namespace: puts names into the client's namespace.
         group: as brokers know it.
-        retries: whether messages come again through the group's retry topic.
+        retries: whether messages are redelivered through the group's retry topic.
     """
 
     def __init__(self, namespace: Namespace, group: str, *, retries: bool) -> None:
@@ -56,7 +56,7 @@ class Subscriptions:
         self._announced: dict[str, Filter] = {}
         self._adopted: dict[str, Filter] = {}
         self.retry_topic = retry_topic(group) if retries else None
-        """The topic through which this group's messages come again; None without retries."""
+        """The topic through which this group's messages are redelivered; None without retries."""
         if self.retry_topic is not None:
             self._announced[self.retry_topic] = Filter.tags("*")
 
@@ -80,26 +80,26 @@ class Subscriptions:
         return self._announced.pop(self._namespace.wrap_topic(topic), None) is not None
 
     def adopt(self) -> None:
-        """Pull by what was announced from now on: brokers know it."""
+        """Use the announced filters for pulls from now on: brokers know them."""
         self._adopted = dict(self._announced)
 
-    def wanted(self, topic: str) -> Filter | None:
-        """Give the filter to pull a topic with; None if it is not subscribed."""
+    def filter_of(self, topic: str) -> Filter | None:
+        """Return the filter of a topic for pulls; None if it is not subscribed."""
         return self._adopted.get(topic)
 
     def topics(self) -> Collection[str]:
-        """Give all topics to pull, the retry topic included."""
+        """Return all topics to pull, the retry topic included."""
         return list(self._adopted)
 
-    def asked_for(self) -> Mapping[str, Filter]:
-        """Give the announced filters by topic, without the retry topic."""
+    def announced(self) -> Mapping[str, Filter]:
+        """Return the announced filters by topic, without the retry topic."""
         return {
             topic: wanted for topic, wanted in self._announced.items() if topic != self.retry_topic
         }
 
     def shown(self) -> Mapping[str, Filter]:
-        """Give the announced filters by topic, as applications know it, without the retry topic."""
-        return {self._namespace.unwrap(topic): each for topic, each in self.asked_for().items()}
+        """Return the announced filters by the topics of applications, without the retry topic."""
+        return {self._namespace.unwrap(topic): each for topic, each in self.announced().items()}
 
     def renew(self, topic: str) -> None:
         """Announce a topic's subscription as the group's newest one."""
@@ -108,7 +108,7 @@ class Subscriptions:
             self._announced[topic] = replace(self._announced[topic], version=now_ms)
 
     def data(self) -> list[SubscriptionData]:
-        """Say all that is announced as a heartbeat does."""
+        """Return the announced subscriptions in the form of a heartbeat."""
         return [wanted.data(topic) for topic, wanted in sorted(self._announced.items())]
 
 
@@ -354,7 +354,7 @@ class SubscribingConsumer(Consumer):
 
     async def _join(self) -> None:
         """Announce the subscriptions of a start."""
-        for topic, each in self._subscriptions.asked_for().items():
+        for topic, each in self._subscriptions.announced().items():
             await self._look_up(topic, each)
         await self._instance.heartbeat()
         self._subscriptions.adopt()

@@ -1,15 +1,15 @@
 """The loop that fetches one queue: for push, pull and pop.
 
-    may it fetch? ─ no ─► wait for room, a resume, a lock ─► ask again, each second at least
+    may it fetch? ─ no ─► wait for room, a resume, a lock ─► check again, each second at least
           │ yes
           ▼
         fetch ─► act on the response ─► pause, if there was nothing and it came at once
 
-What a loop does beyond that, `SupervisedLoop` says: an error of either is logged once and retried
-after a back-off, and a step that hangs is begun anew. So a queue is never left unfetched silently.
+`SupervisedLoop` adds the rest: an error of either is logged once and retried after a back-off, and
+a step that hangs is cancelled and started again. So fetching never ends without a log line.
 
 A response that comes for a loop that was stopped or replaced is ignored. Acting on one must leave
-the queue as it was if it raises, or give the queue up: the next fetch begins where this one did.
+the queue as it was if it raises, or release the queue: the next fetch has the same offset.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FetchLoop(SupervisedLoop, Generic[R]):
 
     @abstractmethod
     async def _act(self, response: R, took_s: float) -> bool:
-        """Hand over what was fetched.
+        """Act on a response.
 
         Args:
             response: what `_fetch` has returned.

@@ -161,7 +161,7 @@ class Fetcher:
         queue_bytes_max: the same by the size of their records.
         span_max: how far the first and the last of them may lie apart, in offsets.
         retry_s: pause of a queue after a pull of it failed.
-        step_s_max: seconds after which a pull that hangs is begun anew.
+        step_s_max: seconds after which a pull that hangs is cancelled and started again.
         group: the consumer group.
         on_permanent: called when retrying cannot cure the failure of a queue.
     """

@@ -37,7 +37,7 @@ def has_meaning(result: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of messages that may be consumed in any order."""
+    """The outcome of a handler call that consumes in any order."""
 
     done: int
     """How many, from the first on, are done with; the others are to be delivered again."""
@@ -77,18 +77,18 @@ class OrderedAction(Enum):
     """What to do with a queue after a call with messages of it."""
 
     COMMIT = "commit"
-    """The messages that are open are done with."""
+    """The open messages are consumed."""
     LEAVE_OPEN = "leave open"
-    """They stay open until a later call commits them or rolls them back."""
+    """The messages stay open until a later call commits them or rolls them back."""
     SUSPEND = "suspend"
-    """Those of the call come again after a pause, or are given up once there were too many."""
+    """Those of the call are redelivered after a pause, or dead-lettered after the last retry."""
     ROLL_BACK = "roll back"
-    """All open ones come again after a pause."""
+    """All open messages are redelivered after a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderedOutcome:
-    """What came of messages that are consumed in order."""
+    """The outcome of a handler call that consumes in order."""
 
     action: OrderedAction
     suspend_ms: int

@@ -64,7 +64,7 @@ cdef class ProcessQueue:
     @cython.locals(batch=FetchedBatch)
     cpdef clear(self)
 
-    cdef _tell_of_room(self)
+    cdef _notify_room(self)
 
 
 cdef long long _size_of(object message) except? -1

@@ -95,20 +95,20 @@ class ProcessQueue:
     def __init__(self, queue: MessageQueue, *, now: Callable[[], float] = time.monotonic) -> None:
         self.queue = queue
         self.dropped = False
-        """Whether the queue was given up: no further handler gets messages of it."""
+        """Whether the queue was revoked: its messages are not passed to further handler calls."""
         self.locked = False
         """Whether a broker has locked the queue for this client."""
         self.locked_at = self.pulled_at = self.consumed_at = now()
         """When the lock was renewed, the last pull begun, the last message consumed; in seconds of
         the clock."""
         self.unlock_tries = 0
-        """How often the queue could not be given up because a handler was at it."""
+        """How often the queue could not be released because a handler call was running."""
         self.calls = 0
         """Workers that call handlers with messages of the queue, when consuming in any order."""
         self.consuming = asyncio.Lock()
         """Held while a handler has messages of the queue, when consuming in order."""
         self.count = 0
-        """Messages that are not consumed yet, those in a handler's hands included."""
+        """Messages that are not consumed yet, those of running handler calls included."""
         self.size_bytes = 0
         """Bytes of their records, as they lie in memory until a handler looks at them."""
         self.lag = 0
@@ -256,7 +256,7 @@ class ProcessQueue:
         for message in self._open.values():
             self.size_bytes -= message.size_bytes
         self._open.clear()
-        self._tell_of_room()
+        self._notify_room()
         return QueueOffset(last + 1)
 
     def rollback(self) -> None:
@@ -276,26 +276,26 @@ class ProcessQueue:
         self._batches.appendleft(FetchedBatch(self, back))
 
     def drop(self) -> None:
-        """Give the queue up: a handler that runs is the last one."""
+        """Start no further handler call with messages of the queue."""
         self.dropped = True
-        self._tell_of_room()
+        self._notify_room()
 
     def clear(self) -> None:
-        """Forget all messages, those in a handler's hands included."""
+        """Forget all messages, those of running handler calls included."""
         for batch in self._batches:
             batch._forgotten = True
         self._batches.clear()
         self._open.clear()
         self.count = self.size_bytes = self.lag = 0
         self.max_offset = None
-        self._tell_of_room()
+        self._notify_room()
 
-    def _tell_of_room(self) -> None:
+    def _notify_room(self) -> None:
         if self.on_room is not None:
             self.on_room()
 
     def lock_is_fresh(self, max_age_s: float = LOCK_AGE_S) -> bool:
-        """Whether a broker has the queue locked for this client, and told so not long ago."""
+        """Whether a broker has confirmed the lock within the last ``max_age_s`` seconds."""
         return self.locked and self._now() - self.locked_at <= max_age_s
 
     def note_pull(self) -> None:
@@ -303,10 +303,10 @@ class ProcessQueue:
         self.pulled_at = self._now()
 
     def info(self, committed: QueueOffset | None = None) -> ProcessQueueInfo:
-        """Say what administrators are told of the queue.
+        """Return the state of the queue for administrators.
 
         Args:
-            committed: how far the group has come, which the queue itself does not know.
+            committed: the group's committed offset, which this object does not know.
         """
         return ProcessQueueInfo(
             commit_offset=committed or 0,
@@ -361,8 +361,8 @@ class Limits:
         self._shares.pop(topic, None)
         if queues > 0:
             self._shares[topic] = self._share(queues)
-        for look in list(self.waiting):
-            look()
+        for call in list(self.waiting):
+            call()
 
     def _share(self, queues: int) -> tuple[int, int]:
         count, size = self._settings.queue_messages_max, self._settings.queue_mib_max * MIB

@@ -89,7 +89,7 @@ class PullLoop(FetchLoop[PullResult]):
         on_illegal: called when the queue does not reach to the offset that was requested; the
             process queue is dropped by then, and the nearest offset in the store. The loop ends.
         on_broken: called when messages could not be handed over after they were put in: the
-            process queue is dropped, and the queue must be taken anew at the committed offset.
+            process queue is dropped, and the queue must be assigned again at the committed offset.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ class PullLoop(FetchLoop[PullResult]):
             super()._forget_failures()
 
     async def _skip_to(self, result: PullResult) -> None:
-        """Drop the queue: it does not reach to the offset. Who takes it next starts nearby."""
+        """Drop a queue whose offset is out of range; its next owner starts at the nearest one."""
         log.warning(
             "offset out of range queue=%s group=%s offset=%s min=%d max=%d",
             *(self.queue, self._group, self.next_offset, result.min_offset, result.max_offset),

@@ -33,7 +33,7 @@ _Arguments = tuple[list[MessageQueue], list[MessageQueue]]
 class QueueListenerCalls:
     """Calls the listener of one consumer, for a limited time.
 
-    A call that fails is logged and repeated, unless the topic is assigned anew meanwhile.
+    A call that fails is logged and repeated, unless a newer assignment of the topic follows.
 
     Args:
         listener: called with a topic, its queues, and the assigned ones; None calls nothing.
@@ -80,7 +80,7 @@ class QueueListenerCalls:
         self._failed.pop(topic, None)
         name = self._instance.namespace.unwrap(topic)
         try:
-            await self._caller.tell(self._listener, name, *map(list, arguments))
+            await self._caller.notify(self._listener, name, *map(list, arguments))
         except BaseException as error:
             if not is_call_failure(error):
                 raise

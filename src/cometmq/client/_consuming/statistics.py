@@ -1,7 +1,7 @@
-"""How fast a consumer fetches and consumes, by topic: what administrators are told of it.
+"""Rates at which a consumer fetches and consumes, by topic, for administrators.
 
 Rates are means over the last minute, failures are counted over the last hour. Counting costs no
-background task: old figures fall out when new ones come, or when somebody asks.
+background task: old values are dropped when new ones are added, or when a rate is read.
 
 Source: ConsumerStatsManager, RocketMQ 5.3.
 """
@@ -44,16 +44,16 @@ class Window:
             self._slots.append((slot, amount, times))
 
     def sums(self) -> tuple[float, int]:
-        """Give the amounts and the number of parts of all slots."""
+        """Return the amounts and the number of parts of all slots."""
         self._forget_old()
         return sum(slot[1] for slot in self._slots), sum(slot[2] for slot in self._slots)
 
     def per_second(self) -> float:
-        """Give the amount per second of the window."""
+        """Return the amount per second of the window."""
         return self.sums()[0] / self._length_s
 
     def mean(self) -> float:
-        """Give the amount of one part on average; 0 if there was none."""
+        """Return the amount of one part on average; 0 if there was none."""
         total, count = self.sums()
         return total / count if count else 0.0
 
@@ -101,7 +101,7 @@ class Statistics:
             entry.failed_hour.add(failed)
 
     def status(self, topic: str) -> ConsumeStatus:
-        """Say what administrators are told of a topic; zeros for one that nothing came of."""
+        """Return the rates of a topic; zeros if it had no messages."""
         entry = self._of(topic)
         return ConsumeStatus(
             pull_rt=entry.pull_ms.mean(),

@@ -1,9 +1,9 @@
-"""Tasks that do what waits: as many as are needed, up to a number that can be changed.
+"""A pool of tasks: as many as there is work for, up to a limit that can be changed.
 
 A worker that finds nothing to do waits, so that a burst of messages costs no new tasks. Work that
-never waits for anything is done by one worker, which lets the loop breathe every few milliseconds.
+never waits for anything is done by one worker, which yields to the loop every few milliseconds.
 
-Source: ours; in RocketMQ this is a pool of threads.
+In RocketMQ this is a pool of threads.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SLICE_S = 0.005
-"""How long work that never waits may keep the loop to itself."""
+"""How long work that never waits may occupy the loop, in seconds."""
 CANCEL_S = 1.0
 """Time for workers that are cancelled to end."""
 
 
 class Workers(Generic[T]):
-    """Does items in the order they came.
+    """Processes items in the order of their arrival.
 
     Args:
         work: does one item; what it raises is logged. Work that goes on for long rests when
@@ -96,7 +96,7 @@ class Workers(Generic[T]):
         return left
 
     async def rest(self) -> None:
-        """Let everybody else have a turn; all workers rest until the loop begins a new one."""
+        """Yield to the other tasks of the loop, with all workers, until its next iteration."""
         if not self._resting:
             self._resting = True
             asyncio.get_running_loop().call_soon(self._begin_slice)
@@ -112,7 +112,7 @@ class Workers(Generic[T]):
             asyncio.get_running_loop().call_soon(self._add_worker)
 
     def _add_worker(self) -> None:
-        """Have one more worker; those before it have had a turn by now and left work over."""
+        """Wake or start one more worker: the running ones have left work over."""
         self._calling = False
         if self._stopping or not self._has_work():
             return
@@ -126,7 +126,7 @@ class Workers(Generic[T]):
         self._call()
 
     def _has_work(self) -> bool:
-        """Whether there is something to do; shared items of which nothing is left are dropped."""
+        """Whether there is work; drop shared items of which nothing is left."""
         is_left, waiting = self._is_left, self.waiting
         if is_left is not None:
             while waiting and not is_left(waiting[0]):
@@ -139,7 +139,7 @@ class Workers(Generic[T]):
 
     async def _work(self) -> None:
         try:
-            self._begin_slice()  # a task that was just started or woken begins a turn of the loop
+            self._begin_slice()  # the loop has just resumed this task
             while self._active <= self._limit and not self._stopping:
                 if not self._has_work():
                     await self._wait()
@@ -158,15 +158,15 @@ class Workers(Generic[T]):
             self._active -= 1
 
     async def _wait(self) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._idle.append(turn)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle.append(waiter)
         try:
-            await turn
+            await waiter
         finally:
-            if turn in self._idle:
-                self._idle.remove(turn)
+            if waiter in self._idle:
+                self._idle.remove(waiter)
 
 
-def _wake(turn: asyncio.Future[None]) -> None:
-    if not turn.done():
-        turn.set_result(None)
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,1 +1,1 @@
-"""What only pop consumers have."""
+"""Pop consumers and simple consumers: pop requests, receipts, acknowledgements."""

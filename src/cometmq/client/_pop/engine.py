@@ -258,7 +258,7 @@ class PopEngine(Engine):
         return PopLoop(
             source,
             requests=self._requests,
-            wanted=lambda: self._subscriptions.wanted(topic),
+            wanted=lambda: self._subscriptions.filter_of(topic),
             start=self._start_from,
             service=self.service,
             acks=self._acks,

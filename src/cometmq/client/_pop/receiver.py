@@ -213,7 +213,7 @@ class Receiver:
             news = self._news_to_come()
             self.follow_routes()
             for source in list(self._sources.values()):
-                wanted = self._subscriptions.wanted(source.queue.topic)
+                wanted = self._subscriptions.filter_of(source.queue.topic)
                 if not source.ready and not source.rests and wanted is not None:
                     await self.prepare(source.queue, wanted)
             if not self._absent and all(source.ready for source in self._sources.values()):
@@ -310,7 +310,7 @@ class Receiver:
     async def _pop(self, source: _Source, room: int, invisible_ms: int) -> list[StoredMessage]:
         """Pop once; a failure is noted at the source."""
         queue, began = source.queue, time.monotonic()
-        wanted = self._subscriptions.wanted(queue.topic)
+        wanted = self._subscriptions.filter_of(queue.topic)
         if wanted is None:
             return []
         source.promising = False

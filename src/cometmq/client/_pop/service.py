@@ -1,14 +1,14 @@
-"""Consumes popped messages, several at a time, and tells brokers what became of each.
+"""Consumes popped messages, several at a time, and acknowledges each or puts it off.
 
     popped -> waiting -> handler -> acknowledged
-                                 -> put off: it comes again after a delay
+                                 -> put off: it is redelivered after a delay
                                  -> dead letter, then acknowledged, once it failed too often
 
-A message whose time is over before a handler got it is left alone: its broker hands it out again,
-to whomever asks.
+A message whose invisible time is over before the handler is called is skipped: its broker delivers
+it again, to any member.
 
-Source: ConsumeMessagePopConcurrentlyService, RocketMQ 5.3; that a dead letter says why it died is
-ours.
+Source: ConsumeMessagePopConcurrentlyService, RocketMQ 5.3, whose dead letters do not
+contain the error.
 """
 
 from __future__ import annotations

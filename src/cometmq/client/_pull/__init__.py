@@ -1,1 +1,1 @@
-"""What only pull consumers have."""
+"""Pull consumers: readers, their positions, and seeking."""

@@ -1,1 +1,1 @@
-"""What only push consumers have."""
+"""Push consumers: assigned queues, concurrent and ordered consumption."""

@@ -5,8 +5,8 @@
 
 A handler that runs when its queue is revoked gets some time to end, so that its messages are not
 delivered again to the next owner. Its result is committed where that is safe: in order while the
-broker's lock is held; in any order if the group's committed offset is still a lower one, whoever
-committed it, because everything before the new offset is consumed.
+broker's lock is held; in any order if the group's committed offset is still a lower one, because
+everything before the new offset is consumed.
 
 A queue is revoked in a task of its own, which goes on if the caller is cancelled; meanwhile the
 queue is not assigned and cannot be assigned again.
@@ -156,7 +156,7 @@ class AssignedQueues:
             self._begin_revoking(queue)
 
     def lost(self, fetched: ProcessQueue) -> None:
-        """Release a queue that was dropped, so that it can be assigned anew, lock and all.
+        """Release a queue that was dropped, with its lock, so that it can be assigned again.
 
         When consuming in order, that is once the handler is through that is still at it.
         """

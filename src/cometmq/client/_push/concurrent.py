@@ -2,7 +2,7 @@
 
     fetched batch -> waiting -> a worker calls the handler -> removed from its queue, offset noted
                         ^                 |
-                        +-- after 5 s ----+-> sent back to the broker, to come again
+                        +-- after 5 s ----+-> sent back to the broker for redelivery
 
 What is committed of a queue never passes a message that is not done with: a crash repeats messages
 and loses none. A message that failed counts as done with once a broker has taken it back; if no
@@ -41,8 +41,8 @@ LATE_LEVEL = 3
 """The delay level of a message whose handler took too long."""
 
 SendBack = Callable[[StoredMessage, int, BaseException | None], Awaitable[bool]]
-"""Has a message delivered again: the message, a delay level, why it failed; says whether it will
-be."""
+"""Sends a message back for redelivery: the message, a delay level, the error. Returns whether a
+broker accepted it."""
 
 
 class Part:
@@ -156,7 +156,7 @@ class ConcurrentService:
     def set_concurrency(self, count: int) -> None:
         """Run this many calls at a time from now on; running ones go on."""
         parts = [Part(part.batch, part.next, part.stop) for part in self._workers.waiting]
-        self._forget_waiting()  # those who are too many end with their calls
+        self._forget_waiting()  # workers above the limit end with their calls
         self._workers.resize(count)
         self._workers.add(parts)
         self._handling.resize(count)

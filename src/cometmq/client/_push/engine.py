@@ -139,7 +139,7 @@ class PushEngine(Engine):
 
     async def until_assigned(self) -> None:
         """Wait until each assigned queue has a start."""
-        await self.rebalancer.until_assigned(lambda: self._subscriptions.asked_for().keys())
+        await self.rebalancer.until_assigned(lambda: self._subscriptions.announced().keys())
 
     def rebalance(self) -> None:
         """Rebalance soon."""
@@ -238,7 +238,7 @@ class PushEngine(Engine):
             fetched,
             instance=self._instance,
             group=self.group,
-            wanted=lambda: self._subscriptions.wanted(topic),
+            wanted=lambda: self._subscriptions.filter_of(topic),
             first_offset=offset,
             store=self.store,
             service=self.service,

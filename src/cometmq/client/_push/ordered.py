@@ -119,7 +119,7 @@ class Locks:
         """Lock one queue that is not owned yet.
 
         Returns:
-            False when another member has it, or its broker is no help.
+            False if another member has it, or its broker did not respond or refused.
         """
         self._forget_unlocking(queue)
         return queue in await self._lock([queue])
@@ -143,7 +143,7 @@ class Locks:
         """Give a queue's lock back, at once or after a delay.
 
         Args:
-            queue: one that is given up, and that no handler is at.
+            queue: a revoked queue without a running handler call.
             delay_s: seconds until others can have it.
         """
         queue.locked = False
@@ -298,7 +298,7 @@ class OrderedService:
             await self._tasks.cancel(CANCEL_S)
         self._handling.end(left)
         if self._handling.plain:
-            # Their threads go on: nobody else may begin with these queues before the locks expire.
+            # Their threads go on: no other member may consume these queues before the locks expire.
             for queue in abandoned:
                 queue.locked = False
 
@@ -458,7 +458,7 @@ class Permits:
         self._let_in()
 
     def close(self) -> None:
-        """Let everybody in who waits: they are to see that there is nothing to do."""
+        """Let all waiting tasks in: they find nothing to do, and end."""
         self._closed = True
         self._let_in()
 

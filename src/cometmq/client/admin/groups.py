@@ -145,7 +145,7 @@ class Groups(AdminCore):
         for address in (await self._route(topic)).masters():
             answer = await self._ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
             found.update(GroupList.decode(answer.body).group_list)
-        return sorted(found - {topic})  # 5.3 names the topic itself when somebody subscribes to it
+        return sorted(found - {topic})  # 5.3 names the topic itself if a group subscribes to it
 
     async def topics_of_group(self, group: str) -> list[str]:
         """Return the topics in which a group has an offset.
@@ -203,7 +203,7 @@ class Progress:
 
 
 class Offsets(AdminCore):
-    """Calls about the places of groups."""
+    """Calls about the offsets of groups."""
 
     async def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
         """Return a group's committed offset in each readable queue of a topic."""
@@ -332,7 +332,7 @@ class Offsets(AdminCore):
         try:
             return await self._move_members(address, header)
         except ResponseError as error:
-            if not _nobody_to_tell(error):
+            if not _has_no_members(error):
                 raise
             written = await self._write(queues, group, timestamp_ms, force=force)
             if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
@@ -376,7 +376,7 @@ class Offsets(AdminCore):
         return b"useServerSideResetOffset=true" in answer.body
 
 
-def _nobody_to_tell(error: ResponseError) -> bool:
-    """Whether a broker refused to move a group since it has no member, or no offset yet."""
+def _has_no_members(error: ResponseError) -> bool:
+    """Whether a broker refused to move a group because it has no member, or no offset yet."""
     no_offset = error.code == ResponseCode.SYSTEM_ERROR and "consumer group" in error.remark
     return error.code == ResponseCode.CONSUMER_NOT_ONLINE or no_offset

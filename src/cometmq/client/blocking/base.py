@@ -20,7 +20,7 @@ import cometmq.client as asynchronous
 from cometmq.client._consuming.callback_consumer import SIGNALS
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._pull.positions import read_as
-from cometmq.client.blocking.portal import Portal, hold, let_go
+from cometmq.client.blocking.portal import Portal, acquire_portal, release_portal
 from cometmq.client.errors import ClientClosedError
 from cometmq.client.options import ConnectionOptions
 from cometmq.client.settings import ClientSettings, read_tables, resolve_settings
@@ -51,11 +51,11 @@ class Blocking:
         with self._starting:
             if self._portal is not None:
                 return
-            portal = self._portal = hold()
+            portal = self._portal = acquire_portal()
             try:
                 portal.run(self._inner.start())
             except BaseException:
-                self._let_go(portal)
+                self._release_portal(portal)
                 raise
 
     def close(self) -> None:
@@ -66,15 +66,15 @@ class Blocking:
         try:
             portal.run(self._inner.close())
         finally:
-            self._let_go(portal)
+            self._release_portal(portal)
 
-    def _let_go(self, portal: Portal) -> None:
+    def _release_portal(self, portal: Portal) -> None:
         """Hold the portal no longer, however many threads close the object."""
         with self._holding:
             if self._portal is not portal:
                 return
             self._portal = None
-        let_go(portal)
+        release_portal(portal)
 
     def __enter__(self) -> Self:
         self.start()
@@ -96,11 +96,11 @@ class Blocking:
         portal = self._portal
         if portal is not None:
             return portal.run(work)
-        portal = hold()
+        portal = acquire_portal()
         try:
             return portal.run(work)
         finally:
-            let_go(portal)
+            release_portal(portal)
 
     def _call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Call a plain method of the asyncio object where it lives."""
@@ -185,7 +185,7 @@ class CallbackConsumer(Blocking):
         Signals are handled in the main thread only.
         """
         with self._starting:
-            portal = self._portal = self._portal or hold()
+            portal = self._portal = self._portal or acquire_portal()
         try:
             with _signals(lambda: portal.soon(self._inner._on_signal)):
                 self._run(self._inner.run(timeout))

@@ -3,7 +3,6 @@
 All blocking objects of a process share one portal: the first that starts opens it, the last that
 closes ends it. A forked child opens its own.
 
-Source: ours.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class _Call:
 
 
 class Portal:
-    """Runs coroutines in a loop of another thread. Made by `hold`, not by itself."""
+    """Runs coroutines in a loop of another thread. Made by `acquire_portal`, not by itself."""
 
     def __init__(self) -> None:
         self._holders = 0
@@ -169,7 +168,7 @@ class Portal:
             raise ClientClosedError(ENDED) from None
 
     def _ends(self, loop: asyncio.AbstractEventLoop, call: _Call, timeout: float | None) -> bool:
-        """Hand a call over and wait for its end; False, with the call given up, if it is late."""
+        """Start a call and wait for its end; False if it is late and was abandoned."""
         self._hand_over(loop, call)
         if call.ended.wait(timeout):
             return True
@@ -199,10 +198,10 @@ class Portal:
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(END_S)
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         self._holders += 1
 
-    def _close_files(self) -> bool:
+    def _release(self) -> bool:
         self._holders -= 1
         return self._holders == 0
 
@@ -219,7 +218,7 @@ def _pass_on(done: asyncio.Future[T], result: concurrent.futures.Future[T]) -> N
 
 
 class _Shared:
-    """The portal of this process, while somebody holds it."""
+    """The portal of this process, while it is in use."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a signal handler may come in between
@@ -229,19 +228,19 @@ class _Shared:
 _shared = _Shared()
 
 
-def hold() -> Portal:
-    """Give the process's portal, opening it if need be; each `hold` needs one `let_go`."""
+def acquire_portal() -> Portal:
+    """Return the portal of this process, which the first call opens; see `release_portal`."""
     with _shared.lock:
         if _shared.portal is None:
             _shared.portal = Portal()
-        _shared.portal._take()
+        _shared.portal._acquire()
         return _shared.portal
 
 
-def let_go(portal: Portal) -> None:
-    """Hold the portal no longer; the last one to let go ends it."""
+def release_portal(portal: Portal) -> None:
+    """End the use of the portal; the last release ends it."""
     with _shared.lock:
-        if not portal._close_files():
+        if not portal._release():
             return
         if _shared.portal is portal:
             _shared.portal = None

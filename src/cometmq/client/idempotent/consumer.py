@@ -70,7 +70,7 @@ class MarkStore(Protocol):
 
 
 class FairLock:
-    """Gives one turn at a time; a turn may be given back by any thread."""
+    """A lock for threads and event loops, first come, first served. Any thread may release it."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -78,10 +78,10 @@ class FairLock:
         self._taken = False
 
     def wait(self, timeout: float) -> None:
-        """Take a turn in a thread.
+        """Acquire the lock in a thread.
 
         Raises:
-            TimeoutError: nobody gave it back within ``timeout`` seconds.
+            TimeoutError: it was not released within ``timeout`` seconds.
         """
         turn = self._ask()
         try:
@@ -96,10 +96,10 @@ class FairLock:
             raise
 
     async def wait_in_loop(self, timeout: float) -> None:
-        """Take a turn in an event loop; whoever is cancelled has none.
+        """Acquire the lock in an event loop; a cancelled call does not hold it.
 
         Raises:
-            TimeoutError: nobody gave it back within ``timeout`` seconds.
+            TimeoutError: it was not released within ``timeout`` seconds.
         """
         turn = self._ask()
         try:
@@ -115,7 +115,7 @@ class FairLock:
             raise
 
     def give_back(self) -> None:
-        """End the turn; the next in line has it now."""
+        """Release the lock to the first request that waits."""
         with self._mutex:
             while self._waiting:
                 turn = self._waiting.popleft()

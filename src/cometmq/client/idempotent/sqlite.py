@@ -6,8 +6,6 @@ One connection to the file, in write-ahead mode and synced at each commit; one t
 time, since SQLite has one writer. Plain handlers use the connection in their own thread. For
 ``async def`` handlers a thread of the store's own does the work, so that the event loop never waits
 for the disk. Other processes may use the file as well: SQLite lets one write at a time.
-
-Source: ours.
 """
 
 from __future__ import annotations
@@ -149,7 +147,7 @@ class SqliteMarks:
         self.close()
 
     def _open(self) -> sqlite3.Connection:
-        """Give the connection; only whoever has the turn may call this."""
+        """Return the connection; call this only while holding the lock."""
         if self._connection is None:
             made = sqlite3.connect(
                 self._path, timeout=self._timeout, isolation_level=None, check_same_thread=False

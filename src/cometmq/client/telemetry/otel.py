@@ -4,7 +4,7 @@
     process orders  CONSUMER   links to the sends of its messages; current while the handler runs
 
 Names and attributes follow OpenTelemetry's conventions for messaging; bodies are never recorded.
-Source: ours; semantic conventions 1.30, messaging spans and RocketMQ.
+Source: semantic conventions 1.30, messaging spans and RocketMQ.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class TracingHooks(SendHook, ConsumeHook):
         span = context.notes.pop(_SPAN, None)
         if span is None:
             return
-        span.set_attributes(_of_place(context))
+        span.set_attributes(_of_queue(context))
         _end(span, context.error)
 
     def before(self, context: DeliveryContext) -> None:
@@ -119,7 +119,7 @@ def _of_send(context: SendContext, topic: str) -> dict[str, AttributeValue]:
     return found
 
 
-def _of_place(context: SendContext) -> dict[str, AttributeValue]:
+def _of_queue(context: SendContext) -> dict[str, AttributeValue]:
     found: dict[str, AttributeValue] = {}
     if context.message_id and len(context.messages) == 1:
         found["messaging.message.id"] = context.message_id

@@ -12,7 +12,7 @@
     cometmq_client_buffered_messages{group,topic}               fetched and not consumed yet
     cometmq_client_lag_messages{group,topic}                    stored after what was consumed last
 
-Times are in seconds. Source: ours.
+Times are in seconds.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class _Consumers(Collector):
             self._lags[group, queue] = max(0, behind)
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Give the metrics' names without asking anybody."""
+        """Return the metrics' names, without calling the consumers."""
         return _families()
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
@@ -234,7 +234,7 @@ class _Consumers(Collector):
 def _ask(
     consumer: Watched, loop: asyncio.AbstractEventLoop | None
 ) -> tuple[Collection[MessageQueue], ConsumerRunningInfo]:
-    """Ask a consumer in its own loop: its tables change under anybody else's hands.
+    """Read a consumer's state in its own loop, which changes its tables.
 
     Raises:
         RuntimeError: its loop is closed.

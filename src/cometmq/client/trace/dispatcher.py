@@ -116,11 +116,11 @@ class TraceDispatcher:
             log, fails="traces not sent", works="traces are sent again", name="topic"
         )
         self.dropped = 0
-        """Records that were given up, because too many waited or no broker took them."""
+        """Records that were dropped, because too many waited or no broker accepted them."""
 
     @classmethod
     def of(cls, instance: ClientCore, tables: Tables | None = None) -> TraceDispatcher:
-        """Give the one of an instance; who uses it calls `retain` and `release`.
+        """Return the dispatcher of an instance; its users call `retain` and `release`.
 
         Args:
             instance: whose connections are used.
@@ -300,7 +300,7 @@ class SendTrace(SendHook):
     """Records every try that stored a message, unless its broker wants no traces.
 
     Args:
-        dispatcher: who sends the records.
+        dispatcher: sends the records.
         topic: where to; empty for RocketMQ's own trace topic.
     """
 
@@ -338,7 +338,7 @@ class EndTrace(EndTransactionHook):
     """Records what brokers were told of transactions.
 
     Args:
-        dispatcher: who sends the records.
+        dispatcher: sends the records.
         topic: where to; empty for RocketMQ's own trace topic.
     """
 
@@ -407,7 +407,7 @@ class ConsumeTrace(ConsumeHook):
     """Records what handlers get and how their calls end, unless the broker wants no traces.
 
     Args:
-        dispatcher: who sends the records.
+        dispatcher: sends the records.
         topic: where to; empty for RocketMQ's own trace topic.
     """
 

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Final
 
 from cometmq.client._connection.instance import ClientCore
-from cometmq.client.blocking.portal import Portal, hold, let_go
+from cometmq.client.blocking.portal import Portal, acquire_portal, release_portal
 from cometmq.client.settings import ClientSettings
 
 IDLE_S: Final = 120.0
@@ -85,11 +85,11 @@ class Life:
             if instance is not None:
                 portal.run(instance.close(), CLOSE_S)
         finally:
-            let_go(portal)
+            release_portal(portal)
 
     def _open(self) -> tuple[Portal, ClientCore]:
         if self._portal is None:
-            self._portal = hold()
+            self._portal = acquire_portal()
         if self._instance is None:
             self._instance = self._portal.run(self._started(self._settings()))
             self._used_s = monotonic()

@@ -21,6 +21,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ForwardRef
 
@@ -774,9 +775,11 @@ GENERATED: dict[Path, Callable[[], str]] = {
 
 
 def main() -> int:
-    """Write every generated part."""
-    for path in stale():
-        path.write_text(dict(wanted())[path])
+    """Write every generated part; those of Spark only if PySpark is installed."""
+    kept = is_any if find_spec("pyspark") else lambda path: not needs_spark(path)
+    texts = dict(wanted(kept))
+    for path in stale(kept):
+        path.write_text(texts[path])
         print(f"written: {path.relative_to(ROOT)}")
     return 0
 

@@ -362,7 +362,7 @@ class SendFailedError(RemotingError):
         attempts: Sequence[SendAttempt],
         reason: str = "no time for a first attempt",
     ) -> None:
-        failures = "; ".join(str(attempt) for attempt in attempts) or reason
+        failures = "; ".join(dict.fromkeys(map(str, attempts))) or reason
         super().__init__(f"sending to {topic} failed after {len(attempts)} attempts: {failures}")
         self.topic = topic
         self.attempts = tuple(attempts)

@@ -69,8 +69,16 @@ class Filter:
 
     @classmethod
     def of(cls, filter: str | Filter) -> Filter:
-        """Return a filter unchanged, and make one of a tag expression."""
-        return cls.tags(filter) if isinstance(filter, str) else filter
+        """Return a filter unchanged, and make one of a tag expression.
+
+        Raises:
+            ConfigError: it is neither, or the expression has no tag.
+        """
+        if isinstance(filter, str):
+            return cls.tags(filter)
+        if not isinstance(filter, Filter):
+            raise ConfigError(f"filter {filter!r}: expected tags such as 'a || b', or a Filter")
+        return filter
 
     def takes(self, tag: str | None) -> bool:
         """Return whether a message with this tag matches, by the tag's text."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Unpack
 
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
-from cometmq.client._consuming.callback_consumer import CallbackConsumer
+from cometmq.client._consuming.callback_consumer import CallbackConsumer, check_handler
 from cometmq.client._consuming.consumer import resolve
 from cometmq.client._consuming.engine import ConsumerSpec
 from cometmq.client._consuming.request_handlers import RequestHandlers, common_properties
@@ -25,7 +25,6 @@ from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import StartFrom, check_start
 from cometmq.client.options import PopOptions
 from cometmq.client.settings import ClientSettings, PopSettings
-from cometmq.model.errors import ConfigError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import ConsumerRunningInfo, PopProcessQueueInfo
 
@@ -57,7 +56,8 @@ class PopConsumer(CallbackConsumer):
     (``invisible_ms``), the message is redelivered meanwhile.
 
     Raises:
-        ConfigError: there is not exactly one handler, or a setting is invalid.
+        ConfigError: there is not exactly one handler, it takes other arguments, or a setting is
+            invalid.
         InvalidNameError: the group name is invalid.
 
     Example:
@@ -87,8 +87,7 @@ class PopConsumer(CallbackConsumer):
         config: Path | None = None,
         **options: Unpack[PopOptions],
     ) -> None:
-        if (handler is None) == (batch_handler is None):
-            raise ConfigError(f"consumer {group}: give either a handler or a batch_handler")
+        check_handler(group, handler, batch_handler)
         check_start(group, start_from, times=False)
         self._settings, connecting, tables = resolve(
             PopSettings, options, settings=settings, client=client, config=config

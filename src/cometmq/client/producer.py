@@ -612,4 +612,8 @@ def _target(
         return ANY_QUEUE
     if (queue, order_key, selector).count(None) < 2:
         raise TypeError("queue, order_key and selector choose the queue: give one of them")
+    if not isinstance(order_key, str | None):
+        raise TypeError(f"order_key={order_key!r}: expected text, such as str(...)")
+    if not isinstance(queue, MessageQueue | None):
+        raise TypeError(f"queue={queue!r}: expected a MessageQueue; fetch_queues returns them")
     return SendTarget(queue, selector if order_key is None else by_key(order_key))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Unpack
 
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
-from cometmq.client._consuming.callback_consumer import CallbackConsumer
+from cometmq.client._consuming.callback_consumer import CallbackConsumer, check_handler
 from cometmq.client._consuming.consumer import resolve
 from cometmq.client._consuming.request_handlers import RequestHandlers, common_properties
 from cometmq.client._push.engine import PushEngine, PushSpec
@@ -28,7 +28,6 @@ from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import OffsetStore, StartFrom, check_start
 from cometmq.client.options import PushOptions
 from cometmq.client.settings import ClientSettings, PushSettings
-from cometmq.model.errors import ConfigError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import ConsumerRunningInfo, MessageModel
@@ -70,7 +69,8 @@ class PushConsumer(CallbackConsumer):
     class and text of the last exception.
 
     Raises:
-        ConfigError: there is not exactly one handler, or a setting is invalid.
+        ConfigError: there is not exactly one handler, it takes other arguments, or a setting is
+            invalid.
         InvalidNameError: the group name is invalid.
 
     Example:
@@ -104,8 +104,7 @@ class PushConsumer(CallbackConsumer):
         config: Path | None = None,
         **options: Unpack[PushOptions],
     ) -> None:
-        if (handler is None) == (batch_handler is None):
-            raise ConfigError(f"consumer {group}: give either a handler or a batch_handler")
+        check_handler(group, handler, batch_handler)
         check_start(group, start_from)
         self._settings, connecting, tables = resolve(
             PushSettings, options, settings=settings, client=client, config=config

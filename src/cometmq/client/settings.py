@@ -691,6 +691,9 @@ def resolve_settings(
     Raises:
         ConfigError: a value is out of its range, or a name is unknown; says where it was met.
     """
+    if not isinstance(given, kind | None):
+        met = type(given).__name__
+        raise ConfigError(f"settings of the type {met}: expected {kind.__name__}")
     variables = os.environ if environment is None else environment
     said = named_file(variables) if tables is None else tables
     values = _from_table(kind, said.get(kind.section, {}))
@@ -734,7 +737,7 @@ def read_tables(path: Path) -> Tables:
         ConfigError: it cannot be read or is no TOML.
     """
     try:
-        with path.expanduser().open("rb") as stream:
+        with Path(path).expanduser().open("rb") as stream:
             data = stream.read(FILE_BYTES_MAX + 1)
         if len(data) > FILE_BYTES_MAX:
             raise ConfigError(f"{path} is larger than {FILE_BYTES_MAX} bytes")

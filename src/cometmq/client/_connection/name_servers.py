@@ -44,6 +44,8 @@ def _address(text: str) -> str:
     host, colon, port = address.rpartition(":")
     if not host or not colon or not port.isdigit() or not 0 < int(port) < 65_536:
         raise ConfigError(f"a name server address {text!r}: expected host:port")
+    if "," in host:
+        raise ConfigError(f"a name server address {text!r}: expected host:port;host:port")
     return address
 
 

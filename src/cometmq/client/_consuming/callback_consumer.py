@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import signal
 import threading
@@ -89,6 +90,34 @@ CONCURRENCY_MAX = 1000
 RELEASE_SHARE = 0.2
 """The part of the time for a drain that is left for offsets, locks and unregistration."""
 RELEASE_S_MAX = 5.0
+
+
+def check_handler(group: str, handler: object, batch_handler: object) -> None:
+    """Check that there is one handler, which can be called as the consumer calls it.
+
+    A handler that cannot be called would fail for each message until all are dead letters.
+
+    Raises:
+        ConfigError: there is not exactly one, or it takes other arguments.
+    """
+    if (handler is None) == (batch_handler is None):
+        raise ConfigError(f"consumer {group}: give either a handler or a batch_handler")
+    name, given, arguments = "handler", handler, ["message"]
+    if batch_handler is not None:
+        name, given, arguments = "batch_handler", batch_handler, ["messages", "context"]
+    if not callable(given):
+        raise ConfigError(f"consumer {group}: {name}={given!r}: expected a function")
+    try:
+        signature = inspect.signature(given)
+    except (TypeError, ValueError):  # some functions in C have none
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        raise ConfigError(
+            f"consumer {group}: {name} has the parameters ({', '.join(signature.parameters)}): "
+            f"expected ({', '.join(arguments)})"
+        ) from None
 
 
 class CallbackConsumer(SubscribingConsumer):

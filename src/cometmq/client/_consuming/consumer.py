@@ -35,6 +35,7 @@ from cometmq.client.settings import (
 )
 from cometmq.client.subscription_check import Difference, SubscriptionCheck
 from cometmq.client.trace import ConsumeTrace, TraceDispatcher
+from cometmq.model.errors import ConfigError
 from cometmq.model.topic import check_group_name, check_topic_name, retry_topic
 from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel, SubscriptionData
 
@@ -230,7 +231,9 @@ class Consumer(Lifecycle):
 
     def _without_route(self, topics: Iterable[str]) -> str:
         missing = [topic for topic in topics if self._instance.routes.known(topic) is None]
-        return f"no route of {', '.join(missing)}" if missing else "no response of a broker"
+        if not missing:
+            return "no response of a broker"
+        return f"no route of {', '.join(missing)}: create each topic first, or send to it"
 
     async def _wait_unless_ended(
         self, work: Coroutine[Any, Any, None] | None = None, timeout: float | None = None
@@ -296,6 +299,11 @@ class SubscribingConsumer(Consumer):
         self._subscriptions = Subscriptions(namespace, namespace.wrap_group(group), retries=retries)
         super().__init__(group, lease, settings, tables, self._subscriptions.shown)
         self._start_from = start_from
+        if not isinstance(subscriptions, Mapping | None):
+            raise ConfigError(
+                f"consumer {group}: subscriptions={subscriptions!r}: "
+                "expected topics with their tags, such as {'orders': '*'}"
+            )
         for topic, each in (subscriptions or {}).items():
             self._subscriptions.add(topic, each)
 

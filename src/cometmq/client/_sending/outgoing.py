@@ -323,7 +323,9 @@ def properties_of(message: Message) -> dict[str, str]:
     properties = dict(message.properties)
     for name, value in properties.items():
         if not (_has_text(name) and _has_text(value)):
-            raise InvalidMessageError(f"property {name!r} is {value!r}: both must have some text")
+            raise InvalidMessageError(
+                f"property {name!r} is {value!r}: a name and a value of text are expected"
+            )
         _check_separators(name, name + value)
     properties[names.WAIT] = _text(message.wait_store)
     if message.tags:
@@ -356,9 +358,9 @@ def _add_delay(message: Message, properties: dict[str, str]) -> None:
 
 def _joined_keys(given: Iterable[str]) -> str:
     keys = [given] if isinstance(given, str) else list(given)
-    for key in keys:
-        if not _has_text(key):
-            raise InvalidMessageError("a key is blank or no text")
+    for each in keys:
+        if not _has_text(each):
+            raise InvalidMessageError(f"a key is {each!r}: text is expected")
     return names.KEY_SEPARATOR.join(keys)
 
 

@@ -44,6 +44,7 @@ class PendingSends:
         self._sender = sender
         self._tasks = Supervisor("sends")
         self._open = False
+        self._closed = False
         self._pressure = BackPressure(settings.back_pressure_messages, settings.back_pressure_bytes)
         self._accumulator = (
             Accumulator(sender, settings, self._pressure) if settings.auto_batch else None
@@ -156,7 +157,7 @@ class PendingSends:
 
     async def close(self, timeout: float) -> None:
         """Accept no more sends, and wait for those in flight; later ones end with an error."""
-        self._open = False
+        self._open, self._closed = False, True
         self._pressure.refuse_all(ClientClosedError(_CLOSED_BEFORE))
         if self._accumulator is not None:
             self._accumulator.flush()
@@ -167,6 +168,8 @@ class PendingSends:
 
     def _check_open(self) -> None:
         if not self._open:
+            if self._closed:
+                raise ClientClosedError("the producer is closed: create a new one")
             raise ClientClosedError("the producer is not running: start it first")
         self._check_loop()
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from cometmq.client._connection.broker_calls import QueueBounds
 from cometmq.client.admin.servers import AdminCore
-from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TEMPLATE_TOPIC, Perm, TopicConfig, check_topic_name
 from cometmq.protocol.bodies import (
@@ -61,8 +61,11 @@ class Topics(AdminCore):
         Raises:
             InvalidNameError: the name is invalid; nothing was changed.
             ClientError: there is no such broker; nothing was changed.
+            ConfigError: the number of queues is invalid; nothing was changed.
         """
         check_topic_name(topic)
+        if not isinstance(queues, int) or queues < 1:
+            raise ConfigError(f"queues={queues!r}: expected a whole number of at least 1")
         header = UpdateAndCreateTopicRequest(
             topic=topic,
             default_topic=TEMPLATE_TOPIC,

@@ -1,0 +1,154 @@
+"""Arguments of a wrong type are refused with what was met and what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.client import (
+    AdminClient,
+    ClientClosedError,
+    Message,
+    PopConsumer,
+    Producer,
+    PushConsumer,
+    StoredMessage,
+)
+from cometmq.client._sending.outgoing import properties_of
+from cometmq.client.errors import SendAttempt, SendFailedError
+from cometmq.client.settings import PushSettings
+from cometmq.model.errors import CometError, ConfigError, InvalidMessageError
+from cometmq.remoting.errors import ConnectError
+
+NAME_SERVER = "127.0.0.1:1"
+
+
+async def handle(message: StoredMessage) -> None:
+    """A handler of one message."""
+
+
+async def handle_all(messages: Sequence[StoredMessage], context: object) -> None:
+    """A handler of several messages."""
+
+
+class Desk:
+    async def handle(self, message: StoredMessage, hint: str = "") -> None:
+        """A method with a further parameter, which has a default."""
+
+
+@pytest.mark.parametrize("kind", [PushConsumer, PopConsumer])
+@pytest.mark.parametrize(
+    ("handlers", "text"),
+    [
+        ({"handler": 3}, "consumer g: handler=3: expected a function"),
+        (
+            {"handler": handle_all},
+            r"consumer g: handler has the parameters \(messages, context\): expected \(message\)",
+        ),
+        (
+            {"batch_handler": handle},
+            r"consumer g: batch_handler has .*: expected \(messages, context\)",
+        ),
+        ({}, "give either a handler or a batch_handler"),
+        ({"handler": handle, "batch_handler": handle_all}, "give either"),
+    ],
+)
+def test_a_handler_that_cannot_be_called_is_refused(
+    kind: Callable[..., object], handlers: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        kind(NAME_SERVER, group="g", subscriptions={"t": "*"}, **handlers)
+
+
+@pytest.mark.parametrize("handler", [Desk().handle, print, lambda *messages: None])
+def test_a_handler_may_be_anything_that_takes_a_message(handler: Any) -> None:
+    PushConsumer(NAME_SERVER, group="g", handler=handler, subscriptions={"t": "*"})
+
+
+@pytest.mark.parametrize(
+    ("subscriptions", "text"),
+    [
+        ("orders", "consumer g: subscriptions='orders': expected topics with their tags"),
+        (["orders"], r"consumer g: subscriptions=\['orders'\]: expected topics with their tags"),
+        ({"orders": ["paid"]}, r"filter \['paid'\]: expected tags such as 'a || b', or a Filter"),
+    ],
+)
+def test_subscriptions_are_a_mapping_of_filters(subscriptions: Any, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        PushConsumer(NAME_SERVER, group="g", handler=handle, subscriptions=subscriptions)
+
+
+def test_settings_of_another_class_are_refused() -> None:
+    wrong: Any = PushSettings()
+    with pytest.raises(ConfigError, match="settings of the type PushSettings: expected Producer"):
+        Producer(NAME_SERVER, group="g", settings=wrong)
+    with pytest.raises(ConfigError, match="settings of the type PushSettings: expected Client"):
+        Producer(NAME_SERVER, group="g", client=wrong)
+    named: Any = {"retries": 3}
+    with pytest.raises(ConfigError, match="settings of the type dict: expected ProducerSettings"):
+        Producer(NAME_SERVER, group="g", settings=named)
+
+
+def test_a_file_may_be_named_by_text(tmp_path: Path) -> None:
+    path = tmp_path / "client.toml"
+    path.write_text("[producer]\nretries = 7\n")
+    text: Any = str(path)
+    assert Producer(NAME_SERVER, group="g", config=text).settings.retries == 7
+
+
+def test_name_servers_with_commas_are_refused() -> None:
+    with pytest.raises(ConfigError, match="'a:1,b:2': expected host:port;host:port"):
+        Producer("a:1,b:2", group="g")
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ({"order_key": 7}, r"order_key=7: expected text, such as str\(...\)"),
+        ({"queue": 2}, "queue=2: expected a MessageQueue; fetch_queues returns them"),
+    ],
+)
+async def test_the_target_of_a_send_has_the_right_type(target: dict[str, Any], text: str) -> None:
+    producer = Producer(NAME_SERVER, group="g")
+    with pytest.raises(TypeError, match=text):
+        await producer.send(Message("t", b"x"), **target)
+
+
+async def test_a_closed_producer_asks_for_a_new_one() -> None:
+    producer = Producer(NAME_SERVER, group="g")
+    with pytest.raises(ClientClosedError, match="is not running: start it first"):
+        await producer.send(Message("t", b"x"))
+    await producer.start()
+    await producer.close()
+    with pytest.raises(ClientClosedError, match="is closed: create a new one"):
+        await producer.send(Message("t", b"x"))
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (Message("t", b"x", keys=[" "]), "a key is ' ': text is expected"),
+        (Message("t", b"x", properties={"a": ""}), "property 'a' is '': a name and a value of"),
+    ],
+)
+def test_a_message_error_names_what_it_met(message: Message, text: str) -> None:
+    with pytest.raises(InvalidMessageError, match=text):
+        properties_of(message)
+
+
+@pytest.mark.parametrize("queues", [0, -1, "4"])
+async def test_a_topic_has_at_least_one_queue(queues: Any) -> None:
+    admin = AdminClient(NAME_SERVER)
+    with pytest.raises(ConfigError, match=f"queues={queues!r}: expected a whole number"):
+        await admin.create_topic("t", queues=queues)
+
+
+def test_equal_failures_of_a_send_are_named_once() -> None:
+    failures: list[CometError] = [ConnectError("cannot connect"), ConnectError("cannot connect")]
+    attempts = [SendAttempt("b", each, False) for each in failures]
+    assert str(SendFailedError("t", attempts)) == (
+        "sending to t failed after 2 attempts: b: ConnectError: cannot connect"
+    )

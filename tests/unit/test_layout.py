@@ -22,6 +22,7 @@ CLIENT_FILES_MAX = 90
 MODULE_LINES_MIN = 40
 """A shorter module belongs to the neighbour that uses it."""
 CHANGES = 11
+CLIENT_CHANGES = 12
 ASSEMBLIES = {"broker": broker_assembly.FEATURES, "namesrv": namesrv_assembly.FEATURES}
 
 both_servers = pytest.mark.parametrize("server", ASSEMBLIES)
@@ -136,9 +137,9 @@ def test_lines_of_the_runtime_information_are_in_one_module() -> None:
     assert places == ["broker/stats/runtime_info.py"]
 
 
-def rows() -> dict[str, list[str]]:
-    """Each change of the table, and its files."""
-    section = ARCHITECTURE.read_text().split("## Where a change goes")[1].split("\n## ")[0]
+def rows(heading: str = "Where a change goes") -> dict[str, list[str]]:
+    """Each change of the table below a heading, and its files."""
+    section = ARCHITECTURE.read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
     table = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| A")]
     return {change.strip(): re.findall(r"`([\w/.]+)`", files) for change, files in table}
 
@@ -151,6 +152,15 @@ def test_the_files_of_each_change_exist_and_are_in_one_folder() -> None:
         folders = [str(Path(name).parent) for name in files if "assembly.py" not in name]
         assert len(set(folders)) == 1, change
         assert len(folders) <= FOLDER_FILES_MAX, change
+
+
+def test_the_files_of_each_change_of_the_client_exist_and_are_three_at_most() -> None:
+    found = rows("Where a change of the client goes")
+
+    assert len(found) == CLIENT_CHANGES
+    for change, files in found.items():
+        assert 1 <= len(files) <= 3, change
+        assert [name for name in files if not (SOURCES / name).is_file()] == [], change
 
 
 def test_the_client_has_few_files_and_no_tiny_ones() -> None:

@@ -115,7 +115,7 @@ class SimpleConsumer(SubscribingConsumer):
         self._requests = PopRequests(
             self._instance, self._wire_group, timeout=self._settings.ack_ms / 1000
         )
-        self._deliveries = Deliveries(self._settings.in_flight_max)
+        self._deliveries = Deliveries(self._settings)
         self._work = Supervisor(self._owner)
         self._receiver = Receiver(
             self._instance,

@@ -21,6 +21,7 @@ from cometmq.client import (
     TopicNotFoundError,
 )
 from cometmq.client._pop.requests import Deliveries, Delivery, Handle
+from cometmq.client.settings import SimpleSettings
 from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Response
@@ -156,7 +157,7 @@ async def test_a_message_is_settled_once(shop: Shop) -> None:
 
 
 def test_a_receipt_is_refused_when_its_invisible_time_is_over() -> None:
-    deliveries, message = Deliveries(10), stored(0)
+    deliveries, message = Deliveries(SimpleSettings(in_flight_max=10)), stored(0)
     handle = Handle.parse("0 1 2000 3 0 a 0 0")
     deliveries.add(message, Delivery("t", handle, time.monotonic() - 1))
 
@@ -165,13 +166,14 @@ def test_a_receipt_is_refused_when_its_invisible_time_is_over() -> None:
 
 
 def test_expired_messages_make_room_and_others_do_not() -> None:
-    deliveries, now = Deliveries(3), time.monotonic()
+    deliveries, now = Deliveries(SimpleSettings(in_flight_max=3)), time.monotonic()
     for offset, until in ((0, now - 1), (1, now + 100)):
         handle = Handle.parse(f"0 1 2000 3 0 a 0 {offset}")
         deliveries.add(stored(offset), Delivery("t", handle, until))
 
     assert deliveries.reserve(16) == 2
-    assert deliveries.reserve(16) == 0
+    with pytest.raises(BackPressureError, match="3 received messages"):
+        deliveries.reserve(16)
     deliveries.free(2)
     assert deliveries.reserve(1) == 1
 

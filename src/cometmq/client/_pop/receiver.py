@@ -29,7 +29,6 @@ from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client._pop.requests import ALL_QUEUES, Acks, Deliveries, Delivery, Handle, PopRequests
 from cometmq.client._supervision import FailureLog
 from cometmq.client.errors import (
-    BackPressureError,
     ClientClosedError,
     ClientError,
     TopicNotFoundError,
@@ -292,11 +291,6 @@ class Receiver:
             if source.rests or not (always or source.promising):
                 return []  # the task before found nothing
             room = self._deliveries.reserve(max_messages)
-            if not room:
-                raise BackPressureError(
-                    f"{self._settings.in_flight_max} received messages are neither settled nor "
-                    "expired: acknowledge them, or raise in_flight_max"
-                )
             pop = self._work.spawn(self._pop(source, room, invisible_ms), "pop", awaited=True)
             pop.add_done_callback(lambda _: self._deliveries.free(room))
             try:

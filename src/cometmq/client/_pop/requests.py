@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._supervision import FailureLog
-from cometmq.client.errors import QueueNotFoundError, ReceiptExpiredError
+from cometmq.client.errors import BackPressureError, QueueNotFoundError, ReceiptExpiredError
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import StartFrom
+from cometmq.client.settings import SimpleSettings
 from cometmq.model import property_names as names
 from cometmq.model.errors import ProtocolError, ResponseError
 from cometmq.model.message import StoredMessage
@@ -208,11 +209,11 @@ class Deliveries:
     a receipt is still good.
 
     Args:
-        limit: messages that may be in flight.
+        settings: the limits.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, settings: SimpleSettings) -> None:
+        self._settings = settings
         self._reserved = 0
         self._known: dict[tuple[str, str], Delivery] = {}
 
@@ -220,16 +221,25 @@ class Deliveries:
         return len(self._known)
 
     def reserve(self, count: int) -> int:
-        """Keep room for up to this many messages, and return for how many; see `add`."""
+        """Keep room for up to this many messages, and return for how many; see `add`.
+
+        Raises:
+            BackPressureError: there is no room for any.
+        """
         if self._room() < count:
             now = time.monotonic()
             self._known = {k: each for k, each in self._known.items() if each.expires_at > now}
-        granted = min(count, max(self._room(), 0))
+        granted = min(count, self._room())
+        if granted <= 0:
+            raise BackPressureError(
+                f"{self._settings.in_flight_max} received messages are neither settled nor "
+                "expired: acknowledge them, or raise in_flight_max"
+            )
         self._reserved += granted
         return granted
 
     def _room(self) -> int:
-        return self._limit - self._reserved - len(self._known)
+        return self._settings.in_flight_max - self._reserved - len(self._known)
 
     def free(self, count: int) -> None:
         """Give back room that `reserve` kept."""

@@ -112,7 +112,7 @@ class TopicNotFoundError(ClientError):
 
     Args:
         topic: the topic that was asked for.
-        why: what the name server said, or what its route lacks.
+        why: what the route lacks.
 
     Example:
         try:

@@ -193,6 +193,23 @@ async def test_a_round_is_unbalanced_while_a_queue_cannot_be_moved(
     assert (ALL[0] in group.owner.mine) is (stuck != "busy")
 
 
+async def test_queues_that_another_member_still_has_are_logged_once(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The locks of an ordered member that was killed expire within a minute."""
+    group.owner.shut = set(ALL[:2])
+    rebalancer = group.rebalancer()
+
+    with caplog.at_level(logging.INFO):
+        assert not await rebalancer.once()
+        assert not await rebalancer.once()
+        group.owner.shut = set()
+        assert await rebalancer.once()
+
+    waits = [each.message for each in caplog.records if "not free" in each.message]
+    assert waits == ["queues are not free yet, retrying topic=t group=g queues=2"]
+
+
 @pytest.mark.parametrize("error", [ValueError("gone"), asyncio.CancelledError()], ids=repr)
 async def test_a_queue_whose_offset_store_raises_keeps_no_other_queue_back(
     group: Group, error: BaseException, caplog: pytest.LogCaptureFixture
@@ -238,8 +255,10 @@ async def test_a_topic_that_does_not_exist_is_passed_over_and_told_of_once(
 
     assert group.owner.mine == set(ALL)
     told = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert len(told) == 1
-    assert "topic=misspelt" in told[0]
+    assert told == [
+        "rebalance failed, retrying topic=misspelt group=g error=no broker serves topic misspelt:"
+        " the name server has no route of it; create the topic, or start its broker"
+    ]
 
 
 async def test_a_broker_that_does_not_know_this_member_is_greeted_before_queues_are_given_up(

@@ -298,7 +298,8 @@ class Routes:
             answer = check(await self._name_servers.call(code, header, timeout=wait))
         except ResponseError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
-                raise TopicNotFoundError(topic, error.remark) from None
+                why = "the name server has no route of it; create the topic, or start its broker"
+                raise TopicNotFoundError(topic, why) from None
             if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 met = f"{self._name_servers.current} is not a name server, expected its address"
                 raise ResponseError(error.code, f"{met}: {error.remark.strip()}") from None

@@ -240,6 +240,7 @@ class Rebalancer:
         self._round = asyncio.Lock()
         self._known: set[str] = set()
         self._assigned: set[str] = set()
+        self._waiting: set[str] = set()
         """Topics whose queues the owner had after the last round."""
         self._round_ended = asyncio.Event()
 
@@ -352,7 +353,23 @@ class Rebalancer:
                 *(topic, self._group, len(queues), len(mine), taken, given),
             )
             await self._owner.rebalanced(topic, queues, sorted(mine))
-        return set(self._owner.assigned(topic)) == mine
+        have = set(self._owner.assigned(topic))
+        self._log_wait(topic, len(mine - have))
+        return have == mine
+
+    def _log_wait(self, topic: str, queues: int) -> None:
+        """Log the first of a row of rounds that cannot assign queues.
+
+        After a crash of an ordered member the others wait for its locks to expire, up to a minute.
+        """
+        if not queues:
+            self._waiting.discard(topic)
+        elif topic not in self._waiting:
+            self._waiting.add(topic)
+            log.info(
+                "queues are not free yet, retrying topic=%s group=%s queues=%d",
+                *(topic, self._group, queues),
+            )
 
     async def _unsubscribe(self, topic: str) -> bool:
         """Revoke the queues of a topic that is not subscribed any more."""
@@ -361,6 +378,7 @@ class Rebalancer:
             return False
         self._known.discard(topic)
         self._assigned.discard(topic)
+        self._waiting.discard(topic)
         await self._owner.rebalanced(topic, [], [])
         return True
 

@@ -259,6 +259,20 @@ async def test_a_run_outside_the_main_thread_ends_when_the_consumer_is_closed(
     await asyncio.to_thread(asyncio.run, run())
 
 
+async def test_a_close_at_the_very_end_of_the_start_ends_the_run(
+    name_servers: str, topic: str, group: str
+) -> None:
+    consumer = push(name_servers, group, subscriptions={topic: "*"})
+    running = asyncio.create_task(consumer.run())
+    while not consumer.running:
+        await asyncio.sleep(0)
+    await consumer.close()
+    await running
+
+    with pytest.raises(ClientClosedError):
+        await consumer.run()
+
+
 async def test_a_run_of_a_closed_consumer_is_refused(name_servers: str, group: str) -> None:
     consumer = push(name_servers, group)
     await consumer.close()

@@ -180,12 +180,14 @@ class CallbackConsumer(SubscribingConsumer):
         """
         limit_s = seconds(timeout)
         self._grace_s = max(limit_s - min(limit_s * RELEASE_SHARE, RELEASE_S_MAX), 0.0)
+        if not self._signalled:
+            self._check_open()
         with stop_signals(self._on_signal):
             try:
                 await self.start()
                 await self._wait_unless_ended()
             except ClientClosedError:
-                if not self._signalled:
+                if not (self._signalled or self._started):  # a close ends a run that has started
                     raise
             finally:
                 await self._drain(limit_s)

@@ -240,8 +240,9 @@ class Rebalancer:
         self._round = asyncio.Lock()
         self._known: set[str] = set()
         self._assigned: set[str] = set()
-        self._waiting: set[str] = set()
         """Topics whose queues the owner had after the last round."""
+        self._waiting: set[str] = set()
+        """Topics with queues that the last round could not assign."""
         self._round_ended = asyncio.Event()
 
     def wake(self) -> None:

@@ -673,7 +673,7 @@ async def test_what_has_no_answer_when_the_producer_is_closed_ends_with_an_error
 async def test_sends_go_on_after_the_broker_was_killed_and_came_back(
     own_cluster: Cluster, short: Short
 ) -> None:
-    """What was confirmed is stored; what fails meanwhile says so."""
+    """Sends wait for the broker as long as they may; what was confirmed is stored."""
     async with AdminClient(own_cluster.namesrv) as admin:
         queues = await admin.create_topic("kept", queues=4)
     async with Producer(own_cluster.namesrv, group="g", timeout_ms=60_000) as producer:
@@ -681,18 +681,13 @@ async def test_sends_go_on_after_the_broker_was_killed_and_came_back(
         receipts = await asyncio.gather(*_begin(producer, "before", 200))
         meanwhile = _begin(producer, "meanwhile", 200)
         own_cluster.kill()
-        results = await asyncio.gather(*meanwhile, return_exceptions=True)
         with pytest.raises(SendFailedError):
             await producer.send_nowait(Message("kept", b"x"), timeout=1.0)
         own_cluster.start()
-        async with asyncio.timeout(60):
-            while not await _succeeds(producer):
-                await asyncio.sleep(0.1)
+        receipts += await asyncio.gather(*meanwhile)
         receipts += await asyncio.gather(*_begin(producer, "after", 200))
 
-    confirmed = receipts + [result for result in results if isinstance(result, SendReceipt)]
-    assert all(isinstance(result, SendReceipt | SendFailedError) for result in results)
-    wanted = {receipt.message_id for receipt in confirmed}
+    wanted = {receipt.message_id for receipt in receipts}
     await read_until(
         own_cluster.namesrv, queues, lambda got: wanted <= {message.message_id for message in got}
     )
@@ -704,10 +699,3 @@ def _begin(producer: Producer, name: str, count: int) -> list[asyncio.Future[Sen
         producer.send_nowait(Message("kept", f"{name} {number}".encode()))
         for number in range(count)
     ]
-
-
-async def _succeeds(producer: Producer) -> bool:
-    (result,) = await asyncio.gather(
-        producer.send_nowait(Message("kept", b"trying"), timeout=1.0), return_exceptions=True
-    )
-    return isinstance(result, SendReceipt)

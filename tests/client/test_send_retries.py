@@ -238,7 +238,7 @@ async def test_a_broker_without_a_master_counts_as_not_reached() -> None:
         only_slaves.broker_datas[0].broker_addrs = {1: cluster.brokers[0].address}
         cluster.name_server.routes["t"] = only_slaves
         with pytest.raises(SendFailedError) as failure:
-            await sending.send(MESSAGE, queue=MessageQueue("t", "c", 0))
+            await sending.send(MESSAGE, queue=MessageQueue("t", "c", 0), timeout=0.2)
 
     assert not failure.value.maybe_stored
     assert cluster.sends == []

@@ -145,21 +145,22 @@ async def test_a_broker_that_always_hangs_up_leaves_the_message_perhaps_stored()
         ScriptedCluster([ScriptedBroker("a", *[Act.HANG_UP] * 3)]) as cluster,
         producer(cluster) as sending,
     ):
-        with pytest.raises(SendFailedError, match="after 3 attempts") as failure:
+        with pytest.raises(SendFailedError, match="a: ConnectionLostError") as failure:
             await sending.send(MESSAGE)
 
         assert failure.value.maybe_stored
+        assert len(failure.value.attempts) == 3
 
 
 async def test_a_broker_that_is_not_there_leaves_the_message_surely_not_stored() -> None:
     async with ScriptedCluster([]) as cluster, producer(cluster) as sending:
         cluster.name_server.routes["t"] = route({"gone": dead_address()})
 
-        with pytest.raises(SendFailedError) as failure:
-            await sending.send(MESSAGE)
+        with pytest.raises(SendTimeoutError) as failure:
+            await sending.send(MESSAGE, timeout=0.2)
 
         assert not failure.value.maybe_stored
-        assert len(failure.value.attempts) == 3
+        assert [attempt.broker_name for attempt in failure.value.attempts] == ["gone"]
 
 
 async def test_a_living_broker_takes_over_from_a_dead_one() -> None:
@@ -231,9 +232,9 @@ async def test_the_route_is_asked_for_again_when_its_broker_has_no_master() -> N
         await sending.send(MESSAGE)
 
         with pytest.raises(SendFailedError, match="no master"):
-            await sending.send(MESSAGE, queue=MessageQueue("t", "b", 0))
+            await sending.send(MESSAGE, queue=MessageQueue("t", "b", 0), timeout=0.2)
 
-        assert cluster.name_server.asked == ["t", "t"]
+        assert cluster.name_server.asked[:2] == ["t", "t"]
 
 
 # --- name servers -------------------------------------------------------------------------------

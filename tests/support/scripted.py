@@ -46,13 +46,16 @@ class Act(Enum):
 class _Peer:
     def __init__(self, handlers: dict[int, RequestHandler]) -> None:
         self.handlers = handlers
-        self._server = RemotingServer(
-            handlers,
+        self._server = self._make_server()
+        self.moved = asyncio.Event()
+
+    def _make_server(self) -> RemotingServer:
+        return RemotingServer(
+            self.handlers,
             settings=RemotingSettings(),
             tls=TlsSettings(mode="disabled"),
             name="scripted",
         )
-        self.moved = asyncio.Event()
 
     async def wait_until(self, reached: Callable[[], bool]) -> None:
         """Wait until something that this peer was told is so; fail after a minute."""
@@ -65,11 +68,19 @@ class _Peer:
     def address(self) -> str:
         return f"{HOST}:{self._server.port}"
 
-    async def start(self) -> None:
-        await self._server.start(HOST, 0)
+    async def start(self, port: int = 0) -> None:
+        await self._server.start(HOST, port)
 
     async def stop(self) -> None:
         await self._server.stop(0.0)
+
+    async def be_away(self, seconds: float) -> None:
+        """Refuse connections for a while, and then accept them at the same address."""
+        port = self._server.port
+        await self.stop()
+        await asyncio.sleep(seconds)
+        self._server = self._make_server()
+        await self.start(port)
 
 
 class ScriptedBroker(_Peer):

@@ -343,7 +343,8 @@ class SendFailedError(RemotingError):
 
     Args:
         topic: the topic of the message.
-        attempts: the attempts in order; empty if time ran out before the first.
+        attempts: the attempts in order; empty if time ran out before the first. Of the attempts
+            that could not connect, only the last one of each broker.
         reason: why there was no attempt.
 
     ``maybe_stored`` is False when no attempt reached a broker; otherwise the message may be stored,
@@ -363,7 +364,7 @@ class SendFailedError(RemotingError):
         reason: str = "no time for a first attempt",
     ) -> None:
         failures = "; ".join(dict.fromkeys(map(str, attempts))) or reason
-        super().__init__(f"sending to {topic} failed after {len(attempts)} attempts: {failures}")
+        super().__init__(f"sending to {topic} failed: {failures}")
         self.topic = topic
         self.attempts = tuple(attempts)
         self.maybe_stored = any(attempt.maybe_stored for attempt in attempts)

@@ -197,14 +197,14 @@ class Producer(Lifecycle):
 
         Args:
             message: topic, properties and a body of 1 byte to 4 MiB.
-            queue: the target queue. The send is not retried.
-            order_key: messages with the same key go to the same queue. The send is not retried.
-                Await each send before the next one to keep their order.
-            selector: picks the target queue from the queues of the topic. The send is not retried.
-            timeout: seconds for the whole call, with the wait for room and up to two retries on
-                other brokers.
-                Retries follow at once: while the only broker of a topic is away, the call fails
-                long before the timeout.
+            queue: the target queue. A message that was written to a connection is not sent again.
+            order_key: messages with the same key go to the same queue, and are not sent again, as
+                with ``queue``. Await each send before the next one to keep their order.
+            selector: picks the target queue from the queues of the topic; as with ``queue``.
+            timeout: seconds for the whole call, with the wait for room and the retries. The first
+                retry goes to another broker at once; if the topic has none left, retries follow
+                after pauses that grow from 50 to 500 ms. A broker that cannot be reached is waited
+                for until the timeout, with a chosen queue as well.
                 None uses the setting ``timeout_ms``. With the setting ``auto_batch``, only sends
                 with ``timeout=None`` are batched.
 
@@ -222,8 +222,8 @@ class Producer(Lifecycle):
                 attempt got no response and stored it. The error's notes list such attempts.
             SendTimeoutError: no response in time, or no room. ``maybe_stored`` says whether the
                 message may be stored; then a second send may duplicate it.
-            SendFailedError: no broker responded. ``maybe_stored`` says whether the message may be
-                stored.
+            SendFailedError: the connection broke, and the retries are used up. ``maybe_stored``
+                says whether the message may be stored.
 
         Cancelling stops the waiting. A request that is already sent may still be stored.
         Source: DefaultMQProducer.send, RocketMQ 5.3.
@@ -256,8 +256,8 @@ class Producer(Lifecycle):
 
         Returns:
             A future with the receipt, or with an error that `send` raises. Network failures are
-            retried. With a chosen queue, the retry goes to the same broker. A refusal by the
-            broker is not retried.
+            retried after the same pauses as in `send`. With a chosen queue, the retry goes to the
+            same broker. A refusal by the broker is not retried.
 
         Raises:
             SendTimeoutError: there was no room in time; not sent.

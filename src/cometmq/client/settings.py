@@ -275,11 +275,13 @@ class ProducerSettings(Checked):
     """Timeout of one attempt of a send; -1 for all of the remaining time."""
 
     retries: int = setting(2, key="retryTimesWhenSendFailed", low=0, high=16)
-    """Retries after the first attempt failed, on other brokers if there are any."""
+    """Retries after the first attempt failed, on other brokers if there are any. When each broker
+    has failed, a retry pauses first. An attempt that could not connect uses up no retry: a broker
+    that cannot be reached is waited for until the timeout."""
 
     retries_async: int = setting(2, key="retryTimesWhenSendAsyncFailed", low=0, high=16)
-    """The same for `Producer.send_soon` and `Producer.send_nowait`, which retry only if a broker
-    cannot be reached."""
+    """The same for `Producer.send_soon` and `Producer.send_nowait`, which retry only after
+    network failures."""
 
     retry_not_stored: bool = setting(False, key="retryAnotherBrokerWhenNotStoreOK")
     """Whether a message with a status other than ``SEND_OK`` is sent to another broker too."""

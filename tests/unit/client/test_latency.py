@@ -37,7 +37,7 @@ def fail(made: LatencyTable, broker: str, *, now_s: float = 0.0, reachable: bool
 
 def picked(made: LatencyTable, *, now_s: float = 0.0, avoid: str | None = None) -> set[str]:
     turn = QueuePicker(made)
-    picks = [turn.pick(QUEUES, avoid_broker=avoid, now_s=now_s) for _ in range(24)]
+    picks = [turn.pick(QUEUES, avoid={avoid} if avoid else (), now_s=now_s) for _ in range(24)]
     return {queue.broker_name for queue in picks}
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client._sending.targets import NoMasterError, RetryPolicy, attempt_of
+from cometmq.client._sending.retry_policy import RetryPolicy, attempt_of
+from cometmq.client._sending.targets import NoMasterError
 from cometmq.client.errors import SendFailedError
 from cometmq.model.errors import CometError, ResponseError
-from cometmq.model.queue import MessageQueue
 from cometmq.remoting import (
     CallTimeoutError,
     ConnectError,
@@ -15,7 +15,6 @@ from cometmq.remoting import (
     TooManyCallsError,
 )
 
-QUEUE = MessageQueue("t", "a", 0)
 AWAITED = RetryPolicy(2, 0, frozenset({1, 14}), retry_not_stored=True, retry_too_many=True)
 BEGUN = RetryPolicy(2, 2, frozenset(), retry_not_stored=False, retry_too_many=False)
 
@@ -54,14 +53,14 @@ def test_which_failures_allow_another_try(error: CometError, *, awaited: bool, b
 def test_which_failures_leave_the_message_perhaps_stored(
     error: CometError, *, maybe_stored: bool
 ) -> None:
-    attempt = attempt_of(QUEUE, error)
+    attempt = attempt_of("a", error)
 
     assert (attempt.broker_name, attempt.maybe_stored) == ("a", maybe_stored)
     assert SendFailedError("t", [attempt]).maybe_stored is maybe_stored
 
 
 def test_one_try_that_is_perhaps_stored_is_enough() -> None:
-    attempts = [attempt_of(QUEUE, CallTimeoutError("late")), attempt_of(QUEUE, ConnectError("no"))]
+    attempts = [attempt_of("a", CallTimeoutError("late")), attempt_of("a", ConnectError("no"))]
 
     assert SendFailedError("t", attempts).maybe_stored
     assert not SendFailedError("t", []).maybe_stored

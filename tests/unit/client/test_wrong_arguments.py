@@ -150,5 +150,5 @@ def test_equal_failures_of_a_send_are_named_once() -> None:
     failures: list[CometError] = [ConnectError("cannot connect"), ConnectError("cannot connect")]
     attempts = [SendAttempt("b", each, False) for each in failures]
     assert str(SendFailedError("t", attempts)) == (
-        "sending to t failed after 2 attempts: b: ConnectError: cannot connect"
+        "sending to t failed: b: ConnectError: cannot connect"
     )

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from cometmq.client._sending.back_pressure import BackPressure, Epoch
 from cometmq.client._sending.outgoing import Item
+from cometmq.client._sending.retry_policy import RetryPolicy, closed_error
 from cometmq.client._sending.sender import Sender
-from cometmq.client._sending.targets import RetryPolicy, SendTarget
-from cometmq.client.errors import ClientClosedError
+from cometmq.client._sending.targets import SendTarget
 from cometmq.client.receipt import SendReceipt
 from cometmq.client.settings import ProducerSettings
 from cometmq.model.message import Message
@@ -229,8 +229,3 @@ def split_receipt(receipt: SendReceipt, count: int) -> list[SendReceipt]:
         )
         for number in range(count)
     ]
-
-
-def closed_error() -> ClientClosedError:
-    """Return the error of a send that was in flight when its producer was closed."""
-    return ClientClosedError("the producer was closed: the message may be stored")

@@ -23,9 +23,9 @@ from cometmq.client._connection.routes import Route
 from cometmq.client._sending.back_pressure import BackPressure, Epoch
 from cometmq.client._sending.outgoing import Outgoing, prepare
 from cometmq.client._sending.queue_picker import QueuePicker
+from cometmq.client._sending.retry_policy import RetryPolicy
 from cometmq.client._sending.sender import Sender
-from cometmq.client._sending.targets import ANY_QUEUE, RetryPolicy, SendTarget, attempt_of
-from cometmq.client.errors import SendAttempt
+from cometmq.client._sending.targets import ANY_QUEUE, SendTarget
 from cometmq.client.receipt import DEFAULT_REGION, SendReceipt, SendStatus, receipt_from
 from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.model.message import Message
@@ -460,14 +460,14 @@ class FastPath:
 
     def retry(self, send: FastSend, error: Exception) -> Coroutine[Any, Any, SendReceipt]:
         """Continue on the general path after a failed first attempt."""
-        attempts: list[SendAttempt] = []
+        failed = None
         if isinstance(error, CometError) and not isinstance(error, GoneAwayError):
-            attempts.append(attempt_of(send.queue_target.queue, error))
+            failed = send.queue_target.queue.broker_name, error
         return self._sender.go_on(
             send.outgoing,
             send.target,
             send.started_s + send.send_timeout,
-            attempts,
+            failed,
             policy=send.policy,
         )
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from cometmq.client._sending.back_pressure import BackPressure, Epoch
-from cometmq.client._sending.batching import Accumulator, closed_error
+from cometmq.client._sending.batching import Accumulator
 from cometmq.client._sending.fast_path import FastPath, FastSend
 from cometmq.client._sending.outgoing import size_of
+from cometmq.client._sending.retry_policy import closed_error
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import SendTarget
 from cometmq.client.errors import BackPressureError, ClientClosedError, SendTimeoutError

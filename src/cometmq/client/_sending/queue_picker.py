@@ -7,7 +7,7 @@ Source: TopicPublishInfo, MQFaultStrategy and SelectMessageQueueByHash, RocketMQ
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from cometmq.client._sending.broker_latency import LatencyTable
 from cometmq.client.errors import QueueNotFoundError
@@ -23,12 +23,10 @@ class RoundRobin:
     def __init__(self) -> None:
         self._next = random.randrange(1 << 16)
 
-    def pick(
-        self, queues: Sequence[MessageQueue], *, avoid_broker: str | None = None
-    ) -> MessageQueue:
-        """Pick the next queue, on another broker than ``avoid_broker`` if there is one."""
-        if avoid_broker is not None:
-            found = self.pick_if(queues, lambda queue: queue.broker_name != avoid_broker)
+    def pick(self, queues: Sequence[MessageQueue], *, avoid: Collection[str] = ()) -> MessageQueue:
+        """Pick the next queue, on no broker of ``avoid`` if there is another one."""
+        if avoid:
+            found = self.pick_if(queues, lambda queue: queue.broker_name not in avoid)
             if found is not None:
                 return found
         return queues[self.step(len(queues))]
@@ -70,14 +68,14 @@ class QueuePicker:
         """The queues in turn, without regard to their brokers."""
 
     def pick(
-        self, queues: Sequence[MessageQueue], *, avoid_broker: str | None, now_s: float
+        self, queues: Sequence[MessageQueue], *, avoid: Collection[str], now_s: float
     ) -> MessageQueue:
-        """Pick the next queue, on another broker than ``avoid_broker`` if there is one."""
+        """Pick the next queue, on no broker of ``avoid`` if there is another one."""
         if self._latency is None:
-            return self.round.pick(queues, avoid_broker=avoid_broker)
+            return self.round.pick(queues, avoid=avoid)
         if self._latency.line == 4:
             return self._pick_as_4(queues, self._latency, now_s)
-        return self._pick_as_5(queues, self._latency, avoid_broker, now_s)
+        return self._pick_as_5(queues, self._latency, avoid, now_s)
 
     def _pick_as_4(
         self, queues: Sequence[MessageQueue], latency: LatencyTable, now_s: float
@@ -97,18 +95,18 @@ class QueuePicker:
         self,
         queues: Sequence[MessageQueue],
         latency: LatencyTable,
-        avoid_broker: str | None,
+        avoid: Collection[str],
         now_s: float,
     ) -> MessageQueue:
-        if avoid_broker is not None:
+        if avoid:
             self.round.restart()
 
         def is_available(queue: MessageQueue) -> bool:
             broker = queue.broker_name
-            return broker != avoid_broker and latency.available(broker, now_s)
+            return broker not in avoid and latency.available(broker, now_s)
 
         def is_reachable(queue: MessageQueue) -> bool:
-            return queue.broker_name != avoid_broker and latency.reachable(queue.broker_name)
+            return queue.broker_name not in avoid and latency.reachable(queue.broker_name)
 
         found = self.round.pick_if(queues, is_available)
         found = found or self.round.pick_if(queues, is_reachable)

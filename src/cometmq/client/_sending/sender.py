@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from cometmq.client._connection.instance import ClientCore
-from cometmq.client._connection.routes import Route
 from cometmq.client._sending.outgoing import (
     Item,
     Outgoing,
@@ -28,16 +27,18 @@ from cometmq.client._sending.outgoing import (
     prepare_batch,
     prepare_item,
 )
+from cometmq.client._sending.retry_policy import (
+    ATTEMPT_S_MIN,
+    RetryPolicy,
+    SendAttempts,
+    closed_error,
+)
 from cometmq.client._sending.targets import (
     ANY_QUEUE,
     Destinations,
     NoMasterError,
-    RetryPolicy,
     SendTarget,
-    attempt_of,
-    final_error,
 )
-from cometmq.client.errors import SendAttempt
 from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
 from cometmq.client.receipt import SendReceipt, SendStatus, receipt_from
 from cometmq.client.settings import ProducerSettings
@@ -51,8 +52,6 @@ from cometmq.remoting.tasks import is_call_failure
 
 INNER_GROUP = "CLIENT_INNER_PRODUCER"
 """The group of the messages that the client itself sends."""
-ATTEMPT_S_MIN = 0.001
-"""With less time left there is no further attempt; a first one gets at least this much."""
 
 
 class Sender:
@@ -273,19 +272,16 @@ class Sender:
         context: SendContext | None = None,
     ) -> SendReceipt:
         """Send until a broker has stored it, or there is no attempt or no time left."""
-        deadline = _now() + timeout
-        route = await self.destinations.route(outgoing.topic, timeout)
-        fixed = self.destinations.fixed_queue(outgoing, route, target)
-        return await self._attempt_all(
-            outgoing, route, fixed, deadline, policy or self.awaited, [], context
-        )
+        policy, deadline = policy or self.awaited, _now() + timeout
+        attempts = SendAttempts(outgoing.topic, policy, deadline, is_fixed=target.is_fixed)
+        return await self._attempt_all(outgoing, target, deadline, policy, attempts, context)
 
     async def go_on(
         self,
         outgoing: Outgoing,
         target: SendTarget,
         deadline: float,
-        attempts: list[SendAttempt],
+        failed: tuple[str, CometError] | None,
         *,
         policy: RetryPolicy,
     ) -> SendReceipt:
@@ -295,45 +291,46 @@ class Sender:
             outgoing: what to send.
             target: the queue or the selector, if the caller chose.
             deadline: until when, by the loop's clock.
-            attempts: the attempts that have failed.
-            policy: when to retry; None for that of awaited sends.
+            failed: the broker and the error of the first attempt; None if it does not count.
+            policy: when to retry.
         """
-        if attempts and not policy.allows_another(attempts[-1].error):
-            raise final_error(outgoing.topic, attempts, in_time=_is_time_left(deadline))
-        route = await self.destinations.route(outgoing.topic, max(deadline - _now(), 0.001))
-        fixed = self.destinations.fixed_queue(outgoing, route, target)
-        return await self._attempt_all(outgoing, route, fixed, deadline, policy, attempts, None)
+        attempts = SendAttempts(outgoing.topic, policy, deadline, is_fixed=target.is_fixed)
+        if failed is not None and not attempts.fail(*failed):
+            raise attempts.error()
+        return await self._attempt_all(outgoing, target, deadline, policy, attempts, None)
 
     async def _attempt_all(
         self,
         outgoing: Outgoing,
-        route: Route,
-        fixed: MessageQueue | None,
+        target: SendTarget,
         deadline: float,
         policy: RetryPolicy,
-        attempts: list[SendAttempt],
+        attempts: SendAttempts,
         context: SendContext | None,
     ) -> SendReceipt:
+        route = await self.destinations.route(outgoing.topic, max(deadline - _now(), ATTEMPT_S_MIN))
+        fixed = self.destinations.fixed_queue(outgoing, route, target)
         stored: SendReceipt | None = None
-        avoid = attempts[-1].broker_name if attempts else None
-        for _ in range(len(attempts), 1 + (policy.fixed_retries if fixed else policy.retries)):
-            if _now() >= deadline or (attempts and not _is_time_left(deadline)):
+        while True:
+            queue = fixed or self.destinations.next(route, attempts.failed_brokers)
+            if not await attempts.is_time_for(queue.broker_name):
                 break
-            queue = fixed or self.destinations.next(route, avoid)
-            avoid = queue.broker_name
+            if attempts.failed and not self._instance.running:
+                raise closed_error()
             try:
                 receipt = await self._attempt(outgoing, queue, deadline, policy, context)
             except (RemotingError, ResponseError) as error:
-                attempts.append(attempt_of(queue, error))
-                if not policy.allows_another(error):
+                if not attempts.fail(queue.broker_name, error):
                     break
             else:
                 if fixed or receipt.status is SendStatus.SEND_OK or not policy.retry_not_stored:
                     return receipt
                 stored = receipt
+                if not attempts.repeat(queue.broker_name):
+                    break
         if stored is not None:
             return stored
-        raise final_error(outgoing.topic, attempts, in_time=_is_time_left(deadline))
+        raise attempts.error()
 
     async def send_oneway(
         self,
@@ -347,7 +344,7 @@ class Sender:
         deadline = _now() + timeout
         route = await self.destinations.route(outgoing.topic, timeout)
         queue = self.destinations.fixed_queue(outgoing, route, target)
-        queue = queue or self.destinations.next(route, None)
+        queue = queue or self.destinations.next(route)
         address, broker_name = await self.destinations.master(queue, deadline)
         if context is not None:
             context.queue, context.address, context.attempts = (
@@ -477,11 +474,6 @@ class InnerProducer:
             Everything else as `Producer.send`.
         """
         return await self._sender.send_message(message, timeout=timeout, trusted=allow_reserved)
-
-
-def _is_time_left(deadline: float) -> bool:
-    """Whether there is time for another attempt: the last one may have ended a moment too early."""
-    return deadline - _now() >= ATTEMPT_S_MIN
 
 
 def _now() -> float:

@@ -1,13 +1,13 @@
-"""Where a send goes, and whether it is tried again: route, queue, broker and retry policy.
+"""Where a send goes: route, queue and broker.
 
-Source: DefaultMQProducerImpl.tryToFindTopicPublishInfo, sendDefaultImpl, MQFaultStrategy and
-MQClientAPIImpl.onExceptionImpl, RocketMQ 5.3.
+Source: DefaultMQProducerImpl.tryToFindTopicPublishInfo and MQFaultStrategy, RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import msgspec
@@ -17,86 +17,15 @@ from cometmq.client._connection.routes import Route
 from cometmq.client._sending.broker_latency import LatencyTable
 from cometmq.client._sending.outgoing import Outgoing
 from cometmq.client._sending.queue_picker import QueuePicker, chosen
-from cometmq.client.errors import (
-    QueueNotFoundError,
-    SendAttempt,
-    SendFailedError,
-    SendTimeoutError,
-    TopicNotFoundError,
-)
+from cometmq.client.errors import QueueNotFoundError, TopicNotFoundError
 from cometmq.client.handlers import QueueSelector
 from cometmq.client.settings import ProducerSettings
-from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.model.queue import MessageQueue
-from cometmq.remoting import CallTimeoutError, ConnectError, TooManyCallsError
-
-_NOT_SENT = (ConnectError, TooManyCallsError)
+from cometmq.remoting import ConnectError
 
 
 class NoMasterError(ConnectError):
     """The broker has no master now; not sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """How often a failed attempt is repeated, and after which errors."""
-
-    retries: int
-    """Further attempts if any queue will do."""
-    fixed_retries: int
-    """Further attempts if the caller has chosen the queue."""
-    codes: frozenset[int]
-    """Response codes after which there is another attempt."""
-    retry_not_stored: bool
-    """Whether another attempt follows a status other than ``SEND_OK``."""
-    retry_too_many: bool
-    """Whether another attempt follows if too many requests are in flight already."""
-    avoid_refusing: bool = True
-    """Whether a broker that refused counts as slow, if slow brokers are avoided."""
-
-    @classmethod
-    def of_awaited(cls, settings: ProducerSettings) -> RetryPolicy:
-        """The policy of a send whose caller waits for the receipt."""
-        return cls(
-            settings.retries, 0, settings.retried, settings.retry_not_stored, retry_too_many=True
-        )
-
-    @classmethod
-    def of_started(cls, settings: ProducerSettings) -> RetryPolicy:
-        """The policy of a send whose caller got a future: only network failures are retried."""
-        return cls(
-            settings.retries_async,
-            settings.retries_async,
-            frozenset(),
-            retry_not_stored=False,
-            retry_too_many=False,
-            avoid_refusing=False,
-        )
-
-    def allows_another(self, error: CometError) -> bool:
-        """Whether another attempt may follow one with this error."""
-        if isinstance(error, ResponseError):
-            return error.code in self.codes
-        return self.retry_too_many or not isinstance(error, TooManyCallsError)
-
-
-def attempt_of(target: MessageQueue, error: CometError) -> SendAttempt:
-    """Describe a failed attempt, and whether it may have stored the message."""
-    maybe_stored = isinstance(error, RemotingError) and not isinstance(error, _NOT_SENT)
-    return SendAttempt(target.broker_name, error, maybe_stored)
-
-
-def final_error(topic: str, attempts: list[SendAttempt], *, in_time: bool) -> CometError:
-    """Return the one error that describes all failed attempts."""
-    last = attempts[-1].error if attempts else None
-    if isinstance(last, ResponseError):
-        for attempt in attempts[:-1]:
-            state = "may be stored" if attempt.maybe_stored else "not stored"
-            last.add_note(f"an earlier attempt failed, {state}: {attempt}")
-        return last
-    if in_time and not isinstance(last, CallTimeoutError):
-        return SendFailedError(topic, attempts)
-    return SendTimeoutError(topic, attempts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +34,11 @@ class SendTarget:
 
     queue: MessageQueue | None = None
     selector: QueueSelector | None = None
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the caller chose."""
+        return self.queue is not None or self.selector is not None
 
 
 ANY_QUEUE = SendTarget()
@@ -181,11 +115,11 @@ class Destinations:
             raise NoMasterError(f"broker {queue.broker_name} has no master now")
         return address, route.physical(queue)
 
-    def next(self, route: Route, avoid: str | None) -> MessageQueue:
-        """Choose a queue by the newest route, if possible on another broker than ``avoid``."""
+    def next(self, route: Route, avoid: Collection[str] = ()) -> MessageQueue:
+        """Choose a queue by the newest route, if possible on no broker of ``avoid``."""
         newest = self._instance.routes.known(route.topic) or route
         return self.picker(route.topic).pick(
-            newest.publish_queues or route.publish_queues, avoid_broker=avoid, now_s=_now()
+            newest.publish_queues or route.publish_queues, avoid=avoid, now_s=_now()
         )
 
     def picker(self, topic: str) -> QueuePicker:

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from cometmq.client._sending.outgoing import Outgoing
+from cometmq.client._sending.retry_policy import RetryPolicy
 from cometmq.client._sending.sender import Sender
-from cometmq.client._sending.targets import ANY_QUEUE, RetryPolicy, SendTarget
+from cometmq.client._sending.targets import ANY_QUEUE, SendTarget
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.receipt import SendStatus
 from cometmq.model.errors import CometError, RemotingError, ResponseError
@@ -52,8 +53,8 @@ PERMANENT = ("timerWheelEnable is false",)
 RocketMQ's SendMessageProcessor refuses a timer message with SYSTEM_ERROR and the first of them.
 """
 
-_ONCE = RetryPolicy(0, 0, frozenset(), retry_not_stored=False, retry_too_many=False)
-_ELSEWHERE = RetryPolicy(1, 0, RETRIED, retry_not_stored=False, retry_too_many=False)
+_ONCE = RetryPolicy(0, 0, frozenset(), retry_not_stored=False, retry_too_many=False, waits=False)
+_ELSEWHERE = RetryPolicy(1, 0, RETRIED, retry_not_stored=False, retry_too_many=False, waits=False)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,173 @@
+"""Whether an attempt of a send that failed is repeated, and when.
+
+      an attempt fails
+      │ policy does not allow another ──► the send fails
+      │ retries are used up ────────────► the send fails
+      │ a broker has not failed since the last pause ──► attempt there, at once
+      ▼ each broker has
+      pause, each one about twice as long as the one before ──► attempt, if there is time
+
+An attempt that could not connect has sent nothing. It uses up no retry, so that a send waits for a
+broker that restarts, until its deadline.
+
+Source: DefaultMQProducerImpl.sendDefaultImpl and MQClientAPIImpl.onExceptionImpl, RocketMQ 5.3.
+There is no pause there, and a refused connection uses up a retry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+from cometmq.client.errors import (
+    ClientClosedError,
+    SendAttempt,
+    SendFailedError,
+    SendTimeoutError,
+)
+from cometmq.client.settings import ProducerSettings
+from cometmq.model.errors import CometError, ResponseError
+from cometmq.remoting import CallTimeoutError, ConnectError, TooManyCallsError
+
+ATTEMPT_S_MIN = 0.001
+"""With less time left there is no further attempt; a first one gets at least this much."""
+BACK_OFF_S = 0.05
+"""The longest first pause of a send; each one is at least half as long as it may be."""
+BACK_OFF_S_MAX = 0.5
+"""The longest pause: how late a send may notice that its broker is back."""
+
+_NOT_STORED = (ResponseError, ConnectError, TooManyCallsError)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often a failed attempt is repeated, and after which errors."""
+
+    retries: int
+    """Further attempts if any queue will do."""
+    fixed_retries: int
+    """Further attempts if the caller has chosen the queue."""
+    codes: frozenset[int]
+    """Response codes after which there is another attempt."""
+    retry_not_stored: bool
+    """Whether another attempt follows a status other than ``SEND_OK``."""
+    retry_too_many: bool
+    """Whether another attempt follows if too many requests are in flight already."""
+    avoid_refusing: bool = True
+    """Whether a broker that refused counts as slow, if slow brokers are avoided."""
+    waits: bool = True
+    """Whether a broker that cannot be reached is waited for, and uses up no retry."""
+
+    @classmethod
+    def of_awaited(cls, settings: ProducerSettings) -> RetryPolicy:
+        """The policy of a send whose caller waits for the receipt."""
+        return cls(
+            settings.retries, 0, settings.retried, settings.retry_not_stored, retry_too_many=True
+        )
+
+    @classmethod
+    def of_started(cls, settings: ProducerSettings) -> RetryPolicy:
+        """The policy of a send whose caller got a future: only network failures are retried."""
+        return cls(
+            settings.retries_async,
+            settings.retries_async,
+            frozenset(),
+            retry_not_stored=False,
+            retry_too_many=False,
+            avoid_refusing=False,
+        )
+
+    def allows_another(self, error: CometError) -> bool:
+        """Whether another attempt may follow one with this error."""
+        if isinstance(error, ResponseError):
+            return error.code in self.codes
+        return self.retry_too_many or not isinstance(error, TooManyCallsError)
+
+
+class SendAttempts:
+    """The attempts of one send that failed, and what follows them.
+
+    Args:
+        topic: for the error of the send.
+        policy: when to retry.
+        deadline: until when, by the loop's clock.
+        is_fixed: whether the caller chose the queue.
+    """
+
+    __slots__ = ("_deadline", "_left", "_pause_s", "_policy", "_topic", "failed", "failed_brokers")
+
+    def __init__(self, topic: str, policy: RetryPolicy, deadline: float, *, is_fixed: bool) -> None:
+        self._topic = topic
+        self._policy = policy
+        self._deadline = deadline
+        self._left = policy.fixed_retries if is_fixed else policy.retries
+        self._pause_s = BACK_OFF_S
+        self.failed: list[SendAttempt] = []
+        """In order. Of the attempts that could not connect, only the last one of each broker."""
+        self.failed_brokers: set[str] = set()
+        """Those that failed since the last pause."""
+
+    def fail(self, broker: str, error: CometError) -> bool:
+        """Note an attempt that failed; return whether another one may follow."""
+        could_connect = not isinstance(error, ConnectError)
+        if not could_connect:
+            self.failed = [each for each in self.failed if not _is_unreached(each, broker)]
+        self.failed.append(attempt_of(broker, error))
+        if not self._policy.allows_another(error):
+            return False
+        if could_connect or not self._policy.waits:
+            return self.repeat(broker)
+        self.failed_brokers.add(broker)
+        return True
+
+    def repeat(self, broker: str) -> bool:
+        """Use up a retry after an attempt at this broker; return whether there was one."""
+        self.failed_brokers.add(broker)
+        self._left -= 1
+        return self._left >= 0
+
+    async def is_time_for(self, broker: str) -> bool:
+        """Pause if the broker has failed already; return whether there is time for an attempt."""
+        if broker in self.failed_brokers:
+            pause_s = self._pause_s * random.uniform(0.5, 1.0)
+            await asyncio.sleep(min(pause_s, self._deadline - _now()))
+            self._pause_s = min(2 * self._pause_s, BACK_OFF_S_MAX)
+            self.failed_brokers.clear()
+        elif not (self.failed or self.failed_brokers):
+            return _now() < self._deadline
+        return self._is_time_left()
+
+    def error(self) -> CometError:
+        """Return the one error that describes all failed attempts."""
+        last = self.failed[-1].error if self.failed else None
+        if isinstance(last, ResponseError):
+            for attempt in self.failed[:-1]:
+                state = "may be stored" if attempt.maybe_stored else "not stored"
+                last.add_note(f"an earlier attempt failed, {state}: {attempt}")
+            return last
+        if self._is_time_left() and not isinstance(last, CallTimeoutError):
+            return SendFailedError(self._topic, self.failed)
+        return SendTimeoutError(self._topic, self.failed)
+
+    def _is_time_left(self) -> bool:
+        """Whether there is time for another attempt; the last may have ended a moment too early."""
+        return self._deadline - _now() >= ATTEMPT_S_MIN
+
+
+def attempt_of(broker: str, error: CometError) -> SendAttempt:
+    """Describe a failed attempt, and whether it may have stored the message."""
+    return SendAttempt(broker, error, not isinstance(error, _NOT_STORED))
+
+
+def closed_error() -> ClientClosedError:
+    """Return the error of a send that was in flight when its producer was closed."""
+    return ClientClosedError("the producer was closed: the message may be stored")
+
+
+def _is_unreached(attempt: SendAttempt, broker: str) -> bool:
+    return attempt.broker_name == broker and isinstance(attempt.error, ConnectError)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,255 @@
+"""When an attempt of a send is repeated: at once on another broker, otherwise after a back-off."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from servers import Cluster
+
+from cometmq.client import (
+    AdminClient,
+    ClientClosedError,
+    Message,
+    MessageQueue,
+    Producer,
+    ResponseError,
+    SendFailedError,
+    SendReceipt,
+    SendStatus,
+    SendTimeoutError,
+)
+from cometmq.client._sending.retry_policy import BACK_OFF_S, BACK_OFF_S_MAX
+from cometmq.client.hooks import SendContext, SendHook
+from cometmq.protocol.codes import ResponseCode
+from cometmq.remoting import ConnectError, Request, Response
+from support.reading import read_until
+from support.scripted import Act, ScriptedBroker, ScriptedCluster
+
+MESSAGE = Message(topic="t", body=b"x")
+AWAY_S = 1.0
+
+Send = Callable[[Producer], Any]
+SENDS: dict[str, Send] = {
+    "send": lambda producer: producer.send(MESSAGE),
+    "send_nowait": lambda producer: producer.send_nowait(MESSAGE),
+    "send_batch": lambda producer: producer.send_batch([MESSAGE] * 2),
+    "queue": lambda producer: producer.send(MESSAGE, queue=MessageQueue("t", "a", 1)),
+    "order_key": lambda producer: producer.send(MESSAGE, order_key="k"),
+}
+
+
+class Timed(ScriptedBroker):
+    """Notes when each send came."""
+
+    def __init__(self, name: str = "a", *script: int | Act) -> None:
+        self.times_s: list[float] = []
+        super().__init__(name, *script)
+
+    def _send(self, request: Request) -> Response | None:
+        self.times_s.append(now())
+        return super()._send(request)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@asynccontextmanager
+async def sending(*brokers: ScriptedBroker, **options: Any) -> AsyncIterator[Producer]:
+    """A producer with an open connection to each of these brokers of its topic."""
+    options = {"reconnect_for_go_away": False, **options}
+    async with (
+        ScriptedCluster(list(brokers)) as cluster,
+        Producer(cluster.address, group="g", **options) as producer,
+    ):
+        await producer.ready("t")
+        for broker in brokers:
+            script = list(broker.script)
+            broker.script.clear()
+            await producer.send(MESSAGE, queue=MessageQueue("t", broker.name, 0))
+            broker.script.extend(script)
+            broker.sends.clear()
+            if isinstance(broker, Timed):
+                broker.times_s.clear()
+        yield producer
+
+
+async def leave(*brokers: ScriptedBroker) -> None:
+    """Stop brokers, and let the producer notice that its connections are closed."""
+    for broker in brokers:
+        await broker.stop()
+    await asyncio.sleep(0.1)
+
+
+@pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize("retries", [0, 2])
+@pytest.mark.parametrize("way", SENDS)
+async def test_a_send_waits_for_the_only_broker_until_it_is_back(way: str, retries: int) -> None:
+    broker = ScriptedBroker()
+    async with sending(broker, retries=retries, retries_async=retries) as producer:
+        began_s = now()
+        away = asyncio.create_task(broker.be_away(AWAY_S))
+        await asyncio.sleep(AWAY_S / 2)
+        receipt = await SENDS[way](producer)
+        took_s = now() - began_s
+        await away
+
+    assert isinstance(receipt, SendReceipt)
+    assert receipt.status is SendStatus.SEND_OK
+    assert len(broker.sends) == 1
+    assert AWAY_S <= took_s <= AWAY_S + BACK_OFF_S_MAX
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_send_whose_connection_breaks_waits_for_the_only_broker() -> None:
+    broker = ScriptedBroker("a", Act.HANG_UP)
+    async with sending(broker) as producer:
+        pending = producer.send_nowait(MESSAGE)
+        await broker.wait_until(lambda: len(broker.sends) == 1)
+        away = asyncio.create_task(broker.be_away(AWAY_S))
+        receipt = await pending
+        await away
+
+    assert receipt.status is SendStatus.SEND_OK
+    assert len(broker.sends) == 2, "the message was written twice, not more often"
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_send_fails_at_its_deadline_if_the_broker_stays_away() -> None:
+    broker = ScriptedBroker()
+    async with sending(broker) as producer:
+        await leave(broker)
+        began_s = now()
+        with pytest.raises(SendTimeoutError) as failure:
+            await producer.send(MESSAGE, timeout=2.0)
+        took_s = now() - began_s
+
+    assert took_s == pytest.approx(2.0, abs=0.01)
+    assert not failure.value.maybe_stored
+    assert [type(attempt.error) for attempt in failure.value.attempts] == [ConnectError]
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_another_broker_is_tried_at_once_and_the_next_round_after_a_pause() -> None:
+    brokers = [Timed(name, *[Act.HANG_UP] * 9) for name in "abc"]
+    async with sending(*brokers, retries=7) as producer:
+        with pytest.raises(SendFailedError) as failure:
+            await producer.send(MESSAGE)
+
+    tried = [attempt.broker_name for attempt in failure.value.attempts]
+    assert len(tried) == 8
+    assert sorted(tried[:3]) == sorted(tried[3:6]) == ["a", "b", "c"]
+    assert len(set(tried[6:])) == 2
+    times_s = sorted(time_s for broker in brokers for time_s in broker.times_s)
+    pauses_s = [later - one for one, later in itertools.pairwise(times_s)]
+    waited = [number for number, pause_s in enumerate(pauses_s, 1) if pause_s >= BACK_OFF_S / 2]
+    assert waited == [3, 6], pauses_s
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_the_pauses_grow_up_to_a_limit_and_differ() -> None:
+    broker = Timed("a", *[ResponseCode.SYSTEM_BUSY] * 40)
+    pauses_s = []
+    async with sending(broker, retries=9) as producer:
+        for _ in range(3):
+            broker.times_s.clear()
+            with pytest.raises(ResponseError):
+                await producer.send(MESSAGE, timeout=60.0)
+            times_s = broker.times_s
+            pauses_s.append([b - a for a, b in itertools.pairwise(times_s)])
+
+    assert len(broker.sends) == 30, "refusals count as attempts"
+    for each in pauses_s:
+        assert all(
+            0.99 * longest_s / 2 <= pause_s <= longest_s + 0.01
+            for number, pause_s in enumerate(each)
+            for longest_s in [min(BACK_OFF_S * 2**number, BACK_OFF_S_MAX)]
+        ), each
+    assert len({round(each[-1], 6) for each in pauses_s}) == 3
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_broker_that_is_away_does_not_use_up_the_retries_of_another() -> None:
+    """Broker a refuses connections; b is busy for longer than two retries would take without."""
+    one, other = ScriptedBroker("a"), ScriptedBroker("b", *[ResponseCode.SYSTEM_BUSY] * 2)
+    async with sending(one, other, retries=2) as producer:
+        await leave(one)
+        receipt = await producer.send(MESSAGE)
+
+    assert receipt.queue.broker_name == "b"
+    assert len(other.sends) == 3
+
+
+@pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize("hooks", [[], [SendHook()]], ids=["fast path", "general path"])
+async def test_a_closed_client_ends_the_wait(hooks: list[SendHook]) -> None:
+    broker = ScriptedBroker()
+    async with sending(broker, hooks=hooks, timeout_ms=500) as producer:
+        await leave(broker)
+        pending = producer.send_nowait(MESSAGE, timeout=3_600.0)
+        await asyncio.sleep(AWAY_S)
+        began_s = now()
+        await producer.close()
+        with pytest.raises(ClientClosedError):
+            await pending
+        assert now() - began_s <= 1.0
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_the_memory_of_a_long_wait_is_bounded() -> None:
+    class Attempts(SendHook):
+        seen = 0
+
+        def after_attempt(self, context: SendContext) -> None:
+            self.seen = context.attempts
+
+    hook = Attempts()
+    brokers = ScriptedBroker("a"), ScriptedBroker("b")
+    async with sending(*brokers, hooks=[hook]) as producer:
+        await leave(*brokers)
+        with pytest.raises(SendTimeoutError) as failure:
+            await producer.send(MESSAGE, timeout=20.0)
+
+    assert hook.seen > 40
+    assert sorted(attempt.broker_name for attempt in failure.value.attempts) == ["a", "b"]
+
+
+async def test_a_restart_of_the_only_broker_fails_no_send(own_cluster: Cluster) -> None:
+    """Sends go on while a real broker is stopped and started; each message is there."""
+    topic = "restarted"
+    bodies: list[bytes] = []
+    async with AdminClient(own_cluster.namesrv) as admin:
+        await admin.create_topic(topic, queues=4)
+    async with Producer(own_cluster.namesrv, group="g", timeout_ms=60_000) as producer:
+
+        async def send_on(name: int) -> None:
+            number = 0
+            while not back.is_set():
+                body = b"%d-%d" % (name, number)
+                send = producer.send_nowait if name % 2 else producer.send
+                await send(Message(topic, body))
+                bodies.append(body)
+                number += 1
+
+        back = asyncio.Event()
+        await producer.ready(topic)
+        async with asyncio.TaskGroup() as senders:
+            for name in range(8):
+                senders.create_task(send_on(name))
+            await asyncio.to_thread(own_cluster.restart_broker)
+            sent_before = len(bodies)
+            while len(bodies) < sent_before + 50:
+                await asyncio.sleep(0.01)
+            back.set()
+
+        queues = await producer.fetch_queues(topic)
+    await read_until(
+        own_cluster.namesrv,
+        queues,
+        lambda stored: {message.body for message in stored} >= set(bodies),
+    )

@@ -30,6 +30,7 @@ from cometmq.client.hooks import SendHook
 from cometmq.client.settings import MIB
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command, encode_head
+from cometmq.protocol.frame import JSON_HEADER, frame_prefix
 from cometmq.protocol.headers import SendMessageResponse
 from cometmq.protocol.properties import decode_properties
 from cometmq.remoting import Request, Response
@@ -548,18 +549,45 @@ async def test_without_any_time_nothing_is_sent(short: Short) -> None:
     assert len(broker.sends) == 1
 
 
-async def test_an_answer_without_its_fields_is_an_error_and_the_connection_goes_on() -> None:
+UNREADABLE: dict[str, bytes] = {
+    "no fields": b"",
+    "no id": b'"extFields":{"queueId":"0","queueOffset":"7"},',
+    "offset that is no number": b'"extFields":{"msgId":"M","queueId":"0","queueOffset":"x"},',
+    "field that is not UTF-8": b'"extFields":{"msgId":"\xff","queueId":"0","queueOffset":"7"},',
+}
+
+
+@pytest.mark.parametrize("hooks", [[], [SendHook()]], ids=["fast path", "general path"])
+@pytest.mark.parametrize("way", ["send", "send_nowait", "send_batch"])
+@pytest.mark.parametrize("case", UNREADABLE)
+async def test_a_response_that_cannot_be_read_is_an_error_and_the_connection_goes_on(
+    case: str, way: str, hooks: list[SendHook]
+) -> None:
+    """The broker has said that the message is stored: a retry would store it twice."""
+
     class Careless(SentBroker):
         def _send(self, request: Request) -> Response | None:
             super()._send(request)
-            return Response() if len(self.sends) == 2 else _stored()
+            if len(self.sends) != 2:
+                return _stored()
+            opaque = request.command.opaque
+            head = b'{"code":0,%b"flag":1,"opaque":%d}' % (UNREADABLE[case], opaque)
+            request.connection.write(frame_prefix(JSON_HEADER, len(head), 0) + head)
+            return None
 
     broker = Careless()
-    async with ScriptedCluster([broker]) as cluster, _producer(cluster) as producer:
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        _producer(cluster, hooks=hooks, retries=2) as producer,
+    ):
         await producer.send(MESSAGE)
-        with pytest.raises(ResponseError):
-            await producer.send_nowait(MESSAGE)
+        sent = [MESSAGE] if way == "send_batch" else MESSAGE
+        with pytest.raises(SendFailedError, match="response") as failure:
+            await getattr(producer, way)(sent)
         assert await producer.send_nowait(MESSAGE)
+
+    assert failure.value.maybe_stored
+    assert len(broker.sends) == 3, "it is not retried"
 
 
 def _stored() -> Response:

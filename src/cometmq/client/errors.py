@@ -339,7 +339,7 @@ class SendAttempt:
 
 
 class SendFailedError(RemotingError):
-    """Every attempt of a send failed without a response.
+    """Every attempt of a send failed without a response that can be read.
 
     Args:
         topic: the topic of the message.

@@ -9,7 +9,7 @@ from enum import Enum
 
 import msgspec
 
-from cometmq.model.errors import ResponseError
+from cometmq.model.errors import ProtocolError, ResponseError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import ResponseCode
@@ -81,11 +81,18 @@ def receipt_from(response: Command, queue: MessageQueue, message_id: str) -> Sen
 
     Raises:
         ResponseError: the broker refused; this attempt stored nothing.
+        ProtocolError: the broker stored the message, but its response cannot be read.
     """
     status = _STATUS.get(response.code)  # type: ignore[call-overload]
     if status is None:
         raise ResponseError(response.code, response.remark or "")
-    header = response.header(SendMessageResponse)
+    try:
+        header = response.header(SendMessageResponse)
+    except (ResponseError, ProtocolError) as error:
+        reason = error.remark if isinstance(error, ResponseError) else str(error)
+        raise ProtocolError(
+            f"the response says {status.name}, but cannot be read: {reason}"
+        ) from None
     return SendReceipt(
         status=status,
         message_id=message_id,

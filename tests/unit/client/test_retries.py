@@ -7,7 +7,7 @@ import pytest
 from cometmq.client._sending.retry_policy import RetryPolicy, attempt_of
 from cometmq.client._sending.targets import NoMasterError
 from cometmq.client.errors import SendFailedError
-from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.errors import CometError, ProtocolError, ResponseError
 from cometmq.remoting import (
     CallTimeoutError,
     ConnectError,
@@ -25,6 +25,7 @@ BEGUN = RetryPolicy(2, 2, frozenset(), retry_not_stored=False, retry_too_many=Fa
         (ResponseError(1, ""), True, False),
         (ResponseError(14, ""), True, False),
         (ResponseError(13, ""), False, False),
+        (ProtocolError("unreadable"), False, False),
         (CallTimeoutError("late"), True, True),
         (ConnectError("refused"), True, True),
         (ConnectionLostError("cut"), True, True),
@@ -47,6 +48,7 @@ def test_which_failures_allow_another_try(error: CometError, *, awaited: bool, b
         (TooManyCallsError("full"), False),
         (CallTimeoutError("late"), True),
         (ConnectionLostError("cut"), True),
+        (ProtocolError("unreadable"), True),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -27,7 +27,7 @@ from cometmq.client._sending.retry_policy import RetryPolicy
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import ANY_QUEUE, SendTarget
 from cometmq.client.receipt import DEFAULT_REGION, SendReceipt, SendStatus, receipt_from
-from cometmq.model.errors import CometError, RemotingError, ResponseError
+from cometmq.model.errors import CometError, ProtocolError, RemotingError, ResponseError
 from cometmq.model.message import Message
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -441,7 +441,9 @@ class FastPath:
         try:
             receipt = receipt_from(response, send.queue_target.queue, send.outgoing.message_id)
         except Exception as error:
-            if isinstance(error, ResponseError) and send.policy.allows_another(error):
+            if isinstance(error, ProtocolError) or (
+                isinstance(error, ResponseError) and send.policy.allows_another(error)
+            ):
                 self._retry(send, error)
                 return
             self.pressure.release(send.size, send.epoch)

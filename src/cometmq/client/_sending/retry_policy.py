@@ -27,7 +27,7 @@ from cometmq.client.errors import (
     SendTimeoutError,
 )
 from cometmq.client.settings import ProducerSettings
-from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.errors import CometError, ProtocolError, ResponseError
 from cometmq.remoting import CallTimeoutError, ConnectError, TooManyCallsError
 
 ATTEMPT_S_MIN = 0.001
@@ -82,6 +82,8 @@ class RetryPolicy:
         """Whether another attempt may follow one with this error."""
         if isinstance(error, ResponseError):
             return error.code in self.codes
+        if isinstance(error, ProtocolError):  # the broker has stored the message
+            return False
         return self.retry_too_many or not isinstance(error, TooManyCallsError)
 
 

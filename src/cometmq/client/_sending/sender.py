@@ -43,7 +43,7 @@ from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
 from cometmq.client.receipt import SendReceipt, SendStatus, receipt_from
 from cometmq.client.settings import ProducerSettings
 from cometmq.model import property_names as names
-from cometmq.model.errors import CometError, RemotingError, ResponseError
+from cometmq.model.errors import CometError, ProtocolError, RemotingError, ResponseError
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.compression import INFLATED_BYTES_MAX
@@ -52,6 +52,7 @@ from cometmq.remoting.tasks import is_call_failure
 
 INNER_GROUP = "CLIENT_INNER_PRODUCER"
 """The group of the messages that the client itself sends."""
+_FAILED_ATTEMPT = (RemotingError, ResponseError, ProtocolError)
 
 
 class Sender:
@@ -319,7 +320,7 @@ class Sender:
                 raise closed_error()
             try:
                 receipt = await self._attempt(outgoing, queue, deadline, policy, context)
-            except (RemotingError, ResponseError) as error:
+            except _FAILED_ATTEMPT as error:
                 if not attempts.fail(queue.broker_name, error):
                     break
             else:
@@ -377,7 +378,7 @@ class Sender:
                 timeout=self._attempt_s(deadline),
             )
             receipt = receipt_from(response, self.destinations.shown(queue), outgoing.message_id)
-        except (RemotingError, ResponseError) as error:
+        except _FAILED_ATTEMPT as error:
             refused = isinstance(error, ResponseError) and not policy.avoid_refusing
             self._note_latency(queue.broker_name, began_s, None if refused else error)
             self._report_attempt(context, queue, address, began_s, error)

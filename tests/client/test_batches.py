@@ -46,7 +46,7 @@ async def test_a_batch_is_stored_in_one_queue_without_a_gap(
     assert [message.queue_offset for message in got] == list(
         range(receipt.queue_offset, receipt.queue_offset + 10)
     )
-    assert [message.message_id for message in got] == receipt.message_id.split(",")
+    assert [message.message_id for message in got] == list(receipt.message_ids)
 
 
 async def test_a_batch_goes_to_the_queue_that_is_said(
@@ -112,8 +112,23 @@ async def test_a_long_list_is_sent_in_batches_that_fit_and_stays_in_order(
 
     assert len(receipts) > 2
     assert [message.body for message in got] == [message.body for message in messages]
-    ids = ",".join(receipt.message_id for receipt in receipts).split(",")
+    ids = [message_id for receipt in receipts for message_id in receipt.message_ids]
     assert [message.message_id for message in got] == ids
+
+
+async def test_the_requests_of_one_long_list_take_the_queues_in_turn() -> None:
+    brokers = [SentBroker("a"), SentBroker("b")]
+    async with (
+        ScriptedCluster(brokers) as cluster,
+        Producer(cluster.address, group="g", split_bytes=100) as producer,
+    ):
+        receipts = await producer.send_all(Message("t", b"x" * 20) for _ in range(16))
+        again = await producer.send_all(Message("t", b"x" * 20) for _ in range(16))
+
+    assert len(receipts) == len(again) == 8
+    took = [receipt.queue for receipt in receipts + again]
+    assert len(set(took[:4])) == 4
+    assert took == took[:4] * 4
 
 
 async def test_the_rest_of_a_long_list_is_not_sent_when_a_part_fails() -> None:
@@ -282,6 +297,59 @@ async def test_one_bad_message_does_not_spoil_the_others() -> None:
         await asyncio.gather(*good)
 
     assert len(broker.sends) == 1
+
+
+class Miscounting(SendHook):
+    """Gives a send another number of messages than it has."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.ended: list[BaseException | None] = []
+
+    def before_send(self, context: SendContext) -> None:
+        context.messages = [context.messages[0]] * self.count
+
+    def after_send(self, context: SendContext) -> None:
+        self.ended.append(context.error)
+
+
+@pytest.mark.parametrize("count", [0, 2, 4])
+async def test_a_hook_that_changes_the_number_of_messages_is_refused(count: int) -> None:
+    broker = SentBroker()
+    hook = Miscounting(count)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        gathering(cluster, hooks=[hook]) as producer,
+    ):
+        gathered = [producer.send_nowait(Message("t", b"x")) for _ in range(3)]
+        alone = producer.send_nowait(Message("t", b"x"), timeout=3.0)
+        batch = asyncio.ensure_future(producer.send_batch([Message("t", b"x")] * 3))
+        failures = await asyncio.gather(*gathered, alone, batch, return_exceptions=True)
+        with pytest.raises(InvalidMessageError):
+            await producer.send_oneway(Message("t", b"x"))
+
+    assert broker.sends == []
+    assert {type(failure) for failure in failures} == {InvalidMessageError}
+    assert f"from 3 to {count}" in str(failures[0])
+    assert [type(error) for error in hook.ended] == [InvalidMessageError] * 4
+
+
+async def test_a_hook_may_replace_the_messages_of_a_gathered_batch() -> None:
+    class Numbered(SendHook):
+        def before_send(self, context: SendContext) -> None:
+            context.messages = [
+                Message(message.topic, b"%d" % number)
+                for number, message in enumerate(context.messages)
+            ]
+
+    broker = SentBroker()
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        gathering(cluster, hooks=[Numbered()]) as producer,
+    ):
+        await asyncio.gather(*(producer.send(Message("t", b"x")) for _ in range(3)))
+
+    assert [item.body for item in decode_batch(broker.commands[0].body)] == [b"0", b"1", b"2"]
 
 
 async def test_a_refusal_is_that_of_every_message_of_the_batch() -> None:

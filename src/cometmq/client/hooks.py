@@ -82,7 +82,8 @@ class SendContext:
     client_id: str
     """The client id."""
     messages: Sequence[Message]
-    """The message, or the messages of a batch. `before_send` may add properties."""
+    """The message, or the messages of a batch. `before_send` may add properties, but neither add
+    nor remove messages."""
     kind: SendKind = SendKind.NORMAL
     """The kind of the message."""
     oneway: bool = False

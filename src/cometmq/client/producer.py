@@ -338,8 +338,8 @@ class Producer(Lifecycle):
             queue, order_key, selector, timeout: as for `send`.
 
         Returns:
-            One receipt: the ids joined by commas, and the offset of the first message. The other
-            messages have the offsets that follow.
+            One receipt: ``message_ids`` has the id of each message, and ``queue_offset`` is the
+            offset of the first one. The other messages have the offsets that follow.
 
         Raises:
             InvalidMessageError: a message or the batch breaks a limit or rule; not sent.
@@ -364,7 +364,8 @@ class Producer(Lifecycle):
         """Send any number of messages in as few requests as possible, in sequence.
 
         Consecutive messages share a batch if they have the same topic, the same ``wait_store``, no
-        delay, and fit into one request. Other messages are sent alone.
+        delay, and fit into one request. Other messages are sent alone. Each request takes the next
+        queue, unless the call chooses one.
 
         Args:
             messages: in the order in which to send them.
@@ -372,7 +373,7 @@ class Producer(Lifecycle):
             timeout: seconds for each request.
 
         Returns:
-            One receipt per request, in order. The receipt of a batch has all its ids.
+            One receipt per request, in order; ``message_ids`` has the ids of its messages.
 
         Raises:
             The error of `send_batch` for the first request that fails. Earlier requests are

@@ -58,7 +58,7 @@ class SendReceipt(msgspec.Struct, frozen=True):
     status: SendStatus
     """How safely the message is stored."""
     message_id: str
-    """The unique id, made by the client; for a batch all ids, joined by commas."""
+    """The unique id, made by the client; for a batch all ids joined by commas, as in RocketMQ."""
     offset_message_id: str
     """The broker's id: its address and the physical offset; for a batch joined by commas."""
     queue: MessageQueue
@@ -74,6 +74,11 @@ class SendReceipt(msgspec.Struct, frozen=True):
     """Whether the broker asks for traces of this message."""
     recall_handle: str | None = None
     """The handle for `Producer.recall`; only timer messages have one."""
+
+    @property
+    def message_ids(self) -> tuple[str, ...]:
+        """The unique id of each message, in order; one if it is not the receipt of a batch."""
+        return tuple(self.message_id.split(","))
 
 
 def receipt_from(response: Command, queue: MessageQueue, message_id: str) -> SendReceipt:

@@ -29,7 +29,8 @@ class Message(msgspec.Struct):
     tags: str | None = None
     """The tag, which consumers can filter by; None for no tag."""
     keys: Iterable[str] = ()
-    """Keys, by which queries find the message; a key contains no blank."""
+    """Keys, by which queries find the message; a key contains no blank. One text has its keys
+    separated by blanks, as in RocketMQ."""
     flag: int = 0
     """A 32-bit number for the application, stored with the message."""
     properties: dict[str, str] = msgspec.field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -203,6 +204,21 @@ def test_a_plain_message_only_says_that_it_waits() -> None:
 
 def test_one_key_may_be_given_as_a_text() -> None:
     assert properties_of(Message("T", b"x", keys="k1"))[names.KEYS] == "k1"
+
+
+def test_a_text_may_have_several_keys_as_in_rocketmq() -> None:
+    assert properties_of(Message("T", b"x", keys="k1 k2"))[names.KEYS] == "k1 k2"
+
+
+@pytest.mark.parametrize("key", ["a hat", " a", "a ", "a\thead", "\u3000a", "a\nb"])
+@pytest.mark.parametrize("kind", [list, tuple, iter], ids=["list", "tuple", "iterator"])
+def test_a_key_with_a_blank_is_refused_because_it_would_be_stored_as_several(
+    key: str, kind: Callable[[list[str]], Iterable[str]]
+) -> None:
+    with pytest.raises(InvalidMessageError, match="without blanks") as refusal:
+        properties_of(Message("T", b"x", keys=kind(["order-1", key])))
+
+    assert repr(key) in str(refusal.value)
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ async def test_a_closed_producer_asks_for_a_new_one() -> None:
 @pytest.mark.parametrize(
     ("message", "text"),
     [
-        (Message("t", b"x", keys=[" "]), "a key is ' ': text is expected"),
+        (Message("t", b"x", keys=[" "]), "a key is ' ': text without blanks is expected"),
         (Message("t", b"x", properties={"a": ""}), "property 'a' is '': a name and a value of"),
     ],
 )

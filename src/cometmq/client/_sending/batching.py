@@ -211,7 +211,7 @@ def split_receipt(receipt: SendReceipt, count: int) -> list[SendReceipt]:
 
     Where the broker gave one id for the whole batch, each receipt has that one.
     """
-    message_ids = receipt.message_id.split(",")
+    message_ids = receipt.message_ids
     offset_ids = receipt.offset_message_id.split(",")
     if len(offset_ids) != count:
         offset_ids = [receipt.offset_message_id] * count

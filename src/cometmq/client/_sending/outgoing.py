@@ -357,10 +357,18 @@ def _add_delay(message: Message, properties: dict[str, str]) -> None:
 
 
 def _joined_keys(given: Iterable[str]) -> str:
-    keys = [given] if isinstance(given, str) else list(given)
+    """Return the keys as one text; a blank within a key would make two of it."""
+    if isinstance(given, str):
+        if given.isspace():
+            raise InvalidMessageError(f"the keys are {given!r}: text is expected")
+        return given
+    keys = list(given)
     for each in keys:
-        if not _has_text(each):
-            raise InvalidMessageError(f"a key is {each!r}: text is expected")
+        if not isinstance(each, str) or each.split() != [each]:
+            raise InvalidMessageError(
+                f"a key is {each!r}: text without blanks is expected, because blanks separate the"
+                " keys of a message"
+            )
     return names.KEY_SEPARATOR.join(keys)
 
 

@@ -43,7 +43,13 @@ from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
 from cometmq.client.receipt import SendReceipt, SendStatus, receipt_from
 from cometmq.client.settings import ProducerSettings
 from cometmq.model import property_names as names
-from cometmq.model.errors import CometError, ProtocolError, RemotingError, ResponseError
+from cometmq.model.errors import (
+    CometError,
+    InvalidMessageError,
+    ProtocolError,
+    RemotingError,
+    ResponseError,
+)
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.compression import INFLATED_BYTES_MAX
@@ -193,7 +199,7 @@ class Sender:
             return outgoing.message_id
         context = self._context((message,), kind_of(message, {}), oneway=True)
         async with SendHookCalls(context, self._forbidding, self._watching):
-            outgoing = self.prepare(context.messages[0])
+            outgoing = self.prepare(_kept(context, 1)[0])
             context.message_id = outgoing.message_id
             await self.send_oneway(outgoing, target, timeout=timeout, context=context)
         return outgoing.message_id
@@ -209,7 +215,7 @@ class Sender:
     ) -> SendReceipt:
         context = self._context(messages, kind)
         async with SendHookCalls(context, self._forbidding, self._watching):
-            outgoing = prepare(context.messages)
+            outgoing = prepare(_kept(context, len(messages)))
             context.message_id = outgoing.message_id
             context.receipt = await self.send(
                 outgoing, target, timeout=timeout, policy=policy, context=context
@@ -475,6 +481,20 @@ class InnerProducer:
             Everything else as `Producer.send`.
         """
         return await self._sender.send_message(message, timeout=timeout, trusted=allow_reserved)
+
+
+def _kept(context: SendContext, count: int) -> Sequence[Message]:
+    """Return the messages as hooks have left them: each has a receipt, so none may come or go.
+
+    Raises:
+        InvalidMessageError: a hook changed their number; nothing was sent.
+    """
+    if len(context.messages) != count:
+        raise InvalidMessageError(
+            f"a hook changed the number of messages from {count} to {len(context.messages)}:"
+            " before_send may change messages, but neither add nor remove one"
+        )
+    return context.messages
 
 
 def _now() -> float:

@@ -330,7 +330,7 @@ class SendTrace(SendHook):
             offset_message_id=receipt.offset_message_id,
             success=receipt.status is SendStatus.SEND_OK,
         )
-        keys = [*receipt.message_id.split(","), *(record.keys or "").split()]
+        keys = [*receipt.message_ids, *(record.keys or "").split()]
         self._dispatcher.add(record, topic=self._topic, region=receipt.region_id, keys=keys)
 
 

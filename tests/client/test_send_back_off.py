@@ -14,6 +14,7 @@ from servers import Cluster
 from cometmq.client import (
     AdminClient,
     ClientClosedError,
+    ClientInstance,
     Message,
     MessageQueue,
     Producer,
@@ -198,6 +199,35 @@ async def test_a_closed_client_ends_the_wait(hooks: list[SendHook]) -> None:
         with pytest.raises(ClientClosedError):
             await pending
         assert now() - began_s <= 1.0
+
+
+@pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize("act", [ResponseCode.FLUSH_DISK_TIMEOUT, Act.HANG_UP])
+async def test_a_closed_shared_client_ends_the_wait(act: int | Act) -> None:
+    """A message that is stored already, if less safely than wanted, has a receipt all the same."""
+    broker = ScriptedBroker("a", act)
+    async with ScriptedCluster([broker]) as cluster:
+        instance = ClientInstance(cluster.address)
+        await instance.start()
+        producer = Producer(instance=instance, group="g", retry_not_stored=True)
+        await producer.start()
+        pending = asyncio.ensure_future(producer.send(MESSAGE, timeout=3_600.0))
+        await broker.wait_until(lambda: len(broker.sends) == 1)
+        await leave(broker)
+        await asyncio.sleep(AWAY_S)
+        began_s = now()
+        await instance.close()
+        (outcome,) = await asyncio.gather(pending, return_exceptions=True)
+        took_s = now() - began_s
+        await producer.close()
+
+    assert took_s <= 2 * BACK_OFF_S_MAX
+    if act is Act.HANG_UP:
+        assert isinstance(outcome, ClientClosedError)
+        assert "may be stored" in str(outcome)
+    else:
+        assert isinstance(outcome, SendReceipt)
+        assert outcome.status is SendStatus.FLUSH_DISK_TIMEOUT
 
 
 @pytest.mark.usefixtures("virtual_time")

@@ -21,7 +21,7 @@ from cometmq.client._sending.queue_picker import by_key
 from cometmq.client._sending.replies import Replies, recall, reply_to
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import ANY_QUEUE, SendTarget
-from cometmq.client._time import seconds
+from cometmq.client._time import loop_time, seconds, seconds_left
 from cometmq.client.errors import ReplyTimeoutError, SendFailedError, SendTimeoutError
 from cometmq.client.handlers import QueueSelector
 from cometmq.client.hooks import ForbiddenHook, SendHook
@@ -449,14 +449,14 @@ class Producer(Lifecycle):
         Example: ``reply = await producer.request(Message(topic="quotes", body=b"EUR"))``
         """
         timeout = seconds(timeout)
-        deadline = _now() + timeout
+        deadline = loop_time() + timeout
         replies = Replies.of(self._instance)
         await self._sender.destinations.introduce(message.topic, timeout)
         properties, reply = replies.open(timeout)
         target = _target(queue, order_key, selector)
         sending: asyncio.Future[SendReceipt] | None = None
         try:
-            left_s = max(deadline - _now(), 0.001)
+            left_s = seconds_left(deadline)
             sending = await self._pending.start(message, target, left_s, properties)
             await _first_of(reply, sending, deadline)
             error = None if reply.done() or not sending.done() else sending.exception()
@@ -585,7 +585,7 @@ async def _first_of(
     one: asyncio.Future[StoredMessage], other: asyncio.Future[Any], deadline: float
 ) -> None:
     """Wait until one of two is done, or until time runs out."""
-    left_s = deadline - _now()
+    left_s = deadline - loop_time()
     if left_s > 0:
         await asyncio.wait({one, other}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
 
@@ -600,10 +600,6 @@ def _ignore(sending: asyncio.Future[SendReceipt]) -> None:
         sending.cancel()
     elif not sending.cancelled():
         sending.exception()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _target(

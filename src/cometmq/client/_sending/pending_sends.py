@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from cometmq.client._sending.back_pressure import BackPressure, Epoch
-from cometmq.client._sending.batching import Accumulator
+from cometmq.client._sending.batching import Accumulator, SendFuture
 from cometmq.client._sending.fast_path import FastPath, FastSend
 from cometmq.client._sending.outgoing import size_of
 from cometmq.client._sending.retry_policy import closed_error
@@ -25,7 +25,6 @@ from cometmq.client.settings import ProducerSettings
 from cometmq.model.message import Message
 from cometmq.remoting.tasks import Supervisor
 
-SendFuture = asyncio.Future[SendReceipt]
 _CLOSED_BEFORE = "not sent: the producer was closed"
 
 

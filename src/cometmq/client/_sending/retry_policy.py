@@ -20,6 +20,7 @@ import asyncio
 import random
 from dataclasses import dataclass
 
+from cometmq.client._time import CALL_S_MIN, loop_time
 from cometmq.client.errors import (
     ClientClosedError,
     SendAttempt,
@@ -30,8 +31,6 @@ from cometmq.client.settings import ProducerSettings
 from cometmq.model.errors import CometError, ProtocolError, ResponseError
 from cometmq.remoting import CallTimeoutError, ConnectError, TooManyCallsError
 
-ATTEMPT_S_MIN = 0.001
-"""With less time left there is no further attempt; a first one gets at least this much."""
 BACK_OFF_S = 0.05
 """The longest first pause of a send; each one is at least half as long as it may be."""
 BACK_OFF_S_MAX = 0.5
@@ -133,11 +132,11 @@ class SendAttempts:
         """Pause if the broker has failed already; return whether there is time for an attempt."""
         if broker in self.failed_brokers:
             pause_s = self._pause_s * random.uniform(0.5, 1.0)
-            await asyncio.sleep(min(pause_s, self._deadline - _now()))
+            await asyncio.sleep(min(pause_s, self._deadline - loop_time()))
             self._pause_s = min(2 * self._pause_s, BACK_OFF_S_MAX)
             self.failed_brokers.clear()
         elif not (self.failed or self.failed_brokers):
-            return _now() < self._deadline
+            return loop_time() < self._deadline
         return self._is_time_left()
 
     def error(self) -> CometError:
@@ -154,7 +153,7 @@ class SendAttempts:
 
     def _is_time_left(self) -> bool:
         """Whether there is time for another attempt; the last may have ended a moment too early."""
-        return self._deadline - _now() >= ATTEMPT_S_MIN
+        return self._deadline - loop_time() >= CALL_S_MIN
 
 
 def attempt_of(broker: str, error: CometError) -> SendAttempt:
@@ -169,7 +168,3 @@ def closed_error() -> ClientClosedError:
 
 def _is_unreached(attempt: SendAttempt, broker: str) -> bool:
     return attempt.broker_name == broker and isinstance(attempt.error, ConnectError)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

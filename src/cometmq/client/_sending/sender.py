@@ -9,7 +9,6 @@ Source: DefaultMQProducerImpl and MQClientAPIImpl.onExceptionImpl, RocketMQ 5.3.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import time
@@ -28,7 +27,6 @@ from cometmq.client._sending.outgoing import (
     prepare_item,
 )
 from cometmq.client._sending.retry_policy import (
-    ATTEMPT_S_MIN,
     RetryPolicy,
     SendAttempts,
     closed_error,
@@ -39,6 +37,7 @@ from cometmq.client._sending.targets import (
     NoMasterError,
     SendTarget,
 )
+from cometmq.client._time import loop_time, seconds_left
 from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
 from cometmq.client.receipt import SendReceipt, SendStatus, receipt_from
 from cometmq.client.settings import ProducerSettings
@@ -279,7 +278,7 @@ class Sender:
         context: SendContext | None = None,
     ) -> SendReceipt:
         """Send until a broker has stored it, or there is no attempt or no time left."""
-        policy, deadline = policy or self.awaited, _now() + timeout
+        policy, deadline = policy or self.awaited, loop_time() + timeout
         attempts = SendAttempts(outgoing.topic, policy, deadline, is_fixed=target.is_fixed)
         return await self._attempt_all(outgoing, target, deadline, policy, attempts, context)
 
@@ -315,7 +314,7 @@ class Sender:
         attempts: SendAttempts,
         context: SendContext | None,
     ) -> SendReceipt:
-        route = await self.destinations.route(outgoing.topic, max(deadline - _now(), ATTEMPT_S_MIN))
+        route = await self.destinations.route(outgoing.topic, seconds_left(deadline))
         fixed = self.destinations.fixed_queue(outgoing, route, target)
         stored: SendReceipt | None = None
         while True:
@@ -323,7 +322,9 @@ class Sender:
             if not await attempts.is_time_for(queue.broker_name):
                 break
             if attempts.failed and not self._instance.running:
-                raise closed_error()
+                if stored is None:
+                    raise closed_error()
+                break
             try:
                 receipt = await self._attempt(outgoing, queue, deadline, policy, context)
             except _FAILED_ATTEMPT as error:
@@ -348,7 +349,7 @@ class Sender:
         context: SendContext | None = None,
     ) -> None:
         """Write the request to a broker's connection and be done; see `Producer.send_oneway`."""
-        deadline = _now() + timeout
+        deadline = loop_time() + timeout
         route = await self.destinations.route(outgoing.topic, timeout)
         queue = self.destinations.fixed_queue(outgoing, route, target)
         queue = queue or self.destinations.next(route)
@@ -359,7 +360,7 @@ class Sender:
                 address,
                 1,
             )
-        header = self._header(outgoing, queue, broker_name)
+        header = self.header(outgoing, queue, broker_name, born_time_ms=_epoch_ms())
         send_to = self._instance.send_address(address)
         await self._instance.remoting.oneway(send_to, outgoing.code, header, outgoing.body)
         self._instance.heartbeat_soon(address)
@@ -372,14 +373,14 @@ class Sender:
         policy: RetryPolicy,
         context: SendContext | None,
     ) -> SendReceipt:
-        began_s = _now()
+        began_s = loop_time()
         address = ""
         try:
             address, broker_name = await self.destinations.master(queue, deadline)
             response = await self._instance.remoting.call(
                 self._instance.send_address(address),
                 outgoing.code,
-                self._header(outgoing, queue, broker_name),
+                self.header(outgoing, queue, broker_name, born_time_ms=_epoch_ms()),
                 outgoing.body,
                 timeout=self._attempt_s(deadline),
             )
@@ -395,13 +396,7 @@ class Sender:
         return receipt
 
     def _attempt_s(self, deadline: float) -> float:
-        return min(max(deadline - _now(), ATTEMPT_S_MIN), self.attempt_s_max)
-
-    def _header(
-        self, outgoing: Outgoing, queue: MessageQueue, broker_name: str
-    ) -> SendMessageV2Request:
-        now_ms = time.time_ns() // 1_000_000
-        return self.header(outgoing, queue, broker_name, born_time_ms=now_ms)
+        return min(seconds_left(deadline), self.attempt_s_max)
 
     def header(
         self, outgoing: Outgoing, queue: MessageQueue, broker_name: str, *, born_time_ms: int
@@ -419,7 +414,7 @@ class Sender:
     def _note_latency(self, broker: str, began_s: float, error: CometError | None) -> None:
         if self.destinations.latency is None:
             return
-        now_s = _now()
+        now_s = loop_time()
         isolated = error is not None and not (
             isinstance(error, NoMasterError) and self._settings.rocketmq_version != 4
         )
@@ -447,7 +442,7 @@ class Sender:
             return
         context.queue, context.address = self.destinations.shown(queue), address
         context.attempts += 1
-        context.cost_ms = (_now() - began_s) * 1000
+        context.cost_ms = (loop_time() - began_s) * 1000
         context.receipt = result if isinstance(result, SendReceipt) else None
         context.error = None if isinstance(result, SendReceipt) else result
         call_hooks(self._watching, SendHook.after_attempt, context)
@@ -497,8 +492,8 @@ def _kept(context: SendContext, count: int) -> Sequence[Message]:
     return context.messages
 
 
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+def _epoch_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 log = logging.getLogger(__name__)
@@ -516,7 +511,7 @@ class SendHookCalls:
         self._context = context
         self._forbidding = forbidding
         self._watching = list(watching)
-        self._began_s = _now()
+        self._began_s = loop_time()
 
     async def __aenter__(self) -> None:
         for hook in self._forbidding:
@@ -527,7 +522,7 @@ class SendHookCalls:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
         context = self._context
-        context.cost_ms = (_now() - self._began_s) * 1000
+        context.cost_ms = (loop_time() - self._began_s) * 1000
         context.error = error
         if error is not None:
             context.receipt = None

@@ -17,6 +17,7 @@ from cometmq.client._connection.routes import Route
 from cometmq.client._sending.broker_latency import LatencyTable
 from cometmq.client._sending.outgoing import Outgoing
 from cometmq.client._sending.queue_picker import QueuePicker, chosen
+from cometmq.client._time import loop_time, seconds_left
 from cometmq.client.errors import QueueNotFoundError, TopicNotFoundError
 from cometmq.client.handlers import QueueSelector
 from cometmq.client.settings import ProducerSettings
@@ -87,7 +88,7 @@ class Destinations:
         Raises:
             ClientClosedError, TopicNotFoundError, NameServerError: there are no such brokers.
         """
-        deadline = _now() + timeout
+        deadline = loop_time() + timeout
         route = await self.route(self._namespace.wrap_topic(topic), timeout)
         for address in route.masters():
             with contextlib.suppress(TimeoutError):
@@ -100,7 +101,7 @@ class Destinations:
         Raises:
             NoMasterError: it has no master now.
         """
-        return await self.master(self.on_wire(queue), _now() + timeout)
+        return await self.master(self.on_wire(queue), loop_time() + timeout)
 
     async def master(self, queue: MessageQueue, deadline: float) -> tuple[str, str]:
         """Return the address of the broker that serves a queue, and its name."""
@@ -108,8 +109,7 @@ class Destinations:
         route = routes.known(queue.topic)
         address = _master_in(route, queue)
         if address is None:
-            left_s = max(deadline - _now(), 0.001)
-            route = await routes.refresh(queue.topic, timeout=left_s)
+            route = await routes.refresh(queue.topic, timeout=seconds_left(deadline))
             address = _master_in(route, queue)
         if address is None or route is None:
             raise NoMasterError(f"broker {queue.broker_name} has no master now")
@@ -119,7 +119,7 @@ class Destinations:
         """Choose a queue by the newest route, if possible on no broker of ``avoid``."""
         newest = self._instance.routes.known(route.topic) or route
         return self.picker(route.topic).pick(
-            newest.publish_queues or route.publish_queues, avoid=avoid, now_s=_now()
+            newest.publish_queues or route.publish_queues, avoid=avoid, now_s=loop_time()
         )
 
     def picker(self, topic: str) -> QueuePicker:
@@ -167,7 +167,3 @@ class Destinations:
 
 def _master_in(route: Route | None, queue: MessageQueue) -> str | None:
     return route.master(queue) if route is not None else None
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -107,36 +107,34 @@ class SendAttempts:
         self.failed: list[SendAttempt] = []
         """In order. Of the attempts that could not connect, only the last one of each broker."""
         self.failed_brokers: set[str] = set()
-        """Those that failed since the last pause."""
+        """Those that failed since the last pause; after an attempt there is always one."""
 
-    def fail(self, broker: str, error: CometError) -> bool:
-        """Note an attempt that failed; return whether another one may follow."""
+    def fail(self, broker: str, error: CometError | None) -> bool:
+        """Note an attempt that failed; return whether another one may follow.
+
+        Args:
+            broker: its broker.
+            error: why; None if the broker stored the message less safely than wanted.
+        """
+        self.failed_brokers.add(broker)
         could_connect = not isinstance(error, ConnectError)
-        if not could_connect:
-            self.failed = [each for each in self.failed if not _is_unreached(each, broker)]
-        self.failed.append(attempt_of(broker, error))
-        if not self._policy.allows_another(error):
-            return False
+        if error is not None:
+            if not could_connect:
+                self.failed = [each for each in self.failed if not _is_unreached(each, broker)]
+            self.failed.append(attempt_of(broker, error))
+            if not self._policy.allows_another(error):
+                return False
         if could_connect or not self._policy.waits:
-            return self.repeat(broker)
-        self.failed_brokers.add(broker)
-        return True
-
-    def repeat(self, broker: str) -> bool:
-        """Use up a retry after an attempt at this broker; return whether there was one."""
-        self.failed_brokers.add(broker)
-        self._left -= 1
+            self._left -= 1
         return self._left >= 0
 
     async def is_time_for(self, broker: str) -> bool:
-        """Pause if the broker has failed already; return whether there is time for an attempt."""
+        """Pause if the broker has failed already; return whether there is time for a retry."""
         if broker in self.failed_brokers:
             pause_s = self._pause_s * random.uniform(0.5, 1.0)
             await asyncio.sleep(min(pause_s, self._deadline - loop_time()))
             self._pause_s = min(2 * self._pause_s, BACK_OFF_S_MAX)
             self.failed_brokers.clear()
-        elif not (self.failed or self.failed_brokers):
-            return loop_time() < self._deadline
         return self._is_time_left()
 
     def error(self) -> CometError:

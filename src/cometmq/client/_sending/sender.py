@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from cometmq.client._connection.instance import ClientCore
+from cometmq.client._connection.routes import Route
 from cometmq.client._sending.outgoing import (
     Item,
     Outgoing,
@@ -38,6 +39,7 @@ from cometmq.client._sending.targets import (
     SendTarget,
 )
 from cometmq.client._time import loop_time, seconds_left
+from cometmq.client.errors import SendTimeoutError
 from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
 from cometmq.client.receipt import SendReceipt, SendStatus, receipt_from
 from cometmq.client.settings import ProducerSettings
@@ -279,8 +281,9 @@ class Sender:
     ) -> SendReceipt:
         """Send until a broker has stored it, or there is no attempt or no time left."""
         policy, deadline = policy or self.awaited, loop_time() + timeout
-        attempts = SendAttempts(outgoing.topic, policy, deadline, is_fixed=target.is_fixed)
-        return await self._attempt_all(outgoing, target, deadline, policy, attempts, context)
+        route = await self.destinations.route(outgoing.topic, timeout)
+        fixed = self.destinations.fixed_queue(outgoing, route, target)
+        return await self._attempt_all(outgoing, route, fixed, deadline, policy, None, context)
 
     async def go_on(
         self,
@@ -300,42 +303,53 @@ class Sender:
             failed: the broker and the error of the first attempt; None if it does not count.
             policy: when to retry.
         """
-        attempts = SendAttempts(outgoing.topic, policy, deadline, is_fixed=target.is_fixed)
-        if failed is not None and not attempts.fail(*failed):
-            raise attempts.error()
-        return await self._attempt_all(outgoing, target, deadline, policy, attempts, None)
+        attempts = None
+        if failed is not None:
+            attempts = SendAttempts(outgoing.topic, policy, deadline, is_fixed=target.is_fixed)
+            if not attempts.fail(*failed):
+                raise attempts.error()
+        route = await self.destinations.route(outgoing.topic, seconds_left(deadline))
+        fixed = self.destinations.fixed_queue(outgoing, route, target)
+        return await self._attempt_all(outgoing, route, fixed, deadline, policy, attempts, None)
 
     async def _attempt_all(
         self,
         outgoing: Outgoing,
-        target: SendTarget,
+        route: Route,
+        fixed: MessageQueue | None,
         deadline: float,
         policy: RetryPolicy,
-        attempts: SendAttempts,
+        attempts: SendAttempts | None,
         context: SendContext | None,
     ) -> SendReceipt:
-        route = await self.destinations.route(outgoing.topic, seconds_left(deadline))
-        fixed = self.destinations.fixed_queue(outgoing, route, target)
         stored: SendReceipt | None = None
         while True:
-            queue = fixed or self.destinations.next(route, attempts.failed_brokers)
-            if not await attempts.is_time_for(queue.broker_name):
+            queue = fixed or self.destinations.next(
+                route, attempts.failed_brokers if attempts else ()
+            )
+            if attempts is None:
+                if loop_time() >= deadline:
+                    raise SendTimeoutError(outgoing.topic, ())
+            elif not await attempts.is_time_for(queue.broker_name):
                 break
-            if attempts.failed and not self._instance.running:
+            elif not self._instance.running:
                 if stored is None:
                     raise closed_error()
                 break
+            failure: CometError | None = None
             try:
                 receipt = await self._attempt(outgoing, queue, deadline, policy, context)
             except _FAILED_ATTEMPT as error:
-                if not attempts.fail(queue.broker_name, error):
-                    break
+                failure = error
             else:
                 if fixed or receipt.status is SendStatus.SEND_OK or not policy.retry_not_stored:
                     return receipt
                 stored = receipt
-                if not attempts.repeat(queue.broker_name):
-                    break
+            if attempts is None:
+                is_fixed = fixed is not None
+                attempts = SendAttempts(outgoing.topic, policy, deadline, is_fixed=is_fixed)
+            if not attempts.fail(queue.broker_name, failure):
+                break
         if stored is not None:
             return stored
         raise attempts.error()

@@ -360,6 +360,7 @@ class PullConsumer(OffsetCalls):
 
         Raises:
             ClientClosedError: the consumer was never started.
+            ClientError: the consumer neither subscribes to a topic nor was assigned queues.
             Exception: the consumer failed and cannot go on, see `failure`.
         """
         if self._closing.is_set():
@@ -381,6 +382,7 @@ class PullConsumer(OffsetCalls):
 
         Raises:
             ClientClosedError: the consumer is not running.
+            ClientError: the consumer neither subscribes to a topic nor was assigned queues.
             Exception: the consumer failed and cannot go on, see `failure`.
         """
         self._check_running()

@@ -167,6 +167,7 @@ class CallbackConsumer(SubscribingConsumer):
         All consumers that run in one event loop receive the signals. Outside the main thread
         signals are not handled. Signal handlers that were set before are restored, except those
         of ``loop.add_signal_handler``. A plain handler that never returns keeps the process alive.
+        Without subscriptions it waits until `subscribe` is called, and logs a warning.
 
         Args:
             timeout: seconds, or a timedelta, to close after a signal: less than the time until the
@@ -185,6 +186,11 @@ class CallbackConsumer(SubscribingConsumer):
         with stop_signals(self._on_signal):
             try:
                 await self.start()
+                if not self._subscriptions.announced():
+                    log.warning(
+                        "%s runs without subscriptions: call subscribe, or give subscriptions=",
+                        self._owner,
+                    )
                 await self._wait_unless_ended()
             except ClientClosedError:
                 if not (self._signalled or self._started):  # a close ends a run that has started

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
@@ -123,6 +124,25 @@ async def test_pops_and_acknowledgements_are_those_of_rocketmq_s_client(
     assert peer.of("CHANGE_MESSAGE_INVISIBLETIME") == [failed]
     bodies = [sent.body for name, sent in frames("5.3.3", "pop") if name == "QUERY_ASSIGNMENT"]
     assert {body for name, _, body in peer.asked if name == "QUERY_ASSIGNMENT"} <= set(bodies)
+
+
+async def test_a_handler_may_close_its_consumer_and_its_message_is_acknowledged(
+    broker: tuple[Replaying, str],
+) -> None:
+    peer, address = broker
+    closed: list[StoredMessage] = []
+
+    async def handle(message: StoredMessage) -> None:
+        await consumer.close()
+        closed.append(message)
+
+    consumer = popping(address, handle, concurrency=1, stop_ms=600_000)
+    async with asyncio.timeout(60):
+        await consumer.run(timeout=600.0)
+
+    offsets = [str(message.queue_offset) for message in closed]
+    assert offsets
+    assert [fields["offset"] for fields in peer.of("ACK_MESSAGE")] == offsets
 
 
 async def test_a_pop_asks_for_as_much_and_waits_as_long_as_is_set(

@@ -233,9 +233,15 @@ class CallbackConsumer(SubscribingConsumer):
         that. Messages that no handler has received are delivered to other members. Cancelling
         stops the waiting, not the closing.
 
+        Called by a handler, it begins the close and returns at once: the close waits for that
+        handler as for the others, and its result counts. A task that the handler makes waits.
+
         An error of the offset store is raised once, after everything else is closed.
         """
-        await super().close()
+        if self._engine.service.runs_handlers(asyncio.current_task()):
+            self._begin_close()
+        else:
+            await super().close()
 
     async def abort(self) -> None:
         """Stop at once: cancel the handlers. Their messages are redelivered."""

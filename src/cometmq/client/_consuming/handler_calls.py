@@ -304,6 +304,10 @@ class HandlerCalls:
                 *(result, kind, self.group),
             )
 
+    def runs_here(self) -> bool:
+        """Return whether this is a thread in which the handler runs."""
+        return self._caller.is_calling()
+
     def resize(self, threads: int) -> None:
         """Let this many plain calls run at a time from now on."""
         self._caller.resize(threads)

@@ -277,6 +277,10 @@ class OrderedService:
         self._permits.resize(count)
         self._handling.resize(count)
 
+    def runs_handlers(self, task: object) -> bool:
+        """Return whether a task calls handlers."""
+        return task in self._tasks
+
     def go_on(self, queue: ProcessQueue) -> None:
         """Look at a queue again now, because its lock is back."""
         timer = self._timers.pop(queue, None)

@@ -402,11 +402,11 @@ class OrderedService:
             return None
         if outcome.action is OrderedAction.ROLL_BACK:
             queue.rollback()
-            return outcome.suspend_ms / 1000
+            return outcome.pause_s
         if outcome.action is OrderedAction.SUSPEND:
             if not await self._all_given_up(messages, outcome):
                 queue.again(messages)
-                return outcome.suspend_ms / 1000
+                return outcome.pause_s
             if not context.auto_commit:
                 return None
         self._commit(queue)

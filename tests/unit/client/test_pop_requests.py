@@ -12,9 +12,11 @@ import pytest
 from cometmq.client import PopConsumer, StartFrom, StoredMessage
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
+from cometmq.protocol.lazy_record import decode_lazily
 from cometmq.remoting import Request, Response
 from support.recorded import answers, frames
 from support.scripted import ScriptedBroker, ScriptedCluster, route
+from support.seen import Seen
 
 TOPIC, GROUP = "TopicPop", "CG_pop"
 MINE = {"client_ip": "10.0.0.1", "instance_name": "pop1"}
@@ -124,6 +126,19 @@ async def test_pops_and_acknowledgements_are_those_of_rocketmq_s_client(
     assert peer.of("CHANGE_MESSAGE_INVISIBLETIME") == [failed]
     bodies = [sent.body for name, sent in frames("5.3.3", "pop") if name == "QUERY_ASSIGNMENT"]
     assert {body for name, _, body in peer.asked if name == "QUERY_ASSIGNMENT"} <= set(bodies)
+
+
+async def test_messages_beyond_those_asked_for_are_consumed(
+    broker: tuple[Replaying, str],
+) -> None:
+    peer, address = broker
+    brought = [len(decode_lazily(answer.body)) for answer in peer.pops]
+    assert max(brought) > 1
+    seen = Seen()
+    async with popping(address, seen, pop_batch=1):
+        await peer.wait_until(lambda: len(peer.of("ACK_MESSAGE")) == sum(brought))
+
+    assert len(seen.messages) == sum(brought)
 
 
 async def test_a_handler_may_close_its_consumer_and_its_message_is_acknowledged(

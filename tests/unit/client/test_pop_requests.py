@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import pytest
@@ -14,9 +14,10 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.lazy_record import decode_lazily
 from cometmq.remoting import Request, Response
+from support.pop_broker import QUEUE, PopBroker
 from support.recorded import answers, frames
 from support.scripted import ScriptedBroker, ScriptedCluster, route
-from support.seen import Seen
+from support.seen import Seen, until
 
 TOPIC, GROUP = "TopicPop", "CG_pop"
 MINE = {"client_ip": "10.0.0.1", "instance_name": "pop1"}
@@ -158,6 +159,41 @@ async def test_a_handler_may_close_its_consumer_and_its_message_is_acknowledged(
     offsets = [str(message.queue_offset) for message in closed]
     assert offsets
     assert [fields["offset"] for fields in peer.of("ACK_MESSAGE")] == offsets
+
+
+async def test_queues_are_requested_again_after_a_failure_and_revoked_with_their_topic() -> None:
+    broker, requests, changes = PopBroker(), 0, list[tuple[str, int, int]]()
+    assign = broker.handlers[RequestCode.QUERY_ASSIGNMENT]
+
+    def assign_or_refuse(request: Request) -> Any:
+        nonlocal requests
+        requests += 1
+        broker.assigned = [QUEUE] if requests > 2 else []
+        broker.moved.set()
+        return Response(ResponseCode.SYSTEM_BUSY, "busy") if requests == 2 else assign(request)
+
+    def on_queues(topic: str, queues: Collection[object], mine: Collection[object]) -> None:
+        changes.append((topic, len(queues), len(mine)))
+
+    broker.handlers[RequestCode.QUERY_ASSIGNMENT] = assign_or_refuse
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        PopConsumer(
+            cluster.address,
+            group="g",
+            handler=Seen(),
+            subscriptions={"t": "*"},
+            on_queues=on_queues,
+            assignment_ms=600_000,
+        ) as consumer,
+    ):
+        await broker.wait_until(lambda: broker.pops[0] > 0)
+        assert (requests, consumer.queues()) == (3, [QUEUE])
+        await consumer.unsubscribe("t")
+        await until(lambda: not consumer.queues())
+        await until(lambda: len(changes) == 2)
+
+    assert changes == [("t", 2, 1), ("t", 0, 0)]
 
 
 async def test_a_pop_asks_for_as_much_and_waits_as_long_as_is_set(

@@ -70,6 +70,8 @@ class PopConsumer(CallbackConsumer):
         await consumer.run()
     """
 
+    _settings: PopSettings
+
     def __init__(
         self,
         name_servers: str | Sequence[str] = "",

@@ -196,6 +196,32 @@ def test_what_was_handed_out_may_be_taken_back(
         assert [next(consumer).body for _ in range(2)] == bodies
 
 
+def test_a_handler_may_close_its_consumer(
+    shared: ClientInstance, queue: MessageQueue, group: str
+) -> None:
+    closed = threading.Event()
+
+    def handle(message: StoredMessage) -> None:
+        consumer.close()
+        closed.set()
+
+    send(shared, queue, 1)
+    consumer = PushConsumer(
+        instance=shared,
+        group=group,
+        handler=handle,
+        stop_ms=600_000,
+        subscriptions={queue.topic: "*"},
+        start_from=StartFrom.FIRST,
+    )
+    consumer.start()
+    assert closed.wait(FOUND_S)
+    consumer.close()
+
+    with PullConsumer(instance=shared, group=group) as reader:
+        assert reader.committed(queue) == 1
+
+
 def test_a_consumer_that_is_stopped_at_once_leaves_its_handler_behind(
     shared: ClientInstance, queue: MessageQueue, group: str
 ) -> None:

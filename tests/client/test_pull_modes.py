@@ -16,6 +16,7 @@ import pytest
 from cometmq.client import (
     AdminClient,
     ClientClosedError,
+    ClientError,
     ClientInstance,
     Filter,
     Message,
@@ -222,7 +223,8 @@ async def test_a_topic_of_many_queues_is_left_without_a_trace(
         await consumer.unsubscribe(queues[0].topic)
         await send(instance, queues, 8)
 
-        assert await consumer.poll(timeout=0.2) == []
+        with pytest.raises(ClientError, match="has no topics and no queues"):
+            await consumer.poll()
         assert consumer.assignment() == []
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
@@ -385,6 +387,28 @@ async def test_what_is_finished_is_committed_by_itself(
             return await consumer.committed(queues[0]) == 4
 
         await until(four)
+
+
+async def test_a_loop_of_ones_own_ends_on_sigterm_as_documented(
+    instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    await send(instance, queues[:1], 5)
+    stop, found = asyncio.Event(), list[StoredMessage]()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    try:
+        async with reader(instance, group, subscriptions={queues[0].topic: "*"}) as consumer:
+            while not stop.is_set():
+                found += await consumer.poll(timeout=0.1)
+                if len(found) == 5:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    await asyncio.wait_for(stop.wait(), FOUND_S)
+            await consumer.commit()
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+    async with reader(instance, group) as consumer:
+        assert await consumer.committed(queues[0]) == 5
 
 
 async def test_without_auto_commit_only_what_is_told_is_committed(

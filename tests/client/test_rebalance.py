@@ -10,7 +10,7 @@ import pytest
 
 from cometmq.client import Filter, MessageQueue
 from cometmq.client._connection.instance import ClientCore, Membership
-from cometmq.client._consuming.rebalancer import Rebalancer
+from cometmq.client._consuming.rebalancer import MemberAllocation, Rebalancer
 from cometmq.client.allocation import Averagely
 from cometmq.protocol.bodies import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
 from cometmq.protocol.codes import RequestCode
@@ -32,8 +32,7 @@ class SharingMember:
         self._rebalancer = Rebalancer(
             instance=self.instance,
             group=group,
-            broadcast=False,
-            strategy=Averagely(),
+            allocate=MemberAllocation(self.instance, group, broadcast=False, strategy=Averagely()),
             topics=lambda: {topic},
             owner=self,
             interval_s=600,

@@ -167,6 +167,58 @@ async def test_a_plain_handler_that_never_ends_is_abandoned_with_one_line_in_the
     assert lines == [f"handlers still run and are abandoned group={group} calls=1"]
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_handler_may_close_its_consumer_and_its_message_is_consumed(
+    name_servers: str, producer: Producer, topic: str, group: str, ordered: bool
+) -> None:
+    closed = asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        await consumer.close()
+        assert not consumer.running
+        closed.set()
+
+    await producer.send(Message(topic=topic, body=b"x"))
+    consumer = PushConsumer(
+        name_servers,
+        handler=handle,
+        ordered=ordered,
+        stop_ms=LONG_MS,
+        **from_the_first(group, topic),
+    )
+    async with asyncio.timeout(HANGS_S):
+        await consumer.run(timeout=LONG_MS / 1000)
+
+    assert closed.is_set()
+    async with AdminClient(name_servers) as admin:
+        told = await admin.committed(group, topic)
+    assert sum(offset or 0 for offset in told.values()) == 1
+
+
+async def test_a_close_in_a_handler_leaves_other_handlers_their_time(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    stuck, closed = Stuck(), asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        if message.body == b"close":
+            await stuck.begun.wait()
+            await consumer.close()
+            closed.set()
+        else:
+            await stuck(message)
+
+    for body in (b"stay", b"close"):
+        await producer.send(Message(topic=topic, body=body))
+    async with PushConsumer(
+        name_servers, handler=handle, stop_ms=LONG_MS, **from_the_first(group, topic)
+    ) as consumer:
+        await asyncio.wait_for(closed.wait(), HANGS_S)
+        assert not stuck.ended
+        stuck.may_end.set()
+    assert stuck.ended
+
+
 async def test_a_hard_stop_cancels_handlers_at_once_and_their_messages_come_again(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:

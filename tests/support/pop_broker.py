@@ -63,6 +63,8 @@ class Shop(ScriptedBroker):
         self.may_pop, self.may_change, self.may_ack = (asyncio.Event() for _ in range(3))
         for gate in (self.may_pop, self.may_change, self.may_ack):
             gate.set()
+        self.surplus = 0
+        """Messages of a pop beyond those it asked for."""
         self.refusal: Response | None = None
         """The response to pops, if they are refused."""
         self._stock: deque[tuple[bytes, str, int]] = deque()
@@ -98,7 +100,7 @@ class Shop(ScriptedBroker):
         self.popping_max = max(self.popping_max, self.popping)
         await self.may_pop.wait()
         self.popping -= 1
-        count = min(header.max_msg_nums, len(self._stock))
+        count = min(header.max_msg_nums + self.surplus, len(self._stock))
         if not count:
             return Response(ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
         first = self._offset

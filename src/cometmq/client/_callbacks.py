@@ -6,9 +6,12 @@ import asyncio
 import contextvars
 import functools
 import inspect
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+_thread = threading.local()
 
 LISTENER_S_MAX = 30.0
 """Timeout of a call of a listener, in seconds."""
@@ -65,9 +68,17 @@ class Caller:
         if pool is not None:
             pool.shutdown(wait=False)
 
+    def is_calling(self) -> bool:
+        """Return whether this is the thread of a plain call."""
+        return getattr(_thread, "caller", None) is self
+
     def _executor(self) -> ThreadPoolExecutor:
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=self._name)
+            self._pool = ThreadPoolExecutor(
+                self._threads,
+                thread_name_prefix=self._name,
+                initializer=lambda: setattr(_thread, "caller", self),
+            )
         return self._pool
 
 

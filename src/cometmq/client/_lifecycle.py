@@ -56,7 +56,7 @@ class Lifecycle(ABC):
         self._check_open()
         self._loop = asyncio.get_running_loop()
         if self._start_task is None:
-            self._start_task = _in_background(self._run_start(), f"{self._owner}.start")
+            self._start_task = in_background(self._run_start(), f"{self._owner}.start")
         task = self._start_task
         self._starters += 1
         try:
@@ -95,7 +95,7 @@ class Lifecycle(ABC):
     def _begin_close(self) -> asyncio.Task[None]:
         """Close in the background. The returned task raises nothing; `close` raises the error."""
         if self._close_task is None:
-            self._close_task = _in_background(self._run_close(), f"{self._owner}.close")
+            self._close_task = in_background(self._run_close(), f"{self._owner}.close")
             self._closing.set()
         return self._close_task
 
@@ -169,7 +169,8 @@ class Lifecycle(ABC):
         await self.close()
 
 
-def _in_background(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+def in_background(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    """Run a coroutine in a task that is kept alive until it ends."""
     task = asyncio.get_running_loop().create_task(work, name=name)
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)

@@ -262,11 +262,9 @@ class ConsumeLater(CometError):  # noqa: N818 - an order, not a failure
         delay: until then, in seconds or as a `timedelta`. A `PopConsumer` keeps to it exactly. A
             concurrent `PushConsumer` takes the shortest of RocketMQ's default delay levels that is
             not shorter; the longest is 2 hours. When consuming in order it is the pause of the
-            queue, 10 ms to 30 s.
+            queue, 10 ms to 30 s; None for that of the context, or else of the settings.
         delay_level: instead of ``delay``, a level of the broker; 0 to let it choose, -1 for a dead
             letter at once.
-        suspend_ms: when consuming in order, the pause of the queue; None for ``delay``, or else for
-            the pause of the settings.
 
     Raises:
         ConfigError: both ``delay`` and ``delay_level`` are given, or ``delay`` is negative or no
@@ -286,7 +284,6 @@ class ConsumeLater(CometError):  # noqa: N818 - an order, not a failure
         *,
         delay: float | timedelta | None = None,
         delay_level: int = 0,
-        suspend_ms: int | None = None,
     ) -> None:
         delay_s = None if delay is None else seconds(delay, "delay")
         if delay_s is not None and (delay_level or delay_s < 0):
@@ -296,11 +293,9 @@ class ConsumeLater(CometError):  # noqa: N818 - an order, not a failure
             )
         if delay_s is not None:
             delay_level = _LEVELS.level_for(delay_s * 1000)
-            suspend_ms = round(delay_s * 1000) if suspend_ms is None else suspend_ms
         super().__init__(f"consume later: delay level {delay_level}")
         self.delay_s = delay_s
         self.delay_level = delay_level
-        self.suspend_ms = suspend_ms
 
 
 class NameServerError(RemotingError):

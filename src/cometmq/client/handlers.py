@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 from typing import Protocol
 
@@ -89,7 +90,7 @@ class OrderedContext:
 
     Example:
         async def bill(messages: list[StoredMessage], context: OrderedContext) -> ConsumedInOrder:
-            context.suspend_ms = 5_000
+            context.delay = 5.0
             return ConsumedInOrder.SUSPEND
 
         async with PushConsumer(
@@ -104,8 +105,9 @@ class OrderedContext:
     """The queue of the messages."""
     auto_commit: bool = True
     """If False, messages stay uncommitted until a call returns COMMIT or ROLLBACK."""
-    suspend_ms: int | None = None
-    """Pause before redelivery, 10 to 30,000 ms; None for the setting."""
+    delay: float | timedelta | None = None
+    """Pause before redelivery, in seconds or as a `timedelta`, 10 ms to 30 s; None for the setting
+    ``suspend_ms``."""
 
 
 MessageHandler = Callable[[StoredMessage], Awaitable[object] | object]

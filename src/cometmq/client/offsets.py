@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientCore, ClientInstance, core_of
-from cometmq.client._supervision import text_of, trace_of
+from cometmq.client._supervision import FailureLog
 from cometmq.client._time import epoch_ms
 from cometmq.model.errors import ConfigError, StoreError
 from cometmq.model.offsets import QueueOffset
@@ -154,7 +154,13 @@ class RemoteOffsetStore:
         self._offsets = QueueOffsets(core.routes, core.brokers)
         self._table = OffsetTable()
         self._written: dict[MessageQueue, tuple[QueueOffset, int]] = {}
-        self._failing: set[str] = set()
+        self._failures = FailureLog(
+            log,
+            fails="cannot commit an offset, retrying",
+            works="offsets are committed again",
+            name="broker",
+            more=f"group={group}",
+        )
         self._opened: set[tuple[str, str]] = set()
         """Topics and brokers that have taken some offset."""
 
@@ -209,8 +215,8 @@ class RemoteOffsetStore:
                 parts.setdefault((queue.topic, queue.broker_name), []).append(queue)
         failures: dict[MessageQueue, BaseException] = {}
         await asyncio.gather(*(self._persist(part, failures) for part in parts.values()))
-        failing = {queue.broker_name for queue in failures}
-        self._failing -= {broker for _, broker in parts} - failing
+        for broker in {broker for _, broker in parts} - {each.broker_name for each in failures}:
+            self._failures.worked(broker)
         return failures
 
     async def _persist(
@@ -243,14 +249,7 @@ class RemoteOffsetStore:
         except BaseException as error:
             if not is_call_failure(error):
                 raise
-            level = logging.DEBUG if queue.broker_name in self._failing else logging.WARNING
-            self._failing.add(queue.broker_name)
-            log.log(
-                level,
-                "cannot commit an offset queue=%s offset=%d error=%s",
-                *(queue, offset, text_of(error)),
-                exc_info=trace_of(error),
-            )
+            self._failures.failed(queue.broker_name, error)
             return error
         if self._table.get(queue) is not None:
             self._written[queue] = (offset, 0)

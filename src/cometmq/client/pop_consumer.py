@@ -70,6 +70,8 @@ class PopConsumer(CallbackConsumer):
         await consumer.run()
     """
 
+    _settings: PopSettings
+
     def __init__(
         self,
         name_servers: str | Sequence[str] = "",
@@ -140,7 +142,7 @@ class PopConsumer(CallbackConsumer):
 
     def queues(self) -> list[MessageQueue]:
         """Return the queues that brokers assign to this member; -1 stands for all of a broker."""
-        return [self._engine.handling.shown(queue) for queue in self._engine.assignment.queues()]
+        return [self._engine.handling.shown(queue) for queue in self._engine.queues.queues()]
 
     def running_info(self) -> ConsumerRunningInfo:
         """Return this consumer's settings, queues and rates, as administrators see them."""
@@ -162,7 +164,7 @@ class PopConsumer(CallbackConsumer):
                     droped=source.dropped,
                     last_pop_timestamp=now_ms - int((now_s - source.popped_at) * 1000),
                 )
-                for source in engine.assignment.sources()
+                for source in engine.queues.sources()
             },
             status_table={
                 topic: engine.statistics.status(topic) for topic in self._subscriptions.topics()

@@ -18,7 +18,11 @@ from cometmq.client._consuming.engine import bounded
 from cometmq.client._consuming.fetcher import UNLIMITED
 from cometmq.client._consuming.group_requests import check_filters, join
 from cometmq.client._consuming.pulls import Pull, PullResult
-from cometmq.client._consuming.rebalancer import Rebalancer, RouteListenerCalls
+from cometmq.client._consuming.rebalancer import (
+    MemberAllocation,
+    Rebalancer,
+    RouteListenerCalls,
+)
 from cometmq.client._consuming.request_handlers import RequestHandlers
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._pull.core import Mode, Ownership
@@ -144,8 +148,12 @@ class PullConsumer(OffsetCalls):
         self._rebalancer = Rebalancer(
             instance=self._instance,
             group=self._wire_group,
-            broadcast=broadcast,
-            strategy=strategy or Averagely(),
+            allocate=MemberAllocation(
+                self._instance,
+                self._wire_group,
+                broadcast=broadcast,
+                strategy=strategy or Averagely(),
+            ),
             topics=self._topics,
             owner=Ownership(
                 self._fetcher,
@@ -360,6 +368,7 @@ class PullConsumer(OffsetCalls):
 
         Raises:
             ClientClosedError: the consumer was never started.
+            ClientError: the consumer neither subscribes to a topic nor was assigned queues.
             Exception: the consumer failed and cannot go on, see `failure`.
         """
         if self._closing.is_set():
@@ -381,6 +390,7 @@ class PullConsumer(OffsetCalls):
 
         Raises:
             ClientClosedError: the consumer is not running.
+            ClientError: the consumer neither subscribes to a topic nor was assigned queues.
             Exception: the consumer failed and cannot go on, see `failure`.
         """
         self._check_running()

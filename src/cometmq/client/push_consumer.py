@@ -83,6 +83,8 @@ class PushConsumer(CallbackConsumer):
         await consumer.run()
     """
 
+    _settings: PushSettings
+
     def __init__(
         self,
         name_servers: str | Sequence[str] = "",

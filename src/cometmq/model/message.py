@@ -63,6 +63,7 @@ class StoredMessage:
     """A message as a broker stores it.
 
     Example:
+        await consumer.subscribe("orders")
         found: list[StoredMessage] = await consumer.poll(timeout=0.5)
         for message in found:
             print(message.topic, message.body, message.tags, message.keys, message.queue_offset)

@@ -25,8 +25,8 @@ cdef class LazyMessage:
     messages=list, record=bytes)
 cpdef list decode_lazily(object data, str broker_name=*, object added=*)
 
-@cython.locals(message=LazyMessage)
-cpdef bint any_has_flags(list messages, int flags) except -1
+@cython.locals(message=LazyMessage, last=cython.longlong, found=cython.bint)
+cpdef bint check_rising(list messages, int flags) except -1
 
 @cython.locals(message=LazyMessage, flag=cython.int, body=cython.Py_ssize_t, stored=cython.Py_ssize_t)
 cdef LazyMessage _message_of(bytes record, Py_ssize_t size, str broker_name, object added)

@@ -59,6 +59,8 @@ from cometmq.protocol.record import (
 
 log = logging.getLogger(__name__)
 
+RISING = "expected rising offsets"
+
 # C numbers once compiled.
 _STORE_V6, _COMPRESSED = int(SysFlag.STORE_HOST_V6), int(SysFlag.COMPRESSED)
 _V1, _V2, _SIZE_MIN = MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
@@ -278,12 +280,20 @@ def decode_lazily(
     return messages
 
 
-def any_has_flags(messages: list[Any], flags: int) -> bool:
-    """Return whether one of the messages of `decode_lazily` has all of these flags."""
-    for message in messages:  # noqa: SIM110 (a generator here would cost every message)
+def check_rising(messages: list[Any], flags: int) -> bool:
+    """Check that offsets rise, and return whether a message of `decode_lazily` has these flags.
+
+    Raises:
+        RecordError: an offset does not rise.
+    """
+    last, found = -1, False
+    for message in messages:
+        if message.queue_offset <= last:
+            raise RecordError(f"offset {message.queue_offset} follows {last}: {RISING}")
+        last = message.queue_offset
         if message._sys_flag & flags == flags:
-            return True
-    return False
+            found = True
+    return found
 
 
 def _message_of(record: bytes, size: int, broker_name: str, added: Mapping[str, str] | None) -> Any:

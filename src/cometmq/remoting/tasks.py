@@ -55,6 +55,9 @@ class Supervisor:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    def __contains__(self, task: object) -> bool:
+        return task in self._tasks
+
     def spawn(
         self, work: Coroutine[Any, Any, Any], name: str, *, awaited: bool = False
     ) -> asyncio.Task[Any]:

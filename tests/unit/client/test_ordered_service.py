@@ -215,7 +215,7 @@ async def test_a_queue_pauses_after_a_failure_for_as_long_as_the_handler_says(
         messages: Sequence[StoredMessage], context: OrderedContext
     ) -> ConsumedInOrder | None:
         times.append(loop.time())
-        context.suspend_ms = 120
+        context.delay = 0.12
         return ConsumedInOrder.SUSPEND if len(times) == 1 else None
 
     rig = rigs(batch_handler=handle, suspend_ms=30_000)

@@ -119,35 +119,48 @@ def test_a_queue_is_suspended_when_an_ordered_handler_raises() -> None:
 
     outcome = ordered_outcome_of(None, error, OrderedContext("g", QUEUE), suspend_ms=1000)
 
-    assert (outcome.action, outcome.error, outcome.suspend_ms) == (
-        OrderedAction.SUSPEND,
-        error,
-        1000,
-    )
+    assert (outcome.action, outcome.error, outcome.pause_s) == (OrderedAction.SUSPEND, error, 1.0)
 
 
 @pytest.mark.parametrize(
     ("setting", "shown", "raised", "pause"),
     [
-        (1000, None, None, 1000),
-        (1000, 50, None, 50),
-        (1000, 50, 70, 70),
-        (1000, 1, None, 10),
-        (1000, 0, None, 10),
-        (1000, 40_000, None, 30_000),
-        (60_000, None, None, 30_000),
-        (1000, None, 5, 10),
+        (1000, None, None, 1.0),
+        (1000, 0.05, None, 0.05),
+        (1000, timedelta(milliseconds=50), None, 0.05),
+        (1000, 0.05, 0.07, 0.07),
+        (1000, 0.001, None, 0.01),
+        (1000, 0, None, 0.01),
+        (1000, -1, None, 0.01),
+        (1000, 40, None, 30.0),
+        (1000, timedelta(minutes=1), None, 30.0),
+        (60_000, None, None, 30.0),
+        (1000, None, 0.005, 0.01),
+        (1000, None, timedelta(seconds=2.5), 2.5),
     ],
 )
+@pytest.mark.parametrize("result", [ConsumedInOrder.SUSPEND, ConsumedInOrder.ROLLBACK])
 def test_a_pause_is_kept_between_10_ms_and_30_s(
-    setting: int, shown: int | None, raised: int | None, pause: int
+    result: ConsumedInOrder,
+    setting: int,
+    shown: float | timedelta | None,
+    raised: float | timedelta | None,
+    pause: float,
 ) -> None:
-    error = None if raised is None else ConsumeLater(suspend_ms=raised)
-    context = OrderedContext("g", QUEUE, suspend_ms=shown)
+    error = None if raised is None else ConsumeLater(delay=raised)
+    context = OrderedContext("g", QUEUE, auto_commit=False, delay=shown)
 
-    outcome = ordered_outcome_of(ConsumedInOrder.SUSPEND, error, context, suspend_ms=setting)
+    outcome = ordered_outcome_of(result, error, context, suspend_ms=setting)
 
-    assert outcome.suspend_ms == pause
+    assert outcome.pause_s == pause
+
+
+def test_a_pause_that_is_no_duration_is_refused() -> None:
+    wrong: Any = "5 s"
+    context = OrderedContext("g", QUEUE, delay=wrong)
+
+    with pytest.raises(ConfigError, match="delay='5 s': expected a number of seconds or a timed"):
+        ordered_outcome_of(ConsumedInOrder.SUSPEND, None, context, suspend_ms=1000)
 
 
 def test_an_ordered_message_is_given_up_when_the_handler_orders_a_dead_letter() -> None:
@@ -178,16 +191,6 @@ def test_a_delay_is_mapped_to_the_shortest_level_that_is_not_shorter(
 
     assert outcome.delay_level == level
     assert outcome.delay_s == (delay if not isinstance(delay, timedelta) else delay.total_seconds())
-
-
-def test_a_delay_is_the_pause_of_an_ordered_queue_unless_the_pause_is_given() -> None:
-    def pause(later: ConsumeLater) -> int:
-        return ordered_outcome_of(
-            None, later, OrderedContext("g", QUEUE), suspend_ms=1000
-        ).suspend_ms
-
-    assert pause(ConsumeLater(delay=2.5)) == 2500
-    assert pause(ConsumeLater(delay=2.5, suspend_ms=70)) == 70
 
 
 @pytest.mark.parametrize(

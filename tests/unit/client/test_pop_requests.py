@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ import pytest
 from cometmq.client import PopConsumer, StartFrom, StoredMessage
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
+from cometmq.protocol.lazy_record import decode_lazily
 from cometmq.remoting import Request, Response
+from support.pop_broker import QUEUE, PopBroker
 from support.recorded import answers, frames
 from support.scripted import ScriptedBroker, ScriptedCluster, route
+from support.seen import Seen, until
 
 TOPIC, GROUP = "TopicPop", "CG_pop"
 MINE = {"client_ip": "10.0.0.1", "instance_name": "pop1"}
@@ -123,6 +127,73 @@ async def test_pops_and_acknowledgements_are_those_of_rocketmq_s_client(
     assert peer.of("CHANGE_MESSAGE_INVISIBLETIME") == [failed]
     bodies = [sent.body for name, sent in frames("5.3.3", "pop") if name == "QUERY_ASSIGNMENT"]
     assert {body for name, _, body in peer.asked if name == "QUERY_ASSIGNMENT"} <= set(bodies)
+
+
+async def test_messages_beyond_those_asked_for_are_consumed(
+    broker: tuple[Replaying, str],
+) -> None:
+    peer, address = broker
+    brought = [len(decode_lazily(answer.body)) for answer in peer.pops]
+    assert max(brought) > 1
+    seen = Seen()
+    async with popping(address, seen, pop_batch=1):
+        await peer.wait_until(lambda: len(peer.of("ACK_MESSAGE")) == sum(brought))
+
+    assert len(seen.messages) == sum(brought)
+
+
+async def test_a_handler_may_close_its_consumer_and_its_message_is_acknowledged(
+    broker: tuple[Replaying, str],
+) -> None:
+    peer, address = broker
+    closed: list[StoredMessage] = []
+
+    async def handle(message: StoredMessage) -> None:
+        await consumer.close()
+        closed.append(message)
+
+    consumer = popping(address, handle, concurrency=1, stop_ms=600_000)
+    async with asyncio.timeout(60):
+        await consumer.run(timeout=600.0)
+
+    offsets = [str(message.queue_offset) for message in closed]
+    assert offsets
+    assert [fields["offset"] for fields in peer.of("ACK_MESSAGE")] == offsets
+
+
+async def test_queues_are_requested_again_after_a_failure_and_revoked_with_their_topic() -> None:
+    broker, requests, changes = PopBroker(), 0, list[tuple[str, int, int]]()
+    assign = broker.handlers[RequestCode.QUERY_ASSIGNMENT]
+
+    def assign_or_refuse(request: Request) -> Any:
+        nonlocal requests
+        requests += 1
+        broker.assigned = [QUEUE] if requests > 2 else []
+        broker.moved.set()
+        return Response(ResponseCode.SYSTEM_BUSY, "busy") if requests == 2 else assign(request)
+
+    def on_queues(topic: str, queues: Collection[object], mine: Collection[object]) -> None:
+        changes.append((topic, len(queues), len(mine)))
+
+    broker.handlers[RequestCode.QUERY_ASSIGNMENT] = assign_or_refuse
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        PopConsumer(
+            cluster.address,
+            group="g",
+            handler=Seen(),
+            subscriptions={"t": "*"},
+            on_queues=on_queues,
+            assignment_ms=600_000,
+        ) as consumer,
+    ):
+        await broker.wait_until(lambda: broker.pops[0] > 0)
+        assert (requests, consumer.queues()) == (3, [QUEUE])
+        await consumer.unsubscribe("t")
+        await until(lambda: not consumer.queues())
+        await until(lambda: len(changes) == 2)
+
+    assert changes == [("t", 2, 1), ("t", 0, 0)]
 
 
 async def test_a_pop_asks_for_as_much_and_waits_as_long_as_is_set(

@@ -56,9 +56,10 @@ def record(offset: int, tags: str = "") -> bytes:
     )
 
 
-def found(*offsets: int, **more: Any) -> Response:
+def found(*offsets: int, next_offset: int | None = None, **more: Any) -> Response:
     """An answer with these messages."""
-    return pulled(FOUND, offsets[-1] + 1, records=[record(at) for at in offsets], **more)
+    after = offsets[-1] + 1 if next_offset is None else next_offset
+    return pulled(FOUND, after, records=[record(at) for at in offsets], **more)
 
 
 class Consumer:
@@ -156,6 +157,21 @@ async def test_each_pull_begins_where_the_one_before_said(consumer: Consumer) ->
     assert consumer.submitted == [[3, 4], [7]]
     assert consumer.counted == [("t", 2), ("t", 1)]
     assert consumer.fetched.lag == 93
+
+
+async def test_a_response_out_of_order_is_reported_and_pulled_again(
+    consumer: Consumer, caplog: pytest.LogCaptureFixture
+) -> None:
+    script(consumer, found(3), found(5, 4, next_offset=6), found(4, 5))
+
+    consumer.begin(3)
+    await consumer.until_pulls(4)
+
+    assert consumer.asked == [3, 4, 4, 6]
+    assert consumer.submitted == [[3], [4, 5]]
+    assert [line for line in caplog.messages if "pull failed" in line] == [
+        "pull failed, retrying queue=t@a:0 error=offset 4 follows 5: expected rising offsets"
+    ]
 
 
 async def test_a_pull_says_what_a_push_consumer_says(consumer: Consumer) -> None:

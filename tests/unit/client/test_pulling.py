@@ -161,6 +161,26 @@ def test_a_wrapped_batch_is_taken_apart() -> None:
     assert inner.properties[names.MAX_OFFSET] == "90"
 
 
+@pytest.mark.parametrize("offsets", [(6, 5), (5, 5), (4, 6, 5, 7), (-1, 0)], ids=str)
+def test_offsets_that_do_not_rise_are_an_error(offsets: tuple[int, ...]) -> None:
+    """Else a commit could pass a message that is not consumed."""
+    with pytest.raises(ProtocolError, match=r"offset -?\d+ follows .*: expected rising offsets"):
+        result_from(answer(*map(record, offsets)), pull())
+
+
+def test_a_wrapped_batch_that_overlaps_the_next_message_is_an_error() -> None:
+    wrapped = record(5, batch(b"one", b"two"), sys_flag=WRAPPED)
+
+    with pytest.raises(ProtocolError, match="offset 6 follows 6: expected rising offsets"):
+        result_from(answer(wrapped, record(6)), pull())
+
+
+def test_a_next_offset_that_is_not_behind_the_messages_is_an_error() -> None:
+    """Else the same messages are pulled again and again."""
+    with pytest.raises(ProtocolError, match="next offset 6 after a message at 6 of t@a:3"):
+        result_from(answer(record(5), record(6), nextBeginOffset=6), pull())
+
+
 def test_tags_inside_a_wrapped_batch_are_compared_too() -> None:
     wrapped = record(5, batch(b"one", b"two"), sys_flag=WRAPPED)
 
@@ -187,7 +207,9 @@ def test_a_damaged_batch_stays_wrapped(caplog: pytest.LogCaptureFixture) -> None
 def test_queues_and_offsets_of_a_static_topic_are_those_that_were_asked_for() -> None:
     logical = MessageQueue("t", "__syslo__global__", 12)
 
-    [message] = result_from(answer(record(5), offsetDelta=100), pull(logical)).messages
+    [message] = result_from(
+        answer(record(5), nextBeginOffset=106, offsetDelta=100), pull(logical)
+    ).messages
 
     assert message.queue == logical
     assert message.queue_offset == 105

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cometmq.client._connection.instance import ClientCore
-from cometmq.client._consuming.rebalancer import Rebalancer
+from cometmq.client._consuming.rebalancer import MemberAllocation, Rebalancer
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.client.allocation import AllocationStrategy, Averagely
 from cometmq.client.errors import ClientError
@@ -108,8 +108,9 @@ class Group:
         return Rebalancer(
             instance=self.instance,
             group="g",
-            broadcast=broadcast,
-            strategy=strategy or Averagely(),
+            allocate=MemberAllocation(
+                self.instance, "g", broadcast=broadcast, strategy=strategy or Averagely()
+            ),
             topics=lambda: self.topics,
             owner=self.owner,
             interval_s=interval_s,
@@ -463,8 +464,12 @@ async def test_what_raises_in_each_round_is_a_permanent_failure(
     rebalancer = Rebalancer(
         instance=group.instance,
         group="g",
-        broadcast=False,
-        strategy=FaultyForOne(TOPIC, ZeroDivisionError) if strategy else Averagely(),
+        allocate=MemberAllocation(
+            group.instance,
+            "g",
+            broadcast=False,
+            strategy=FaultyForOne(TOPIC, ZeroDivisionError) if strategy else Averagely(),
+        ),
         topics=lambda: group.topics,
         owner=group.owner,
         interval_s=20,

@@ -71,6 +71,23 @@ async def test_a_message_is_received_and_acknowledged_by_its_receipt(shop: Shop)
     assert (asked.poll_time, asked.init_mode, asked.exp) == (0, 1, "*")
 
 
+async def test_messages_beyond_those_asked_for_go_to_the_next_receive(shop: Shop) -> None:
+    shop.surplus = 3
+    await shop.put(b"1", b"2", b"3", b"4", b"5")
+    async with consumer_of(shop, in_flight_max=4) as consumer:
+        first = await consumer.receive(2, 0)
+        assert [message.body for message in first] == [b"1", b"2"]
+        assert consumer.in_flight == 5
+        others = [await consumer.receive(2, 0) for _ in range(2)]
+        assert [[each.body for each in found] for found in others] == [[b"3", b"4"], [b"5"]]
+        with pytest.raises(BackPressureError):
+            await consumer.receive(2, 0)
+        await consumer.ack(*first, *others[0], *others[1])
+
+    assert [pop.max_msg_nums for pop in shop.real_pops] == [2]
+    assert [ack.offset for ack in shop.acks] == [0, 1, 2, 3, 4]
+
+
 async def test_the_start_of_a_new_group_is_fixed_when_the_consumer_starts(shop: Shop) -> None:
     async with consumer_of(shop, start_from=StartFrom.FIRST):
         [asked] = shop.pops

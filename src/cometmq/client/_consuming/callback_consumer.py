@@ -8,24 +8,21 @@ import logging
 import signal
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-from cometmq.client._connection.instance import Lease
 from cometmq.client._consuming.consumer import SubscribingConsumer
 from cometmq.client._consuming.engine import ABORT_S, Engine
 from cometmq.client._consuming.request_handlers import RequestHandlers
+from cometmq.client._lifecycle import in_background
 from cometmq.client._time import seconds
 from cometmq.client.errors import ClientClosedError
-from cometmq.client.filters import Filter
-from cometmq.client.offsets import StartFrom
-from cometmq.client.settings import PopSettings, PushSettings, Tables
+from cometmq.client.settings import PopSettings, PushSettings
 from cometmq.model.errors import ConfigError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import ConsumerRunningInfo
-from cometmq.remoting.tasks import Supervisor
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -121,40 +118,15 @@ def check_handler(group: str, handler: object, batch_handler: object) -> None:
 
 
 class CallbackConsumer(SubscribingConsumer):
-    """The base of consumers that call a handler.
+    """The base of consumers that call a handler."""
 
-    Args:
-        group, lease, settings, tables, subscriptions, start_from, retries: as for
-            `SubscribingConsumer`.
-    """
-
+    _settings: PushSettings | PopSettings
     _engine: Engine
     _requests: RequestHandlers
-
-    def __init__(
-        self,
-        group: str,
-        lease: Lease,
-        settings: PushSettings | PopSettings,
-        tables: Tables | None,
-        *,
-        subscriptions: Mapping[str, str | Filter] | None,
-        start_from: StartFrom | datetime | int,
-        retries: bool,
-    ) -> None:
-        super().__init__(
-            group,
-            lease,
-            settings,
-            tables,
-            subscriptions=subscriptions,
-            start_from=start_from,
-            retries=retries,
-        )
-        self._grace_s = settings.stop_ms / 1000
-        self._graceful = True
-        self._signalled = False
-        self._aborting = Supervisor(self._owner)
+    _grace_s: float | None = None
+    """Seconds for running handlers at the close; None for the setting ``stop_ms``."""
+    _graceful = True
+    _signalled = False
 
     async def run(self, timeout: float | timedelta = 25.0) -> None:
         """Consume until SIGTERM or SIGINT, or until `close`, and then close. Starts if needed.
@@ -167,6 +139,7 @@ class CallbackConsumer(SubscribingConsumer):
         All consumers that run in one event loop receive the signals. Outside the main thread
         signals are not handled. Signal handlers that were set before are restored, except those
         of ``loop.add_signal_handler``. A plain handler that never returns keeps the process alive.
+        Without subscriptions it waits until `subscribe` is called, and logs a warning.
 
         Args:
             timeout: seconds, or a timedelta, to close after a signal: less than the time until the
@@ -185,6 +158,11 @@ class CallbackConsumer(SubscribingConsumer):
         with stop_signals(self._on_signal):
             try:
                 await self.start()
+                if not self._subscriptions.announced():
+                    log.warning(
+                        "%s runs without subscriptions: call subscribe, or give subscriptions=",
+                        self._owner,
+                    )
                 await self._wait_unless_ended()
             except ClientClosedError:
                 if not (self._signalled or self._started):  # a close ends a run that has started
@@ -218,7 +196,7 @@ class CallbackConsumer(SubscribingConsumer):
         self._check_loop_to_close()
         self._graceful = False
         if self._close_task is not None:
-            self._aborting.spawn(self._engine.service.stop(grace_s=0), "abort")
+            in_background(self._engine.service.stop(grace_s=0), f"{self._owner}.abort")
 
     async def close(self) -> None:
         """Stop consuming and leave the group. Further calls only wait for the end.
@@ -227,9 +205,15 @@ class CallbackConsumer(SubscribingConsumer):
         that. Messages that no handler has received are delivered to other members. Cancelling
         stops the waiting, not the closing.
 
+        Called by a handler, it begins the close and returns at once: the close waits for that
+        handler as for the others, and its result counts. A task that the handler makes waits.
+
         An error of the offset store is raised once, after everything else is closed.
         """
-        await super().close()
+        if self._engine.service.runs_handlers(asyncio.current_task()):
+            self._begin_close()
+        else:
+            await super().close()
 
     async def abort(self) -> None:
         """Stop at once: cancel the handlers. Their messages are redelivered."""
@@ -254,7 +238,8 @@ class CallbackConsumer(SubscribingConsumer):
         step_s = ABORT_S if hard else self._instance.settings.call_timeout_ms / 1000
         error = None
         try:
-            grace_s = 0.0 if hard else self._grace_s
+            grace_s = self._settings.stop_ms / 1000 if self._grace_s is None else self._grace_s
+            grace_s = 0.0 if hard else grace_s
             error = await self._engine.stop(grace_s=grace_s, step_s=step_s, hard=hard)
         finally:
             await self._release()

@@ -195,23 +195,36 @@ class Consumer(Lifecycle):
         """Wait for the first assignment, when each assigned queue knows where it starts.
 
         A consumer that starts at the end of a queue misses messages that are sent before it knows
-        where the end is.
+        where the end is. A start that is under way in another task is waited for.
 
         Args:
             timeout: seconds, or a timedelta, to wait.
 
         Raises:
             TimeoutError: the assignment is not complete. A subscribed topic may not exist.
-            ClientClosedError: the consumer is not running, or was closed meanwhile.
+            ClientClosedError: the consumer is not started, or was closed meanwhile.
             Exception: the consumer failed. It cannot go on.
         """
-        self._check_running()
         limit_s = seconds(timeout)
-        if not await self._wait_unless_ended(self._until_assigned(), limit_s):
+        if self._start_task is None:
+            await asyncio.sleep(0)  # a task that was created before may be about to start it
+        if self._start_task is None:
+            self._check_running()
+        self._check_open()
+        if not await self._wait_unless_ended(self._until_ready(), limit_s):
             self._check_open()
             if self.failure is not None:
                 raise self.failure
-            raise TimeoutError(f"{self._owner} is not ready after {limit_s:g} s: {self._missing()}")
+            reason = self._missing() if self._started else "it is still starting"
+            raise TimeoutError(f"{self._owner} is not ready after {limit_s:g} s: {reason}")
+
+    async def _until_ready(self) -> None:
+        if self._start_task is not None and not self._started:
+            await asyncio.wait([self._start_task])
+        if not self._started:
+            await self._closing.wait()  # a failed start closes it
+            self._check_open()
+        await self._until_assigned()
 
     def subscription_mismatches(self) -> list[Difference]:
         """Return the subscriptions of other members that differ, as last seen."""

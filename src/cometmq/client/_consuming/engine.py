@@ -53,6 +53,9 @@ class Service(Protocol):
     def set_concurrency(self, count: int) -> None:
         """Change how many calls run at a time."""
 
+    def runs_handlers(self, task: object) -> bool:
+        """Return whether a task calls handlers."""
+
     async def stop(self, *, grace_s: float) -> None:
         """Start no further call, and cancel those that run after ``grace_s`` seconds."""
 

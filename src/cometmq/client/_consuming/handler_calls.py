@@ -19,6 +19,7 @@ from typing import Any
 from cometmq.client._callbacks import Caller, is_async
 from cometmq.client._connection.identity import Namespace
 from cometmq.client._consuming.retries import error_text
+from cometmq.client._time import seconds
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext, FilterHook
@@ -26,8 +27,7 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.remoting.tasks import is_call_failure
 
-SUSPEND_MS_MIN = 10
-SUSPEND_MS_MAX = 30_000
+PAUSE_S_MIN, PAUSE_S_MAX = 0.01, 30.0
 
 
 def has_meaning(result: object) -> bool:
@@ -91,8 +91,9 @@ class OrderedOutcome:
     """The outcome of a handler call that consumes in order."""
 
     action: OrderedAction
-    suspend_ms: int
     end: ConsumeEnd
+    pause_s: float = 0.0
+    """Until messages are redelivered."""
     error: BaseException | None = None
     delay_level: int = 0
     """-1 to dead-letter the messages at once."""
@@ -108,23 +109,32 @@ def ordered_outcome_of(
         error: what it raised, or None.
         context: what the handler was shown, and may have changed.
         suspend_ms: the pause that the settings say.
+
+    Raises:
+        ConfigError: the handler set a delay that is no duration.
     """
-    asked = error.suspend_ms if isinstance(error, ConsumeLater) else None
-    pause = _clamped(next(ms for ms in (asked, context.suspend_ms, suspend_ms) if ms is not None))
     if isinstance(error, ConsumeLater):
-        level = error.delay_level
         return OrderedOutcome(
-            OrderedAction.SUSPEND, pause, ConsumeEnd.FAILED, error.__cause__, delay_level=level
+            OrderedAction.SUSPEND,
+            ConsumeEnd.FAILED,
+            _pause_s(context, suspend_ms, error.delay_s),
+            error.__cause__,
+            error.delay_level,
         )
     if error is not None:
-        return OrderedOutcome(OrderedAction.SUSPEND, pause, ConsumeEnd.EXCEPTION, error)
+        pause_s = _pause_s(context, suspend_ms)
+        return OrderedOutcome(OrderedAction.SUSPEND, ConsumeEnd.EXCEPTION, pause_s, error)
     if _is_one_of(result, ConsumedInOrder.SUSPEND, Consumed.LATER):
-        return OrderedOutcome(OrderedAction.SUSPEND, pause, ConsumeEnd.FAILED)
+        return OrderedOutcome(
+            OrderedAction.SUSPEND, ConsumeEnd.FAILED, _pause_s(context, suspend_ms)
+        )
     if context.auto_commit or result is ConsumedInOrder.COMMIT:
-        return OrderedOutcome(OrderedAction.COMMIT, pause, ConsumeEnd.SUCCESS)
+        return OrderedOutcome(OrderedAction.COMMIT, ConsumeEnd.SUCCESS)
     if result is ConsumedInOrder.ROLLBACK:
-        return OrderedOutcome(OrderedAction.ROLL_BACK, pause, ConsumeEnd.FAILED)
-    return OrderedOutcome(OrderedAction.LEAVE_OPEN, pause, ConsumeEnd.SUCCESS)
+        return OrderedOutcome(
+            OrderedAction.ROLL_BACK, ConsumeEnd.FAILED, _pause_s(context, suspend_ms)
+        )
+    return OrderedOutcome(OrderedAction.LEAVE_OPEN, ConsumeEnd.SUCCESS)
 
 
 def _is_one_of(result: object, *meanings: Enum) -> bool:
@@ -132,9 +142,11 @@ def _is_one_of(result: object, *meanings: Enum) -> bool:
     return any(result is each for each in meanings)
 
 
-def _clamped(suspend_ms: int) -> int:
-    """Keep a pause within limits; below zero means the settings' in Java, and the least here."""
-    return min(max(suspend_ms, SUSPEND_MS_MIN), SUSPEND_MS_MAX)
+def _pause_s(context: OrderedContext, suspend_ms: int, asked_s: float | None = None) -> float:
+    """Return a pause within limits; below zero means the settings' in Java, and the least here."""
+    if asked_s is None:
+        asked_s = suspend_ms / 1000 if context.delay is None else seconds(context.delay, "delay")
+    return min(max(asked_s, PAUSE_S_MIN), PAUSE_S_MAX)
 
 
 log = logging.getLogger(__name__)
@@ -303,6 +315,10 @@ class HandlerCalls:
                 " ConsumedInOrder group=%s",
                 *(result, kind, self.group),
             )
+
+    def runs_here(self) -> bool:
+        """Return whether this is a thread in which the handler runs."""
+        return self._caller.is_calling()
 
     def resize(self, threads: int) -> None:
         """Let this many plain calls run at a time from now on."""

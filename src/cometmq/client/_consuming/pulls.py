@@ -9,12 +9,13 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 
 from cometmq.client._connection.broker_calls import BrokerCalls
 from cometmq.client._connection.routes import MASTER_ID
 from cometmq.client.filters import Filter
 from cometmq.model import property_names as names
-from cometmq.model.errors import InvalidMessageError, ResponseError
+from cometmq.model.errors import InvalidMessageError, ProtocolError, ResponseError
 from cometmq.model.flags import SysFlag, pull_sys_flag
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
@@ -23,9 +24,9 @@ from cometmq.protocol.batch import BatchItem, decode_batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import PullMessageRequest, PullMessageResponse
-from cometmq.protocol.lazy_record import any_has_flags, decode_lazily
+from cometmq.protocol.lazy_record import RISING, check_rising, decode_lazily
 from cometmq.protocol.properties import decode_properties
-from cometmq.protocol.record import body_crc
+from cometmq.protocol.record import RecordError, body_crc
 from cometmq.protocol.version import LITE_PULL_VERSION_MIN
 
 
@@ -181,6 +182,11 @@ def _fetched(answer: Command, pull: Pull, header: PullMessageResponse) -> list[S
         for message in messages:
             message.queue_id = pull.queue.queue_id
             message.queue_offset = QueueOffset(message.queue_offset + header.offset_delta)
+    if messages and messages[-1].queue_offset >= header.next_begin_offset:
+        raise ProtocolError(
+            f"next offset {header.next_begin_offset} after a message at"
+            f" {messages[-1].queue_offset} of {pull.queue}: expected a higher one"
+        )
     return messages
 
 
@@ -202,10 +208,19 @@ def unwrap_all(messages: list[StoredMessage], added: Mapping[str, str]) -> list[
     Args:
         messages: as they came.
         added: properties that messages from inside a batch get besides their own.
+
+    Raises:
+        RecordError: offsets do not rise. A commit could pass a message that is not consumed.
     """
-    if not any_has_flags(messages, _WRAPPED):
+    if not check_rising(messages, _WRAPPED):
         return messages
-    return [inner for message in messages for inner in _unwrapped(message, added)]
+    unwrapped = [inner for message in messages for inner in _unwrapped(message, added)]
+    for before, after in pairwise(unwrapped):
+        if after.queue_offset <= before.queue_offset:
+            raise RecordError(
+                f"offset {after.queue_offset} follows {before.queue_offset}: {RISING}"
+            )
+    return unwrapped
 
 
 def _unwrapped(message: StoredMessage, added: Mapping[str, str]) -> list[StoredMessage]:

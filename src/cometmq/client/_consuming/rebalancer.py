@@ -172,18 +172,59 @@ class RouteListenerCalls(QueueListenerCalls):
             self.look(route.topic, route.read_queues)
 
 
-MOVES_MAX = 16
-"""Queues that are taken or revoked at a time."""
+Allocate = Callable[[str, list[MessageQueue]], Awaitable[Collection[MessageQueue] | None]]
+"""Returns which queues of a topic, whose queues are given, are this member's; None if unknown."""
 
 
-class Rebalancer:
-    """Keeps an owner's queues what the strategy says they are.
+class MemberAllocation:
+    """Allocates queues as each member of a group computes it by itself.
 
     Args:
         instance: the connections and routes to use.
         group: the consumer group.
         broadcast: whether each member has all queues, so that nothing is allocated.
         strategy: allocates.
+    """
+
+    def __init__(
+        self, instance: ClientCore, group: str, *, broadcast: bool, strategy: AllocationStrategy
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._broadcast = broadcast
+        self._strategy = strategy
+
+    async def __call__(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue]:
+        """Return the queues of a topic that are this member's."""
+        if self._broadcast:
+            return queues
+        own, members = self._instance.client_id, await self._members(topic)
+        if own not in members:
+            log.warning(
+                "this client is missing in the member list group=%s client=%s", self._group, own
+            )
+        return self._strategy.allocate(self._group, own, queues, members)
+
+    async def _members(self, topic: str) -> list[str]:
+        """Request the member list, after a heartbeat if the broker does not know this client."""
+        members = await self._instance.members(self._group, topic)
+        if self._instance.client_id not in members:
+            await self._instance.heartbeat()
+            members = await self._instance.members(self._group, topic)
+        return sorted(set(members))
+
+
+MOVES_MAX = 16
+"""Queues that are taken or revoked at a time."""
+
+
+class Rebalancer:
+    """Keeps an owner's queues those that are allocated to it.
+
+    Args:
+        instance: the connections and routes to use.
+        group: the consumer group.
+        allocate: allocates the queues of a topic.
         topics: returns the topics of the group's subscription, its retry topic included.
         owner: takes and revokes queues.
         interval_s: seconds between two regular rounds.
@@ -196,8 +237,7 @@ class Rebalancer:
         *,
         instance: ClientCore,
         group: str,
-        broadcast: bool,
-        strategy: AllocationStrategy,
+        allocate: Allocate,
         topics: Callable[[], Collection[str]],
         owner: QueueOwner,
         interval_s: float,
@@ -208,8 +248,7 @@ class Rebalancer:
         """While True, rounds change nothing."""
         self._instance = instance
         self._group = group
-        self._broadcast = broadcast
-        self._strategy = strategy
+        self._allocate = allocate
         self._topics = topics
         self._owner = owner
         self._failures = FailureLog(
@@ -285,7 +324,7 @@ class Rebalancer:
         """Do one round now, one topic after the other.
 
         Returns:
-            Whether the owner now has just what the strategy says, as far as that is known.
+            Whether the owner now has just what is allocated to it, as far as that is known.
         """
         if self.paused:
             return True
@@ -293,7 +332,7 @@ class Rebalancer:
             topics = sorted(self._topics())
             balanced = True
             for topic in topics:
-                balanced &= await self._try(self._rebalance, topic)
+                balanced &= await self._try(self.balance, topic)
             for topic in sorted(self._known.difference(topics)):
                 balanced &= await self._try(self._unsubscribe, topic)
             self._round_ended.set()
@@ -318,31 +357,25 @@ class Rebalancer:
         self._failures.worked(topic)
         return balanced
 
-    async def _rebalance(self, topic: str) -> bool:
+    async def balance(self, topic: str) -> bool:
+        """Let the owner have the queues of a topic that are allocated to it now.
+
+        Returns:
+            Whether it has just these, as far as that is known.
+
+        Raises:
+            Exception: they could not be allocated; nothing has changed.
+        """
         queues = sorted((await self._instance.routes.find(topic)).read_queues)
-        mine = queues if self._broadcast else await self._allocate(topic, queues)
+        mine = await self._allocate(topic, queues)
+        if mine is None:
+            return True
         self._known.add(topic)
         self._assigned.discard(topic)
         balanced = await self._apply(topic, queues, set(mine))
         if balanced:
             self._assigned.add(topic)
         return balanced
-
-    async def _allocate(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue]:
-        own, members = self._instance.client_id, await self._members(topic)
-        if own not in members:
-            log.warning(
-                "this client is missing in the member list group=%s client=%s", self._group, own
-            )
-        return self._strategy.allocate(self._group, own, queues, members)
-
-    async def _members(self, topic: str) -> list[str]:
-        """Request the member list, after a heartbeat if the broker does not know this client."""
-        members = await self._instance.members(self._group, topic)
-        if self._instance.client_id not in members:
-            await self._instance.heartbeat()
-            members = await self._instance.members(self._group, topic)
-        return sorted(set(members))
 
     async def _apply(self, topic: str, queues: list[MessageQueue], mine: set[MessageQueue]) -> bool:
         before = set(self._owner.assigned(topic))

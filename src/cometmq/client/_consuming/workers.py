@@ -68,6 +68,9 @@ class Workers(Generic[T]):
         """Return whether the worker that met this error goes on: only `stop` cancels workers."""
         return outlives(error, stopping=self._stopping)
 
+    def __contains__(self, task: object) -> bool:
+        return task in self._tasks
+
     def add(self, items: Iterable[T]) -> None:
         """Have items done; never blocks."""
         self.waiting.extend(items)

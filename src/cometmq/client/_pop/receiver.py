@@ -328,7 +328,9 @@ class Receiver:
             (kept if is_wanted else others).append((message, handle))
         if others:
             self._work.spawn(self._dispose(queue.topic, others, wanted), "dispose")
-        return [self._note(queue.topic, message, handle, began) for message, handle in kept]
+        noted = [self._note(queue.topic, message, handle, began) for message, handle in kept]
+        self._leave(noted[room:])  # a broker may bring more than was asked for
+        return noted[:room]
 
     def _note(
         self, topic: str, message: StoredMessage, handle: Handle, began: float
@@ -391,14 +393,19 @@ class Receiver:
         source.promising = True
         self.notify()
 
-    # --- what cancelled tasks leave -----------------------------------------------------------
+    # --- what is left for the next receive ----------------------------------------------------
 
     def _keep(self, pop: asyncio.Task[list[StoredMessage]]) -> None:
         """Keep what a pop brought whose task was cancelled, for the next receive."""
-        if pop.cancelled() or pop.exception() is not None or not pop.result():
+        if not pop.cancelled() and pop.exception() is None:
+            self._leave(pop.result())
+
+    def _leave(self, messages: Sequence[StoredMessage]) -> None:
+        """Leave messages to the next receive; they are released if none comes soon."""
+        if not messages:
             return
         until = time.monotonic() + LEFTOVER_S
-        self._leftover.extend((until, message) for message in pop.result())
+        self._leftover.extend((until, message) for message in messages)
         self.notify()
         if not self._closed:
             self._holds.spawn(self._release_late(), "release")

@@ -144,6 +144,10 @@ class PopService:
         self._workers.resize(count)
         self._handling.resize(count)
 
+    def runs_handlers(self, task: object) -> bool:
+        """Return whether a task calls handlers."""
+        return task in self._workers
+
     async def stop(self, *, grace_s: float) -> None:
         """Take no further messages, wait for running handlers, then cancel what still runs.
 

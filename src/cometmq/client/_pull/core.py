@@ -269,7 +269,15 @@ class PullCore(Consumer):
         )
 
     async def _receive(self, messages_max: int) -> Unfinished | None:
-        """Finish the caller's messages and wait for more; None after the consumer was closed."""
+        """Finish the caller's messages and wait for more; None after the consumer was closed.
+
+        Raises:
+            ClientError: there is nothing to read, and never will be.
+        """
+        if not self._filters and self._mode.mode is not Mode.ASSIGNED:
+            raise ClientError(
+                f"{self._owner} has no topics and no queues: call subscribe or assign first"
+            )
         reader = current_reader()
         assert reader is not None, "a coroutine runs in a task"
         known = self._finish(reader)

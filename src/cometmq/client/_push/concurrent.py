@@ -161,6 +161,10 @@ class ConcurrentService:
         self._workers.add(parts)
         self._handling.resize(count)
 
+    def runs_handlers(self, task: object) -> bool:
+        """Return whether a task calls handlers."""
+        return task in self._workers
+
     def _forget_waiting(self) -> None:
         for part in self._workers.waiting:
             part.next = part.stop

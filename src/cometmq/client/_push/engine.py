@@ -23,7 +23,7 @@ from cometmq.client._consuming.group_requests import GroupCalls
 from cometmq.client._consuming.process_queue import Limits, ProcessQueue
 from cometmq.client._consuming.pull_loop import PullLoop
 from cometmq.client._consuming.pulls import ReplicaChoice
-from cometmq.client._consuming.rebalancer import Rebalancer
+from cometmq.client._consuming.rebalancer import MemberAllocation, Rebalancer
 from cometmq.client._consuming.retries import Retries
 from cometmq.client._push.assigned_queues import AssignedQueues
 from cometmq.client._push.concurrent import ConcurrentService
@@ -102,8 +102,9 @@ class PushEngine(Engine):
         self.rebalancer = Rebalancer(
             instance=instance,
             group=self.group,
-            broadcast=spec.broadcast,
-            strategy=spec.strategy,
+            allocate=MemberAllocation(
+                instance, self.group, broadcast=spec.broadcast, strategy=spec.strategy
+            ),
             topics=subscriptions.topics,
             owner=self.queues,
             interval_s=settings.rebalance_ms / 1000,

@@ -277,6 +277,10 @@ class OrderedService:
         self._permits.resize(count)
         self._handling.resize(count)
 
+    def runs_handlers(self, task: object) -> bool:
+        """Return whether a task calls handlers."""
+        return task in self._tasks
+
     def go_on(self, queue: ProcessQueue) -> None:
         """Look at a queue again now, because its lock is back."""
         timer = self._timers.pop(queue, None)
@@ -398,11 +402,11 @@ class OrderedService:
             return None
         if outcome.action is OrderedAction.ROLL_BACK:
             queue.rollback()
-            return outcome.suspend_ms / 1000
+            return outcome.pause_s
         if outcome.action is OrderedAction.SUSPEND:
             if not await self._all_given_up(messages, outcome):
                 queue.again(messages)
-                return outcome.suspend_ms / 1000
+                return outcome.pause_s
             if not context.auto_commit:
                 return None
         self._commit(queue)

@@ -173,8 +173,8 @@ class CallbackConsumer(Blocking):
 
     NOTES = """
         Plain handlers run in threads and may use blocking objects. ``async def`` handlers run in
-        the event loop and must not use them. A handler must not close its own consumer, because
-        closing waits for the handler.
+        the event loop and must not use them. In a handler, `close` begins the close and returns at
+        once; another thread must call it, too, to wait for the end.
     """
 
     _inner: asynchronous.PushConsumer | asynchronous.PopConsumer
@@ -192,11 +192,18 @@ class CallbackConsumer(Blocking):
         finally:
             self.close()
 
+    def close(self) -> None:
+        """Close the object; further calls do nothing. In a handler: begin the close, and return."""
+        if self._inner._engine.handling.runs_here():
+            self._call(self._inner._begin_close)
+        else:
+            super().close()
+
     def abort(self) -> None:
         """Stop at once: cancel the handlers. Their messages are redelivered."""
         if self._portal is not None:
             self._run(self._inner.abort())
-        self.close()
+        super().close()
 
 
 @contextlib.contextmanager

@@ -336,8 +336,8 @@ class PushConsumer(base.CallbackConsumer):
     Like `cometmq.client.PushConsumer`, for programs without an event loop.
 
     Plain handlers run in threads and may use blocking objects. ``async def`` handlers run in
-    the event loop and must not use them. A handler must not close its own consumer, because
-    closing waits for the handler.
+    the event loop and must not use them. In a handler, `close` begins the close and returns at
+    once; another thread must call it, too, to wait for the end.
     """
 
     _inner: asynchronous.PushConsumer
@@ -472,8 +472,8 @@ class PopConsumer(base.CallbackConsumer):
     Like `cometmq.client.PopConsumer`, for programs without an event loop.
 
     Plain handlers run in threads and may use blocking objects. ``async def`` handlers run in
-    the event loop and must not use them. A handler must not close its own consumer, because
-    closing waits for the handler.
+    the event loop and must not use them. In a handler, `close` begins the close and returns at
+    once; another thread must call it, too, to wait for the end.
     """
 
     _inner: asynchronous.PopConsumer

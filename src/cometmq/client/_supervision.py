@@ -21,6 +21,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from cometmq.client.errors import ClientError
 from cometmq.model.errors import (
@@ -32,6 +33,8 @@ from cometmq.model.errors import (
 )
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting.tasks import Supervisor, is_call_failure
+
+R = TypeVar("R")
 
 FAILING_MAX = 10_000
 """Failing things that are remembered. For each further one, every failure is a warning."""
@@ -120,6 +123,11 @@ class FailureLog:
             assert self._on_permanent is not None
             self._on_permanent(error)
 
+    @property
+    def any(self) -> bool:
+        """Whether anything fails now."""
+        return bool(self._rows)
+
     def worked(self, thing: str) -> None:
         """Note a success."""
         row = self._rows.pop(thing, None) if self._rows else None
@@ -176,6 +184,12 @@ CLOCK_S = 0.001
 """The shortest time until the watchdog looks again."""
 STEP_S_MAX = 120.0
 """A loop whose step makes no progress for so long is cancelled and started again."""
+LOOK_S = 1.0
+"""How often a loop that may not fetch asks again whether it may."""
+QUICK_S = 0.01
+"""A response without anything new that takes less than this was not held by the broker."""
+STEPS_OF_TIMEOUT = 2
+"""A step may take this many times the timeout of its request, if that is more than 120 s."""
 
 
 class SupervisedLoop(ABC):
@@ -203,8 +217,12 @@ class SupervisedLoop(ABC):
         self._failures = failures
         self._retry_s = retry_s
         self._step_s_max = step_s_max
+        self._loop: asyncio.AbstractEventLoop
+        """The event loop of its task, kept because asking asyncio for it takes a system call."""
         self._tasks: Supervisor | None = None
         self._task: asyncio.Task[None] | None = None
+        """The task that runs the steps. A step that finds another one after a wait was stopped or
+        replaced, and must not act any more."""
         self._check: asyncio.TimerHandle | None = None
         self._moved_s: float | None = None
         """When the step that runs made progress; None while none runs."""
@@ -214,6 +232,7 @@ class SupervisedLoop(ABC):
         """Run in the background."""
         assert self._tasks is None, "a loop starts once"
         self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
         self._spawn(tasks)
         self._check_later(self._step_s_max)
 
@@ -267,14 +286,11 @@ class SupervisedLoop(ABC):
 
     def _move(self) -> None:
         """Note that a step makes progress."""
-        self._moved_s = asyncio.get_running_loop().time()
-
-    def _is_current(self) -> bool:
-        """Return whether the running task is this loop's still: not stopped, and not replaced."""
-        return self._task is not None and self._task is asyncio.current_task()
+        self._moved_s = self._loop.time()
 
     async def _run(self) -> None:
-        while self._is_current() and not self._has_ended():
+        task = asyncio.current_task()
+        while self._task is task and not self._has_ended():
             try:
                 wait_s = self._wait_s()
                 if wait_s > 0:
@@ -285,14 +301,14 @@ class SupervisedLoop(ABC):
             except BaseException as error:
                 if not is_call_failure(error):
                     raise
-                if not self._is_current():
+                if self._task is not task:
                     return
                 self._moved_s = None
                 await asyncio.sleep(self._back_off_s(error))
             else:
                 self._failures.worked(self._thing)
             finally:
-                if self._is_current():
+                if self._task is task:
                     self._moved_s = None
 
     def _back_off_s(self, error: BaseException) -> float:
@@ -315,7 +331,7 @@ class SupervisedLoop(ABC):
             self._end_check()
 
     def _check_later(self, seconds: float) -> None:
-        self._check = asyncio.get_running_loop().call_later(seconds, self._check_progress)
+        self._check = self._loop.call_later(seconds, self._check_progress)
 
     def _end_check(self) -> None:
         if self._check is not None:
@@ -325,7 +341,7 @@ class SupervisedLoop(ABC):
     def _check_progress(self) -> None:
         idle_s = 0.0
         if self._moved_s is not None:
-            idle_s = asyncio.get_running_loop().time() - self._moved_s
+            idle_s = self._loop.time() - self._moved_s
         if idle_s >= self._step_s_max:
             idle_s = 0.0
             self._replace()
@@ -375,10 +391,10 @@ class PeriodicLoop(SupervisedLoop):
 
     def start(self, tasks: Supervisor) -> None:
         """Run in the background."""
-        now_s = asyncio.get_running_loop().time()
+        super().start(tasks)
+        now_s = self._loop.time()
         self._next_s = now_s + self._first_s
         self._soonest_s = now_s + min(self._first_s, self._min_interval_s)
-        super().start(tasks)
 
     def move(self) -> None:
         """Note that a long round makes progress."""
@@ -392,7 +408,7 @@ class PeriodicLoop(SupervisedLoop):
 
     def _wait_s(self) -> float:
         due_s = self._soonest_s if self._called else self._next_s
-        return due_s - asyncio.get_running_loop().time()
+        return due_s - self._loop.time()
 
     async def _step(self) -> None:
         self._called = False
@@ -400,9 +416,79 @@ class PeriodicLoop(SupervisedLoop):
         try:
             settled = await self._act() is not False
         finally:
-            now_s = asyncio.get_running_loop().time()
+            now_s = self._loop.time()
             self._soonest_s = now_s + self._min_interval_s
             self._next_s = now_s + self._interval_s if settled else self._soonest_s
+
+
+def step_s_max(timeout_s: float) -> float:
+    """Return how long a step may take whose request has this timeout."""
+    return max(STEP_S_MAX, STEPS_OF_TIMEOUT * timeout_s)
+
+
+class FetchLoop(SupervisedLoop, Generic[R]):
+    """Fetches one queue again and again, for push, pull and pop; ``R`` is a response.
+
+        may it fetch? ─ no ─► wait for room, a resume, a lock ─► check again, each second at least
+              │ yes
+              ▼
+            fetch ─► act on the response ─► pause, if there was nothing and it came at once
+
+    A response that comes for a loop that was stopped or replaced is ignored. Acting on one must
+    leave the queue as it was if it raises, or release the queue: the next fetch has the same
+    offset.
+    """
+
+    _look_s = LOOK_S
+    _quick = 0
+    """Responses in a row that came at once and brought nothing new."""
+    _next_s = 0.0
+    """When the next fetch is due."""
+
+    @abstractmethod
+    def _is_blocked(self) -> bool:
+        """Return whether nothing is to be fetched now."""
+
+    @abstractmethod
+    async def _fetch(self) -> R | None:
+        """Fetch; None if there is nothing to act on."""
+
+    @abstractmethod
+    async def _act(self, response: R, took_s: float) -> bool:
+        """Act on a response.
+
+        Args:
+            response: what `_fetch` has returned.
+            took_s: seconds that the fetch took.
+
+        Returns:
+            Whether it brought anything new.
+        """
+
+    def _rest_s(self, response: R) -> float:
+        """Return the seconds to the next fetch after a response that brought something new."""
+        return 0.0
+
+    def _wait_s(self) -> float:
+        if self._is_blocked():
+            return self._look_s
+        return self._next_s and self._next_s - self._loop.time()
+
+    async def _step(self) -> None:
+        clock = self._loop.time
+        began_s, task = clock(), self._task
+        response = await self._fetch()
+        if response is None or self._task is not task:
+            return
+        took_s = clock() - began_s
+        if await self._act(response, took_s):
+            self._quick, rest_s = 0, self._rest_s(response)
+        elif took_s > QUICK_S:
+            self._quick, rest_s = 0, 0.0
+        else:
+            rest_s = min(QUICK_S * 2 ** min(self._quick, 10), LOOK_S)
+            self._quick += 1
+        self._next_s = clock() + rest_s if rest_s else 0.0
 
 
 class SupervisedTasks(Supervisor):

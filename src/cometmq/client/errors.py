@@ -33,7 +33,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from cometmq.client._time import seconds
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import (
     CometError,
@@ -44,6 +43,7 @@ from cometmq.model.errors import (
     ResponseError,
     StoreError,
 )
+from cometmq.model.times import seconds
 from cometmq.remoting import CallTimeoutError, ConnectError, ConnectionLostError, TooManyCallsError
 
 __all__ = [

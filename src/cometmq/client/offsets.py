@@ -28,10 +28,10 @@ from typing import Any, Protocol
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientCore, ClientInstance, core_of
 from cometmq.client._supervision import FailureLog
-from cometmq.client._time import epoch_ms
 from cometmq.model.errors import ConfigError, StoreError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import epoch_ms
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import ConsumeFromWhere
 from cometmq.remoting.tasks import is_call_failure

@@ -19,9 +19,9 @@ from cometmq.client._sending.broker_latency import Detector
 from cometmq.client._sending.pending_sends import PendingSends
 from cometmq.client._sending.queue_picker import by_key
 from cometmq.client._sending.replies import Replies, recall, reply_to
+from cometmq.client._sending.retry_policy import loop_time, seconds_left
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import ANY_QUEUE, SendTarget
-from cometmq.client._time import loop_time, seconds, seconds_left
 from cometmq.client.errors import ReplyTimeoutError, SendFailedError, SendTimeoutError
 from cometmq.client.handlers import QueueSelector
 from cometmq.client.hooks import ForbiddenHook, SendHook
@@ -38,6 +38,7 @@ from cometmq.client.trace import SendTrace, TraceDispatcher, trace_recall
 from cometmq.model.errors import CometError, ConfigError, InvalidNameError
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import seconds
 from cometmq.model.topic import check_group_name
 from cometmq.protocol.bodies import ProducerData
 from cometmq.protocol.compression import CompressionError, compress_body

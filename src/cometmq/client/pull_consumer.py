@@ -29,7 +29,6 @@ from cometmq.client._pull.core import Mode, Ownership
 from cometmq.client._pull.positions import Offsets
 from cometmq.client._pull.seeking import OffsetCalls
 from cometmq.client._supervision import raise_incurable
-from cometmq.client._time import milliseconds, seconds
 from cometmq.client.allocation import AllocationStrategy, Averagely
 from cometmq.client.errors import ClientClosedError, ClientError
 from cometmq.client.filters import Filter
@@ -41,6 +40,7 @@ from cometmq.client.settings import MIB, ClientSettings, PullSettings
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import milliseconds, seconds
 from cometmq.model.topic import check_topic_name
 from cometmq.protocol.bodies import (
     ConsumerData,
@@ -443,12 +443,12 @@ class PullConsumer(OffsetCalls):
         request = Pull(
             group=self._wire_group,
             queue=self._namespace.wrap_queue(queue),
-            offset=QueueOffset(offset),
             wanted=Filter.of(filter),
             max_messages=max_messages,
             hold_ms=milliseconds(wait, "wait"),
         )
-        return self._shown(await self._pull(request, seconds(wait) + seconds(timeout)))
+        within_s = seconds(wait) + seconds(timeout)
+        return self._shown(await self._pull(request, QueueOffset(offset), within_s))
 
     async def send_back(self, message: StoredMessage, *, delay_level: int = 0) -> None:
         """Send a message to the group's retry topic, for redelivery after a delay.
@@ -545,6 +545,7 @@ class PullConsumer(OffsetCalls):
         for queue in queues:
             self._fetcher.end(queue)
             self._positions.drop(queue)
+            self._pulls.pop(queue, None)
         return due
 
     async def _commit_shielded(self, due: Offsets) -> None:

@@ -17,7 +17,6 @@ from cometmq.client._consuming.consumer import SubscribingConsumer, resolve
 from cometmq.client._consuming.retries import DeadLetterRule, Retries, pop_delay_s
 from cometmq.client._pop.receiver import Receiver
 from cometmq.client._pop.requests import Deliveries, Delivery, PopRequests
-from cometmq.client._time import milliseconds, seconds
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import StartFrom, check_start
 from cometmq.client.options import SimpleOptions
@@ -25,6 +24,7 @@ from cometmq.client.settings import ClientSettings, SimpleSettings
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import milliseconds, seconds
 from cometmq.protocol.bodies import ConsumeType
 from cometmq.remoting.tasks import Supervisor
 

@@ -14,7 +14,7 @@ Source: RemotingCommand and RocketMQSerializable, RocketMQ 4.9 and 5.3.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from struct import Struct, error
 from typing import Any, Final, TypeVar
 
@@ -505,6 +505,27 @@ def encode_head(
     known["version"] = version
     header = _encode_text(known)
     return frame_prefix(JSON_HEADER, len(header), body_bytes) + header
+
+
+def cut_head(head: bytes, marks: Sequence[bytes]) -> tuple[bytes, ...] | None:
+    """Return the pieces of a JSON header between these marks, in their order.
+
+    Args:
+        head: what `encode_head` has returned.
+        marks: texts that stand for values that are not known yet.
+
+    Returns:
+        The pieces; None if a mark is not in the header exactly once.
+    """
+    text = head[PREFIX_BYTES:]
+    if any(text.count(mark) != 1 for mark in marks):
+        return None
+    pieces = []
+    for mark in marks:
+        piece, found, text = text.partition(mark)
+        assert found, f"{mark!r} is before an earlier mark"
+        pieces.append(piece)
+    return (*pieces, text)
 
 
 def encode_command(command: Command) -> bytes:

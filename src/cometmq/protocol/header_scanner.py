@@ -52,8 +52,8 @@ class HeaderScanner:
         self.flag = 0
         self.opaque = 0
         self._unescaped = 0
-        self.space = bytearray(_SPACE_BYTES)
-        """Takes a text whose escapes are resolved."""
+        self.space = bytearray()
+        """Takes a text whose escapes are resolved; empty before the first one."""
 
     def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
         """Take one field; False if it is not as it should be.
@@ -169,6 +169,8 @@ class HeaderScanner:
 
         Plain is a text that fits, with no escapes but the two that separate properties.
         """
+        if not self.space:
+            self.space = bytearray(_SPACE_BYTES)
         space = octets.start_of(self.space)
         filled = 0
         while at < end and filled < _SPACE_BYTES - 8:

@@ -20,10 +20,16 @@ cdef class LazyMessage:
     cdef public long long prepared_offset
 
 
-@cython.locals(
-    content=bytes, end=cython.Py_ssize_t, position=cython.Py_ssize_t, size=cython.Py_ssize_t,
-    messages=list, record=bytes)
+@cython.locals(content=bytes, messages=list)
 cpdef list decode_lazily(object data, str broker_name=*, object added=*)
+
+@cython.locals(
+    memory=cython.p_uchar, size=cython.Py_ssize_t, messages=list, record=bytes)
+cpdef list decode_between(
+    object data, Py_ssize_t position, Py_ssize_t end, str broker_name, object added)
+
+@cython.locals(size=cython.Py_ssize_t, position=cython.Py_ssize_t)
+cdef object _reason(bytes data)
 
 @cython.locals(message=LazyMessage, last=cython.longlong, found=cython.bint)
 cpdef bint check_rising(list messages, int flags) except -1

@@ -267,14 +267,30 @@ def decode_lazily(
         RecordError: one of them is not whole.
     """
     content = data if type(data) is bytes else bytes(data)
-    end = len(content)
+    messages = decode_between(content, 0, len(content), broker_name, added)
+    if messages is None:
+        raise _reason(content)
+    return messages
+
+
+def decode_between(
+    data: bytes | bytearray,
+    position: int,
+    end: int,
+    broker_name: str,
+    added: Mapping[str, str] | None,
+) -> list[Any] | None:
+    """Return the messages of the records between two positions; None if one is not whole."""
+    memory = octets.start_of(data)
     messages = []
-    position = 0
     while position < end:
-        size = whole_size(content, position, end)
+        size = whole_size(memory, position, end)
         if not size:
-            raise _reason(content, position)
-        record = content if size == end else octets.copy_of(content, position, position + size)
+            return None
+        if size == end and type(data) is bytes:
+            record = data
+        else:
+            record = octets.copy_of(data, position, position + size)
         messages.append(_message_of(record, size, broker_name, added))
         position += size
     return messages
@@ -326,8 +342,11 @@ def _values(message: Any) -> tuple[Any, ...]:
     return tuple([getattr(message, name) for name in _FIELDS])
 
 
-def _reason(data: bytes, position: int) -> RecordError:
-    """Return why there is no whole record."""
+def _reason(data: bytes) -> RecordError:
+    """Return why these are not whole records."""
+    position = 0
+    while size := whole_size(data, position, len(data)):
+        position += size
     try:
         split_record(data, position)
     except RecordError as error:

@@ -18,7 +18,8 @@ cdef class Call:
     cpdef set_result(self, response)
     cpdef set_exception(self, error)
     cdef bint read_response(
-        self, bytearray data, Py_ssize_t header_at, Py_ssize_t body_at, long long opaque) except -1
+        self, bytearray data, Py_ssize_t header_at, Py_ssize_t body_at, Py_ssize_t end,
+        long long opaque) except -1
 
 
 cdef class _ReceiverCall(Call):

@@ -57,13 +57,16 @@ class Call:
         """No response will arrive."""
         raise NotImplementedError
 
-    def read_response(self, data: bytearray, header_at: int, body_at: int, opaque: int) -> bool:
+    def read_response(
+        self, data: bytearray, header_at: int, body_at: int, end: int, opaque: int
+    ) -> bool:
         """Take the response from the receive buffer; False if it needs a `Command`.
 
         Args:
             data: the received bytes.
             header_at: where the header begins, which is JSON.
             body_at: where the body begins.
+            end: where it ends.
             opaque: the opaque number of this request.
         """
         return False
@@ -206,7 +209,7 @@ class ResponseReader(FastPath):
                 break
             opaque = _opaque_of(data, header_at, body_at)
             call = self._inflight._waiting.get(opaque)
-            if call is None or not call.read_response(data, header_at, body_at, opaque):
+            if call is None or not call.read_response(data, header_at, body_at, frame_end, opaque):
                 break
             self._inflight._waiting.pop(opaque, None)
             at = frame_end
@@ -221,7 +224,7 @@ def _opaque_of(data: bytearray, at: int, end: int) -> int:
 
     A peer may send any number: in C, -1 must not stand for an exception.
     """
-    at = data.find(_OPAQUE, at, end)
+    at = data.rfind(_OPAQUE, at, end)  # it is near the end
     if at < 0:
         return 0
     at += len(_OPAQUE)

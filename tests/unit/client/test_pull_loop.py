@@ -12,11 +12,10 @@ import pytest
 
 from cometmq.client import Filter
 from cometmq.client._connection.instance import ClientCore
-from cometmq.client._consuming import fetch_loop
 from cometmq.client._consuming.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._consuming.pull_loop import PullLoop
 from cometmq.client._consuming.pulls import ReplicaChoice
-from cometmq.client._supervision import FLOW_CONTROL_S, JITTER, FailureLog
+from cometmq.client._supervision import FLOW_CONTROL_S, JITTER, FailureLog, FetchLoop
 from cometmq.client.errors import ClientError
 from cometmq.client.offsets import OffsetStore, RemoteOffsetStore
 from cometmq.client.settings import PushSettings
@@ -507,7 +506,7 @@ async def test_pulls_go_on_after_a_custom_store_raised(
 async def test_a_queue_that_waits_long_for_its_handlers_says_so_once(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fetch_loop.FetchLoop, "_look_s", 0.001)
+    monkeypatch.setattr(FetchLoop, "_look_s", 0.001)
     script(consumer, found(0, 1))
 
     consumer.begin(0, queue_messages_max=1)

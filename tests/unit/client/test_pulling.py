@@ -69,7 +69,7 @@ def answer(*records: bytes, code: int = 0, **fields: int) -> Command:
 
 
 def pull(queue: MessageQueue = QUEUE, wanted: str = "*", **more: Any) -> Pull:
-    return Pull("g", queue, QueueOffset(5), Filter.tags(wanted), **more)
+    return Pull("g", queue, Filter.tags(wanted), **more)
 
 
 def test_a_message_says_where_it_came_from() -> None:
@@ -216,7 +216,7 @@ def test_queues_and_offsets_of_a_static_topic_are_those_that_were_asked_for() ->
 
 
 def test_a_lite_pull_says_that_it_is_one() -> None:
-    header = pull(lite=True, commit_offset=QueueOffset(4), hold_ms=9).header()
+    header = pull(lite=True, hold_ms=9).header(QueueOffset(5), QueueOffset(4))
 
     assert header.sys_flag == (
         PullSysFlag.COMMIT_OFFSET
@@ -247,15 +247,16 @@ def test_a_pull_is_what_a_java_client_sends(version: str, scenario: str) -> None
         ours = Pull(
             told.consumer_group,
             MessageQueue(told.topic, told.bname or "", told.queue_id),
-            QueueOffset(told.queue_offset),
             dataclasses.replace(Filter.tags(told.subscription or "*"), version=told.sub_version),
             max_messages=told.max_msg_nums,
             max_bytes=told.max_msg_bytes,
             hold_ms=told.suspend_timeout_millis,
-            commit_offset=QueueOffset(told.commit_offset) if commits else None,
             send_filter=told.subscription is not None,
             lite=bool(told.sys_flag & PullSysFlag.LITE_PULL),
-        ).header()
+        ).header(
+            QueueOffset(told.queue_offset),
+            QueueOffset(told.commit_offset) if commits else None,
+        )
         if not commits:
             told.commit_offset = ours.commit_offset
         assert encode_fields(ours) == encode_fields(told)
@@ -283,6 +284,13 @@ async def test_a_lite_pull_has_the_code_that_its_broker_serves(version: str) -> 
     number = {"4.9.7": 407, "5.3.3": CURRENT_VERSION}[version]
     brokers = Codes()
     for lite, known in ((True, number), (True, 0), (False, number)):
-        await pull_once(brokers, "a:1", pull(lite=lite), timeout=1, broker_version=known)
+        await pull_once(
+            brokers,
+            "a:1",
+            pull(lite=lite),
+            QueueOffset(5),
+            timeout=1,
+            broker_version=known,
+        )
 
     assert brokers.asked == [code, RequestCode.PULL_MESSAGE, RequestCode.PULL_MESSAGE]

@@ -51,12 +51,12 @@ class Loop(SupervisedLoop):
 
     async def _step(self) -> None:
         self.steps += 1
-        step = self.steps
+        step, task = self.steps, self._task
         self._due_s = now_s() + 1.0
         result = self._act(step)
         if isinstance(result, asyncio.Future):
             await result
-        if self._is_current():
+        if self._task is task:
             self.done.append(step)
 
 
@@ -118,12 +118,12 @@ async def test_what_a_replaced_step_brings_after_all_is_ignored(tasks: Supervise
     class Stubborn(Loop):
         async def _step(self) -> None:
             self.steps += 1
-            step = self.steps
+            step, task = self.steps, self._task
             self._due_s = now_s() + 1.0
             if step == 1:
                 with suppress(asyncio.CancelledError):
                     await asyncio.Event().wait()
-            if self._is_current():
+            if self._task is task:
                 self.done.append(step)
 
     loop = Stubborn(lambda step: None, tasks)

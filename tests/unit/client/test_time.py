@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.client._time import epoch_ms, milliseconds, seconds
 from cometmq.model.errors import ConfigError
+from cometmq.model.times import epoch_ms, milliseconds, seconds
 
 
 @pytest.mark.parametrize(

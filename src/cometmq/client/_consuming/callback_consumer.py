@@ -17,11 +17,11 @@ from cometmq.client._consuming.consumer import SubscribingConsumer
 from cometmq.client._consuming.engine import ABORT_S, Engine
 from cometmq.client._consuming.request_handlers import RequestHandlers
 from cometmq.client._lifecycle import in_background
-from cometmq.client._time import seconds
 from cometmq.client.errors import ClientClosedError
 from cometmq.client.settings import PopSettings, PushSettings
 from cometmq.model.errors import ConfigError
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import seconds
 from cometmq.protocol.bodies import ConsumerRunningInfo
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)

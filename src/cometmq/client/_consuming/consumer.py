@@ -19,7 +19,6 @@ from cometmq.client._connection.instance import Lease, Membership
 from cometmq.client._consuming.group_requests import check_filter
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._supervision import SupervisedTasks
-from cometmq.client._time import seconds
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import StartFrom, consume_from_where
 from cometmq.client.settings import (
@@ -36,6 +35,7 @@ from cometmq.client.settings import (
 from cometmq.client.subscription_check import Difference, SubscriptionCheck
 from cometmq.client.trace import ConsumeTrace, TraceDispatcher
 from cometmq.model.errors import ConfigError
+from cometmq.model.times import seconds
 from cometmq.model.topic import check_group_name, check_topic_name, retry_topic
 from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel, SubscriptionData
 

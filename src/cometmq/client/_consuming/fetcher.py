@@ -17,9 +17,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from cometmq.client._consuming.fetch_loop import FetchLoop
 from cometmq.client._consuming.pulls import PullResult, PullStatus
-from cometmq.client._supervision import STEP_S_MAX, FailureLog
+from cometmq.client._supervision import STEP_S_MAX, FailureLog, FetchLoop
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -117,8 +116,9 @@ class _Stream(FetchLoop[PullResult]):
 
     async def _fetch(self) -> PullResult | None:
         if self.offset is None:
+            task = self._task
             offset = await self._fetcher.start_of(self.queue)
-            if not self._is_current():
+            if self._task is not task:
                 return None
             self.offset = offset
             self._fetcher.started.set()

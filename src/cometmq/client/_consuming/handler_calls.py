@@ -19,12 +19,12 @@ from typing import Any
 from cometmq.client._callbacks import Caller, is_async
 from cometmq.client._connection.identity import Namespace
 from cometmq.client._consuming.retries import error_text
-from cometmq.client._time import seconds
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext, FilterHook
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import seconds
 from cometmq.remoting.tasks import is_call_failure
 
 PAUSE_S_MIN, PAUSE_S_MAX = 0.01, 30.0

@@ -14,7 +14,7 @@ cdef class FetchedBatch:
 
     @cython.locals(
         done=bytearray, messages=list, index=cython.Py_ssize_t, count=cython.Py_ssize_t,
-        size=cython.longlong)
+        size=cython.longlong, queue=ProcessQueue)
     cpdef finish(self, Py_ssize_t start, Py_ssize_t stop)
 
     @cython.locals(done=bytearray, end=cython.Py_ssize_t)
@@ -23,7 +23,7 @@ cdef class FetchedBatch:
 
 cdef class ProcessQueue:
     cdef public object queue
-    cdef public bint dropped, locked
+    cdef public bint dropped, locked, is_unnoted
     cdef public double locked_at, pulled_at, consumed_at
     cdef public int unlock_tries, calls
     cdef public object consuming
@@ -49,8 +49,6 @@ cdef class ProcessQueue:
     cpdef end(self)
 
     cpdef committable(self)
-
-    cdef _note_finished(self, Py_ssize_t count, long long size_bytes)
 
     @cython.locals(head=FetchedBatch)
     cdef _drop_finished(self)

@@ -72,9 +72,13 @@ class FetchedBatch:
                 size += _size_of(messages[index])
                 messages[index] = None
         if count:
+            queue = self.queue
+            queue.count -= count
+            queue.size_bytes -= size
             if self._first >= start:
                 self._skip(max(self._first, stop))
-            self.queue._note_finished(count, size)
+            if queue.on_room is not None:
+                queue.on_room()
 
     def _skip(self, at: int) -> None:
         """Find the first message from a position on that is not finished."""
@@ -82,6 +86,8 @@ class FetchedBatch:
         while at < end and done[at]:
             at += 1
         self._first = at
+        if at == end:
+            self.queue._drop_finished()
 
 
 class ProcessQueue:
@@ -115,6 +121,8 @@ class ProcessQueue:
         """From the last fetched message to the end of the queue as it was then."""
         self.max_offset: QueueOffset | None = None
         """The highest offset that was ever put in."""
+        self.is_unnoted = False
+        """Whether the offset to commit has risen since it was noted in the store."""
         self.on_room: Callable[[], None] | None = None
         """Called when messages left the queue, or it was dropped."""
         self._now = now
@@ -203,13 +211,6 @@ class ProcessQueue:
         if self._batches:
             return self._first_offset()
         return None if self.max_offset is None else QueueOffset(self.max_offset + 1)
-
-    def _note_finished(self, count: int, size_bytes: int) -> None:
-        self.count -= count
-        self.size_bytes -= size_bytes
-        self._drop_finished()
-        if self.on_room is not None:
-            self.on_room()
 
     def _drop_finished(self) -> None:
         batches = self._batches

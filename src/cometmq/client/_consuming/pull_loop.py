@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol, TypeVar
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.routes import MASTER_ID
-from cometmq.client._consuming.fetch_loop import FetchLoop, step_s_max
+from cometmq.client._consuming.fast_path import FastPath
 from cometmq.client._consuming.process_queue import FetchedBatch, Limits, ProcessQueue
-from cometmq.client._consuming.pulls import Pull, PullResult, PullStatus, ReplicaChoice, pull_once
-from cometmq.client._supervision import FailureLog
+from cometmq.client._consuming.pulls import Pull, PullResult, PullStatus, ReplicaChoice
+from cometmq.client._supervision import FailureLog, FetchLoop, step_s_max
 from cometmq.client.errors import ClientError
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import OffsetStore
@@ -125,7 +125,8 @@ class PullLoop(FetchLoop[PullResult]):
             step_s_max=step_s_max(settings.answer_ms / 1000),
         )
         self._process_queue = process_queue
-        self._instance = instance
+        self._routes = instance.routes
+        self._pulls = FastPath.of(instance)
         self._offsets = QueueOffsets(instance.routes, instance.brokers)
         self._group = group
         self._wanted = wanted
@@ -142,6 +143,14 @@ class PullLoop(FetchLoop[PullResult]):
         self._stats = stats
         self._on_illegal = on_illegal
         self._on_broken = on_broken
+        self._pull: Pull | None = None
+        """What the last pull asked for."""
+        self._target: _Target | None = None
+        """Where the last pull went."""
+        self._target_replica = MASTER_ID
+        self._routes_version = -1
+        """The replica that the target was found for, and the version of the routes it was found
+        in."""
         self._failed_pulls = 0
         self._waits = 0
         self._broken = False
@@ -195,13 +204,25 @@ class PullLoop(FetchLoop[PullResult]):
         wanted = self._wanted()
         if wanted is None:
             return None
+        pull = self._pull
+        if pull is None or pull.wanted is not wanted:
+            pull = self._pull = self._what(wanted)
         try:
-            target = await self._target()
-            result = await pull_once(
-                self._instance.brokers,
+            target = self._target
+            replica = self._replica.of(self.queue)
+            if (
+                target is None
+                or self._routes_version != self._routes.version
+                or (self._target_replica != replica)
+            ):
+                target = await self._find_target(replica)
+            consumed = self._store.position(self.queue) if self._commit_with_pull else None
+            result = await self._pulls.pull(
                 target.address,
-                self._request(self.next_offset, wanted, target),
-                timeout=self._settings.answer_ms / 1000,
+                pull,
+                self.next_offset,
+                (consumed or None) if target.is_master else None,
+                self._settings.answer_ms / 1000,
             )
         except (RemotingError, ClientError):
             self._failed_pulls += 1
@@ -210,33 +231,31 @@ class PullLoop(FetchLoop[PullResult]):
         self._failed_pulls = 0
         return None if self._process_queue.dropped else result
 
-    def _request(self, offset: QueueOffset, wanted: Filter, target: _Target) -> Pull:
-        consumed = self._store.position(self.queue)
-        commits = self._commit_with_pull and target.is_master and consumed
+    def _what(self, wanted: Filter) -> Pull:
         return Pull(
             group=self._group,
             queue=self.queue,
-            offset=offset,
             wanted=wanted,
             max_messages=self._settings.pull_batch,
             max_bytes=self._settings.pull_bytes,
             hold_ms=self._settings.hold_ms,
-            commit_offset=consumed if commits else None,
             send_filter=self._settings.send_filter,
         )
 
-    async def _target(self) -> _Target:
-        """Return the broker to pull from: the replica it advised, else any of its name."""
-        address = await self._offsets.address(self.queue, self._replica.of(self.queue))
-        route = self._instance.routes.known(self.queue.topic)
-        return _Target(address, route is None or route.master(self.queue) == address)
+    async def _find_target(self, replica: int) -> _Target:
+        """Find the broker to pull from: this replica, else any of its name."""
+        address = await self._offsets.address(self.queue, replica)
+        self._target_replica, self._routes_version = replica, self._routes.version
+        route = self._routes.known(self.queue.topic)
+        self._target = _Target(address, route is None or route.master(self.queue) == address)
+        return self._target
 
     async def _try_elsewhere(self) -> None:
         """Go back to the master, or refresh the route if it is the master that failed."""
         if self._replica.of(self.queue) != MASTER_ID:
             self._replica.forget(self.queue)
         elif self._failed_pulls % REFRESH_EVERY == 0:
-            await self._instance.routes.refresh(self.queue.topic)
+            await self._routes.refresh(self.queue.topic)
 
     # --- what was pulled ----------------------------------------------------------------------
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
+from typing import Any
+
+import msgspec
 
 from cometmq.client._connection.broker_calls import BrokerCalls
 from cometmq.client._connection.routes import MASTER_ID
@@ -48,7 +51,7 @@ class PullStatus(Enum):
     """The offset is outside the queue; ``next_offset`` is the nearest offset in it."""
 
 
-_STATUS = {
+STATUS = {
     ResponseCode.SUCCESS: PullStatus.FOUND,
     ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MESSAGE,
     ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MESSAGE,
@@ -56,8 +59,7 @@ _STATUS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PullResult:
+class PullResult(msgspec.Struct, frozen=True):
     """The result of one pull.
 
     Example:
@@ -79,41 +81,52 @@ class PullResult:
     """The replica that the broker suggests for the next pull; 0 is the master."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pull:
-    """What to ask for."""
+    """What all pulls of a queue by one consumer ask for."""
 
     group: str
     queue: MessageQueue
-    offset: QueueOffset
     wanted: Filter
     max_messages: int = 32
     hold_ms: int = 0
     """How long the broker may wait for a message to come; 0 to answer at once."""
     max_bytes: int | None = None
     """Bytes wanted at most; None for what the broker allows. Brokers before 5.0 do not heed it."""
-    commit_offset: QueueOffset | None = None
-    """How far the group has consumed the queue, for a master to keep; None to say nothing of it."""
     send_filter: bool = True
     """Whether the filter travels along; else the broker has it from the last heartbeat."""
     lite: bool = False
     """Whether a pull consumer asks that manages its queues itself; brokers serve it apart."""
+    head: Any = field(default=None, compare=False, repr=False)
+    """How `FastPulls` encodes the request; None until it did."""
 
-    def header(self) -> PullMessageRequest:
-        """Say it as the wire does."""
+    def flags(self, *, commits: bool) -> int:
+        """Return the flags of the request."""
+        return pull_sys_flag(
+            commit_offset=commits,
+            suspend=self.hold_ms > 0,
+            subscription=self.send_filter,
+            lite_pull=self.lite,
+        )
+
+    def header(
+        self, offset: QueueOffset, commit_offset: QueueOffset | None = None
+    ) -> PullMessageRequest:
+        """Return the header of the request.
+
+        Args:
+            offset: of the first message.
+            commit_offset: how far the group has consumed the queue, for a master to store; None to
+                say nothing of it.
+        """
         return PullMessageRequest(
             consumer_group=self.group,
             topic=self.queue.topic,
             queue_id=self.queue.queue_id,
-            queue_offset=self.offset,
+            queue_offset=offset,
             max_msg_nums=self.max_messages,
-            sys_flag=pull_sys_flag(
-                commit_offset=self.commit_offset is not None,
-                suspend=self.hold_ms > 0,
-                subscription=self.send_filter,
-                lite_pull=self.lite,
-            ),
-            commit_offset=self.commit_offset or 0,
+            sys_flag=self.flags(commits=commit_offset is not None),
+            commit_offset=commit_offset or 0,
             suspend_timeout_millis=self.hold_ms,
             subscription=self.wanted.expression if self.send_filter else None,
             sub_version=self.wanted.version,
@@ -124,28 +137,36 @@ class Pull:
 
 
 async def pull_once(
-    brokers: BrokerCalls, address: str, pull: Pull, *, timeout: float, broker_version: int = 0
+    brokers: BrokerCalls,
+    address: str,
+    pull: Pull,
+    offset: QueueOffset,
+    *,
+    commit_offset: QueueOffset | None = None,
+    timeout: float,
+    broker_version: int = 0,
 ) -> PullResult:
-    """Send one pull to a broker and read its answer.
+    """Send one pull to a broker and read its response.
 
     Args:
         brokers: reaches them.
         address: of the broker.
         pull: what to ask for.
-        timeout: for the answer, in seconds; more than the broker may hold the pull.
+        offset, commit_offset: as for `Pull.header`.
+        timeout: for the response, in seconds; more than the broker may hold the pull.
         broker_version: what the broker said it is, 0 if unknown; decides on the request's code.
 
     Raises:
         ResponseError: the broker refused.
         RemotingError: no answer.
     """
-    code = _code(pull, broker_version)
-    answer = await brokers.call_raw(address, code, pull.header(), timeout=timeout)
-    return result_from(answer, pull)
+    code = code_of(pull, broker_version)
+    header = pull.header(offset, commit_offset)
+    return result_from(await brokers.call_raw(address, code, header, timeout=timeout), pull)
 
 
-def _code(pull: Pull, broker_version: int) -> RequestCode:
-    """Give the code of a pull: those of lite pull consumers have their own since 5.0."""
+def code_of(pull: Pull, broker_version: int) -> RequestCode:
+    """Return the code of a pull: those of lite pull consumers have their own since 5.0."""
     if pull.lite and broker_version >= LITE_PULL_VERSION_MIN:
         return RequestCode.LITE_PULL_MESSAGE
     return RequestCode.PULL_MESSAGE
@@ -158,14 +179,14 @@ def result_from(answer: Command, pull: Pull) -> PullResult:
         ResponseError: the broker refused.
         ProtocolError: what it sent cannot be read.
     """
-    status = _STATUS.get(answer.code)  # type: ignore[call-overload]
+    status = STATUS.get(answer.code)  # type: ignore[call-overload]
     if status is None:
         raise ResponseError(answer.code, answer.remark or "")
     header = answer.header(PullMessageResponse)
     fetched = _fetched(answer, pull, header) if status is PullStatus.FOUND else []
     return PullResult(
         status=status,
-        messages=_wanted(fetched, pull.wanted),
+        messages=wanted_of(fetched, pull.wanted),
         next_offset=QueueOffset(header.next_begin_offset),
         min_offset=QueueOffset(header.min_offset),
         max_offset=QueueOffset(header.max_offset),
@@ -175,7 +196,7 @@ def result_from(answer: Command, pull: Pull) -> PullResult:
 
 def _fetched(answer: Command, pull: Pull, header: PullMessageResponse) -> list[StoredMessage]:
     """Cut the answer into messages, which say where they came from."""
-    added = {names.MIN_OFFSET: str(header.min_offset), names.MAX_OFFSET: str(header.max_offset)}
+    added = added_properties(header.min_offset, header.max_offset)
     cut = decode_lazily(answer.body, broker_name=pull.queue.broker_name, added=added)
     messages = unwrap_all(cut, added)
     if header.offset_delta is not None:  # only of static topics, whose queues are numbered anew
@@ -190,7 +211,12 @@ def _fetched(answer: Command, pull: Pull, header: PullMessageResponse) -> list[S
     return messages
 
 
-def _wanted(messages: list[StoredMessage], wanted: Filter) -> list[StoredMessage]:
+def added_properties(min_offset: int, max_offset: int) -> dict[str, str]:
+    """Return the properties that every message of a pull gets."""
+    return {names.MIN_OFFSET: str(min_offset), names.MAX_OFFSET: str(max_offset)}
+
+
+def wanted_of(messages: list[StoredMessage], wanted: Filter) -> list[StoredMessage]:
     """Leave out what a broker sent because its tag has the hash of a wanted one."""
     if not wanted.wanted_tags:
         return messages
@@ -199,7 +225,7 @@ def _wanted(messages: list[StoredMessage], wanted: Filter) -> list[StoredMessage
 
 log = logging.getLogger(__name__)
 
-_WRAPPED = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
+WRAPPED = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 
 
 def unwrap_all(messages: list[StoredMessage], added: Mapping[str, str]) -> list[StoredMessage]:
@@ -212,7 +238,7 @@ def unwrap_all(messages: list[StoredMessage], added: Mapping[str, str]) -> list[
     Raises:
         RecordError: offsets do not rise. A commit could pass a message that is not consumed.
     """
-    if not check_rising(messages, _WRAPPED):
+    if not check_rising(messages, WRAPPED):
         return messages
     unwrapped = [inner for message in messages for inner in _unwrapped(message, added)]
     for before, after in pairwise(unwrapped):
@@ -224,7 +250,7 @@ def unwrap_all(messages: list[StoredMessage], added: Mapping[str, str]) -> list[
 
 
 def _unwrapped(message: StoredMessage, added: Mapping[str, str]) -> list[StoredMessage]:
-    if message.sys_flag & _WRAPPED != _WRAPPED:
+    if message.sys_flag & WRAPPED != WRAPPED:
         return [message]
     try:
         items = decode_batch(message.body)

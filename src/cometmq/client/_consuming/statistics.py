@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from cometmq.protocol.bodies import ConsumeStatus
 
@@ -31,30 +32,37 @@ class Window:
         self._length_s = length_s
         self._slot_s = slot_s
         self._now = now
-        self._slots: deque[tuple[int, float, int]] = deque()
+        self._slots: deque[list[Any]] = deque()
+        """Of each slot its number, then the three sums, oldest first."""
 
-    def add(self, amount: float, times: int = 1) -> None:
-        """Add an amount that came in ``times`` parts."""
-        slot = int(self._now() / self._slot_s)
-        if self._slots and self._slots[-1][0] == slot:
-            _, total, count = self._slots.pop()
-            self._slots.append((slot, total + amount, count + times))
-        else:
+    def add(self, amount: float, times: int = 1, messages: int = 0) -> None:
+        """Add an amount that came in ``times`` parts, and the messages that it was for."""
+        number = int(self._now() / self._slot_s)
+        newest = self._slots[-1] if self._slots else None
+        if newest is None or newest[0] != number:
             self._forget_old()
-            self._slots.append((slot, amount, times))
+            self._slots.append([number, amount, times, messages])
+        else:
+            newest[1] += amount
+            newest[2] += times
+            newest[3] += messages
 
-    def sums(self) -> tuple[float, int]:
-        """Return the amounts and the number of parts of all slots."""
+    def sums(self) -> tuple[float, int, int]:
+        """Return the amounts, the parts and the messages of all slots."""
         self._forget_old()
-        return sum(slot[1] for slot in self._slots), sum(slot[2] for slot in self._slots)
+        return (
+            sum(slot[1] for slot in self._slots),
+            sum(slot[2] for slot in self._slots),
+            sum(slot[3] for slot in self._slots),
+        )
 
-    def per_second(self) -> float:
-        """Return the amount per second of the window."""
-        return self.sums()[0] / self._length_s
+    def messages_per_second(self) -> float:
+        """Return the messages per second of the window."""
+        return self.sums()[2] / self._length_s
 
     def mean(self) -> float:
         """Return the amount of one part on average; 0 if there was none."""
-        total, count = self.sums()
+        total, count, _ = self.sums()
         return total / count if count else 0.0
 
     def _forget_old(self) -> None:
@@ -65,10 +73,10 @@ class Window:
 
 class _Topic:
     def __init__(self, now: Callable[[], float]) -> None:
-        self.pull_ms = Window(MINUTE_S, 10.0, now)
-        self.pulled = Window(MINUTE_S, 10.0, now)
-        self.consume_ms = Window(MINUTE_S, 10.0, now)
-        self.consumed = Window(MINUTE_S, 10.0, now)
+        self.pulls = Window(MINUTE_S, 10.0, now)
+        """Milliseconds of pulls, and the messages that they brought."""
+        self.calls = Window(MINUTE_S, 10.0, now)
+        """Milliseconds of handler calls, and the messages that are done with."""
         self.failed = Window(MINUTE_S, 10.0, now)
         self.failed_hour = Window(HOUR_S, 60.0, now)
 
@@ -86,30 +94,26 @@ class Statistics:
 
     def pulled(self, topic: str, messages: int, ms: float) -> None:
         """Count one pull that brought messages, and the milliseconds it took."""
-        entry = self._of(topic)
-        entry.pull_ms.add(ms)
-        entry.pulled.add(messages)
+        self._of(topic).pulls.add(ms, messages=messages)
 
     def consumed(self, topic: str, done: int, failed: int, ms: float, calls: int = 1) -> None:
         """Count calls of a handler: messages done with, messages failed, milliseconds."""
         entry = self._of(topic)
-        entry.consume_ms.add(ms, calls)
-        if done:
-            entry.consumed.add(done)
+        entry.calls.add(ms, calls, done)
         if failed:
-            entry.failed.add(failed)
-            entry.failed_hour.add(failed)
+            entry.failed.add(0.0, messages=failed)
+            entry.failed_hour.add(0.0, messages=failed)
 
     def status(self, topic: str) -> ConsumeStatus:
         """Return the rates of a topic; zeros if it had no messages."""
         entry = self._of(topic)
         return ConsumeStatus(
-            pull_rt=entry.pull_ms.mean(),
-            pull_tps=entry.pulled.per_second(),
-            consume_rt=entry.consume_ms.mean(),
-            consume_ok_tps=entry.consumed.per_second(),
-            consume_failed_tps=entry.failed.per_second(),
-            consume_failed_msgs=int(entry.failed_hour.sums()[0]),
+            pull_rt=entry.pulls.mean(),
+            pull_tps=entry.pulls.messages_per_second(),
+            consume_rt=entry.calls.mean(),
+            consume_ok_tps=entry.calls.messages_per_second(),
+            consume_failed_tps=entry.failed.messages_per_second(),
+            consume_failed_msgs=entry.failed_hour.sums()[2],
         )
 
     def _of(self, topic: str) -> _Topic:

@@ -53,6 +53,7 @@ class Workers(Generic[T]):
         """Items that no worker has begun, and shared ones of which something may be left."""
         self.slice_end = 0.0
         """When all workers are to rest, in seconds of the clock."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._now = now
         self._work_on = work
         self._is_left = is_left
@@ -102,17 +103,21 @@ class Workers(Generic[T]):
         """Yield to the other tasks of the loop, with all workers, until its next iteration."""
         if not self._resting:
             self._resting = True
-            asyncio.get_running_loop().call_soon(self._begin_slice)
+            self.call_soon(self._begin_slice)
         await asyncio.sleep(0)
 
     def _begin_slice(self) -> None:
         self._resting = False
         self.slice_end = self._now() + SLICE_S
 
+    def call_soon(self, act: Callable[[], None]) -> None:
+        """Call something in the next iteration of the event loop."""
+        self._event_loop().call_soon(act)
+
     def _call(self) -> None:
         if self.waiting and not self._calling and (self._idle or self._active < self._limit):
             self._calling = True
-            asyncio.get_running_loop().call_soon(self._add_worker)
+            self.call_soon(self._add_worker)
 
     def _add_worker(self) -> None:
         """Wake or start one more worker: the running ones have left work over."""
@@ -127,6 +132,12 @@ class Workers(Generic[T]):
         else:
             return
         self._call()
+
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the running loop, which is always the same: asking for it takes a system call."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
 
     def _has_work(self) -> bool:
         """Whether there is work; drop shared items of which nothing is left."""
@@ -161,7 +172,7 @@ class Workers(Generic[T]):
             self._active -= 1
 
     async def _wait(self) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[None] = self._event_loop().create_future()
         self._idle.append(waiter)
         try:
             await waiter

@@ -19,14 +19,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from cometmq.client._consuming.fetch_loop import FetchLoop, step_s_max
 from cometmq.client._consuming.handler_calls import Ended, HandlerCalls, Outcome, outcome_of
 from cometmq.client._consuming.pull_loop import MessageFilter
 from cometmq.client._consuming.retries import DeadLetterRule, pop_delay_s
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import Workers
 from cometmq.client._pop.requests import Acks, Handle, PopRequests
-from cometmq.client._supervision import FailureLog
+from cometmq.client._supervision import FailureLog, FetchLoop, step_s_max
 from cometmq.client.filters import Filter
 from cometmq.client.handlers import ConsumeContext
 from cometmq.client.offsets import StartFrom

@@ -14,19 +14,20 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
 from cometmq.client._consuming.consumer import Consumer, resolve
-from cometmq.client._consuming.fetch_loop import step_s_max
+from cometmq.client._consuming.fast_path import FastPath
 from cometmq.client._consuming.fetcher import Fetcher
 from cometmq.client._consuming.handler_calls import FilterChain
-from cometmq.client._consuming.pulls import Pull, PullResult, ReplicaChoice, pull_once
+from cometmq.client._consuming.pulls import Pull, PullResult, ReplicaChoice
 from cometmq.client._pull.positions import (
     Deliveries,
     Positions,
@@ -37,6 +38,7 @@ from cometmq.client._pull.positions import (
     current_reader,
     state_of,
 )
+from cometmq.client._supervision import step_s_max
 from cometmq.client.errors import ClientError, WrongModeError
 from cometmq.client.filters import Filter
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, FilterHook
@@ -175,6 +177,9 @@ class PullCore(Consumer):
         """Calls since `_settle_ended` looked at all readers."""
         self._committing = asyncio.Lock()
         self._replicas = ReplicaChoice()
+        self._pulls: dict[MessageQueue, Pull] = {}
+        """What the last pull of each assigned queue asked for."""
+        self._fast_path = FastPath.of(self._instance)
         self._offsets = QueueOffsets(self._instance.routes, self._instance.brokers)
         self._start_from = start_from
         self._store = offset_store or default_store(
@@ -215,18 +220,13 @@ class PullCore(Consumer):
         unwrap = self._namespace.unwrap
         return {unwrap(topic): wanted for topic, wanted in self._filters.items()}
 
-    async def _pull(self, request: Pull, timeout: float) -> PullResult:
+    async def _pull(self, request: Pull, offset: QueueOffset, timeout: float) -> PullResult:
         queue = request.queue
         address = await self._offsets.address(queue, self._replicas.of(queue))
         if request.lite and not self._instance.broker_version(address):
             await self._instance.ensure_heartbeat(address)  # its answer tells the version
-        result = await pull_once(
-            self._instance.brokers,
-            address,
-            request,
-            timeout=timeout,
-            broker_version=self._instance.broker_version(address),
-        )
+        version = self._instance.broker_version(address)
+        result = await self._fast_path.pull(address, request, offset, None, timeout, version)
         self._replicas.advise(queue, result.suggested_broker_id)
         return result
 
@@ -413,19 +413,20 @@ class PullCore(Consumer):
         return found
 
     async def _pull_next(self, queue: MessageQueue, offset: QueueOffset) -> PullResult:
-        request = Pull(
-            group=self._wire_group,
-            queue=queue,
-            offset=offset,
-            wanted=self._filters[queue.topic],
-            max_messages=self._settings.pull_batch,
-            hold_ms=self._settings.hold_ms,
-            lite=True,
-        )
+        wanted, request = self._filters[queue.topic], self._pulls.get(queue)
+        if request is None or request.wanted is not wanted:
+            request = self._pulls[queue] = Pull(
+                group=self._wire_group,
+                queue=queue,
+                wanted=wanted,
+                max_messages=self._settings.pull_batch,
+                hold_ms=self._settings.hold_ms,
+                lite=True,
+            )
         timeout = (self._settings.hold_ms + self._settings.answer_margin_ms) / 1000
-        result = self._shown(await self._pull(request, timeout))
+        result = self._shown(await self._pull(request, offset, timeout))
         kept = self._filter_chain.keep(queue, result.messages)
-        return result if kept is result.messages else replace(result, messages=kept)
+        return result if kept is result.messages else msgspec.structs.replace(result, messages=kept)
 
 
 def _as_stream(settings: ClientSettings) -> ClientSettings:

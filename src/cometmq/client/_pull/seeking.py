@@ -10,10 +10,10 @@ from datetime import datetime
 
 from cometmq.client._connection.broker_calls import QueueBounds
 from cometmq.client._pull.core import PullCore
-from cometmq.client._time import epoch_ms
 from cometmq.client.errors import OffsetRangeError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import epoch_ms
 
 
 class OffsetCalls(PullCore):

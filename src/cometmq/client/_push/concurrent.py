@@ -32,6 +32,16 @@ from cometmq.client.offsets import OffsetStore
 from cometmq.model.message import StoredMessage
 from cometmq.remoting.tasks import Supervisor, is_call_failure
 
+try:
+    import cython  # type: ignore[import-untyped]
+except ImportError:  # interpreted, without Cython at hand
+    from cometmq.system.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.time import monotonic as steady_s  # type: ignore
+else:
+    steady_s = monotonic
+
 log = logging.getLogger(__name__)
 
 LOCAL_RETRY_S = 5.0
@@ -243,12 +253,19 @@ class ConcurrentService:
         Such calls are counted together, and only what is no plain success is looked at further.
         """
         batch, queue, fetched = part.batch, part.batch.queue, part.batch.messages
-        function, size, clock = self._handling.direct, self._batch_max, self._now
-        one, slice_end = self._handling.takes_one, self._workers.slice_end
+        function, clock = self._handling.direct, self._now
         assert function is not None
         context, messages = self._context(queue), fetched
-        calls = done = 0
-        now = begun_s = clock()
+        one: cython.bint = self._handling.takes_one
+        clock_is_steady: cython.bint = clock is monotonic
+        size: cython.Py_ssize_t = self._batch_max
+        start: cython.Py_ssize_t
+        stop: cython.Py_ssize_t
+        calls: cython.Py_ssize_t = 0
+        done: cython.Py_ssize_t = 0
+        slice_end: cython.double = self._workers.slice_end
+        begun_s: cython.double = clock()
+        now: cython.double = begun_s
         ended: Ended | None = None
         try:
             while part.next < part.stop and not queue.dropped:
@@ -270,15 +287,17 @@ class ConcurrentService:
                         raise
                     ended = Ended(None, error, clock() - now, None)
                     break
-                if (result is not None and result is not _SUCCESS) or context.done is not None:
+                if (result is not None and result is not _SUCCESS) or (
+                    not one and context.done is not None
+                ):
                     ended = Ended(result, None, clock() - now, None)
                     break
                 calls += 1
                 done += stop - start
                 batch.finish(start, stop)
-                if queue not in self._unnoted:
+                if not queue.is_unnoted:
                     self._note_soon(queue)
-                now = clock()
+                now = steady_s() if clock_is_steady else clock()
                 if now > slice_end:
                     break
         finally:
@@ -360,8 +379,9 @@ class ConcurrentService:
 
     def _note_soon(self, queue: ProcessQueue) -> None:
         if not self._unnoted:
-            asyncio.get_running_loop().call_soon(self._note_offsets)
+            self._workers.call_soon(self._note_offsets)
         self._unnoted.add(queue)
+        queue.is_unnoted = True
 
     def _note_offsets(self) -> None:
         """Note in the store how far queues are consumed; it may be an application's, and fail."""
@@ -375,8 +395,10 @@ class ConcurrentService:
                     raise
                 self._failures.failed(str(queue.queue), error)
             else:
-                self._failures.worked(str(queue.queue))
+                if self._failures.any:
+                    self._failures.worked(str(queue.queue))
                 self._unnoted.discard(queue)
+                queue.is_unnoted = False
 
     def _again_later(self, batch: FetchedBatch, indexes: Iterable[int]) -> None:
         if self._stopping or batch.queue.dropped:

@@ -14,7 +14,8 @@ cdef int _OFFSET_ID, _QUEUE_ID, _QUEUE_OFFSET, _REGION_NAME, _TRACE_ON
 cdef long long _NOT_PLAIN
 cdef tuple _NAMES, _OTHERS
 cdef bytes _REGION_BYTES
-cdef object _REGION, _OK, _encode_text, _running_loop, ANY_QUEUE
+cdef object _REGION, _OK, _encode_text, _thread_now, ANY_QUEUE
+cdef long long _process
 
 
 cdef class QueueTarget:
@@ -71,9 +72,10 @@ cdef class FastSend(Call):
     cpdef set_exception(self, error)
     @cython.locals(
         scanner=ResponseScanner, memory=cython.p_uchar, at=cython.Py_ssize_t,
-        end=cython.Py_ssize_t, queue_id=cython.longlong)
+        region_end=cython.Py_ssize_t, queue_id=cython.longlong)
     cdef bint read_response(
-        self, bytearray data, Py_ssize_t header_at, Py_ssize_t body_at, long long opaque) except -1
+        self, bytearray data, Py_ssize_t header_at, Py_ssize_t body_at, Py_ssize_t end,
+        long long opaque) except -1
 
 
 cdef class FastPath:
@@ -91,7 +93,9 @@ cdef class FastPath:
     cdef double _attempt_s_max
     cdef public bint is_usable
     cdef bint _waits_for_flush
-    cdef public object loop
+    cdef object _loop
+    cdef unsigned long long _thread
+    cdef long long _process
     cdef ResponseScanner scanner
     cdef bytearray _space
 

@@ -13,6 +13,8 @@ Compiled, the response is read in the receive buffer if every reader understands
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import Callable, Coroutine
 from time import time_ns
 from typing import Any
@@ -34,7 +36,7 @@ from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol import header_scanner, octets
 from cometmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from cometmq.protocol.command import Command, encode_head
+from cometmq.protocol.command import Command, cut_head, encode_head
 from cometmq.protocol.frame import JSON_HEADER, PREFIX_BYTES, frame_prefix
 from cometmq.protocol.header_scanner import HeaderScanner
 from cometmq.protocol.headers.base import encode_fields
@@ -50,12 +52,19 @@ except ImportError:  # interpreted, without Cython at hand
 _SYS_FLAG, _BORN, _FLAG, _OPAQUE = 1_444_444_444, 1_111_111_111_111, 1_222_222_222, 1_333_333_333
 """Stand for the values that differ, until the head is cut where they are."""
 _PROPERTIES = "properties"
+_MARKS = (
+    b"%d" % _SYS_FLAG,
+    b"%d" % _BORN,
+    b"%d" % _FLAG,
+    b'"%s"' % _PROPERTIES.encode(),
+    b"%d" % _OPAQUE,
+)
 _NUMBERS_BYTES_MAX = 80
 """Four numbers in decimal digits."""
 _JOINED_BYTES_MAX = 4_096
 """Smaller bodies are copied behind their heads: one piece to write instead of two."""
 _encode_text = msgspec.json.Encoder().encode
-_running_loop = asyncio._get_running_loop
+_thread_now = threading.get_ident
 _OK = SendStatus.SEND_OK
 _REGION = DEFAULT_REGION
 _REGION_BYTES = DEFAULT_REGION.encode()
@@ -67,6 +76,18 @@ _OFFSET_ID, _QUEUE_ID, _QUEUE_OFFSET, _REGION_NAME, _TRACE_ON = range(5)
 _NAMES = (b"msgId", b"queueId", b"queueOffset", b"MSG_REGION", b"TRACE_ON")
 _OTHERS = (b"transactionId", b"recallHandle", b"batchUniqId")
 _REQUIRED = 0b111
+
+
+_process = 0
+"""Differs in each child process of a fork."""
+
+
+def _count_fork() -> None:
+    global _process
+    _process += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
 
 
 class QueueTarget:
@@ -83,7 +104,9 @@ class QueueTarget:
         "send_address",
     )
 
-    def __init__(self, queue: MessageQueue, address: str, send_address: str, head: bytes) -> None:
+    def __init__(
+        self, queue: MessageQueue, address: str, send_address: str, pieces: tuple[bytes, ...]
+    ) -> None:
         self.queue = queue
         """As applications know it."""
         self.address = address
@@ -94,19 +117,8 @@ class QueueTarget:
         """The requests of this connection."""
         self.heartbeat_epoch = -1
         """When its broker was last seen to know all members; see `ClientCore`."""
-        text = head[PREFIX_BYTES:]
-        pieces = []
-        for mark in (
-            b"%d" % _SYS_FLAG,
-            b"%d" % _BORN,
-            b"%d" % _FLAG,
-            b'"%s"' % _PROPERTIES.encode(),
-            b"%d" % _OPAQUE,
-        ):
-            piece, _, text = text.partition(mark)
-            pieces.append(piece)
-        self.pieces = (*pieces, text)
-        self.known_bytes = sum(map(len, self.pieces))
+        self.pieces = pieces
+        self.known_bytes = sum(map(len, pieces))
 
     def head(self, outgoing: Outgoing, opaque: int) -> bytes:
         """Encode the request up to its body; interpreted."""
@@ -233,7 +245,9 @@ class FastSend(Call):
         """No response will arrive."""
         self.path.fail(self, error)
 
-    def read_response(self, data: bytearray, header_at: int, body_at: int, opaque: int) -> bool:
+    def read_response(
+        self, data: bytearray, header_at: int, body_at: int, end: int, opaque: int
+    ) -> bool:
         """Complete the send from the receive buffer; False if the response is not common."""
         scanner = self.path.scanner
         memory = octets.start_of(data)
@@ -246,9 +260,9 @@ class FastSend(Call):
         if queue.queue_id != queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
         region = _REGION
-        at, end = scanner.region_at, scanner.region_end
-        if end and not octets.equals(memory, at, end - at, _REGION_BYTES):
-            region = copy_of(data, at, end).decode("ascii")
+        at, region_end = scanner.region_at, scanner.region_end
+        if region_end and not octets.equals(memory, at, region_end - at, _REGION_BYTES):
+            region = copy_of(data, at, region_end).decode("ascii")
         offset_id = copy_of(data, scanner.offset_id_at, scanner.offset_id_end).decode("ascii")
         receipt = SendReceipt(
             _OK,
@@ -293,10 +307,19 @@ class FastPath:
         self.is_usable = False
         """Whether no hook sees the sends, and no slow broker is avoided."""
         self._waits_for_flush = sender.awaited.retry_not_stored
-        self.loop: Any = None
+        self._loop: Any = None
         """The event loop of the producer; the general path refuses calls from another one."""
+        self._thread = 0
+        self._process = -1
+        """The thread of the loop and its process, a number of `_process`. They are compared because
+        asking asyncio for the running loop takes a system call before Python 3.12."""
         self.scanner = ResponseScanner()
         self._space = bytearray(1_024)
+
+    def begin(self) -> None:
+        """Serve sends from the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread, self._process = _thread_now(), _process
 
     def start(
         self,
@@ -320,9 +343,9 @@ class FastPath:
         """
         if not self.is_usable or timeout <= 0 or (is_awaited and self._waits_for_flush):
             return None
-        loop = _running_loop()
-        if loop is None or loop is not self.loop:
-            return None
+        loop = self._loop
+        if self._thread != _thread_now() or self._process != _process or not loop.is_running():
+            return None  # another loop, or none, runs here
         chosen = None
         if target is not ANY_QUEUE:
             chosen = target.queue
@@ -494,7 +517,10 @@ class FastPath:
             address = route.master(queue)
             if address is None:
                 return None
-            queues.append(self._queue_target(queue, address, route.physical(queue)))
+            target = self._queue_target(queue, address, route.physical(queue))
+            if target is None:
+                return None
+            queues.append(target)
         if not queues:
             return None
         picker = self._sender.destinations.picker(wire_topic)
@@ -502,7 +528,10 @@ class FastPath:
         found.routes_version = self._routes.version
         return found
 
-    def _queue_target(self, queue: MessageQueue, address: str, broker_name: str) -> QueueTarget:
+    def _queue_target(
+        self, queue: MessageQueue, address: str, broker_name: str
+    ) -> QueueTarget | None:
+        """Return the target of a queue; None if a name in its heads looks like another value."""
         sample = Outgoing(
             queue.topic, Message(queue.topic, b""), "", b"", _PROPERTIES, _SYS_FLAG, _FLAG
         )
@@ -513,8 +542,11 @@ class FastPath:
             fields=encode_fields(header),
             language=LanguageCode[self._instance.settings.language],
         )
+        pieces = cut_head(head, _MARKS)
+        if pieces is None:
+            return None
         shown = self._sender.destinations.shown(queue)
-        return QueueTarget(shown, address, self._instance.send_address(address), head)
+        return QueueTarget(shown, address, self._instance.send_address(address), pieces)
 
 
 class GoneAwayError(RemotingError):

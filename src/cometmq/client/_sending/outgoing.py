@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from cometmq.client._connection.identity import Namespace
-from cometmq.client._time import epoch_ms, milliseconds
 from cometmq.client.hooks import SendKind
 from cometmq.client.settings import ProducerSettings
 from cometmq.model import property_names as names
@@ -20,6 +19,7 @@ from cometmq.model.errors import ConfigError, InvalidMessageError, InvalidNameEr
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import epoch_ms, milliseconds
 from cometmq.model.topic import (
     RETRY_PREFIX,
     SEND_FORBIDDEN_TOPICS,

@@ -54,7 +54,7 @@ class PendingSends:
     def open(self) -> None:
         """Accept sends from now on. Hooks that are added later would miss some."""
         sender = self._sender
-        self._fast_path.loop = asyncio.get_running_loop()
+        self._fast_path.begin()
         self._fast_path.is_usable = not sender.is_watched and sender.destinations.latency is None
         self._open = True
 

@@ -20,7 +20,6 @@ import asyncio
 import random
 from dataclasses import dataclass
 
-from cometmq.client._time import CALL_S_MIN, loop_time
 from cometmq.client.errors import (
     ClientClosedError,
     SendAttempt,
@@ -31,12 +30,24 @@ from cometmq.client.settings import ProducerSettings
 from cometmq.model.errors import CometError, ProtocolError, ResponseError
 from cometmq.remoting import CallTimeoutError, ConnectError, TooManyCallsError
 
+CALL_S_MIN = 0.001
+"""With less time left no call is worth its request."""
 BACK_OFF_S = 0.05
 """The longest first pause of a send; each one is at least half as long as it may be."""
 BACK_OFF_S_MAX = 0.5
 """The longest pause: how late a send may notice that its broker is back."""
 
 _NOT_STORED = (ResponseError, ConnectError, TooManyCallsError)
+
+
+def loop_time() -> float:
+    """Return the time of the running loop, in seconds: what deadlines are compared with."""
+    return asyncio.get_running_loop().time()
+
+
+def seconds_left(deadline: float) -> float:
+    """Return the seconds until a deadline; a call that is made all the same gets `CALL_S_MIN`."""
+    return max(deadline - loop_time(), CALL_S_MIN)
 
 
 @dataclass(frozen=True, slots=True)

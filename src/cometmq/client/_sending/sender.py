@@ -31,6 +31,8 @@ from cometmq.client._sending.retry_policy import (
     RetryPolicy,
     SendAttempts,
     closed_error,
+    loop_time,
+    seconds_left,
 )
 from cometmq.client._sending.targets import (
     ANY_QUEUE,
@@ -38,7 +40,6 @@ from cometmq.client._sending.targets import (
     NoMasterError,
     SendTarget,
 )
-from cometmq.client._time import loop_time, seconds_left
 from cometmq.client.errors import SendTimeoutError
 from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
 from cometmq.client.receipt import SendReceipt, SendStatus, receipt_from

@@ -17,7 +17,7 @@ from cometmq.client._connection.routes import Route
 from cometmq.client._sending.broker_latency import LatencyTable
 from cometmq.client._sending.outgoing import Outgoing
 from cometmq.client._sending.queue_picker import QueuePicker, chosen
-from cometmq.client._time import loop_time, seconds_left
+from cometmq.client._sending.retry_policy import loop_time, seconds_left
 from cometmq.client.errors import QueueNotFoundError, TopicNotFoundError
 from cometmq.client.handlers import QueueSelector
 from cometmq.client.settings import ProducerSettings

@@ -11,12 +11,12 @@ from datetime import datetime
 import msgspec
 
 from cometmq.client._connection.routes import Route
-from cometmq.client._time import epoch_ms
 from cometmq.client.admin.servers import AdminCore
 from cometmq.model.errors import ResponseError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import epoch_ms
 from cometmq.model.topic import check_group_name
 from cometmq.protocol.bodies import (
     ConsumeStats,

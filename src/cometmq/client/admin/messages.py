@@ -11,7 +11,6 @@ from datetime import datetime
 from enum import Enum
 
 from cometmq.client._consuming.pulls import Pull, pull_once
-from cometmq.client._time import epoch_ms
 from cometmq.client.admin.groups import Groups
 from cometmq.client.admin.servers import AdminCore, Clients
 from cometmq.client.filters import Filter
@@ -20,6 +19,7 @@ from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import epoch_ms
 from cometmq.model.topic import TRACE_TOPIC
 from cometmq.protocol.bodies import (
     ConsumerConnection,
@@ -114,11 +114,13 @@ class Queries(AdminCore):
         Raises:
             TopicNotFoundError, QueueNotFoundError: no broker has the queue.
         """
-        request = Pull(TOOLS_GROUP, queue, QueueOffset(offset), Filter.tags(), max_messages=1)
+        request = Pull(TOOLS_GROUP, queue, Filter.tags(), max_messages=1)
         self._instance.check_running()
         address = await self._offsets.address(queue)
         timeout = self._instance.settings.call_timeout_ms / 1000
-        result = await pull_once(self._instance.brokers, address, request, timeout=timeout)
+        result = await pull_once(
+            self._instance.brokers, address, request, QueueOffset(offset), timeout=timeout
+        )
         return next((found for found in result.messages if found.queue_offset == offset), None)
 
     async def _query(

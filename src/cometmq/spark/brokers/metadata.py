@@ -171,8 +171,8 @@ class Metadata:
 
     async def _introduce(self, address: str, group: str, key: QueueKey) -> None:
         """Let a broker that makes groups by itself make this one: it does when they pull."""
-        pull = Pull(group, queue_of(key), QueueOffset(0), Filter(), max_messages=1)
-        await pull_once(self._brokers, address, pull, timeout=PULL_S)
+        pull = Pull(group, queue_of(key), Filter(), max_messages=1)
+        await pull_once(self._brokers, address, pull, QueueOffset(0), timeout=PULL_S)
 
     async def group_offsets(self, broker: str) -> dict[tuple[str, str], dict[int, int]]:
         """Give every offset that a broker keeps: topic and group, queue, offset."""

@@ -114,9 +114,8 @@ def _fields(read: Read, hold_ms: int) -> dict[str, str]:
     pull = Pull(
         group=read.group,
         queue=queue_of(read.range.key),
-        offset=QueueOffset(read.range.start),
         wanted=read.filter,
         max_messages=read.batch_size,
         hold_ms=hold_ms,
     )
-    return encode_fields(pull.header())
+    return encode_fields(pull.header(QueueOffset(read.range.start)))

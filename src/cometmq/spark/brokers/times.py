@@ -53,8 +53,10 @@ class _Times:
             position = found.next_offset
 
     async def _pull(self, offset: int) -> PullResult:
-        pull = Pull(READ_GROUP, self._queue, QueueOffset(offset), Filter(), max_messages=2)
-        return await pull_once(self._brokers, self._address, pull, timeout=PULL_S)
+        pull = Pull(READ_GROUP, self._queue, Filter(), max_messages=2)
+        return await pull_once(
+            self._brokers, self._address, pull, QueueOffset(offset), timeout=PULL_S
+        )
 
 
 async def first_at_or_after(

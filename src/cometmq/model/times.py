@@ -1,4 +1,4 @@
-"""Deadlines, and the durations and points in time that applications pass.
+"""Durations and points in time that applications pass: how each may be given, and how it is read.
 
 A duration is a number of seconds or a `timedelta`. A point in time is a `datetime` with a time zone
 or a number of milliseconds since 1970. A `datetime` without a time zone is refused, since its
@@ -7,7 +7,6 @@ meaning depends on the machine: containers run in UTC, other machines in local t
 
 from __future__ import annotations
 
-import asyncio
 import math
 from datetime import UTC, datetime, timedelta
 
@@ -15,19 +14,6 @@ from cometmq.model.errors import ConfigError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-
-CALL_S_MIN = 0.001
-"""With less time left no call is worth its request."""
-
-
-def loop_time() -> float:
-    """Return the time of the running loop, in seconds: what deadlines are compared with."""
-    return asyncio.get_running_loop().time()
-
-
-def seconds_left(deadline: float) -> float:
-    """Return the seconds until a deadline; a call that is made all the same gets `CALL_S_MIN`."""
-    return max(deadline - loop_time(), CALL_S_MIN)
 
 
 def seconds(value: float | timedelta, name: str = "timeout") -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from functools import partial
 
 import pytest
 
@@ -20,10 +19,9 @@ from cometmq.client import (
 )
 from cometmq.client.errors import InvalidNameError
 from cometmq.model.group import SubscriptionGroupConfig
-from support.seen import until_answered
+from support.reading import until_queued
 
 FOUND_S = 120.0
-until = partial(until_answered, timeout=FOUND_S)
 
 
 @pytest.fixture
@@ -53,11 +51,7 @@ async def read(
     async with Producer(instance=instance, group="admin-tests") as producer:
         for number in range(10):
             await producer.send(Message(queue.topic, str(number).encode()), queue=queue)
-
-    async def filled() -> bool:
-        return (await admin.queue_bounds(queue.topic))[queue].max_offset == 10
-
-    await until(filled)
+    await until_queued(admin, queue.topic, 10)
     async with PullConsumer(
         instance=instance, group=group, start_from=StartFrom.FIRST, hold_ms=0
     ) as reader:

@@ -34,6 +34,7 @@ from cometmq.client.push_consumer import PushConsumer
 from cometmq.protocol.codes import RequestCode
 from support.clusters import COMET
 from support.in_flight import InFlight
+from support.reading import until_queued
 from support.seen import Seen, until, until_answered
 
 WAIT_S = 120.0
@@ -45,13 +46,6 @@ async def send(producer: Producer, topic: str, count: int, **options: str) -> li
         *(producer.send(Message(topic=topic, body=body, **options)) for body in bodies)
     )
     return bodies
-
-
-async def filled(name_servers: str, topic: str, count: int) -> None:
-    """Wait until the queues of a topic show all its messages: RocketMQ fills them afterwards."""
-    async with AdminClient(name_servers) as admin, asyncio.timeout(WAIT_S):
-        while sum(ends.max_offset for ends in (await admin.queue_bounds(topic)).values()) < count:
-            await asyncio.sleep(0.05)
 
 
 def places(*seen: Seen) -> set[tuple[int, int]]:
@@ -241,7 +235,8 @@ async def test_a_batch_handler_gets_messages_of_one_queue_together(
         [Message(topic=queues[0].topic, body=b"%d" % number) for number in range(20)],
         queue=queues[0],
     )
-    await filled(name_servers, queues[0].topic, 20)
+    async with AdminClient(name_servers) as admin:
+        await until_queued(admin, queues[0].topic, 20)
     async with PushConsumer(
         name_servers,
         group=group,
@@ -350,7 +345,8 @@ async def test_the_backlog_can_be_skipped(
     ) as consumer:
         await send(producer, topic, 60)
         await seen.count(1)
-        await filled(name_servers, topic, 60)
+        async with AdminClient(name_servers) as admin:
+            await until_queued(admin, topic, 60)
         await until(lambda: len(consumer.queues()) == 4)
         await consumer.skip_backlog(topic)
         gate.set()

@@ -13,8 +13,8 @@ from cometmq.client._connection.instance import core_of
 from cometmq.client.offsets import OffsetStore, RemoteOffsetStore, StartFrom, first_offset
 from cometmq.model.offsets import QueueOffset
 from support.consuming import MemoryOffsets
+from support.reading import until_queued
 
-WAIT_S = 120.0
 GAP_S = 0.3
 STARTS = [StartFrom.LAST, StartFrom.FIRST, datetime(2020, 1, 1, tzinfo=UTC)]
 
@@ -34,9 +34,8 @@ class Filled:
                     await asyncio.sleep(GAP_S)
                     self.second_half_at = datetime.now(UTC)
                 await producer.send(Message(self.queue.topic, b"x"), queue=self.queue)
-        async with asyncio.timeout(WAIT_S):
-            while (await self.offsets.bounds(self.queue)).max_offset < 6:
-                await asyncio.sleep(0.01)
+        async with AdminClient(instance=instance) as admin:
+            await until_queued(admin, self.queue.topic, 6)
 
     async def first(
         self, store: OffsetStore, start: StartFrom | datetime, *, retry: bool = False

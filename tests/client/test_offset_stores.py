@@ -11,6 +11,7 @@ from cometmq.client import AdminClient, ClientInstance, Message, MessageQueue, P
 from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.model.errors import CometError
 from cometmq.model.offsets import QueueOffset
+from support.reading import until_queued
 
 WAIT_S = 60.0
 
@@ -55,8 +56,9 @@ async def test_a_commit_of_zero_makes_a_new_group_visible(
     """Brokers return 0 for a group without offsets while the first message is in memory."""
     await producer.send(Message(topic=queues[0].topic, body=b"x"), queue=queues[0])
     store = RemoteOffsetStore(instance, known_group)
-    assert await store.stored(queues[0]) == 0
     async with AdminClient(instance=instance) as admin:
+        await until_queued(admin, queues[0].topic, 1)
+        assert await store.stored(queues[0]) == 0
         assert await admin.groups_of_topic(queues[0].topic) == []
 
         await store.persist(queues[:1])

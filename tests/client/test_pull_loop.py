@@ -34,6 +34,7 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.hashing import java_hash
 from cometmq.remoting import ConnectError, Supervisor
+from support.reading import until_queued
 
 WAIT_S = 120.0
 
@@ -160,14 +161,6 @@ async def fill(
     """Send so many messages to a queue."""
     for number in range(count):
         await producer.send(Message(queue.topic, str(number).encode(), tags=tags), queue=queue)
-
-
-async def until_end(instance: ClientInstance, queue: MessageQueue, end: int) -> None:
-    """Wait until the queue has messages up to this offset: real brokers fill it a moment later."""
-    offsets = QueueOffsets(core_of(instance).routes, core_of(instance).brokers)
-    async with asyncio.timeout(WAIT_S):
-        while (await offsets.bounds(queue)).max_offset < end:
-            await asyncio.sleep(0.01)
 
 
 async def test_a_queue_is_pulled_in_order_and_goes_on_with_what_comes_later(
@@ -314,7 +307,8 @@ async def test_a_queue_that_does_not_reach_to_the_offset_is_dropped_and_begun_ne
 ) -> None:
     await fill(producer, puller.queue, 3)
     offsets = QueueOffsets(core_of(instance).routes, core_of(instance).brokers)
-    await until_end(instance, puller.queue, 3)
+    async with AdminClient(instance=instance) as admin:
+        await until_queued(admin, puller.queue.topic, 3)
 
     puller.begin(QueueOffset(9_999))
     async with asyncio.timeout(WAIT_S):

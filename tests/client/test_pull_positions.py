@@ -19,6 +19,7 @@ from cometmq.client import (
 )
 from cometmq.client.errors import OffsetRangeError
 from cometmq.client.settings import PullSettings
+from support.reading import until_queued
 
 BY_HAND = PullSettings(auto_commit_ms=0)
 
@@ -29,9 +30,8 @@ async def queue(instance: ClientInstance, queues: list[MessageQueue]) -> Message
     async with Producer(instance=instance, group="test-producer") as sending:
         for number in range(10):
             await sending.send(Message(queues[0].topic, str(number).encode()), queue=queues[0])
-    async with AdminClient(instance=instance) as admin, asyncio.timeout(120):
-        while (await admin.queue_bounds(queues[0].topic))[queues[0]].max_offset < 10:
-            await asyncio.sleep(0.05)
+    async with AdminClient(instance=instance) as admin:
+        await until_queued(admin, queues[0].topic, 10)
     return queues[0]
 
 

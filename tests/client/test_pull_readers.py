@@ -23,6 +23,7 @@ from cometmq.client import (
     StoredMessage,
 )
 from cometmq.client.settings import PullSettings
+from support.reading import until_queued
 
 COUNT = 10
 BY_HAND = PullSettings(auto_commit_ms=0)
@@ -35,9 +36,8 @@ async def queue(instance: ClientInstance, queues: list[MessageQueue]) -> Message
     async with Producer(instance=instance, group="test-producer") as sending:
         for number in range(COUNT):
             await sending.send(Message(queues[0].topic, str(number).encode()), queue=queues[0])
-    async with AdminClient(instance=instance) as admin, asyncio.timeout(ENDS_S):
-        while (await admin.queue_bounds(queues[0].topic))[queues[0]].max_offset < COUNT:
-            await asyncio.sleep(0.05)
+    async with AdminClient(instance=instance) as admin:
+        await until_queued(admin, queues[0].topic, COUNT)
     return queues[0]
 
 

@@ -297,16 +297,17 @@ def check_message(
         raise InvalidMessageError(
             f"topic {message.topic} is a system topic: clients cannot send to it"
         )
-    if not isinstance(message.body, bytes | bytearray | memoryview):
-        kind = type(message.body).__name__
+    body, flag = message.body, message.flag
+    if type(body) is not bytes and not isinstance(body, bytes | bytearray | memoryview):
+        kind = type(body).__name__
         raise InvalidMessageError(f"a body of type {kind}: bytes are expected")
-    if not isinstance(message.flag, int) or not -(2**31) <= message.flag < 2**31:
-        raise InvalidMessageError(f"flag {message.flag}: a number of 32 bits is expected")
-    if not message.body:
+    if not isinstance(flag, int) or not -(2**31) <= flag < 2**31:
+        raise InvalidMessageError(f"flag {flag}: a number of 32 bits is expected")
+    if not body:
         raise InvalidMessageError(f"a message for {message.topic} has an empty body")
-    if len(message.body) > body_bytes_max:
+    if len(body) > body_bytes_max:
         raise InvalidMessageError(
-            f"a body of {len(message.body)} bytes: at most {body_bytes_max} are allowed"
+            f"a body of {len(body)} bytes: at most {body_bytes_max} are allowed"
         )
     if trusted or not message.properties:
         return

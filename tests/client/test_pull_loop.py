@@ -22,9 +22,9 @@ from cometmq.client import (
 )
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import core_of
-from cometmq.client._consuming.process_queue import FetchedBatch, Limits, ProcessQueue
-from cometmq.client._consuming.pull_loop import PullLoop
 from cometmq.client._consuming.pulls import ReplicaChoice
+from cometmq.client._push.process_queue import FetchedBatch, Limits, ProcessQueue
+from cometmq.client._push.pull_loop import PullLoop
 from cometmq.client._supervision import FailureLog
 from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.client.settings import PushSettings

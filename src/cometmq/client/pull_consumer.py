@@ -15,7 +15,6 @@ from typing import Unpack
 
 from cometmq.client._connection.instance import ClientInstance, Membership
 from cometmq.client._consuming.engine import bounded
-from cometmq.client._consuming.fetcher import UNLIMITED
 from cometmq.client._consuming.group_requests import check_filters, join
 from cometmq.client._consuming.pulls import Pull, PullResult
 from cometmq.client._consuming.rebalancer import (
@@ -26,6 +25,7 @@ from cometmq.client._consuming.rebalancer import (
 from cometmq.client._consuming.request_handlers import RequestHandlers
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._pull.core import Mode, Ownership
+from cometmq.client._pull.fetcher import UNLIMITED
 from cometmq.client._pull.positions import Offsets
 from cometmq.client._pull.seeking import OffsetCalls
 from cometmq.client._supervision import raise_incurable

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cometmq.client._consuming.process_queue import ProcessQueue
 from cometmq.client._push import assigned_queues
 from cometmq.client._push.assigned_queues import AssignedQueues
 from cometmq.client._push.ordered import Locks
+from cometmq.client._push.process_queue import ProcessQueue
 from cometmq.client.errors import QueueNotFoundError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue

@@ -11,9 +11,9 @@ import pytest
 
 from cometmq.client._consuming import handler_calls
 from cometmq.client._consuming.handler_calls import HandlerCalls
-from cometmq.client._consuming.process_queue import ProcessQueue
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._push.concurrent import ConcurrentService
+from cometmq.client._push.process_queue import ProcessQueue
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext

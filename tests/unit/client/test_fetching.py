@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from cometmq.client._consuming.fetcher import Batch, Fetcher
 from cometmq.client._consuming.pulls import PullResult, PullStatus
+from cometmq.client._pull.fetcher import Batch, Fetcher
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.model.errors import RemotingError
 from cometmq.model.message import StoredMessage

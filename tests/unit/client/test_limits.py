@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client._consuming.process_queue import Limits, ProcessQueue
 from cometmq.client._consuming.pulls import ReplicaChoice
+from cometmq.client._push.process_queue import Limits, ProcessQueue
 from cometmq.client.settings import PushSettings
 from cometmq.model.queue import MessageQueue
 from support.consuming import QUEUE, stored

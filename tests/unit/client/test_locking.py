@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from cometmq.client._consuming.process_queue import ProcessQueue
 from cometmq.client._push import ordered as locking
 from cometmq.client._push.ordered import Locks
+from cometmq.client._push.process_queue import ProcessQueue
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.model.queue import MessageQueue
 from support.consuming import QUEUE

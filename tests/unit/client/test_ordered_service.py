@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from cometmq.client._consuming.handler_calls import HandlerCalls
-from cometmq.client._consuming.process_queue import ProcessQueue
 from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._push.ordered import Locks, OrderedService, Permits
+from cometmq.client._push.process_queue import ProcessQueue
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumedInOrder, OrderedContext
 from cometmq.model.message import StoredMessage

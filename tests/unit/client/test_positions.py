@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from cometmq.client._consuming.fetcher import Batch
+from cometmq.client._pull.fetcher import Batch
 from cometmq.client._pull.positions import Positions
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset

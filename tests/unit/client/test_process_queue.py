@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.client._consuming.process_queue import FetchedBatch, ProcessQueue
+from cometmq.client._push.process_queue import FetchedBatch, ProcessQueue
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue

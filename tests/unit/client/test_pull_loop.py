@@ -12,9 +12,9 @@ import pytest
 
 from cometmq.client import Filter
 from cometmq.client._connection.instance import ClientCore
-from cometmq.client._consuming.process_queue import FetchedBatch, Limits, ProcessQueue
-from cometmq.client._consuming.pull_loop import PullLoop
 from cometmq.client._consuming.pulls import ReplicaChoice
+from cometmq.client._push.process_queue import FetchedBatch, Limits, ProcessQueue
+from cometmq.client._push.pull_loop import PullLoop
 from cometmq.client._supervision import FLOW_CONTROL_S, JITTER, FailureLog, FetchLoop
 from cometmq.client.errors import ClientError
 from cometmq.client.offsets import OffsetStore, RemoteOffsetStore

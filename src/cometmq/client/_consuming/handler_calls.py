@@ -152,6 +152,10 @@ def _pause_s(context: OrderedContext, suspend_ms: int, asked_s: float | None = N
 log = logging.getLogger(__name__)
 
 
+MessageFilter = Callable[[MessageQueue, list[StoredMessage]], list[StoredMessage]]
+"""Returns the messages of a pull that are to be consumed; the others count as consumed."""
+
+
 class FilterChain:
     """Keeps the messages that every filter hook keeps. A hook that raises drops no message.
 

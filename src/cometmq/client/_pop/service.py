@@ -19,8 +19,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from cometmq.client._consuming.handler_calls import Ended, HandlerCalls, Outcome, outcome_of
-from cometmq.client._consuming.pull_loop import MessageFilter
+from cometmq.client._consuming.handler_calls import (
+    Ended,
+    HandlerCalls,
+    MessageFilter,
+    Outcome,
+    outcome_of,
+)
 from cometmq.client._consuming.retries import DeadLetterRule, pop_delay_s
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import Workers

@@ -1,1 +1,1 @@
-"""Pull consumers: readers, their positions, and seeking."""
+"""Pull consumers: the fetcher, readers and their positions, and seeking."""

@@ -25,9 +25,9 @@ from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
 from cometmq.client._consuming.consumer import Consumer, resolve
 from cometmq.client._consuming.fast_path import FastPath
-from cometmq.client._consuming.fetcher import Fetcher
 from cometmq.client._consuming.handler_calls import FilterChain
 from cometmq.client._consuming.pulls import Pull, PullResult, ReplicaChoice
+from cometmq.client._pull.fetcher import Fetcher
 from cometmq.client._pull.positions import (
     Deliveries,
     Positions,

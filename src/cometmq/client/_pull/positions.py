@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
-from cometmq.client._consuming.fetcher import Batch
+from cometmq.client._pull.fetcher import Batch
 from cometmq.client.errors import NotAssignedError
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext, FilterHook
 from cometmq.model.message import StoredMessage

@@ -1,1 +1,1 @@
-"""Push consumers: assigned queues, concurrent and ordered consumption."""
+"""Push consumers: assigned queues and their pulls, concurrent and ordered consumption."""

@@ -22,9 +22,9 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
-from cometmq.client._consuming.process_queue import ProcessQueue
-from cometmq.client._consuming.pull_loop import PullLoop
 from cometmq.client._push.ordered import Locks
+from cometmq.client._push.process_queue import ProcessQueue
+from cometmq.client._push.pull_loop import PullLoop
 from cometmq.client._supervision import text_of, trace_of
 from cometmq.client.offsets import Failures, OffsetStore
 from cometmq.model.offsets import QueueOffset

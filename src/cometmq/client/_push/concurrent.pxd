@@ -1,4 +1,4 @@
-from cometmq.client._consuming.process_queue cimport FetchedBatch, ProcessQueue
+from cometmq.client._push.process_queue cimport FetchedBatch, ProcessQueue
 
 
 cdef class Part:

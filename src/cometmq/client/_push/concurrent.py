@@ -22,9 +22,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from time import monotonic
 
 from cometmq.client._consuming.handler_calls import Ended, HandlerCalls, Outcome, outcome_of
-from cometmq.client._consuming.process_queue import FetchedBatch, ProcessQueue
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import Workers
+from cometmq.client._push.process_queue import FetchedBatch, ProcessQueue
 from cometmq.client._supervision import FailureLog
 from cometmq.client.handlers import ConsumeContext, Consumed
 from cometmq.client.hooks import ConsumeEnd

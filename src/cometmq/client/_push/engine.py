@@ -20,14 +20,14 @@ from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.engine import ConsumerSpec, Engine, bounded
 from cometmq.client._consuming.group_requests import GroupCalls
-from cometmq.client._consuming.process_queue import Limits, ProcessQueue
-from cometmq.client._consuming.pull_loop import PullLoop
 from cometmq.client._consuming.pulls import ReplicaChoice
 from cometmq.client._consuming.rebalancer import MemberAllocation, Rebalancer
 from cometmq.client._consuming.retries import Retries
 from cometmq.client._push.assigned_queues import AssignedQueues
 from cometmq.client._push.concurrent import ConcurrentService
 from cometmq.client._push.ordered import Locks, OrderedService
+from cometmq.client._push.process_queue import Limits, ProcessQueue
+from cometmq.client._push.pull_loop import PullLoop
 from cometmq.client._supervision import FailureLog, SupervisedTasks, raise_incurable
 from cometmq.client.allocation import AllocationStrategy
 from cometmq.client.offsets import OffsetStore, default_store, first_offset

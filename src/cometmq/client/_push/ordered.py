@@ -31,10 +31,10 @@ from cometmq.client._consuming.handler_calls import (
     OrderedOutcome,
     ordered_outcome_of,
 )
-from cometmq.client._consuming.process_queue import FetchedBatch, ProcessQueue
 from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import CANCEL_S, SLICE_S
+from cometmq.client._push.process_queue import FetchedBatch, ProcessQueue
 from cometmq.client._supervision import PeriodicLoop, SupervisedTasks, text_of, trace_of
 from cometmq.client.handlers import OrderedContext
 from cometmq.client.offsets import OffsetStore

@@ -13,8 +13,9 @@ from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.routes import MASTER_ID
 from cometmq.client._consuming.fast_path import FastPath
-from cometmq.client._consuming.process_queue import FetchedBatch, Limits, ProcessQueue
+from cometmq.client._consuming.handler_calls import MessageFilter
 from cometmq.client._consuming.pulls import Pull, PullResult, PullStatus, ReplicaChoice
+from cometmq.client._push.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._supervision import FailureLog, FetchLoop, step_s_max
 from cometmq.client.errors import ClientError
 from cometmq.client.filters import Filter
@@ -23,12 +24,9 @@ from cometmq.client.settings import PushSettings
 from cometmq.model.errors import RemotingError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
-from cometmq.model.queue import MessageQueue
 
 P = TypeVar("P", contravariant=True)
 
-MessageFilter = Callable[[MessageQueue, list[StoredMessage]], list[StoredMessage]]
-"""Returns the messages of a pull that are to be consumed; the others count as consumed."""
 FirstOffset = Callable[[], Awaitable[QueueOffset]]
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from cometmq.client import ClientInstance, Filter, MessageQueue, Producer, PullR
 from cometmq.client import Message as ToSend
 from cometmq.client._connection.instance import ClientCore, core_of
 from cometmq.client._connection.security import Credentials, Signer
-from cometmq.client._consuming.fast_path import FastPath
+from cometmq.client._consuming.fast_path import PullFastPath, QueuePulls
 from cometmq.client._consuming.pulls import WRAPPED, Pull, pull_once, result_from
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError
@@ -91,6 +91,10 @@ def general(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return pulls
 
 
+def plain() -> QueuePulls:
+    return QueuePulls(Pull("g", QUEUE, Filter.tags()))
+
+
 PULLS: dict[str, Callable[[], tuple[Pull, int, int | None]]] = {
     "plain": lambda: (Pull("g", QUEUE, Filter.tags()), 5, None),
     "from the beginning": lambda: (Pull("g", QUEUE, Filter.tags()), 0, None),
@@ -130,9 +134,11 @@ async def test_both_paths_send_the_same_request(
     async with ScriptedCluster([broker]) as cluster:
         settings = ClientSettings(language=language)
         async with client_of(cluster, settings=settings) as core:
-            address = broker.address
+            address, pulls = broker.address, QueuePulls(pull)
             for _ in range(2):
-                await FastPath.of(core).pull(address, pull, QueueOffset(offset), commit, 5.0, 400)
+                await PullFastPath.of(core).pull(
+                    address, pulls, QueueOffset(offset), commit, 5.0, 400
+                )
             await pull_once(
                 core.brokers,
                 address,
@@ -209,7 +215,7 @@ async def test_both_paths_read_the_same_from_a_response(
     broker = PullBroker(RESPONSES[case], RESPONSES[case])
     async with ScriptedCluster([broker]) as cluster, client_of(cluster) as core:
         quick = await outcome(
-            FastPath.of(core).pull(broker.address, pull, QueueOffset(5), None, 5.0)
+            PullFastPath.of(core).pull(broker.address, QueuePulls(pull), QueueOffset(5), None, 5.0)
         )
         expected = await outcome(
             pull_once(core.brokers, broker.address, pull, QueueOffset(5), timeout=5)
@@ -233,10 +239,16 @@ async def test_many_pulls_at_once_get_their_own_responses() -> None:
         *(response(record(number), nextBeginOffset=number + 1) for number in range(100))
     )
     async with ScriptedCluster([broker]) as cluster, client_of(cluster) as core:
-        path, address = FastPath.of(core), broker.address
+        path, address = PullFastPath.of(core), broker.address
         results = await asyncio.gather(
             *(
-                path.pull(address, Pull("g", QUEUE, Filter.tags()), QueueOffset(number), None, 5.0)
+                path.pull(
+                    address,
+                    plain(),
+                    QueueOffset(number),
+                    None,
+                    5.0,
+                )
                 for number in range(100)
             )
         )
@@ -249,8 +261,10 @@ async def test_many_pulls_at_once_get_their_own_responses() -> None:
 async def test_a_cancelled_pull_leaves_the_connection_as_it_is() -> None:
     broker = PullBroker()
     async with ScriptedCluster([broker]) as cluster, client_of(cluster) as core:
-        path, pull = FastPath.of(core), Pull("g", QUEUE, Filter.tags())
-        pulling = asyncio.ensure_future(path.pull(broker.address, pull, QueueOffset(5), None, 60.0))
+        path, pulls = PullFastPath.of(core), plain()
+        pulling = asyncio.ensure_future(
+            path.pull(broker.address, pulls, QueueOffset(5), None, 60.0)
+        )
         await broker.wait_until(lambda: len(broker.commands) == 1)
         connection = await core.remoting.connection(broker.address)
         assert connection.busy
@@ -259,7 +273,7 @@ async def test_a_cancelled_pull_leaves_the_connection_as_it_is() -> None:
 
         assert not connection.busy
         broker.responses.append(response(record(7)))
-        result = await path.pull(broker.address, pull, QueueOffset(7), None, 5.0)
+        result = await path.pull(broker.address, pulls, QueueOffset(7), None, 5.0)
 
     assert [each.queue_offset for each in result.messages] == [7]
 
@@ -268,8 +282,12 @@ async def test_silence_ends_in_time() -> None:
     broker = PullBroker()
     async with ScriptedCluster([broker]) as cluster, client_of(cluster) as core:
         with pytest.raises(CallTimeoutError, match=r"no response within 0\.1 s"):
-            await FastPath.of(core).pull(
-                broker.address, Pull("g", QUEUE, Filter.tags()), QueueOffset(5), None, 0.1
+            await PullFastPath.of(core).pull(
+                broker.address,
+                plain(),
+                QueueOffset(5),
+                None,
+                0.1,
             )
 
 
@@ -279,8 +297,12 @@ async def test_a_broker_that_goes_away_is_asked_again(general: list[object]) -> 
     async with ScriptedCluster([broker]) as cluster:
         settings = ClientSettings(reconnect_for_go_away=True)
         async with client_of(cluster, settings=settings) as core:
-            result = await FastPath.of(core).pull(
-                broker.address, Pull("g", QUEUE, Filter.tags()), QueueOffset(5), None, 5.0
+            result = await PullFastPath.of(core).pull(
+                broker.address,
+                plain(),
+                QueueOffset(5),
+                None,
+                5.0,
             )
 
     assert len(result.messages) == 1
@@ -290,9 +312,7 @@ async def test_a_broker_that_goes_away_is_asked_again(general: list[object]) -> 
 async def test_hooks_lead_to_the_general_path(general: list[object]) -> None:
     broker, hooks = PullBroker(response(record(5))), [Signer(Credentials("a", "s"))]
     async with ScriptedCluster([broker]) as cluster, client_of(cluster, hooks=hooks) as core:
-        await FastPath.of(core).pull(
-            broker.address, Pull("g", QUEUE, Filter.tags()), QueueOffset(5), None, 5.0
-        )
+        await PullFastPath.of(core).pull(broker.address, plain(), QueueOffset(5), None, 5.0)
 
     assert len(general) == 1
 
@@ -314,6 +334,10 @@ async def test_a_refusal_is_an_error() -> None:
     broker = PullBroker(RESPONSES["refused"])
     async with ScriptedCluster([broker]) as cluster, client_of(cluster) as core:
         with pytest.raises(ResponseError, match="not for you"):
-            await FastPath.of(core).pull(
-                broker.address, Pull("g", QUEUE, Filter.tags()), QueueOffset(5), None, 5.0
+            await PullFastPath.of(core).pull(
+                broker.address,
+                plain(),
+                QueueOffset(5),
+                None,
+                5.0,
             )

@@ -114,17 +114,11 @@ class RemotingClient:
         connection = await self.connection(address, timeout=min(timeout, CONNECT_S))
         left = max(deadline - loop.time(), 0.001)
         response = await self._request(address, connection, code, header, body, left, fields)
-        if response.code != ResponseCode.GO_AWAY or not self._retry_leaving:
+        if not self.retire_leaving(address, connection, response):
             return response
         left = deadline - loop.time()
         if left <= 0:
             return response
-        log.info(
-            "sending a request again: the peer is shutting down address=%s code=%s",
-            address,
-            int(code),
-        )
-        self._retire(address, connection)
         connection = await self.connection(address, timeout=min(left, CONNECT_S))
         left = max(deadline - loop.time(), 0.001)
         return await self._request(address, connection, code, header, body, left, fields)
@@ -166,8 +160,18 @@ class RemotingClient:
         )
         connection.abort()
 
+    def retire_leaving(self, address: str, connection: Connection, response: Command) -> bool:
+        """Return whether a request is to be repeated over a new connection: the peer is leaving.
+
+        No new requests are sent over this one; calls in flight still wait for responses.
+        """
+        if response.code != ResponseCode.GO_AWAY or not self._retry_leaving:
+            return False
+        log.info("repeating a request: the peer is shutting down address=%s", address)
+        self._retire(address, connection)
+        return True
+
     def _retire(self, address: str, connection: Connection) -> None:
-        """Send no new requests over a connection; calls in flight still wait for responses."""
         connection.is_leaving = True
         if self._connections.get(address) is connection:
             del self._connections[address]

@@ -16,11 +16,14 @@ cdef dict _STATUS
 cdef object _FOUND
 
 
-cdef class PullHead:
-    cdef readonly object language
-    cdef readonly int code, flags, commit_flags
+cdef class QueuePulls:
+    cdef readonly object pull
+    cdef readonly int flags, commit_flags
     cdef readonly tuple pieces
-    cdef Py_ssize_t known_bytes
+    cdef readonly Py_ssize_t fixed_bytes
+    cdef int _code
+
+    cpdef encode_for(self, int code, language)
 
 
 cdef class ResponseScanner(HeaderScanner):
@@ -35,7 +38,7 @@ cdef class ResponseScanner(HeaderScanner):
 
 
 cdef class FastPull(Call):
-    cdef FastPath path
+    cdef PullFastPath path
     cdef object pull
     cdef readonly Wire connection
     cdef readonly Inflight inflight
@@ -53,7 +56,7 @@ cdef class FastPull(Call):
         long long opaque) except -1
 
 
-cdef class FastPath:
+cdef class PullFastPath:
     cdef object _remoting
     cdef object _brokers
     cdef object _language
@@ -63,13 +66,13 @@ cdef class FastPath:
     cdef long long _added_min, _added_max
 
     @cython.locals(
-        connection=Wire, head=PullHead, inflight=Inflight, call=FastPull, flags=cython.int,
+        connection=Wire, inflight=Inflight, call=FastPull, flags=cython.int,
         commits=cython.longlong)
     cdef FastPull _start(
-        self, address, pull, offset, commit_offset, double timeout, broker_version)
+        self, address, QueuePulls pulls, offset, commit_offset, double timeout, broker_version)
     @cython.locals(
         size_max=cython.Py_ssize_t, space=bytearray, pieces=tuple, end=cython.Py_ssize_t)
     cdef bytes _encoded(
-        self, PullHead head, long long offset, int flags, long long commit_offset,
+        self, QueuePulls pulls, long long offset, int flags, long long commit_offset,
         long long opaque)
     cdef dict added(self, long long min_offset, long long max_offset)

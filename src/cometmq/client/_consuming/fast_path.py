@@ -1,12 +1,12 @@
 # cython: annotation_typing=False
-"""The fast path of pulls: encodes little, and reads the response in the receive buffer.
+"""The fast path of pulls: encodes only what changes, and reads responses in the receive buffer.
 
 It serves a pull if the broker's connection takes requests and no hook needs to be called;
 `pull_once` makes all others. The requests for one queue differ in a few numbers: the bytes between
 them are encoded once.
 
-Compiled, a response is read in the receive buffer if every reader understands it in the same way;
-`result_from` reads all others.
+Compiled, a response in the common form is read in the receive buffer: see `ResponseScanner`.
+`result_from` reads all others. The tests compare both.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from cometmq.client._consuming.pulls import (
     PullStatus,
     added_properties,
     code_of,
+    leads_on,
     pull_once,
     result_from,
-    wanted_of,
+    selected,
 )
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol import header_scanner, octets
@@ -35,6 +36,7 @@ from cometmq.protocol.codes import LanguageCode, ResponseCode
 from cometmq.protocol.command import Command, cut_head, encode_head
 from cometmq.protocol.frame import JSON_HEADER, PREFIX_BYTES, frame_prefix
 from cometmq.protocol.header_scanner import HeaderScanner
+from cometmq.protocol.headers import PullMessageResponse
 from cometmq.protocol.headers.base import encode_fields
 from cometmq.protocol.lazy_record import check_rising, decode_between
 from cometmq.protocol.octets import copy_of, put_bytes, put_decimal, put_u32
@@ -65,23 +67,41 @@ _FOUND, _STATUS = PullStatus.FOUND, {int(code): status for code, status in STATU
 _SUGGESTED, _NEXT, _MIN, _MAX = range(4)
 _NAMES = (b"suggestWhichBrokerId", b"nextBeginOffset", b"minOffset", b"maxOffset")
 _CHECKED = (b"topicSysFlag", b"groupSysFlag", b"forbiddenType")
-"""Numbers that nobody needs; the general path raises if they are none."""
-_OTHERS = (b"offsetDelta",)
+"""Fields that are not used. The general path raises if one is not a number."""
+_OTHERS = tuple(
+    name.encode()
+    for name in PullMessageResponse.__struct_encode_fields__
+    if name.encode() not in (*_NAMES, *_CHECKED)
+)
+"""Fields that only the general path reads."""
 _REQUIRED = 0b1111
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 
 
-class PullHead:
-    """The bytes of one queue's pulls between the numbers that differ."""
+class QueuePulls:
+    """The pulls of one queue: what they ask for, and the bytes of their requests.
 
-    __slots__ = ("code", "commit_flags", "flags", "known_bytes", "language", "pieces")
+    Args:
+        pull: what they ask for.
+    """
 
-    def __init__(self, pull: Pull, code: int, language: LanguageCode) -> None:
-        self.code = code
-        self.language = language
+    __slots__ = ("_code", "commit_flags", "fixed_bytes", "flags", "pieces", "pull")
+
+    def __init__(self, pull: Pull) -> None:
+        self.pull = pull
         self.flags = pull.flags(commits=False)
         self.commit_flags = pull.flags(commits=True)
-        header = pull.header(QueueOffset(_OFFSET), QueueOffset(_COMMIT))
+        self.pieces: tuple[bytes, ...] = ()
+        """The bytes between the numbers; empty if a name in the head contains such a number."""
+        self.fixed_bytes = 0
+        self._code = 0
+
+    def encode_for(self, code: int, language: LanguageCode) -> None:
+        """Encode what all requests with this code have in common, unless that was done before."""
+        if code == self._code:
+            return
+        self._code = code
+        header = self.pull.header(QueueOffset(_OFFSET), QueueOffset(_COMMIT))
         head = encode_head(
             code,
             opaque=_OPAQUE,
@@ -89,11 +109,10 @@ class PullHead:
             language=language,
         )
         self.pieces = cut_head(head, _MARKS) or ()
-        """None at all if a name in the head contains one of the numbers."""
-        self.known_bytes = sum(map(len, self.pieces))
+        self.fixed_bytes = sum(map(len, self.pieces))
 
     def encode(self, offset: int, flags: int, commit_offset: int, opaque: int) -> bytes:
-        """Encode the request; interpreted."""
+        """Encode a request when this module is not compiled."""
         one, two, three, four, five = self.pieces
         numbers = (offset, flags, commit_offset, opaque)
         header = b"%b%d%b%d%b%d%b%d%b" % (
@@ -116,7 +135,7 @@ class ResponseScanner(HeaderScanner):
         return self.scan_json(memory, at, end) and self.flag == 1 and self.seen == _REQUIRED
 
     def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
-        """Take one field; False if it is not common."""
+        """Read one field; False if the general path must read the response."""
         field = header_scanner.find_name(memory, name, name_end, _NAMES)
         value = header_scanner.plain_number(memory, at, end)
         if field < 0:
@@ -142,7 +161,7 @@ class FastPull(Call):
 
     __slots__ = ("began_s", "connection", "future", "inflight", "opaque", "path", "pull")
 
-    path: FastPath
+    path: PullFastPath
     pull: Pull
     connection: Connection
     inflight: Inflight
@@ -186,9 +205,9 @@ class FastPull(Call):
                     return False
             except RecordError:
                 return False
-            if found and found[-1].queue_offset >= scanner.next_offset:
+            if not leads_on(found, scanner.next_offset):
                 return False
-            messages = wanted_of(found, pull.wanted)
+            messages = selected(found, pull.wanted)
         result = PullResult(
             status,
             messages,
@@ -201,7 +220,7 @@ class FastPull(Call):
         return True
 
 
-class FastPath:
+class PullFastPath:
     """Makes the pulls of one client's consumers."""
 
     def __init__(self, instance: ClientCore) -> None:
@@ -214,21 +233,21 @@ class FastPath:
         self._added_min = self._added_max = -1
 
     @classmethod
-    def of(cls, instance: ClientCore) -> FastPath:
+    def of(cls, instance: ClientCore) -> PullFastPath:
         """Return the one that all consumers of a client share."""
         return instance.shared(cls, lambda: cls(instance))
 
     async def pull(
         self,
         address: str,
-        pull: Pull,
+        pulls: QueuePulls,
         offset: QueueOffset,
         commit_offset: QueueOffset | None,
         timeout: float,
         broker_version: int = 0,
     ) -> PullResult:
         """Pull from a broker, as `pull_once` does."""
-        call = self._start(address, pull, offset, commit_offset, timeout, broker_version)
+        call = self._start(address, pulls, offset, commit_offset, timeout, broker_version)
         if call is not None:
             try:
                 response = await call.future
@@ -239,12 +258,15 @@ class FastPath:
                 call.inflight.forget(call.opaque)
             if not isinstance(response, Command):
                 return response
-            if response.code != ResponseCode.GO_AWAY:
-                return result_from(response, pull)
+            left_s = call.deadline_s - call.connection._loop.time()
+            retired = self._remoting.retire_leaving(address, call.connection, response)
+            if not retired or left_s <= 0:
+                return result_from(response, pulls.pull)
+            timeout = left_s
         return await pull_once(
             self._brokers,
             address,
-            pull,
+            pulls.pull,
             offset,
             commit_offset=commit_offset,
             timeout=timeout,
@@ -254,7 +276,7 @@ class FastPath:
     def _start(
         self,
         address: str,
-        pull: Pull,
+        pulls: QueuePulls,
         offset: QueueOffset,
         commit_offset: QueueOffset | None,
         timeout: float,
@@ -264,37 +286,35 @@ class FastPath:
         connection = self._remoting.ready(address)
         if connection is None or timeout <= 0:
             return None
-        code, head = code_of(pull, broker_version), pull.head
-        if head is None or head.code != code or head.language is not self._language:
-            head = pull.head = PullHead(pull, code, self._language)
-        if not head.pieces:
+        pulls.encode_for(code_of(pulls.pull, broker_version), self._language)
+        if not pulls.pieces:
             return None
         inflight = connection.inflight
         inflight.has_readers = True
         loop = connection._loop
         call = FastPull.__new__(FastPull)
-        call.path, call.pull = self, pull
+        call.path, call.pull = self, pulls.pull
         call.connection, call.inflight = connection, inflight
         call.future = loop.create_future()
         call.began_s = loop.time()
         call.opaque = inflight.add_call(call, timeout, call.began_s)
-        flags, commits = head.flags, 0
+        flags, commits = pulls.flags, 0
         if commit_offset is not None:
-            flags, commits = head.commit_flags, commit_offset
+            flags, commits = pulls.commit_flags, commit_offset
         if cython.compiled:
-            connection.write(self._encoded(head, offset, flags, commits, call.opaque))
+            connection.write(self._encoded(pulls, offset, flags, commits, call.opaque))
         else:
-            connection.write(head.encode(offset, flags, commits, call.opaque))
+            connection.write(pulls.encode(offset, flags, commits, call.opaque))
         return call
 
     def _encoded(
-        self, head: PullHead, offset: int, flags: int, commit_offset: int, opaque: int
+        self, pulls: QueuePulls, offset: int, flags: int, commit_offset: int, opaque: int
     ) -> bytes:
-        """Encode a request; compiled."""
-        size_max = _PREFIX_BYTES + head.known_bytes + _NUMBERS_BYTES_MAX
+        """Encode a request when this module is compiled."""
+        size_max = _PREFIX_BYTES + pulls.fixed_bytes + _NUMBERS_BYTES_MAX
         if size_max > len(self._space):
             self._space = bytearray(2 * size_max)
-        space, pieces = self._space, head.pieces
+        space, pieces = self._space, pulls.pieces
         end = put_bytes(space, _PREFIX_BYTES, pieces[0])
         end = put_decimal(space, end, offset)
         end = put_bytes(space, end, pieces[1])
@@ -309,7 +329,7 @@ class FastPath:
         return copy_of(space, 0, end)
 
     def added(self, min_offset: int, max_offset: int) -> dict[str, str]:
-        """Return the properties that every message of a pull gets."""
+        """Return what `added_properties` returns, the last one again for the same offsets."""
         if min_offset != self._added_min or max_offset != self._added_max:
             self._added = added_properties(min_offset, max_offset)
             self._added_min, self._added_max = min_offset, max_offset

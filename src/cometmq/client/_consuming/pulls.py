@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 
@@ -81,8 +79,7 @@ class PullResult(msgspec.Struct, frozen=True):
     """The replica that the broker suggests for the next pull; 0 is the master."""
 
 
-@dataclass(slots=True)
-class Pull:
+class Pull(msgspec.Struct, frozen=True):
     """What all pulls of a queue by one consumer ask for."""
 
     group: str
@@ -90,15 +87,13 @@ class Pull:
     wanted: Filter
     max_messages: int = 32
     hold_ms: int = 0
-    """How long the broker may wait for a message to come; 0 to answer at once."""
+    """How long the broker may hold the request until a message arrives; 0 to respond at once."""
     max_bytes: int | None = None
     """Bytes wanted at most; None for what the broker allows. Brokers before 5.0 do not heed it."""
     send_filter: bool = True
     """Whether the filter travels along; else the broker has it from the last heartbeat."""
     lite: bool = False
-    """Whether a pull consumer asks that manages its queues itself; brokers serve it apart."""
-    head: Any = field(default=None, compare=False, repr=False)
-    """How `FastPulls` encodes the request; None until it did."""
+    """Whether it is a lite pull, as pull consumers make it; brokers since 5.0 have an own code."""
 
     def flags(self, *, commits: bool) -> int:
         """Return the flags of the request."""
@@ -172,21 +167,21 @@ def code_of(pull: Pull, broker_version: int) -> RequestCode:
     return RequestCode.PULL_MESSAGE
 
 
-def result_from(answer: Command, pull: Pull) -> PullResult:
-    """Read the answer to a pull.
+def result_from(response: Command, pull: Pull) -> PullResult:
+    """Read the response to a pull.
 
     Raises:
         ResponseError: the broker refused.
         ProtocolError: what it sent cannot be read.
     """
-    status = STATUS.get(answer.code)  # type: ignore[call-overload]
+    status = STATUS.get(response.code)  # type: ignore[call-overload]
     if status is None:
-        raise ResponseError(answer.code, answer.remark or "")
-    header = answer.header(PullMessageResponse)
-    fetched = _fetched(answer, pull, header) if status is PullStatus.FOUND else []
+        raise ResponseError(response.code, response.remark or "")
+    header = response.header(PullMessageResponse)
+    fetched = _fetched(response, pull, header) if status is PullStatus.FOUND else []
     return PullResult(
         status=status,
-        messages=wanted_of(fetched, pull.wanted),
+        messages=selected(fetched, pull.wanted),
         next_offset=QueueOffset(header.next_begin_offset),
         min_offset=QueueOffset(header.min_offset),
         max_offset=QueueOffset(header.max_offset),
@@ -194,16 +189,16 @@ def result_from(answer: Command, pull: Pull) -> PullResult:
     )
 
 
-def _fetched(answer: Command, pull: Pull, header: PullMessageResponse) -> list[StoredMessage]:
-    """Cut the answer into messages, which say where they came from."""
+def _fetched(response: Command, pull: Pull, header: PullMessageResponse) -> list[StoredMessage]:
+    """Decode the messages of a response."""
     added = added_properties(header.min_offset, header.max_offset)
-    cut = decode_lazily(answer.body, broker_name=pull.queue.broker_name, added=added)
+    cut = decode_lazily(response.body, broker_name=pull.queue.broker_name, added=added)
     messages = unwrap_all(cut, added)
     if header.offset_delta is not None:  # only of static topics, whose queues are numbered anew
         for message in messages:
             message.queue_id = pull.queue.queue_id
             message.queue_offset = QueueOffset(message.queue_offset + header.offset_delta)
-    if messages and messages[-1].queue_offset >= header.next_begin_offset:
+    if not leads_on(messages, header.next_begin_offset):
         raise ProtocolError(
             f"next offset {header.next_begin_offset} after a message at"
             f" {messages[-1].queue_offset} of {pull.queue}: expected a higher one"
@@ -211,13 +206,18 @@ def _fetched(answer: Command, pull: Pull, header: PullMessageResponse) -> list[S
     return messages
 
 
+def leads_on(messages: list[StoredMessage], next_offset: int) -> bool:
+    """Return whether the next offset is behind the last message, so that pulls go on there."""
+    return not messages or messages[-1].queue_offset < next_offset
+
+
 def added_properties(min_offset: int, max_offset: int) -> dict[str, str]:
     """Return the properties that every message of a pull gets."""
     return {names.MIN_OFFSET: str(min_offset), names.MAX_OFFSET: str(max_offset)}
 
 
-def wanted_of(messages: list[StoredMessage], wanted: Filter) -> list[StoredMessage]:
-    """Leave out what a broker sent because its tag has the hash of a wanted one."""
+def selected(messages: list[StoredMessage], wanted: Filter) -> list[StoredMessage]:
+    """Return the messages with a selected tag; brokers compare only the hashes of tags."""
     if not wanted.wanted_tags:
         return messages
     return [message for message in messages if wanted.takes(message.tags)]
@@ -287,7 +287,7 @@ def _inner(
 
 
 class ReplicaChoice:
-    """Remembers what brokers advise: their master, or a replica while a queue lags far behind."""
+    """Remembers what brokers advise: the master, or a replica while a queue lags far behind."""
 
     def __init__(self) -> None:
         self.forced: int | None = None
@@ -295,7 +295,7 @@ class ReplicaChoice:
         self._advised: dict[MessageQueue, int] = {}
 
     def of(self, queue: MessageQueue) -> int:
-        """Give the broker id to pull a queue from."""
+        """Return the broker id to pull a queue from."""
         return self._advised.get(queue, MASTER_ID) if self.forced is None else self.forced
 
     def advise(self, queue: MessageQueue, broker_id: int) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.routes import MASTER_ID
-from cometmq.client._consuming.fast_path import FastPath
+from cometmq.client._consuming.fast_path import PullFastPath, QueuePulls
 from cometmq.client._consuming.handler_calls import MessageFilter
 from cometmq.client._consuming.pulls import Pull, PullResult, PullStatus, ReplicaChoice
 from cometmq.client._push.process_queue import FetchedBatch, Limits, ProcessQueue
@@ -124,7 +124,7 @@ class PullLoop(FetchLoop[PullResult]):
         )
         self._process_queue = process_queue
         self._routes = instance.routes
-        self._pulls = FastPath.of(instance)
+        self._fast_path = PullFastPath.of(instance)
         self._offsets = QueueOffsets(instance.routes, instance.brokers)
         self._group = group
         self._wanted = wanted
@@ -141,8 +141,7 @@ class PullLoop(FetchLoop[PullResult]):
         self._stats = stats
         self._on_illegal = on_illegal
         self._on_broken = on_broken
-        self._pull: Pull | None = None
-        """What the last pull asked for."""
+        self._pulls: QueuePulls | None = None
         self._target: _Target | None = None
         """Where the last pull went."""
         self._target_replica = MASTER_ID
@@ -202,22 +201,22 @@ class PullLoop(FetchLoop[PullResult]):
         wanted = self._wanted()
         if wanted is None:
             return None
-        pull = self._pull
-        if pull is None or pull.wanted is not wanted:
-            pull = self._pull = self._what(wanted)
+        pulls = self._pulls
+        if pulls is None or pulls.pull.wanted is not wanted:
+            pulls = self._pulls = self._pulls_of(wanted)
         try:
             target = self._target
             replica = self._replica.of(self.queue)
             if (
                 target is None
                 or self._routes_version != self._routes.version
-                or (self._target_replica != replica)
+                or self._target_replica != replica
             ):
                 target = await self._find_target(replica)
             consumed = self._store.position(self.queue) if self._commit_with_pull else None
-            result = await self._pulls.pull(
+            result = await self._fast_path.pull(
                 target.address,
-                pull,
+                pulls,
                 self.next_offset,
                 (consumed or None) if target.is_master else None,
                 self._settings.answer_ms / 1000,
@@ -229,8 +228,8 @@ class PullLoop(FetchLoop[PullResult]):
         self._failed_pulls = 0
         return None if self._process_queue.dropped else result
 
-    def _what(self, wanted: Filter) -> Pull:
-        return Pull(
+    def _pulls_of(self, wanted: Filter) -> QueuePulls:
+        pull = Pull(
             group=self._group,
             queue=self.queue,
             wanted=wanted,
@@ -239,6 +238,7 @@ class PullLoop(FetchLoop[PullResult]):
             hold_ms=self._settings.hold_ms,
             send_filter=self._settings.send_filter,
         )
+        return QueuePulls(pull)
 
     async def _find_target(self, replica: int) -> _Target:
         """Find the broker to pull from: this replica, else any of its name."""

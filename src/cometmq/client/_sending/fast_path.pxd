@@ -55,7 +55,7 @@ cdef class ResponseScanner(HeaderScanner):
 
 
 cdef class FastSend(Call):
-    cdef FastPath path
+    cdef SendFastPath path
     cdef readonly object future
     cdef readonly Outgoing outgoing
     cdef readonly object target
@@ -78,7 +78,7 @@ cdef class FastSend(Call):
         long long opaque) except -1
 
 
-cdef class FastPath:
+cdef class SendFastPath:
     cdef object _sender
     cdef object _instance
     cdef object _routes

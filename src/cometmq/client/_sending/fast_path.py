@@ -35,10 +35,11 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol import header_scanner, octets
-from cometmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from cometmq.protocol.codes import LanguageCode, RequestCode
 from cometmq.protocol.command import Command, cut_head, encode_head
 from cometmq.protocol.frame import JSON_HEADER, PREFIX_BYTES, frame_prefix
 from cometmq.protocol.header_scanner import HeaderScanner
+from cometmq.protocol.headers import SendMessageResponse
 from cometmq.protocol.headers.base import encode_fields
 from cometmq.protocol.octets import copy_of, put_bytes, put_decimal, put_u32
 from cometmq.remoting import CallTimeoutError, Connection
@@ -74,7 +75,12 @@ _TEXT = header_scanner.TEXT
 # The fields of a response that are read in the receive buffer.
 _OFFSET_ID, _QUEUE_ID, _QUEUE_OFFSET, _REGION_NAME, _TRACE_ON = range(5)
 _NAMES = (b"msgId", b"queueId", b"queueOffset", b"MSG_REGION", b"TRACE_ON")
-_OTHERS = (b"transactionId", b"recallHandle", b"batchUniqId")
+_OTHERS = tuple(
+    name.encode()
+    for name in SendMessageResponse.__struct_encode_fields__
+    if name.encode() not in _NAMES
+)
+"""Fields that only the general path reads."""
 _REQUIRED = 0b111
 
 
@@ -216,7 +222,7 @@ class FastSend(Call):
         "target",
     )
 
-    path: FastPath
+    path: SendFastPath
     future: asyncio.Future[SendReceipt]
     outgoing: Outgoing
     target: SendTarget
@@ -278,7 +284,7 @@ class FastSend(Call):
         return True
 
 
-class FastPath:
+class SendFastPath:
     """Makes the first attempts of one producer's sends, where it can.
 
     Args:
@@ -457,8 +463,8 @@ class FastPath:
         if future.done():
             self.pressure.release(send.size, send.epoch)
             return
-        leaves = response.code == ResponseCode.GO_AWAY
-        if leaves and self._instance.settings.reconnect_for_go_away:
+        address = send.queue_target.send_address
+        if self._instance.remoting.retire_leaving(address, send.connection, response):
             self._retry(send, GoneAwayError("the broker is shutting down"))
             return
         try:

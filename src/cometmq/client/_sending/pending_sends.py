@@ -14,7 +14,7 @@ from typing import Any
 
 from cometmq.client._sending.back_pressure import BackPressure, Epoch
 from cometmq.client._sending.batching import Accumulator, SendFuture
-from cometmq.client._sending.fast_path import FastPath, FastSend
+from cometmq.client._sending.fast_path import FastSend, SendFastPath
 from cometmq.client._sending.outgoing import size_of
 from cometmq.client._sending.retry_policy import closed_error
 from cometmq.client._sending.sender import Sender
@@ -49,7 +49,7 @@ class PendingSends:
         self._accumulator = (
             Accumulator(sender, settings, self._pressure) if settings.auto_batch else None
         )
-        self._fast_path = FastPath(sender, self._pressure, self._retry)
+        self._fast_path = SendFastPath(sender, self._pressure, self._retry)
 
     def open(self) -> None:
         """Accept sends from now on. Hooks that are added later would miss some."""

@@ -31,7 +31,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -162,11 +162,11 @@ class Kind:
         return self.name
 
 
-def _java(version: str) -> Callable[[], tuple[list[str], Path | None]]:
+def _java(version: str, heap: str = "256m") -> Callable[[], tuple[list[str], Path | None]]:
     def command() -> tuple[list[str], Path | None]:
         classes = toolchain.java_classes("client", toolchain.rocketmq_jars("client", version))
         options = [
-            "-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+            "-Xms32m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             toolchain.PATIENT_CONNECT,
             "-Drocketmq.client.rebalance.waitInterval=1000", "-Drocketmq.client.logLevel=WARN",
         ]  # fmt: skip
@@ -203,6 +203,11 @@ JAVA_53 = Kind(
     "java-5.3.3", _ALL_STYLES, _java("5.3.3"), one_process=True,
     modes=("concurrent", "orderly", "broadcast"), can_pull=True,
 )  # fmt: skip
+SMALL_JAVA = tuple(
+    replace(kind, command=_java(version, "64m"))
+    for kind, version in ((JAVA_49, "4.9.8"), (JAVA_53, "5.3.3"))
+)
+"""Both for groups of many members, each a process of its own."""
 # An orderly member of this client keeps the lock of a queue it has to pass on until it runs out.
 GO = Kind(
     "go-2.1.2", _ALL_STYLES, _go,

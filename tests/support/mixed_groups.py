@@ -24,6 +24,7 @@ BURST = 5
 BURST_S = 0.1
 SHARED_S = 250.0
 """Members divide the queues once a second here; one that stops may keep a lock for 20 s."""
+FOREVER_MS = 1 << 62
 
 
 class End(Enum):
@@ -45,7 +46,10 @@ class Member:
     kind: Kind
     program: Program
     end: End | None = None
-    was_paused: bool = False
+    ended_ms: int = 0
+    """When its end began."""
+    pauses: list[tuple[int, int]] = field(default_factory=list)
+    """From when to when it stood still."""
 
     def __str__(self) -> str:
         return f"{self.name}#{self.number}"
@@ -62,12 +66,16 @@ class MixedGroup:
     group: str
     mode: str
     pace_ms: int = 0
+    burst_s: float = BURST_S
+    """The pause after each burst of messages."""
     members: dict[str, Member] = field(default_factory=dict)
     gone: list[Member] = field(default_factory=list)
     stored: list[Stored] = field(default_factory=list)
     commits: list[Committed] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     """What happened, in words."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """How often each of it happened."""
     _sent: Counter[int] = field(default_factory=Counter)
     _stop: threading.Event = field(default_factory=threading.Event)
     _failure: list[BaseException] = field(default_factory=list)
@@ -112,24 +120,27 @@ class MixedGroup:
     def pause(self, name: str) -> None:
         """The process of a member stands still until `resume`."""
         member = self.members[name]
-        member.was_paused = True
+        member.pauses.append((_now_ms(), FOREVER_MS))
         member.program.pause()
         self._note(member, "paused")
 
     def resume(self, name: str) -> None:
         """A paused member goes on."""
-        self.members[name].program.resume()
-        self._note(self.members[name], "resumed")
+        member = self.members[name]
+        member.program.resume()
+        member.pauses.append((member.pauses.pop()[0], _now_ms()))
+        self._note(member, "resumed")
 
     def _ends(self, name: str, end: End) -> Member:
         member = self.members.pop(name)
-        member.end = end
+        member.end, member.ended_ms = end, _now_ms()
         self.gone.append(member)
         self._note(member, end.value)
         return member
 
     def _note(self, member: Member, what: str) -> None:
         self.done.append(f"{time.strftime('%H:%M:%S')} {member} {what}")
+        self.counts[what] += 1
 
     def everybody(self) -> list[Member]:
         """All members that ever were."""
@@ -155,7 +166,7 @@ class MixedGroup:
             try:
                 while not self._stop.is_set():
                     self._send(sender)
-                    self._stop.wait(BURST_S)
+                    self._stop.wait(self.burst_s)
             except BaseException as error:
                 self._failure.append(error)
             finally:
@@ -214,8 +225,7 @@ class MixedGroup:
         for queue in range(QUEUES):
             answer = kit.query_offset(self.broker, self.group, self.topic, queue)
             if answer.code == 0:
-                now_ms = int(time.time() * 1000)
-                self.commits.append(Committed(str(queue), answer.number("offset"), now_ms))
+                self.commits.append(Committed(str(queue), answer.number("offset"), _now_ms()))
 
     def lag(self) -> int:
         """How many messages the group has not committed."""
@@ -261,3 +271,7 @@ class MixedGroup:
             kit.eventually(fair, timeout=within)
         except AssertionError:
             raise AssertionError(f"after {within:g} s: {problems}") from None
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -59,6 +59,8 @@ BURST_S = 0.25
 new members."""
 PAUSE_S = (0.5, 8.0)
 """A member stands still for less than a message stays invisible and than a lock lasts."""
+LOCKED_S = 25.0
+"""A member is certain of its lock for 30 s after each renewal, and renews it every 2 s."""
 STEP_S = (0.5, 4.0)
 ARRIVES_S = 400.0
 """A broker keeps the locks of a killed member for 60 s, and the next one may be killed as well."""
@@ -241,11 +243,12 @@ class Judgement:
             yield from out_of_order(self._of_keys())
             yield from behind_commits(self.seen, self.group.commits, lambda _: False)
             yield from self._several_after_a_handover()
-        yield from without_reason(
+        unexplained = without_reason(
             self.repeats, lambda *pair: self.mode.cause(self, *pair) is not None
         )
         if self.mode.has_assignments:
-            yield from without_reason(repeats_of_each(self.seen), self.got_queue_anew)
+            unexplained += without_reason(repeats_of_each(self.seen), self.got_queue_anew)
+        yield from (f"redelivered without a cause: {problem}" for problem in unexplained)
         if (most := most_at_once(self.repeats, self.tenures)) > REPEATED_MAX:
             yield f"{most} messages were redelivered at once, more than {REPEATED_MAX}"
 
@@ -257,25 +260,35 @@ class Judgement:
         member = self.members[before.member]
         return member.end if member.end is not None and member.ended_ms <= again.at_ms else None
 
-    def interruption(self, before: Seen, again: Seen) -> str | None:
-        """What kept the member that had the message before from committing it."""
-        end = self.ended(before, again)
+    def interruption(self, before: Seen, again: Seen, paused_s: float = 0.0) -> str | None:
+        """What kept the member that had the message before from committing it.
+
+        Args:
+            before: the delivery to this member.
+            again: the next one.
+            paused_s: pauses that are shorter are none.
+        """
+        member, end = self.members[before.member], self.ended(before, again)
         if end in (End.ABORTED, End.KILLED):
-            return f"the member was {end.value}"
-        pauses = self.members[before.member].pauses
-        if any(since <= again.at_ms and before.at_ms <= until for since, until in pauses):
-            return "the member was paused"
+            return f"{member.kind} was {end.value}"
+        if any(
+            since <= again.at_ms and before.at_ms <= until and until - since >= paused_s * 1000
+            for since, until in member.pauses
+        ):
+            return f"{member.kind} was paused"
         return None
 
     def by_java(self, before: Seen, again: Seen) -> str | None:
-        """What a Java member did before that had the message, if it was one."""
+        """What the member that had the message before did, if it was a Java member."""
         kind = self.members[before.member].kind
-        if kind is OURS:
-            return None
-        return f"{kind} {'left' if self.ended(before, again) is End.LEFT else 'stayed'}"
+        return None if kind is OURS else f"{kind} {self.way_of_leaving(before, again)}"
+
+    def way_of_leaving(self, before: Seen, again: Seen) -> str:
+        """Whether the member that had the message before left the group, or the queue alone."""
+        return "left" if self.ended(before, again) is End.LEFT else "gave the queue up"
 
     def _several_after_a_handover(self) -> Iterator[str]:
-        """The queues of which a Java member that stayed left more than one message uncommitted.
+        """The queues that a Java member gave up with more than one message uncommitted.
 
         It drops the result of the message that is being consumed when the queue is revoked, and
         commits what it consumed before.
@@ -302,27 +315,32 @@ def when_concurrent(found: Judgement, before: Seen, again: Seen) -> str | None:
     """The new owner of a queue does not wait for the one before it."""
     if interruption := found.interruption(before, again):
         return interruption
-    if before.member == again.member:
-        return "the member got the queue anew" if found.got_queue_anew(before, again) else None
-    return "the member left" if found.ended(before, again) else "the queue was reassigned"
+    if before.member == again.member and not found.got_queue_anew(before, again):
+        return None
+    return f"{found.members[before.member].kind} {found.way_of_leaving(before, again)}"
 
 
 def when_ordered(found: Judgement, before: Seen, again: Seen) -> str | None:
-    """The lock of our members lasts until the commit; that of Java's members may end before it."""
-    return found.interruption(before, again) or found.by_java(before, again)
+    """The lock of our members lasts until the commit; that of Java's members may end before it.
+
+    A pause that is shorter than the lock is no reason for our members.
+    """
+    paused_s = LOCKED_S if found.members[before.member].kind is OURS else 0.0
+    return found.interruption(before, again, paused_s) or found.by_java(before, again)
 
 
 def when_broadcast(found: Judgement, before: Seen, again: Seen) -> str | None:
     """A member that comes back goes on where it ended; closing commits all that was handled."""
     end = found.ended(before, again)
     if end in (End.ABORTED, End.KILLED):
-        return f"the member was {end.value}"
+        return f"{found.members[before.member].kind} was {end.value}"
     return found.by_java(before, again) if end else None
 
 
 def when_popped(found: Judgement, before: Seen, again: Seen) -> str | None:
     """What was handled is acknowledged, by our members even when they are closed."""
-    return found.interruption(before, again) or found.by_java(before, again)
+    left = found.ended(before, again) is End.LEFT
+    return found.interruption(before, again) or (found.by_java(before, again) if left else None)
 
 
 ALL_KINDS = (OURS, JAVA_49, JAVA_53)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import threading
 import time
 import traceback
@@ -21,6 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import kit
@@ -198,6 +200,44 @@ class Mode:
     """Whether the broker has the group's offsets."""
 
 
+@dataclass(frozen=True)
+class TakenBack:
+    """A commit that RocketMQ's broker replaced with an earlier, lower one.
+
+    A pull carries a commit too. The broker handles pulls and commits of one connection in different
+    threads, and stores the lower offset of the pull when it comes later. It logs a warning then.
+    """
+
+    queue: str
+    low: int
+    high: int
+    at_ms: int
+
+    def covers(self, one: Seen) -> bool:
+        """Whether the message was committed and no longer is."""
+        is_later = self.at_ms <= one.at_ms
+        return self.queue == one.queue and self.low <= one.offset < self.high and is_later
+
+
+def taken_back(warnings: str, topic: str, group: str) -> list[TakenBack]:
+    """The commits of a group that the broker's warnings name."""
+    found = re.findall(
+        r"^(\S+ \S+) WARN PullMessageThread.*update consumer offset less than store\..*"
+        rf"key={re.escape(topic)}@{re.escape(group)}, "
+        r"queueId=(\d+), requestOffset=(\d+), storeOffset=(\d+)",
+        warnings,
+        re.MULTILINE,
+    )
+    return [
+        TakenBack(queue, int(low), int(high), _ms_of(logged)) for logged, queue, low, high in found
+    ]
+
+
+def _ms_of(logged: str) -> int:
+    at = datetime.strptime(logged, "%Y-%m-%d %H:%M:%S,%f").replace(tzinfo=UTC)
+    return round(at.timestamp() * 1000)
+
+
 class Judgement:
     """What the members of a group have seen, after the churn."""
 
@@ -206,6 +246,10 @@ class Judgement:
         self.group = group
         self.seen = group.seen()
         self.tenures = Tenures(group.assigned())
+        self.taken_back: list[TakenBack] = []
+        if mode.is_ordered:
+            warnings = group.cluster.broker_warnings()
+            self.taken_back = taken_back(warnings, group.topic, group.group)
         self.members: dict[str, Member] = {str(member): member for member in group.everybody()}
         audiences: dict[str, list[Seen]] = defaultdict(list)
         for one in self.seen:
@@ -230,6 +274,7 @@ class Judgement:
             "redelivered": len(self.repeats),
             **{f"redelivered: {cause}": count for cause, count in sorted(causes.items())},
             "redelivered at once": most_at_once(self.repeats, self.tenures),
+            "commits taken back": len(self.taken_back),
         }
 
     def problems(self) -> Iterator[str]:
@@ -241,7 +286,7 @@ class Judgement:
         if self.mode.is_ordered:
             yield from out_of_order(self.seen)
             yield from out_of_order(self._of_keys())
-            yield from behind_commits(self.seen, self.group.commits, lambda _: False)
+            yield from behind_commits(self.seen, self.group.commits, self.was_taken_back)
             yield from self._several_after_a_handover()
         unexplained = without_reason(
             self.repeats, lambda *pair: self.mode.cause(self, *pair) is not None
@@ -278,6 +323,10 @@ class Judgement:
             return f"{member.kind} was paused"
         return None
 
+    def was_taken_back(self, again: Seen) -> bool:
+        """Whether the message was committed, and RocketMQ's broker took the commit back."""
+        return any(one.covers(again) for one in self.taken_back)
+
     def by_java(self, before: Seen, again: Seen) -> str | None:
         """What the member that had the message before did, if it was a Java member."""
         kind = self.members[before.member].kind
@@ -296,7 +345,9 @@ class Judgement:
         left = Counter(
             (before.member, before.queue, self.tenures.number(before))
             for before, again in self.repeats
-            if self.interruption(before, again) is None and not self.ended(before, again)
+            if self.interruption(before, again) is None
+            and not self.ended(before, again)
+            and not self.was_taken_back(again)
         )
         for (member, queue, _), count in left.items():
             if count > 1:
@@ -326,7 +377,11 @@ def when_ordered(found: Judgement, before: Seen, again: Seen) -> str | None:
     A pause that is shorter than the lock is no reason for our members.
     """
     paused_s = LOCKED_S if found.members[before.member].kind is OURS else 0.0
-    return found.interruption(before, again, paused_s) or found.by_java(before, again)
+    if interruption := found.interruption(before, again, paused_s):
+        return interruption
+    if found.was_taken_back(again):
+        return "the broker took the commit back"
+    return found.by_java(before, again)
 
 
 def when_broadcast(found: Judgement, before: Seen, again: Seen) -> str | None:
@@ -445,7 +500,9 @@ class Round:
     def _save(self, found: Judgement) -> None:
         """Keep all deliveries and events beside the members' logs."""
         path = self._folder / "deliveries.txt"
-        path.write_text("\n".join([*map(str, found.seen), *found.group.done]))
+        path.write_text(
+            "\n".join([*map(str, found.seen), *map(str, found.group.commits), *found.group.done])
+        )
         self.report.problems.append(f"all deliveries are in {path}")
 
 

@@ -343,6 +343,11 @@ class Cluster:
         """Address of the broker."""
         return self._servers[-1].address
 
+    def broker_warnings(self) -> str:
+        """What a broker of RocketMQ has logged; empty for ours."""
+        log = self.store.parent / "broker" / "broker.log"
+        return log.read_text(errors="replace") if log.exists() else ""
+
     def start(self) -> None:
         for server in self._servers:
             server.start()

@@ -176,8 +176,9 @@ async def broker(
     made.close()
 
 
-def pull(opaque: int, offset: int = 0) -> bytes:
-    header = java_header(FIELDS | {"queueOffset": str(offset)}, code="11", opaque=str(opaque))
+def pull(opaque: int, offset: int = 0, **fields: str) -> bytes:
+    fields = FIELDS | {"queueOffset": str(offset)} | fields
+    header = java_header(fields, code="11", opaque=str(opaque))
     return (4 + len(header)).to_bytes(4) + len(header).to_bytes(4) + header
 
 
@@ -211,6 +212,19 @@ async def test_what_is_behind_a_cold_pull_waits_and_other_connections_do_not(
     assert [answer.opaque for answer in answers] == [1, 2, 3]
     assert [bodies(answer) for answer in answers] == [[b"0", b"1"], [b"4"], [b"2", b"3"]]
     assert wired.transport.reading
+
+
+async def test_a_cold_pull_that_waits_takes_no_later_commit_back(
+    broker: Broker, tables: Tables
+) -> None:
+    broker.limit = 1 << 20  # frames behind a pull do not wait then
+    wired = broker.connect()
+    broker.disk.go.clear()
+    wired.transport.send(pull(1, sysFlag="5", commitOffset="1"))
+    tables.offsets.commit("g", "T", 0, 2)
+    broker.disk.go.set()
+    await wired.answered(1)
+    assert tables.offsets.committed("g", "T", 0) == 2
 
 
 async def test_a_broken_disk_refuses_the_pull_only(broker: Broker) -> None:

@@ -272,6 +272,10 @@ class PullHandler:
             response = self._pending_reset(pull)
             if response is not None:
                 return response
+        is_first = may_hold and not pull.cold_reads
+        if is_first and pull.flags & _COMMIT_OFFSET and pull.commit_offset >= 0:
+            # A run after a cold read would take back a later commit.
+            self._offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         self._appender.finish_deferred()  # so that the read finds messages whose write is deferred
         count_max = max(pull.count_max, 1)
         cold = self._reader.cold_units(pull.topic, pull.queue_id, pull.offset, count_max, matcher)
@@ -284,8 +288,6 @@ class PullHandler:
         if cold:
             return self._read_first(pull, cold, may_hold)
         self._offsets.note_pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
-        if may_hold and pull.flags & _COMMIT_OFFSET and pull.commit_offset >= 0:
-            self._offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         code = _code_of(result, pull.offset)
         if code == _NOT_FOUND and may_hold and pull.flags & _SUSPEND:
             hold_ms = pull.suspend_ms if self._polls_long else self._short_poll_ms

@@ -327,6 +327,15 @@ class Judgement:
         """Whether the message was committed, and RocketMQ's broker took the commit back."""
         return any(one.covers(again) for one in self.taken_back)
 
+    def unlocked_anew(self, before: Seen) -> bool:
+        """Whether a member of Java 4.9 may have unlocked the queue while it consumed it.
+
+        It unlocks a queue that it gives up with messages left 20 s later, even if it has got the
+        queue anew by then. The next member then consumes at the same time.
+        """
+        is_old = self.members[before.member].kind is JAVA_49
+        return is_old and self.tenures.number(before) > 1
+
     def by_java(self, before: Seen, again: Seen) -> str | None:
         """What the member that had the message before did, if it was a Java member."""
         kind = self.members[before.member].kind
@@ -348,6 +357,7 @@ class Judgement:
             if self.interruption(before, again) is None
             and not self.ended(before, again)
             and not self.was_taken_back(again)
+            and not self.unlocked_anew(before)
         )
         for (member, queue, _), count in left.items():
             if count > 1:
@@ -381,6 +391,8 @@ def when_ordered(found: Judgement, before: Seen, again: Seen) -> str | None:
         return interruption
     if found.was_taken_back(again):
         return "the broker took the commit back"
+    if found.unlocked_anew(before) and not found.ended(before, again):
+        return f"{JAVA_49} had got the queue anew"
     return found.by_java(before, again)
 
 

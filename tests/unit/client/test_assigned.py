@@ -251,13 +251,13 @@ async def test_what_a_running_handler_finishes_is_committed_unless_more_is_alrea
     await rig.queues.assign(QUEUE)
     fetched = rig.fetched
     fetched.put([stored(5)])
-    fetched.begin()
+    fetched.begin_call()
     await rig.queues.revoke(QUEUE)
     assert not await rig.queues.assign(QUEUE), "it is still being given up"
     rig.store.update(QUEUE, QueueOffset(9))
     if other is not None:
         rig.store.kept[QUEUE] = QueueOffset(other)
-    fetched.end()
+    fetched.end_call()
     async with asyncio.timeout(60):
         await rig.freed.wait()
 
@@ -274,7 +274,7 @@ async def test_a_handler_that_does_not_end_keeps_a_revoked_queue_for_a_bounded_t
     fetched = rig.fetched
     batch = fetched.put([stored(5)])
     assert batch is not None
-    fetched.begin()
+    fetched.begin_call()
 
     await rig.queues.revoke(QUEUE)
     assert await rig.queues.assign(QUEUE)

@@ -316,7 +316,7 @@ async def test_a_handler_that_raises_after_its_message_was_sent_back_is_logged_a
     rig.now += 61
     await rig.service.send_late_ones_back()
     may_end.set()
-    assert await rig.queue.idle(WAIT_S)
+    assert await rig.queue.wait_idle(WAIT_S)
 
     assert rig.sent_back == [(0, 3, None)]
     assert rig.committed == 1
@@ -458,11 +458,11 @@ async def test_only_a_running_handler_still_counts_once_the_queue_was_dropped(
     rig.fetch(0, 1, 2)
     await begun.wait()
     rig.queue.drop()
-    assert not await rig.queue.idle(0.01)
+    assert not await rig.queue.wait_idle(0.01)
     if forgotten:
         rig.queue.clear()
     may_end.set()
-    assert await rig.queue.idle(WAIT_S)
+    assert await rig.queue.wait_idle(WAIT_S)
     await rig.service.stop(grace_s=WAIT_S)
 
     assert (seen, rig.committed) == ([0], committed)

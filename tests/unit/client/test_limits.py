@@ -1,4 +1,4 @@
-"""When a queue holds enough: by count, size and span, for one queue and for a topic."""
+"""The limits on a queue's count, size and span, for one queue and for a topic."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ def holding(count: int, *, bytes_each: int = 100, last: int | None = None) -> Pr
     return queue
 
 
-@pytest.mark.parametrize(("count", "enough"), [(10, False), (11, True)])
-def test_a_queue_holds_enough_above_its_count(count: int, enough: bool) -> None:
+@pytest.mark.parametrize(("count", "reached"), [(10, False), (11, True)])
+def test_a_queue_reaches_its_limit_above_its_count(count: int, reached: bool) -> None:
     limits = Limits(PushSettings(queue_messages_max=10), spans=True)
 
-    assert bool(limits.holds_enough(holding(count))) is enough
+    assert bool(limits.reached_limit(holding(count))) is reached
 
 
-@pytest.mark.parametrize(("bytes_each", "enough"), [(MIB, False), (MIB + 1, True)])
-def test_a_queue_holds_enough_above_its_size(bytes_each: int, enough: bool) -> None:
+@pytest.mark.parametrize(("bytes_each", "reached"), [(MIB, False), (MIB + 1, True)])
+def test_a_queue_reaches_its_limit_above_its_size(bytes_each: int, reached: bool) -> None:
     limits = Limits(PushSettings(queue_mib_max=2), spans=True)
 
-    assert bool(limits.holds_enough(holding(2, bytes_each=bytes_each))) is enough
+    assert bool(limits.reached_limit(holding(2, bytes_each=bytes_each))) is reached
 
 
-@pytest.mark.parametrize(("last", "enough"), [(20, False), (21, True)])
-def test_a_queue_holds_enough_above_its_span(last: int, enough: bool) -> None:
+@pytest.mark.parametrize(("last", "reached"), [(20, False), (21, True)])
+def test_a_queue_reaches_its_limit_above_its_span(last: int, reached: bool) -> None:
     limits = Limits(PushSettings(span_max=20), spans=True)
 
-    assert bool(limits.holds_enough(holding(2, last=last))) is enough
+    assert bool(limits.reached_limit(holding(2, last=last))) is reached
 
 
 def test_the_span_does_not_matter_when_consuming_in_order() -> None:
     limits = Limits(PushSettings(span_max=20), spans=False)
 
-    assert limits.holds_enough(holding(2, last=5_000)) is None
+    assert limits.reached_limit(holding(2, last=5_000)) is None
 
 
 def test_the_reason_is_told() -> None:
     limits = Limits(PushSettings(queue_messages_max=1), spans=True)
 
-    assert limits.holds_enough(holding(2)) == "2 messages, more than 1"
+    assert limits.reached_limit(holding(2)) == "2 messages, more than 1"
 
 
 def test_a_topics_limits_are_divided_among_its_queues_and_replace_theirs() -> None:
@@ -62,8 +62,8 @@ def test_a_topics_limits_are_divided_among_its_queues_and_replace_theirs() -> No
 
     limits.share(QUEUE.topic, 3)
 
-    assert limits.of(QUEUE.topic) == (33, 3 * MIB)
-    assert limits.of("other") == (1000, 100 * MIB)
+    assert limits.limits_of(QUEUE.topic) == (33, 3 * MIB)
+    assert limits.limits_of("other") == (1000, 100 * MIB)
 
 
 def test_a_share_of_a_topic_is_never_less_than_one() -> None:
@@ -71,7 +71,7 @@ def test_a_share_of_a_topic_is_never_less_than_one() -> None:
 
     limits.share(QUEUE.topic, 16)
 
-    assert limits.of(QUEUE.topic) == (1, MIB)
+    assert limits.limits_of(QUEUE.topic) == (1, MIB)
 
 
 def test_queues_keep_their_own_limits_when_the_topic_has_none() -> None:
@@ -79,7 +79,7 @@ def test_queues_keep_their_own_limits_when_the_topic_has_none() -> None:
 
     limits.share(QUEUE.topic, 4)
 
-    assert limits.of(QUEUE.topic) == (7, 100 * MIB)
+    assert limits.limits_of(QUEUE.topic) == (7, 100 * MIB)
 
 
 def test_whoever_waits_is_told_when_a_share_has_changed() -> None:

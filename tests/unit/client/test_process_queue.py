@@ -159,44 +159,36 @@ def test_a_message_that_is_there_already_stays_and_is_not_counted_again() -> Non
     assert consumer.queue.put(messages(3)) is None
 
     assert consumer.queue.count == 3
-    assert consumer.queue.min_offset == 3
+    assert consumer.queue.first_unconsumed == 3
     assert consumer.finish(3, 4) == 5
-
-
-def test_the_lag_is_what_lay_behind_the_last_fetched_message() -> None:
-    queue = ProcessQueue(QUEUE)
-
-    queue.put(messages(3, 4), behind=10)
-
-    assert queue.lag == 6
 
 
 def test_an_ordered_consumer_begins_once_until_it_finds_nothing() -> None:
     queue = ProcessQueue(QUEUE)
-    assert not queue.claim()
+    assert not queue.begin_ordered()
 
     queue.put(messages(1, 2))
-    assert queue.claim()
+    assert queue.begin_ordered()
     queue.put(messages(3))
-    assert not queue.claim()
+    assert not queue.begin_ordered()
     assert offsets(queue.take(2)) == [1, 2]
     assert offsets(queue.take(2)) == [3]
     queue.put(messages(4))
-    assert not queue.claim()
+    assert not queue.begin_ordered()
     assert offsets(queue.take(9)) == [4]
     assert queue.take(9) == []
     queue.put(messages(5))
-    assert queue.claim()
+    assert queue.begin_ordered()
 
 
-def test_committing_open_messages_gives_the_offset_behind_them() -> None:
+def test_taking_open_messages_out_returns_the_offset_after_them() -> None:
     queue = filled(1, 2, 3)
     queue.take(2)
 
     assert queue.count == 3
-    assert queue.commit() == 3
+    assert queue.take_open() == 3
     assert queue.count == 1
-    assert queue.commit() is None
+    assert queue.take_open() is None
 
 
 def test_open_messages_come_again_first_after_a_rollback() -> None:
@@ -206,35 +198,35 @@ def test_open_messages_come_again_first_after_a_rollback() -> None:
     queue.rollback()
 
     assert offsets(queue.take(3)) == [1, 2, 3]
-    assert queue.commit() == 4
+    assert queue.take_open() == 4
 
 
 def test_some_open_messages_can_come_again_while_others_stay_open() -> None:
     queue = filled(1, 2, 3)
     taken = queue.take(2)
 
-    queue.again(taken[1:])
+    queue.put_back(taken[1:])
 
     assert offsets(queue.take(9)) == [2, 3]
-    assert queue.commit() == 4
+    assert queue.take_open() == 4
 
 
 def test_messages_that_come_again_one_after_the_other_come_in_order() -> None:
     queue = filled(1, 2, 3, 4)
     taken = queue.take(3)
 
-    queue.again(taken[:1])
-    queue.again(taken[1:])
+    queue.put_back(taken[:1])
+    queue.put_back(taken[1:])
 
     assert offsets(queue.take(9)) == [1, 2, 3, 4]
-    assert (queue.count, queue.commit(), queue.count) == (4, 5, 0)
+    assert (queue.count, queue.take_open(), queue.count) == (4, 5, 0)
 
 
 def test_a_lock_is_fresh_for_thirty_seconds() -> None:
     clock = Clock()
     queue = ProcessQueue(QUEUE, now=clock)
     assert not queue.lock_is_fresh()
-    queue.locked, queue.locked_at = True, clock()
+    queue.locked, queue.locked_at_s = True, clock()
 
     clock.now += 30
     assert queue.lock_is_fresh()
@@ -242,13 +234,13 @@ def test_a_lock_is_fresh_for_thirty_seconds() -> None:
     assert not queue.lock_is_fresh()
 
 
-@pytest.mark.parametrize("leave", ["finish", "commit", "drop", "clear"])
-def test_whoever_waits_for_room_is_told_when_messages_leave(leave: str) -> None:
+@pytest.mark.parametrize("leave", ["finish", "take_open", "drop", "clear"])
+def test_removed_messages_are_reported_to_the_pull_loop(leave: str) -> None:
     queue = ProcessQueue(QUEUE)
     batch = queue.put(messages(1, 2))
     assert batch is not None
     told: list[bool] = []
-    queue.on_room = lambda: told.append(True)
+    queue.on_removed = lambda: told.append(True)
 
     if leave == "finish":
         batch.finish(0, 1)
@@ -295,5 +287,5 @@ def test_commits_never_pass_an_unfinished_message(data: st.DataObject) -> None:
         assert told == (min(unfinished) if unfinished else next_offset + 1)
         assert queue.count == len(unfinished)
         assert queue.size_bytes == 100 * len(unfinished)
-        assert queue.min_offset == (min(unfinished) if unfinished else None)
+        assert queue.first_unconsumed == (min(unfinished) if unfinished else None)
         assert queue.span == (max(unfinished) - min(unfinished) if unfinished else 0)

@@ -155,7 +155,7 @@ async def test_each_pull_begins_where_the_one_before_said(consumer: Consumer) ->
     assert consumer.asked == [3, 5, 8, 50, 60]
     assert consumer.submitted == [[3, 4], [7]]
     assert consumer.counted == [("t", 2), ("t", 1)]
-    assert consumer.fetched.lag == 93
+    assert consumer.fetched.last_offset == 7
 
 
 async def test_a_response_out_of_order_is_reported_and_pulled_again(

@@ -249,7 +249,7 @@ class AssignedQueues:
     async def _finish(self, fetched: ProcessQueue) -> None:
         """Wait for running handlers of a revoked queue, and commit what they finished."""
         queue, before = fetched.queue, self._store.position(fetched.queue)
-        if not await fetched.idle(FINISH_S):
+        if not await fetched.wait_idle(FINISH_S):
             log.info(
                 "handlers go on with a revoked queue, their results are ignored queue=%s group=%s",
                 *(queue, self._group),

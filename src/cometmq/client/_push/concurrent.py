@@ -215,7 +215,7 @@ class ConcurrentService:
         batch, queue = part.batch, part.batch.queue
         call = Call(batch)
         self._calls.add(call)
-        queue.begin()
+        queue.begin_call()
         try:
             consume = self._consume_fast if self._handling.direct else self._consume_each
             while part.next < part.stop and not queue.dropped:
@@ -235,7 +235,7 @@ class ConcurrentService:
         finally:
             self._calls.discard(call)
             self._note_offsets()
-            queue.end()
+            queue.end_call()
 
     async def _consume_each(self, part: Part, call: Call) -> None:
         """Call the handler once, in whatever way it has to be called."""
@@ -295,7 +295,7 @@ class ConcurrentService:
                 calls += 1
                 done += stop - start
                 batch.finish(start, stop)
-                if not queue.is_unnoted:
+                if not queue.is_offset_pending:
                     self._note_soon(queue)
                 now = steady_s() if clock_is_steady else clock()
                 if now > slice_end:
@@ -381,7 +381,7 @@ class ConcurrentService:
         if not self._unnoted:
             self._workers.call_soon(self._note_offsets)
         self._unnoted.add(queue)
-        queue.is_unnoted = True
+        queue.is_offset_pending = True
 
     def _note_offsets(self) -> None:
         """Note in the store how far queues are consumed; it may be an application's, and fail."""
@@ -398,7 +398,7 @@ class ConcurrentService:
                 if self._failures.any:
                     self._failures.worked(str(queue.queue))
                 self._unnoted.discard(queue)
-                queue.is_unnoted = False
+                queue.is_offset_pending = False
 
     def _again_later(self, batch: FetchedBatch, indexes: Iterable[int]) -> None:
         if self._stopping or batch.queue.dropped:

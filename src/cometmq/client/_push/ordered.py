@@ -172,7 +172,7 @@ class Locks:
             log.warning("queue lock lost group=%s queue=%s", self._group, queue.queue)
         queue.locked = locked
         if locked:
-            queue.locked_at = self._now()
+            queue.locked_at_s = self._now()
             if not was_fresh and self._on_locked is not None:
                 self._on_locked(queue)
 
@@ -269,7 +269,7 @@ class OrderedService:
     def submit(self, queue: ProcessQueue, batch: FetchedBatch) -> None:
         """Consume what is in the queue; never blocks."""
         self._show(queue, batch.messages)
-        if queue.claim():
+        if queue.begin_ordered():
             self._begin(queue)
 
     def set_concurrency(self, count: int) -> None:
@@ -405,7 +405,7 @@ class OrderedService:
             return outcome.pause_s
         if outcome.action is OrderedAction.SUSPEND:
             if not await self._all_given_up(messages, outcome):
-                queue.again(messages)
+                queue.put_back(messages)
                 return outcome.pause_s
             if not context.auto_commit:
                 return None
@@ -414,7 +414,7 @@ class OrderedService:
 
     def _commit(self, queue: ProcessQueue) -> None:
         """Note how far a queue is consumed; of one that is revoked, while its lock is held."""
-        offset = queue.commit()
+        offset = queue.take_open()
         if offset is None:
             return
         if queue.dropped and self._locks is not None and not queue.lock_is_fresh():

@@ -23,30 +23,30 @@ cdef class FetchedBatch:
 
 cdef class ProcessQueue:
     cdef public object queue
-    cdef public bint dropped, locked, is_unnoted
-    cdef public double locked_at, pulled_at, consumed_at
+    cdef public bint dropped, locked, is_offset_pending
+    cdef public double locked_at_s, pulled_at_s, consumed_at_s
     cdef public int unlock_tries, calls
     cdef public object consuming
     cdef public Py_ssize_t count
-    cdef public long long size_bytes, lag
-    cdef public object max_offset, on_room
+    cdef public long long size_bytes
+    cdef public object last_offset, on_removed
     cdef object _now, _batches
     cdef dict _open
     cdef bint _being_consumed
     cdef object _idle
 
     @cython.locals(batch=FetchedBatch, index=cython.Py_ssize_t)
-    cdef _last_offset(self)
+    cdef _last_unconsumed(self)
 
     @cython.locals(head=FetchedBatch)
-    cdef _first_offset(self)
+    cdef _head_offset(self)
 
     @cython.locals(message=object, size=cython.longlong)
-    cpdef put(self, list messages, object behind=*)
+    cpdef put(self, list messages)
 
-    cpdef begin(self)
+    cpdef begin_call(self)
 
-    cpdef end(self)
+    cpdef end_call(self)
 
     cpdef committable(self)
 
@@ -57,12 +57,12 @@ cdef class ProcessQueue:
     cpdef list take(self, Py_ssize_t count)
 
     @cython.locals(head=FetchedBatch)
-    cpdef again(self, object messages)
+    cpdef put_back(self, object messages)
 
     @cython.locals(batch=FetchedBatch)
     cpdef clear(self)
 
-    cdef _notify_room(self)
+    cdef _notify_removed(self)
 
 
 cdef long long _size_of(object message) except? -1

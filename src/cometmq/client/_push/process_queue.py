@@ -1,12 +1,13 @@
 # cython: annotation_typing=False
-"""What was fetched of one queue and is not consumed yet.
+"""Keeps the messages of one queue that are fetched and not consumed yet.
 
-    batches  := what each pull brought, lowest offset first; each leaves when all of it is finished
+    batches  := the messages of each pull, lowest offset first; a batch is removed when all of its
+                messages are finished
     open     := offset → message, taken by an ordered consumer and not yet committed
 
-Pulls of a queue come one after the other, so messages arrive by rising offset. A message is known
-by its position in its batch, and finished by one byte: nothing is looked up for it. A queue belongs
-to one event loop; its methods do not wait, except `ProcessQueue.idle`.
+Pulls of a queue follow one another, so messages arrive by rising offset. A message is identified by
+its position in its batch; one byte says whether it is finished. A queue belongs to one event loop;
+its methods do not wait, except `ProcessQueue.wait_idle`.
 
 Source: ProcessQueue, RocketMQ 5.3.
 """
@@ -36,7 +37,7 @@ LOCK_AGE_S = 30.0
 
 
 class FetchedBatch:
-    """Messages of one pull, in the order of the queue; process queue and workers share it.
+    """The messages of one pull, by offset; shared by the process queue and the workers.
 
     Args:
         queue: the process queue.
@@ -47,7 +48,7 @@ class FetchedBatch:
 
     queue: ProcessQueue
     messages: list[Any]
-    """None in place of those that are finished or taken, so that their memory is freed."""
+    """None replaces a message that is finished or taken, which frees its memory."""
 
     def __init__(self, queue: ProcessQueue, messages: list[StoredMessage]) -> None:
         self.queue = queue
@@ -57,11 +58,11 @@ class FetchedBatch:
         self._forgotten = False
 
     def is_open(self, index: int) -> bool:
-        """Return whether a message is not finished, so that it may be sent back."""
+        """Return whether a message is not finished: only then it may be sent back."""
         return not self._forgotten and not self._done[index]
 
     def finish(self, start: int, stop: int) -> None:
-        """Finish the messages from one position to another; those that are finished stay so."""
+        """Finish the messages from ``start`` to before ``stop``; finished ones are ignored."""
         if self._forgotten:
             return
         done, messages, count, size = self._done, self.messages, 0, 0
@@ -77,11 +78,11 @@ class FetchedBatch:
             queue.size_bytes -= size
             if self._first >= start:
                 self._skip(max(self._first, stop))
-            if queue.on_room is not None:
-                queue.on_room()
+            if queue.on_removed is not None:
+                queue.on_removed()
 
     def _skip(self, at: int) -> None:
-        """Find the first message from a position on that is not finished."""
+        """Set the first unfinished message, from a position on."""
         done, end = self._done, len(self._done)
         while at < end and done[at]:
             at += 1
@@ -91,10 +92,10 @@ class FetchedBatch:
 
 
 class ProcessQueue:
-    """The messages of one owned queue on their way from the pull to the handler.
+    """The messages of one assigned queue between the pull and the end of their handler call.
 
     Args:
-        queue: whose messages they are.
+        queue: the queue of the messages.
         now: a steady clock, in seconds.
     """
 
@@ -104,27 +105,24 @@ class ProcessQueue:
         """Whether the queue was revoked: its messages are not passed to further handler calls."""
         self.locked = False
         """Whether a broker has locked the queue for this client."""
-        self.locked_at = self.pulled_at = self.consumed_at = now()
-        """When the lock was renewed, the last pull begun, the last message consumed; in seconds of
-        the clock."""
+        self.locked_at_s = self.pulled_at_s = self.consumed_at_s = now()
+        """When the lock was renewed, the last pull began, the last message was consumed."""
         self.unlock_tries = 0
-        """How often the queue could not be released because a handler call was running."""
+        """How often the queue could not be unlocked because a handler call was running."""
         self.calls = 0
-        """Workers that call handlers with messages of the queue, when consuming in any order."""
+        """Workers that call handlers with messages of the queue; used if order is not kept."""
         self.consuming = asyncio.Lock()
-        """Held while a handler has messages of the queue, when consuming in order."""
+        """Held while a handler call with messages of the queue runs; used if order is kept."""
         self.count = 0
-        """Messages that are not consumed yet, those of running handler calls included."""
+        """Messages that are not consumed yet, including those of running handler calls."""
         self.size_bytes = 0
-        """Bytes of their records, as they lie in memory until a handler looks at them."""
-        self.lag = 0
-        """From the last fetched message to the end of the queue as it was then."""
-        self.max_offset: QueueOffset | None = None
-        """The highest offset that was ever put in."""
-        self.is_unnoted = False
-        """Whether the offset to commit has risen since it was noted in the store."""
-        self.on_room: Callable[[], None] | None = None
-        """Called when messages left the queue, or it was dropped."""
+        """The bytes of their encoded records."""
+        self.last_offset: QueueOffset | None = None
+        """The highest offset that was put in; None if there was none."""
+        self.is_offset_pending = False
+        """Whether the offset store does not have the newest offset to commit yet."""
+        self.on_removed: Callable[[], None] | None = None
+        """Called when messages were removed, or the queue was dropped."""
         self._now = now
         self._batches: deque[Any] = deque()
         self._open: dict[QueueOffset, StoredMessage] = {}
@@ -132,23 +130,23 @@ class ProcessQueue:
         self._idle: asyncio.Future[None] | None = None
 
     @property
-    def min_offset(self) -> QueueOffset | None:
-        """The lowest offset that no handler is done with, or None; open ones left out."""
+    def first_unconsumed(self) -> QueueOffset | None:
+        """The lowest offset that is neither consumed nor open; None if there is none."""
         if not self._batches:
             return None
-        return self._first_offset()
+        return self._head_offset()
 
-    def _first_offset(self) -> QueueOffset:
+    def _head_offset(self) -> QueueOffset:
         head = self._batches[0]
         offset: QueueOffset = head.messages[head._first].queue_offset
         return offset
 
     @property
     def span(self) -> int:
-        """From the first to the last offset that is not consumed; 0 for fewer than two."""
-        return self._last_offset() - self._first_offset() if self._batches else 0
+        """The last minus the first offset that is not consumed; 0 for fewer than two."""
+        return self._last_unconsumed() - self._head_offset() if self._batches else 0
 
-    def _last_offset(self) -> int:
+    def _last_unconsumed(self) -> int:
         """Return the last offset that is not consumed, or 0."""
         for batch in reversed(self._batches):
             for index in range(len(batch.messages) - 1, batch._first - 1, -1):
@@ -156,26 +154,18 @@ class ProcessQueue:
                     return int(batch.messages[index].queue_offset)
         return 0
 
-    def put(
-        self, messages: list[StoredMessage], *, behind: int | None = None
-    ) -> FetchedBatch | None:
-        """Take in what a pull has brought, by rising offset; what is there already stays.
-
-        Args:
-            messages: of this queue.
-            behind: the queue's end when they were fetched, to tell the lag.
+    def put(self, messages: list[StoredMessage]) -> FetchedBatch | None:
+        """Add the messages of a pull, by rising offset; skip those that were put in before.
 
         Returns:
-            What is new of it; None if nothing is.
+            The new messages; None if there are none.
         """
-        highest = self.max_offset
-        if highest is not None and messages and messages[0].queue_offset <= highest:
-            messages = [each for each in messages if each.queue_offset > highest]
+        last = self.last_offset
+        if last is not None and messages and messages[0].queue_offset <= last:
+            messages = [each for each in messages if each.queue_offset > last]
         if not messages:
             return None
-        self.max_offset = messages[-1].queue_offset
-        if behind is not None:
-            self.lag = max(0, behind - messages[-1].queue_offset)
+        self.last_offset = messages[-1].queue_offset
         size = 0
         for message in messages:
             size += _size_of(message)
@@ -185,32 +175,32 @@ class ProcessQueue:
         self._batches.append(batch)
         return batch
 
-    def begin(self) -> None:
-        """Note that a worker begins to call handlers with messages of the queue."""
+    def begin_call(self) -> None:
+        """Count a worker that begins to call handlers with messages of the queue."""
         self.calls += 1
 
-    def end(self) -> None:
-        """Note that a worker goes on elsewhere, and what its handlers did is dealt with."""
+    def end_call(self) -> None:
+        """Count a worker that has processed the results of its handler calls and leaves."""
         self.calls -= 1
-        self.consumed_at = self._now()
+        self.consumed_at_s = self._now()
         if self.calls == 0 and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    async def idle(self, timeout: float) -> bool:
-        """Wait until no handler call runs; False if one still does after so many seconds."""
+    async def wait_idle(self, timeout: float) -> bool:
+        """Wait until no handler call runs; return False if one still runs after ``timeout`` s."""
         if self.calls:
             self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._idle], timeout=timeout)
         return self.calls == 0
 
     def committable(self) -> QueueOffset | None:
-        """Return the offset that may be committed: nothing before it is unfinished.
+        """Return the offset to commit: all messages before it are finished.
 
-        None if nothing was fetched, or all of it was forgotten by `clear`.
+        None if nothing was fetched, or `clear` removed all of it.
         """
         if self._batches:
-            return self._first_offset()
-        return None if self.max_offset is None else QueueOffset(self.max_offset + 1)
+            return self._head_offset()
+        return None if self.last_offset is None else QueueOffset(self.last_offset + 1)
 
     def _drop_finished(self) -> None:
         batches = self._batches
@@ -220,19 +210,19 @@ class ProcessQueue:
                 return
             batches.popleft()
 
-    def claim(self) -> bool:
-        """Return whether an ordered consumer has to begin, because none is at the queue."""
+    def begin_ordered(self) -> bool:
+        """Begin to consume in order; return False if that runs already or nothing is fetched."""
         if self._being_consumed or not self._batches:
             return False
         self._being_consumed = True
         return True
 
     def take(self, count: int) -> list[StoredMessage]:
-        """Give the first messages to an ordered consumer; they are open until it commits.
+        """Return the first messages for an ordered consumer; they are open until `take_open`.
 
-        An empty list means that the consumer ends, and `claim` tells when another has to begin.
+        An empty list ends the consumption in order, until `begin_ordered`.
         """
-        self.consumed_at = self._now()
+        self.consumed_at_s = self._now()
         taken: list[StoredMessage] = []
         while self._batches and len(taken) < count:
             head = self._batches[0]
@@ -248,8 +238,8 @@ class ProcessQueue:
             self._being_consumed = False
         return taken
 
-    def commit(self) -> QueueOffset | None:
-        """Take out all open messages, and give the offset behind them; None if there were none."""
+    def take_open(self) -> QueueOffset | None:
+        """Remove all open messages; return the offset after them, None if there were none."""
         if not self._open:
             return None
         last = max(self._open)
@@ -257,62 +247,62 @@ class ProcessQueue:
         for message in self._open.values():
             self.size_bytes -= message.size_bytes
         self._open.clear()
-        self._notify_room()
+        self._notify_removed()
         return QueueOffset(last + 1)
 
     def rollback(self) -> None:
         """Put all open messages back in front of the others."""
-        self.again(list(self._open.values()))
+        self.put_back(list(self._open.values()))
 
-    def again(self, messages: Sequence[StoredMessage]) -> None:
-        """Put these open messages back to their places, so that `take` gives them again."""
+    def put_back(self, messages: Sequence[StoredMessage]) -> None:
+        """Put these open messages back at their positions, so that `take` returns them again."""
         back = [each for each in messages if self._open.pop(each.queue_offset, None) is not None]
         if not back:
             return
         last = max([each.queue_offset for each in back])
-        while self._batches and self._first_offset() < last:
+        while self._batches and self._head_offset() < last:
             head = self._batches.popleft()
             back += head.messages[head._first :]
         back.sort(key=_offset_of)
         self._batches.appendleft(FetchedBatch(self, back))
 
     def drop(self) -> None:
-        """Start no further handler call with messages of the queue."""
+        """Mark the queue as revoked: no further handler call starts with its messages."""
         self.dropped = True
-        self._notify_room()
+        self._notify_removed()
 
     def clear(self) -> None:
-        """Forget all messages, those of running handler calls included."""
+        """Remove all messages, including those of running handler calls."""
         for batch in self._batches:
             batch._forgotten = True
         self._batches.clear()
         self._open.clear()
-        self.count = self.size_bytes = self.lag = 0
-        self.max_offset = None
-        self._notify_room()
+        self.count = self.size_bytes = 0
+        self.last_offset = None
+        self._notify_removed()
 
-    def _notify_room(self) -> None:
-        if self.on_room is not None:
-            self.on_room()
+    def _notify_removed(self) -> None:
+        if self.on_removed is not None:
+            self.on_removed()
 
     def lock_is_fresh(self, max_age_s: float = LOCK_AGE_S) -> bool:
         """Whether a broker has confirmed the lock within the last ``max_age_s`` seconds."""
-        return self.locked and self._now() - self.locked_at <= max_age_s
+        return self.locked and self._now() - self.locked_at_s <= max_age_s
 
     def note_pull(self) -> None:
-        """Note that a pull begins, or that there is a reason not to pull now."""
-        self.pulled_at = self._now()
+        """Record the time of a pull, or of a reason not to pull now."""
+        self.pulled_at_s = self._now()
 
     def info(self, committed: QueueOffset | None = None) -> ProcessQueueInfo:
         """Return the state of the queue for administrators.
 
         Args:
-            committed: the group's committed offset, which this object does not know.
+            committed: the group's committed offset.
         """
         return ProcessQueueInfo(
             commit_offset=committed or 0,
-            cached_msg_min_offset=self.min_offset or 0,
-            cached_msg_max_offset=self._last_offset(),
+            cached_msg_min_offset=self.first_unconsumed or 0,
+            cached_msg_max_offset=self._last_unconsumed(),
             cached_msg_count=self.count - len(self._open),
             cached_msg_size_in_mib=self.size_bytes // MIB,
             transaction_msg_min_offset=min(self._open, default=0),
@@ -320,10 +310,10 @@ class ProcessQueue:
             transaction_msg_count=len(self._open),
             locked=self.locked,
             try_unlock_times=self.unlock_tries,
-            last_lock_timestamp=self._wall_ms(self.locked_at),
+            last_lock_timestamp=self._wall_ms(self.locked_at_s),
             droped=self.dropped,
-            last_pull_timestamp=self._wall_ms(self.pulled_at),
-            last_consume_timestamp=self._wall_ms(self.consumed_at),
+            last_pull_timestamp=self._wall_ms(self.pulled_at_s),
+            last_consume_timestamp=self._wall_ms(self.consumed_at_s),
         )
 
     def _wall_ms(self, moment: float) -> int:
@@ -342,12 +332,12 @@ def _offset_of(message: StoredMessage) -> QueueOffset:
 
 
 class Limits:
-    """The limits of a consumer's queues.
+    """The limits on what a push consumer buffers.
 
     Args:
         settings: the limits of one queue, and of all queues of a topic together.
-        spans: whether the offsets of what is not consumed may not lie too far apart; not so when
-            consuming in order, where the oldest message is always the next.
+        spans: whether the span of unconsumed offsets is limited; not so if order is kept, where the
+            oldest message is always the next one.
     """
 
     def __init__(self, settings: PushSettings, *, spans: bool) -> None:
@@ -358,7 +348,7 @@ class Limits:
         """Called when a limit has changed."""
 
     def share(self, topic: str, queues: int) -> None:
-        """Divide a topic's limits among the queues that are this consumer's now."""
+        """Divide a topic's limits among its assigned queues."""
         self._shares.pop(topic, None)
         if queues > 0:
             self._shares[topic] = self._share(queues)
@@ -373,16 +363,16 @@ class Limits:
             size = max(1, self._settings.topic_mib_max // queues) * MIB
         return count, size
 
-    def of(self, topic: str) -> tuple[int, int]:
-        """Give the messages and the bytes that one queue of a topic may hold."""
+    def limits_of(self, topic: str) -> tuple[int, int]:
+        """Return the limits of one queue of a topic: messages, bytes."""
         return self._shares.get(topic) or (
             self._settings.queue_messages_max,
             self._settings.queue_mib_max * MIB,
         )
 
-    def holds_enough(self, queue: ProcessQueue) -> str | None:
-        """Say why nothing more is to be pulled for a queue, or give None."""
-        count, size_bytes = self.of(queue.queue.topic)
+    def reached_limit(self, queue: ProcessQueue) -> str | None:
+        """Return which limit a queue exceeds, as text for the log; None if it may be pulled."""
+        count, size_bytes = self.limits_of(queue.queue.topic)
         if queue.count > count:
             return f"{queue.count} messages, more than {count}"
         if queue.size_bytes > size_bytes:

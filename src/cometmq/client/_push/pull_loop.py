@@ -162,7 +162,7 @@ class PullLoop(FetchLoop[PullResult]):
             self._suspended()
             or (self._ordered and not self._process_queue.locked)
             or self._wanted() is None
-            or self._limits.holds_enough(self._process_queue) is not None
+            or self._limits.reached_limit(self._process_queue) is not None
         )
 
     async def _wait(self, seconds: float) -> None:
@@ -170,12 +170,12 @@ class PullLoop(FetchLoop[PullResult]):
         self._waits += 1
         if self._waits == WAITS_UNTIL_LOGGED:
             self._log_limit()
-        self._process_queue.on_room = self._wake_if_free
+        self._process_queue.on_removed = self._wake_if_free
         self._limits.waiting.add(self._wake_if_free)
         try:
             await super()._wait(seconds)
         finally:
-            self._process_queue.on_room = None
+            self._process_queue.on_removed = None
             self._limits.waiting.discard(self._wake_if_free)
 
     def _wake_if_free(self) -> None:
@@ -183,7 +183,7 @@ class PullLoop(FetchLoop[PullResult]):
             self.wake()
 
     def _log_limit(self) -> None:
-        reason = self._limits.holds_enough(self._process_queue)
+        reason = self._limits.reached_limit(self._process_queue)
         if reason is not None and not self._suspended():
             log.warning(
                 "pull paused: a buffer limit is reached queue=%s group=%s reason=%r",
@@ -267,7 +267,7 @@ class PullLoop(FetchLoop[PullResult]):
         # again. Behind that, only the committed offset still says which were not consumed.
         messages = response.messages and self._keep(self.queue, response.messages)
         if messages:
-            self._hand_over(messages, response.max_offset)
+            self._hand_over(messages)
         elif self._process_queue.count == 0:
             self._store.update(self.queue, response.next_offset, increase_only=True)
         self.next_offset = response.next_offset
@@ -278,9 +278,9 @@ class PullLoop(FetchLoop[PullResult]):
     def _rest_s(self, response: PullResult) -> float:
         return self._settings.pull_interval_ms / 1000 if response.messages else 0.0
 
-    def _hand_over(self, messages: list[StoredMessage], max_offset: QueueOffset) -> None:
+    def _hand_over(self, messages: list[StoredMessage]) -> None:
         try:
-            batch = self._process_queue.put(messages, behind=max_offset)
+            batch = self._process_queue.put(messages)
             if batch is not None:
                 self._service.submit(self._process_queue, batch)
         except BaseException:

@@ -59,7 +59,7 @@ class Rig:
             ),
             store=self.offsets,
             send_back=None if broadcast else self._take_back,
-            show=lambda queue, messages: None,
+            restore_topics=lambda queue, messages: None,
             concurrency=concurrency,
             batch_max=batch_max,
             timeout_s=timeout_s,
@@ -287,12 +287,12 @@ async def test_a_message_is_sent_back_while_its_handler_takes_too_long(
     rig.fetch(0, 1)
     await begun.wait()
     rig.now += 59
-    await rig.service.send_late_ones_back()
+    await rig.service.send_back_timed_out()
     assert rig.sent_back == []
     rig.now += 2
-    await rig.service.send_late_ones_back()
+    await rig.service.send_back_timed_out()
     assert rig.sent_back == [(0, 3, None)]
-    assert rig.committed == 1, "it is done with, and does not hold up the commit"
+    assert rig.committed == 1, "it counts as consumed and does not hold up the commit"
 
     may_end.set()
     await until(lambda: len(ended) == 2)
@@ -314,7 +314,7 @@ async def test_a_handler_that_raises_after_its_message_was_sent_back_is_logged_a
     rig.fetch(0)
     await begun.wait()
     rig.now += 61
-    await rig.service.send_late_ones_back()
+    await rig.service.send_back_timed_out()
     may_end.set()
     assert await rig.queue.wait_idle(WAIT_S)
 
@@ -324,7 +324,7 @@ async def test_a_handler_that_raises_after_its_message_was_sent_back_is_logged_a
     assert "consuming failed" not in caplog.text
 
 
-async def test_a_store_that_fails_to_note_an_offset_is_asked_again(
+async def test_a_store_that_fails_to_update_is_updated_again(
     rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handle(message: StoredMessage) -> None:
@@ -340,7 +340,7 @@ async def test_a_store_that_fails_to_note_an_offset_is_asked_again(
     rig.fetch(0, 1)
     await rig.empty()
     assert rig.committed is None
-    assert caplog.text.count("cannot note an offset queue=t@a:0") == 1
+    assert caplog.text.count("cannot update the offset store queue=t@a:0") == 1
 
     rig.offsets.update = update
     rig.fetch(2)

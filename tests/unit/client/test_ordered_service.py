@@ -96,7 +96,7 @@ class Rig:
             store=self.offsets,
             locks=self.locks if locks else None,
             give_up=self._give_up,
-            show=lambda queue, messages: None,
+            restore_topics=lambda queue, messages: None,
             concurrency=concurrency,
             batch_max=batch_max,
             suspend_ms=suspend_ms,

@@ -1,7 +1,7 @@
 from cometmq.client._push.process_queue cimport FetchedBatch, ProcessQueue
 
 
-cdef class Part:
+cdef class Pending:
     cdef public FetchedBatch batch
     cdef public Py_ssize_t next, stop
 

@@ -1,15 +1,15 @@
 """Consumes messages in any order, several at a time.
 
-    fetched batch -> waiting -> a worker calls the handler -> removed from its queue, offset noted
+    fetched batch -> waiting -> a worker calls the handler -> removed from its queue, offset stored
                         ^                 |
                         +-- after 5 s ----+-> sent back to the broker for redelivery
 
-What is committed of a queue never passes a message that is not done with: a crash repeats messages
-and loses none. A message that failed counts as done with once a broker has taken it back; if no
-broker does, it is tried again here.
+The offset to commit never passes a message that is not consumed: after a crash messages are
+redelivered and none is lost. A message that failed counts as consumed once a broker has accepted it
+for redelivery; if no broker accepts it, the handler is called again here.
 
-Where it is compiled, arguments annotated with compiled classes are of C types, which saves a sixth
-of the time that a message takes.
+In the compiled module, arguments annotated with compiled classes have C types: a message takes a
+sixth less time.
 
 Source: ConsumeMessageConcurrentlyService, RocketMQ 5.3.
 """
@@ -45,23 +45,23 @@ else:
 log = logging.getLogger(__name__)
 
 LOCAL_RETRY_S = 5.0
-"""Until a message that no broker took back is consumed again here."""
+"""The pause until a message that no broker accepted for redelivery is consumed again here."""
 _SUCCESS = Consumed.SUCCESS
-LATE_LEVEL = 3
-"""The delay level of a message whose handler took too long."""
+TIMEOUT_DELAY_LEVEL = 3
+"""The delay level of a message that is sent back because its handler exceeds the time limit."""
 
 SendBack = Callable[[StoredMessage, int, BaseException | None], Awaitable[bool]]
 """Sends a message back for redelivery: the message, a delay level, the error. Returns whether a
 broker accepted it."""
 
 
-class Part:
-    """Messages of a batch that wait for a handler.
+class Pending:
+    """Messages of a batch that wait for a handler; several workers share them.
 
     Args:
         batch: the batch.
         next: the position of the first one that no worker has taken.
-        stop: the position behind the last one.
+        stop: the position after the last one.
     """
 
     __slots__ = ("batch", "next", "stop")
@@ -77,7 +77,7 @@ class Part:
 
 
 class Call:
-    """The messages that a worker has given to a handler.
+    """The messages that a worker has passed to a handler.
 
     Args:
         batch: their batch.
@@ -89,7 +89,7 @@ class Call:
     start: int
     stop: int
     begun_s: float
-    """When the handler got them, in seconds of the steady clock."""
+    """When the call began, in seconds of the steady clock."""
 
     def __init__(self, batch: FetchedBatch) -> None:
         self.batch = batch
@@ -102,12 +102,13 @@ class ConcurrentService:
 
     Args:
         handling: calls the handler.
-        store: is told how far each queue is consumed.
-        send_back: has a message delivered again; None drops failed messages, as in broadcasting.
-        show: prepares messages for the handler, by the queue they are in.
+        store: receives the offsets to commit.
+        send_back: sends a message back for redelivery; None drops failed messages, as in
+            broadcasting.
+        restore_topics: gives the messages of a queue the topics that applications know.
         concurrency: calls that run at a time.
         batch_max: messages of one call.
-        timeout_s: a message that a handler has for longer is sent back while it still runs.
+        timeout_s: after so long a call's messages are sent back, while it still runs.
         statistics: counts.
         local_retry_s: until a message that could not be sent back is consumed again.
         now: a steady clock, in seconds.
@@ -119,7 +120,7 @@ class ConcurrentService:
         *,
         store: OffsetStore,
         send_back: SendBack | None,
-        show: Callable[[ProcessQueue, Sequence[StoredMessage]], None],
+        restore_topics: Callable[[ProcessQueue, Sequence[StoredMessage]], None],
         concurrency: int,
         batch_max: int,
         timeout_s: float,
@@ -130,7 +131,7 @@ class ConcurrentService:
         self._handling = handling
         self._store = store
         self._send_back = send_back
-        self._show = show
+        self._restore_topics = restore_topics
         self._batch_max = 1 if handling.takes_one else batch_max
         self._timeout_s = timeout_s
         self._statistics = statistics
@@ -140,35 +141,39 @@ class ConcurrentService:
         self._checks = Supervisor(f"consumer {handling.group}")
         self._calls: set[Call] = set()
         self._failures = FailureLog(
-            log, fails="cannot note an offset", works="offsets are noted again", name="queue"
+            log,
+            fails="cannot update the offset store",
+            works="the offset store is updated again",
+            name="queue",
+            more=f"group={handling.group}",
         )
-        self._unnoted: set[ProcessQueue] = set()
-        """Queues whose offset to commit has risen since it was noted in the store."""
-        self._workers: Workers[Part] = Workers(
+        self._pending_offsets: set[ProcessQueue] = set()
+        """Queues whose newest offset to commit is not in the store yet."""
+        self._workers: Workers[Pending] = Workers(
             self._consume,
             concurrency,
             owner=f"consumer {handling.group}",
-            is_left=lambda part: part.next < part.stop,
+            is_left=lambda each: each.next < each.stop,
             now=now,
         )
         self._stopping = False
 
     def start(self) -> None:
-        """Begin looking for handlers that take too long."""
+        """Begin to check for handler calls that exceed the time limit."""
         if self._send_back is not None:
-            self._checks.every(min(self._timeout_s, 60.0), self.send_late_ones_back, "late")
+            self._checks.every(min(self._timeout_s, 60.0), self.send_back_timed_out, "timeouts")
 
     def submit(self, queue: ProcessQueue, batch: FetchedBatch) -> None:
         """Consume these messages, which are in the queue already; never blocks."""
-        self._show(queue, batch.messages)
-        self._workers.add([Part(batch, 0, len(batch.messages))])
+        self._restore_topics(queue, batch.messages)
+        self._workers.add([Pending(batch, 0, len(batch.messages))])
 
     def set_concurrency(self, count: int) -> None:
-        """Run this many calls at a time from now on; running ones go on."""
-        parts = [Part(part.batch, part.next, part.stop) for part in self._workers.waiting]
+        """Set how many calls run at a time; running calls are not interrupted."""
+        waiting = [Pending(each.batch, each.next, each.stop) for each in self._workers.waiting]
         self._forget_waiting()  # workers above the limit end with their calls
         self._workers.resize(count)
-        self._workers.add(parts)
+        self._workers.add(waiting)
         self._handling.resize(count)
 
     def runs_handlers(self, task: object) -> bool:
@@ -176,8 +181,8 @@ class ConcurrentService:
         return task in self._workers
 
     def _forget_waiting(self) -> None:
-        for part in self._workers.waiting:
-            part.next = part.stop
+        for pending in self._workers.waiting:
+            pending.next = pending.stop
         self._workers.waiting.clear()
 
     async def stop(self, *, grace_s: float) -> None:
@@ -189,10 +194,10 @@ class ConcurrentService:
         await self._checks.cancel()
         self._forget_waiting()
         self._handling.end(await self._workers.stop(grace_s=grace_s))
-        self._note_offsets()
+        self._update_store()
 
-    async def send_late_ones_back(self) -> None:
-        """Send back the messages whose handlers take too long; they are done with here then."""
+    async def send_back_timed_out(self) -> None:
+        """Send back the messages of calls that exceed the time limit; they count as consumed."""
         latest_s = self._now() - self._timeout_s
         for call in [call for call in self._calls if call.begun_s < latest_s]:
             batch, start, stop = call.batch, call.start, call.stop
@@ -200,59 +205,62 @@ class ConcurrentService:
                 if batch.queue.dropped or not batch.is_open(index):
                     continue
                 message = batch.messages[index]
-                if not await self._sent_back(message, LATE_LEVEL, None):
+                if not await self._sent_back(message, TIMEOUT_DELAY_LEVEL, None):
                     break
                 log.warning(
-                    "handler exceeds its time limit, sending the message back topic=%s id=%s",
-                    message.topic,
-                    message.message_id,
+                    "handler exceeds its time limit, sending the message back"
+                    " topic=%s id=%s group=%s",
+                    *(message.topic, message.message_id, self._handling.group),
                 )
                 self._finish(batch, index, index + 1)
-        self._note_offsets()
+        self._update_store()
 
-    async def _consume(self, part: Part) -> None:
-        """Call the handler with what is left of a part, which several workers may share."""
-        batch, queue = part.batch, part.batch.queue
+    async def _consume(self, pending: Pending) -> None:
+        """Call the handler with pending messages, from which several workers may take."""
+        batch, queue = pending.batch, pending.batch.queue
         call = Call(batch)
         self._calls.add(call)
         queue.begin_call()
         try:
             consume = self._consume_fast if self._handling.direct else self._consume_each
-            while part.next < part.stop and not queue.dropped:
+            while pending.next < pending.stop and not queue.dropped:
                 try:
-                    await consume(part, call)
+                    await consume(pending, call)
                 except BaseException as error:
                     if not self._workers.goes_on_after(error):
                         raise
-                    log.exception("consuming failed, retrying queue=%s", queue.queue)
-                    self._again_later(batch, range(call.start, call.stop))
-                call.stop = call.start  # it has nothing in hand while it rests
-                self._note_offsets()
+                    log.exception(
+                        "consuming failed, retrying queue=%s group=%s",
+                        *(queue.queue, self._handling.group),
+                    )
+                    self._retry_here_later(batch, range(call.start, call.stop))
+                call.stop = call.start  # no message is in flight during the pause
+                self._update_store()
                 if self._now() > self._workers.slice_end:
                     await self._workers.rest()
             if queue.dropped:
-                part.next = part.stop
+                pending.next = pending.stop
         finally:
             self._calls.discard(call)
-            self._note_offsets()
+            self._update_store()
             queue.end_call()
 
-    async def _consume_each(self, part: Part, call: Call) -> None:
-        """Call the handler once, in whatever way it has to be called."""
-        call.start = part.next
-        call.stop = part.next = min(part.next + self._batch_max, part.stop)
+    async def _consume_each(self, pending: Pending, call: Call) -> None:
+        """Call the handler once, on the general path: any handler, with hooks."""
+        call.start = pending.next
+        call.stop = pending.next = min(pending.next + self._batch_max, pending.stop)
         call.begun_s = self._now()
         messages = call.batch.messages[call.start : call.stop]
         context = self._context(call.batch.queue)
         ended = await self._handling.run(messages, context)
         await self._settle(call, messages, ended, context)
 
-    async def _consume_fast(self, part: Part, call: Call) -> None:
-        """Call an async handler that no hook watches, until the slice ends or a call fails.
+    async def _consume_fast(self, pending: Pending, call: Call) -> None:
+        """Call an async handler without hooks, until the slice ends or a call does not succeed.
 
-        Such calls are counted together, and only what is no plain success is looked at further.
+        Successful calls are counted together. Only other results go to `_settle`.
         """
-        batch, queue, fetched = part.batch, part.batch.queue, part.batch.messages
+        batch, queue, fetched = pending.batch, pending.batch.queue, pending.batch.messages
         function, clock = self._handling.direct, self._now
         assert function is not None
         context, messages = self._context(queue), fetched
@@ -268,12 +276,12 @@ class ConcurrentService:
         now: cython.double = begun_s
         ended: Ended | None = None
         try:
-            while part.next < part.stop and not queue.dropped:
-                call.start = start = part.next
+            while pending.next < pending.stop and not queue.dropped:
+                call.start = start = pending.next
                 stop = start + size
-                if stop > part.stop:
-                    stop = part.stop
-                call.stop = part.next = stop
+                if stop > pending.stop:
+                    stop = pending.stop
+                call.stop = pending.next = stop
                 call.begun_s = now
                 try:
                     if one:
@@ -296,7 +304,7 @@ class ConcurrentService:
                 done += stop - start
                 batch.finish(start, stop)
                 if not queue.is_offset_pending:
-                    self._note_soon(queue)
+                    self._update_store_soon(queue)
                 now = steady_s() if clock_is_steady else clock()
                 if now > slice_end:
                     break
@@ -317,7 +325,7 @@ class ConcurrentService:
         ended: Ended,
         context: ConsumeContext,
     ) -> None:
-        """Do what the result of a call asks for, except with messages that were sent back late."""
+        """Finish or retry the messages of a call; those already sent back are ignored."""
         batch, start, stop = call.batch, call.start, call.stop
         outcome = outcome_of(ended.result, ended.error, context, stop - start)
         self._count(batch.queue, messages, ended, outcome)
@@ -343,11 +351,11 @@ class ConcurrentService:
     async def _settle_failed(
         self, batch: FetchedBatch, failed: Iterable[int], outcome: Outcome
     ) -> None:
-        """Send failed messages back; those that no broker takes stay, to be tried again here.
+        """Send failed messages back; those that no broker accepts are retried here.
 
-        Those of a revoked queue are left to its next owner instead.
+        Failed messages of a revoked queue are redelivered to its next owner.
         """
-        stays = []
+        kept = []
         for index in failed:
             if not batch.is_open(index):
                 continue
@@ -356,36 +364,35 @@ class ConcurrentService:
                 self._finish(batch, index, index + 1)
             else:
                 message.reconsume_times += 1
-                stays.append(index)
-        if stays:
-            self._again_later(batch, stays)
+                kept.append(index)
+        if kept:
+            self._retry_here_later(batch, kept)
 
     async def _sent_back(
         self, message: StoredMessage, delay_level: int, error: BaseException | None
     ) -> bool:
         if self._send_back is None:
             log.warning(
-                "handler failed, broadcast message dropped topic=%s id=%s",
-                message.topic,
-                message.message_id,
+                "handler failed, broadcast message dropped topic=%s id=%s group=%s",
+                *(message.topic, message.message_id, self._handling.group),
             )
             return True
         return await self._send_back(message, delay_level, error)
 
     def _finish(self, batch: FetchedBatch, start: int, stop: int) -> None:
-        """Finish messages; their offset is noted at the end of the slice, or in the next one."""
+        """Finish messages; the store is updated at the end of this slice, or of the next one."""
         batch.finish(start, stop)
-        self._note_soon(batch.queue)
+        self._update_store_soon(batch.queue)
 
-    def _note_soon(self, queue: ProcessQueue) -> None:
-        if not self._unnoted:
-            self._workers.call_soon(self._note_offsets)
-        self._unnoted.add(queue)
+    def _update_store_soon(self, queue: ProcessQueue) -> None:
+        if not self._pending_offsets:
+            self._workers.call_soon(self._update_store)
+        self._pending_offsets.add(queue)
         queue.is_offset_pending = True
 
-    def _note_offsets(self) -> None:
-        """Note in the store how far queues are consumed; it may be an application's, and fail."""
-        for queue in list(self._unnoted):
+    def _update_store(self) -> None:
+        """Put pending offsets into the store, which may be an application's and raise."""
+        for queue in list(self._pending_offsets):
             offset = queue.committable()
             try:
                 if offset is not None:
@@ -397,17 +404,18 @@ class ConcurrentService:
             else:
                 if self._failures.any:
                     self._failures.worked(str(queue.queue))
-                self._unnoted.discard(queue)
+                self._pending_offsets.discard(queue)
                 queue.is_offset_pending = False
 
-    def _again_later(self, batch: FetchedBatch, indexes: Iterable[int]) -> None:
+    def _retry_here_later(self, batch: FetchedBatch, indexes: Iterable[int]) -> None:
+        """Call the handler again with these messages, after a pause."""
         if self._stopping or batch.queue.dropped:
             return
-        parts = [Part(batch, index, index + 1) for index in indexes if batch.is_open(index)]
+        retried = [Pending(batch, index, index + 1) for index in indexes if batch.is_open(index)]
 
         def again() -> None:
             self._timers.discard(timer)
-            self._workers.add([part for part in parts if batch.is_open(part.next)])
+            self._workers.add([each for each in retried if batch.is_open(each.next)])
 
         timer = asyncio.get_running_loop().call_later(self._local_retry_s, again)
         self._timers.add(timer)

@@ -180,7 +180,7 @@ class PushEngine(Engine):
             self.handling,
             store=self.store,
             send_back=retries.send if retries else None,
-            show=self._show_queue,
+            restore_topics=self._restore_topics,
             concurrency=self.settings.concurrency,
             batch_max=self.settings.batch_max,
             timeout_s=self.settings.consume_minutes_max * MINUTE_S,
@@ -202,7 +202,7 @@ class PushEngine(Engine):
             store=self.store,
             locks=self._locks,
             give_up=retries.give_up if retries else None,
-            show=self._show_queue,
+            restore_topics=self._restore_topics,
             concurrency=self.settings.concurrency,
             batch_max=self.settings.batch_max,
             suspend_ms=self.settings.suspend_ms,
@@ -274,8 +274,8 @@ class PushEngine(Engine):
         await self._instance.heartbeat()
         self._subscriptions.adopt()
 
-    def _show_queue(self, queue: ProcessQueue, messages: Sequence[StoredMessage]) -> None:
-        """Give messages the topic they were sent to, as the application knows it."""
+    def _restore_topics(self, queue: ProcessQueue, messages: Sequence[StoredMessage]) -> None:
+        """Set messages' topics to those they were sent to, without the namespace."""
         if queue.queue.topic == self._subscriptions.retry_topic:
             for message in messages:
                 message.topic = message.properties.get(names.RETRY_TOPIC, message.topic)

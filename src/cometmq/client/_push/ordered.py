@@ -223,7 +223,7 @@ class OrderedService:
         store: is told how far each queue is consumed.
         locks: the brokers' locks; None when every member reads all queues.
         give_up: makes a dead letter; None when that is not done, as in broadcasting.
-        show: prepares messages for the handler, by the queue they are in.
+        restore_topics: gives the messages of a queue the topics that applications know.
         concurrency: queues that are consumed at a time.
         batch_max: messages of one call.
         suspend_ms: the pause of a queue after a failure.
@@ -239,7 +239,7 @@ class OrderedService:
         store: OffsetStore,
         locks: Locks | None,
         give_up: GiveUp | None,
-        show: Callable[[ProcessQueue, Sequence[StoredMessage]], None],
+        restore_topics: Callable[[ProcessQueue, Sequence[StoredMessage]], None],
         concurrency: int,
         batch_max: int,
         suspend_ms: int,
@@ -251,7 +251,7 @@ class OrderedService:
         self._store = store
         self._locks = locks
         self._give_up = give_up
-        self._show = show
+        self._restore_topics = restore_topics
         self._permits = Permits(concurrency)
         self._batch_max = 1 if handling.takes_one else batch_max
         self._suspend_ms = suspend_ms
@@ -268,7 +268,7 @@ class OrderedService:
 
     def submit(self, queue: ProcessQueue, batch: FetchedBatch) -> None:
         """Consume what is in the queue; never blocks."""
-        self._show(queue, batch.messages)
+        self._restore_topics(queue, batch.messages)
         if queue.begin_ordered():
             self._begin(queue)
 

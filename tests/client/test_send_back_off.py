@@ -24,7 +24,7 @@ from cometmq.client import (
     SendStatus,
     SendTimeoutError,
 )
-from cometmq.client._sending.retry_policy import BACK_OFF_S, BACK_OFF_S_MAX
+from cometmq.client._sending.retry_policy import SEND_BACK_OFF_S, SEND_BACK_OFF_S_MAX
 from cometmq.client.hooks import SendContext, SendHook
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import ConnectError, Request, Response
@@ -103,7 +103,7 @@ async def test_a_send_waits_for_the_only_broker_until_it_is_back(way: str, retri
     assert isinstance(receipt, SendReceipt)
     assert receipt.status is SendStatus.SEND_OK
     assert len(broker.sends) == 1
-    assert AWAY_S <= took_s <= AWAY_S + BACK_OFF_S_MAX
+    assert AWAY_S <= took_s <= AWAY_S + SEND_BACK_OFF_S_MAX
 
 
 @pytest.mark.usefixtures("virtual_time")
@@ -148,7 +148,9 @@ async def test_another_broker_is_tried_at_once_and_the_next_round_after_a_pause(
     assert len(set(tried[6:])) == 2
     times_s = sorted(time_s for broker in brokers for time_s in broker.times_s)
     pauses_s = [later - one for one, later in itertools.pairwise(times_s)]
-    waited = [number for number, pause_s in enumerate(pauses_s, 1) if pause_s >= BACK_OFF_S / 2]
+    waited = [
+        number for number, pause_s in enumerate(pauses_s, 1) if pause_s >= SEND_BACK_OFF_S / 2
+    ]
     assert waited == [3, 6], pauses_s
 
 
@@ -169,7 +171,7 @@ async def test_the_pauses_grow_up_to_a_limit_and_differ() -> None:
         assert all(
             0.99 * longest_s / 2 <= pause_s <= longest_s + 0.01
             for number, pause_s in enumerate(each)
-            for longest_s in [min(BACK_OFF_S * 2**number, BACK_OFF_S_MAX)]
+            for longest_s in [min(SEND_BACK_OFF_S * 2**number, SEND_BACK_OFF_S_MAX)]
         ), each
     assert len({round(each[-1], 6) for each in pauses_s}) == 3
 
@@ -221,7 +223,7 @@ async def test_a_closed_shared_client_ends_the_wait(act: int | Act) -> None:
         took_s = now() - began_s
         await producer.close()
 
-    assert took_s <= 2 * BACK_OFF_S_MAX
+    assert took_s <= 2 * SEND_BACK_OFF_S_MAX
     if act is Act.HANG_UP:
         assert isinstance(outcome, ClientClosedError)
         assert "may be stored" in str(outcome)

@@ -1,15 +1,15 @@
-"""Background loops that never end silently, and the owner that knows when one cannot go on.
+"""Runs background loops that retry after failures, and ends their owner on a permanent failure.
 
     step ─► succeeds: the next step follows
       │ ├─► raises: logged once, retried after a back-off that doubles up to 10 s
-      │ └─► hangs for 120 s: cancelled, started again
+      │ └─► makes no progress for `step_limit_s` seconds: cancelled, started again
       └── waits until there is something to do
 
-A failure is permanent if retrying cannot cure it. That is so after `PERMANENT_FAILURES` failures of
-one thing in a row, over at least `PERMANENT_S` seconds, none of which can come from a server that
-is away or refuses: a hook, decoder, strategy or store that raises each time, or never returns, or a
-defect of this client. An unreachable broker is never a permanent failure. A loop goes on even after
-a permanent failure: its owner decides whether to end.
+An error is transient if a retry may help: a server cannot be reached, or refuses. A failure is
+permanent after `PERMANENT_FAILURES` errors of one subject in a row, over at least `PERMANENT_S`
+seconds, none of which is transient: a hook, decoder, strategy or store that raises each time or
+never returns, or a defect of this client. An unreachable broker is never a permanent failure. A
+loop continues even after a permanent failure: its owner decides whether to end.
 """
 
 from __future__ import annotations
@@ -36,36 +36,38 @@ from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 R = TypeVar("R")
 
+log = logging.getLogger(__name__)
+
 FAILING_MAX = 10_000
-"""Failing things that are remembered. For each further one, every failure is a warning."""
+"""Failing subjects that are remembered. For each further one, every failure is a warning."""
 PERMANENT_FAILURES = 5
-"""Failures in a row that retrying cannot cure, after which the failure is permanent."""
+"""Errors in a row, none of them transient, after which the failure is permanent."""
 PERMANENT_S = 120.0
 """Seconds from the first to the last of them, at least."""
 
 
 @dataclass(slots=True)
-class _Row:
-    """Failures of one thing, without a success in between."""
+class _Streak:
+    """Failures of one subject, without a success in between."""
 
     count: int = 0
-    incurable: int = 0
-    """How many of the last ones in a row retrying cannot cure."""
+    non_transient: int = 0
+    """How many of the latest ones in a row are not transient."""
     since_s: float = 0.0
     """When the first of these was."""
 
 
 class FailureLog:
-    """Which things of one kind fail now.
+    """Logs once when a subject, such as an address, starts to fail, and once when it recovers.
 
-    The first failure of a row is logged as a warning, those after it for debugging only, and the
-    success that ends the row for information.
+    The first failure of a streak is a warning, further ones are debug lines, and the success that
+    ends the streak is an info line.
 
     Args:
-        log: where to.
+        log: the logger.
         fails: the sentence for a failure.
-        works: the sentence for the end of a row.
-        name: what the thing is called in the log, such as ``address``.
+        works: the sentence for the success that ends a streak.
+        name: the field of the subject in the log, such as ``address``.
         more: further fields of each line, such as ``group=g``.
         on_permanent: called with the error of a permanent failure. Needs a running event loop.
     """
@@ -84,111 +86,116 @@ class FailureLog:
         self._fails, self._works, self._name = fails, works, name
         self._more = f" {more}" if more else ""
         self._on_permanent = on_permanent
-        self._rows: dict[str, _Row] = {}
+        self._streaks: dict[str, _Streak] = {}
 
     def failed(
-        self, thing: str, error: BaseException, *, curable: bool | None = None, quiet: bool = False
+        self,
+        subject: str,
+        error: BaseException,
+        *,
+        transient: bool | None = None,
+        quiet: bool = False,
     ) -> int:
-        """Note a failure.
+        """Record a failure.
 
         Args:
-            thing: what failed.
+            subject: what failed.
             error: why.
-            curable: whether retrying may help; by default the kind of the error decides.
-            quiet: log it for debugging only.
+            transient: whether a retry may help; by default the class of the error decides.
+            quiet: log it as a debug line.
 
         Returns:
-            How often it has failed since it worked last.
+            How often it has failed since its last success.
         """
-        row = self._rows.get(thing) or _Row()
-        level = logging.DEBUG if quiet or row.count else logging.WARNING
-        fields = (self._fails, self._name, thing, self._more, text_of(error))
-        self._log.log(level, "%s %s=%s%s error=%s", *fields, exc_info=trace_of(error))
-        if thing in self._rows or len(self._rows) < FAILING_MAX:
-            self._rows[thing] = row
-        row.count += 1
+        streak = self._streaks.get(subject) or _Streak()
+        level = logging.DEBUG if quiet or streak.count else logging.WARNING
+        fields = (self._fails, self._name, subject, self._more, log_text(error))
+        self._log.log(level, "%s %s=%s%s error=%s", *fields, exc_info=log_trace(error))
+        if subject in self._streaks or len(self._streaks) < FAILING_MAX:
+            self._streaks[subject] = streak
+        streak.count += 1
         if self._on_permanent is not None:
-            self._check_permanent(row, error, is_curable(error) if curable is None else curable)
-        return row.count
+            self._check_permanent(
+                streak, error, is_transient(error) if transient is None else transient
+            )
+        return streak.count
 
-    def _check_permanent(self, row: _Row, error: BaseException, curable: bool) -> None:
+    def _check_permanent(self, streak: _Streak, error: BaseException, transient: bool) -> None:
         now_s = asyncio.get_running_loop().time()
-        if curable:
-            row.incurable = 0
+        if transient:
+            streak.non_transient = 0
             return
-        if not row.incurable:
-            row.since_s = now_s
-        row.incurable += 1
-        if row.incurable >= PERMANENT_FAILURES and now_s - row.since_s >= PERMANENT_S:
+        if not streak.non_transient:
+            streak.since_s = now_s
+        streak.non_transient += 1
+        if streak.non_transient >= PERMANENT_FAILURES and now_s - streak.since_s >= PERMANENT_S:
             assert self._on_permanent is not None
             self._on_permanent(error)
 
     @property
-    def any(self) -> bool:
-        """Whether anything fails now."""
-        return bool(self._rows)
+    def is_failing(self) -> bool:
+        """Whether any subject fails now."""
+        return bool(self._streaks)
 
-    def worked(self, thing: str) -> None:
-        """Note a success."""
-        row = self._rows.pop(thing, None) if self._rows else None
-        if row is not None:
-            self._log.info("%s %s=%s%s", self._works, self._name, thing, self._more)
+    def succeeded(self, subject: str) -> None:
+        """Record a success."""
+        streak = self._streaks.pop(subject, None) if self._streaks else None
+        if streak is not None:
+            self._log.info("%s %s=%s%s", self._works, self._name, subject, self._more)
 
-    def forget(self, thing: str) -> None:
-        """Note that it is not tried any more."""
-        self._rows.pop(thing, None)
+    def forget(self, subject: str) -> None:
+        """Forget the failures of a subject that is not tried any more."""
+        self._streaks.pop(subject, None)
 
 
-def is_curable(error: BaseException) -> bool:
-    """Return whether retrying may help: a server is away, refuses, or has changed meanwhile."""
+def is_transient(error: BaseException) -> bool:
+    """Return whether a retry may help: a server cannot be reached, refuses, or has changed."""
     if isinstance(error, OSError):
         return True
-    lasting = (ProtocolError, InvalidMessageError, StoreError)
-    return isinstance(error, CometError) and not isinstance(error, lasting)
+    non_transient = (ProtocolError, InvalidMessageError, StoreError)
+    return isinstance(error, CometError) and not isinstance(error, non_transient)
 
 
-def raise_incurable(errors: Iterable[BaseException]) -> None:
-    """Raise the first of these errors that retrying cannot cure."""
+def raise_non_transient(errors: Iterable[BaseException]) -> None:
+    """Raise the first of these errors that is not transient."""
     for error in errors:
-        if not is_curable(error):
+        if not is_transient(error):
             raise error
 
 
-def trace_of(error: BaseException) -> BaseException | None:
-    """Give an error whose traceback belongs into the log: one that no call of this client names."""
+def log_trace(error: BaseException) -> BaseException | None:
+    """Return the error if the log needs its traceback: this client's own errors need none."""
     return None if isinstance(error, CometError) else error
 
 
-def text_of(error: BaseException) -> str:
-    """Give what the log says of an error: its text, or its kind if it has none."""
-    return str_of(error) or type(error).__name__
+def log_text(error: BaseException) -> str:
+    """Return the text of an error for a log line, or its class if it has no text."""
+    return safe_str(error) or type(error).__name__
 
 
-def str_of(error: BaseException) -> str:
-    """Give the text of an error, which may be an application's, and raise when asked for it."""
+def safe_str(error: BaseException) -> str:
+    """Return ``str(error)``; the error may be an application's, whose ``__str__`` raises."""
     try:
         return str(error)
     except Exception as failure:
         return f"(str() raised {type(failure).__name__})"
 
 
-log = logging.getLogger(__name__)
-
-BACK_OFF_S_MAX = 10.0
-"""The longest pause after a failure, unless the first pause is longer."""
+LOOP_BACK_OFF_S_MAX = 10.0
+"""The longest pause of a loop after a failure, unless the first pause is longer."""
 FLOW_CONTROL_S = 0.02
 """The pause after a broker refused a request because it has too much to do."""
 JITTER = 0.2
 """The part by which a pause after a failure may be longer, so that loops do not retry at once."""
-CLOCK_S = 0.001
-"""The shortest time until the watchdog looks again."""
+CHECK_S_MIN = 0.001
+"""The shortest time until the next check whether a step makes progress."""
 STEP_S_MAX = 120.0
 """A loop whose step makes no progress for so long is cancelled and started again."""
-LOOK_S = 1.0
-"""How often a loop that may not fetch asks again whether it may."""
-QUICK_S = 0.01
-"""A response without anything new that takes less than this was not held by the broker."""
-STEPS_OF_TIMEOUT = 2
+RECHECK_S = 1.0
+"""How often a loop that may not fetch checks whether it may."""
+NOT_HELD_S = 0.01
+"""The broker did not hold a request whose response takes less and brings nothing new."""
+STEP_TIMEOUTS = 2
 """A step may take this many times the timeout of its request, if that is more than 120 s."""
 
 
@@ -197,7 +204,7 @@ class SupervisedLoop(ABC):
 
     Args:
         name: of the task.
-        thing: what the failure log calls it.
+        subject: what the failure log calls it.
         failures: logs failures and counts them.
         retry_s: seconds of the first pause after a failure.
         step_s_max: seconds that a step may take without progress.
@@ -206,14 +213,14 @@ class SupervisedLoop(ABC):
     def __init__(
         self,
         name: str,
-        thing: str,
+        subject: str,
         failures: FailureLog,
         *,
         retry_s: float,
         step_s_max: float = STEP_S_MAX,
     ) -> None:
         self._name = name
-        self._thing = thing
+        self._subject = subject
         self._failures = failures
         self._retry_s = retry_s
         self._step_s_max = step_s_max
@@ -224,7 +231,7 @@ class SupervisedLoop(ABC):
         """The task that runs the steps. A step that finds another one after a wait was stopped or
         replaced, and must not act any more."""
         self._check: asyncio.TimerHandle | None = None
-        self._moved_s: float | None = None
+        self._progress_s: float | None = None
         """When the step that runs made progress; None while none runs."""
         self._woken = asyncio.Event()
 
@@ -254,7 +261,7 @@ class SupervisedLoop(ABC):
         self._forget_failures()
 
     def _forget_failures(self) -> None:
-        self._failures.forget(self._thing)
+        self._failures.forget(self._subject)
 
     async def stop(self, timeout: float | None = None) -> None:
         """Stop, and wait for the end of the step that runs, which is cancelled."""
@@ -268,15 +275,15 @@ class SupervisedLoop(ABC):
         """Do one step."""
 
     def _wait_s(self) -> float:
-        """Return how many seconds to wait, at most, before it is asked again; 0 to do a step."""
+        """Return how many seconds to wait, at most, until the next check; 0 to do a step now."""
         return 0.0
 
     def _has_ended(self) -> bool:
-        """Return whether nothing is left to do, ever."""
+        """Return whether the loop has nothing left to do and ends."""
         return False
 
     async def _wait(self, seconds: float) -> None:
-        """Wait for `wake`, or so many seconds."""
+        """Wait for `wake`, at most so many seconds."""
         self._woken.clear()
         try:
             async with asyncio.timeout(None if seconds == math.inf else seconds):
@@ -284,9 +291,9 @@ class SupervisedLoop(ABC):
         except TimeoutError:
             pass
 
-    def _move(self) -> None:
-        """Note that a step makes progress."""
-        self._moved_s = self._loop.time()
+    def _note_progress(self) -> None:
+        """Record that a step makes progress."""
+        self._progress_s = self._loop.time()
 
     async def _run(self) -> None:
         task = asyncio.current_task()
@@ -296,27 +303,27 @@ class SupervisedLoop(ABC):
                 if wait_s > 0:
                     await self._wait(wait_s)
                     continue
-                self._move()
+                self._note_progress()
                 await self._step()
             except BaseException as error:
                 if not is_call_failure(error):
                     raise
                 if self._task is not task:
                     return
-                self._moved_s = None
+                self._progress_s = None
                 await asyncio.sleep(self._back_off_s(error))
             else:
-                self._failures.worked(self._thing)
+                self._failures.succeeded(self._subject)
             finally:
                 if self._task is task:
-                    self._moved_s = None
+                    self._progress_s = None
 
     def _back_off_s(self, error: BaseException) -> float:
-        failures = self._failures.failed(self._thing, error)
+        failures = self._failures.failed(self._subject, error)
         if isinstance(error, ResponseError) and error.code == ResponseCode.FLOW_CONTROL:
             pause_s = FLOW_CONTROL_S
         else:
-            longest_s = max(BACK_OFF_S_MAX, self._retry_s)
+            longest_s = max(LOOP_BACK_OFF_S_MAX, self._retry_s)
             pause_s = min(self._retry_s * 2 ** min(failures - 1, 30), longest_s)
         return pause_s * random.uniform(1, 1 + JITTER)
 
@@ -340,31 +347,31 @@ class SupervisedLoop(ABC):
 
     def _check_progress(self) -> None:
         idle_s = 0.0
-        if self._moved_s is not None:
-            idle_s = self._loop.time() - self._moved_s
+        if self._progress_s is not None:
+            idle_s = self._loop.time() - self._progress_s
         if idle_s >= self._step_s_max:
             idle_s = 0.0
             self._replace()
-        # Not sooner: the rest may be less than the clock can tell, and be left again and again.
-        self._check_later(max(self._step_s_max - idle_s, CLOCK_S))
+        # The rest may be below the resolution of the clock: checking at once could repeat for ever.
+        self._check_later(max(self._step_s_max - idle_s, CHECK_S_MIN))
 
     def _replace(self) -> None:
         """Start again in another task; results of the old one are ignored."""
         assert self._tasks is not None
         error = ClientError(f"no progress for {self._step_s_max:.0f} s, started again")
-        self._failures.failed(self._thing, error, curable=False)
-        stuck, self._moved_s = self._task, None
+        self._failures.failed(self._subject, error, transient=False)
+        stuck, self._progress_s = self._task, None
         self._spawn(self._tasks)
         if stuck is not None:
             stuck.cancel()
 
 
 class PeriodicLoop(SupervisedLoop):
-    """Does something on time, and soon after it is called.
+    """Does something at an interval, and soon after `wake`.
 
     Args:
-        name, thing, failures: as for `SupervisedLoop`.
-        act: what to do. False means that it is to be done again soon.
+        name, subject, failures: as for `SupervisedLoop`.
+        act: what to do; it returns False to be called again soon.
         interval_s: seconds between two rounds.
         min_interval_s: seconds between two rounds at least, when `wake` is called.
         first_s: seconds until the first round.
@@ -373,7 +380,7 @@ class PeriodicLoop(SupervisedLoop):
     def __init__(
         self,
         name: str,
-        thing: str,
+        subject: str,
         failures: FailureLog,
         act: Callable[[], Awaitable[object]],
         *,
@@ -382,7 +389,7 @@ class PeriodicLoop(SupervisedLoop):
         first_s: float = 0.0,
     ) -> None:
         shortest_s = min(min_interval_s, interval_s)
-        super().__init__(name, thing, failures, retry_s=shortest_s)
+        super().__init__(name, subject, failures, retry_s=shortest_s)
         self._act = act
         self._interval_s, self._min_interval_s = interval_s, shortest_s
         self._first_s = first_s
@@ -396,10 +403,10 @@ class PeriodicLoop(SupervisedLoop):
         self._next_s = now_s + self._first_s
         self._soonest_s = now_s + min(self._first_s, self._min_interval_s)
 
-    def move(self) -> None:
-        """Note that a long round makes progress."""
-        if self._moved_s is not None:
-            self._move()
+    def note_progress(self) -> None:
+        """Record that a long round makes progress."""
+        if self._progress_s is not None:
+            self._note_progress()
 
     def wake(self) -> None:
         """Do it soon."""
@@ -421,15 +428,15 @@ class PeriodicLoop(SupervisedLoop):
             self._next_s = now_s + self._interval_s if settled else self._soonest_s
 
 
-def step_s_max(timeout_s: float) -> float:
+def step_limit_s(timeout_s: float) -> float:
     """Return how long a step may take whose request has this timeout."""
-    return max(STEP_S_MAX, STEPS_OF_TIMEOUT * timeout_s)
+    return max(STEP_S_MAX, STEP_TIMEOUTS * timeout_s)
 
 
 class FetchLoop(SupervisedLoop, Generic[R]):
-    """Fetches one queue again and again, for push, pull and pop; ``R`` is a response.
+    """Fetches one queue repeatedly, for push, pull and pop; ``R`` is a response.
 
-        may it fetch? ─ no ─► wait for room, a resume, a lock ─► check again, each second at least
+        may it fetch? ─ no ─► wait: limit reached, suspended, no lock ─► check again, each second
               │ yes
               ▼
             fetch ─► act on the response ─► pause, if there was nothing and it came at once
@@ -439,8 +446,8 @@ class FetchLoop(SupervisedLoop, Generic[R]):
     offset.
     """
 
-    _look_s = LOOK_S
-    _quick = 0
+    _recheck_s = RECHECK_S
+    _empty_in_row = 0
     """Responses in a row that came at once and brought nothing new."""
     _next_s = 0.0
     """When the next fetch is due."""
@@ -471,7 +478,7 @@ class FetchLoop(SupervisedLoop, Generic[R]):
 
     def _wait_s(self) -> float:
         if self._is_blocked():
-            return self._look_s
+            return self._recheck_s
         return self._next_s and self._next_s - self._loop.time()
 
     async def _step(self) -> None:
@@ -482,19 +489,19 @@ class FetchLoop(SupervisedLoop, Generic[R]):
             return
         took_s = clock() - began_s
         if await self._act(response, took_s):
-            self._quick, rest_s = 0, self._rest_s(response)
-        elif took_s > QUICK_S:
-            self._quick, rest_s = 0, 0.0
+            self._empty_in_row, rest_s = 0, self._rest_s(response)
+        elif took_s > NOT_HELD_S:
+            self._empty_in_row, rest_s = 0, 0.0
         else:
-            rest_s = min(QUICK_S * 2 ** min(self._quick, 10), LOOK_S)
-            self._quick += 1
+            rest_s = min(NOT_HELD_S * 2 ** min(self._empty_in_row, 10), RECHECK_S)
+            self._empty_in_row += 1
         self._next_s = clock() + rest_s if rest_s else 0.0
 
 
 class SupervisedTasks(Supervisor):
-    """Owns the background tasks of a consumer, and knows when it cannot go on.
+    """Owns the background tasks of a consumer, and records its first permanent failure.
 
-    A task that only runs once is no reason to end the consumer: its failure is logged.
+    The failure of a task that runs once is only logged.
     """
 
     def __init__(self, owner: str) -> None:

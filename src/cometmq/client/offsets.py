@@ -216,7 +216,7 @@ class RemoteOffsetStore:
         failures: dict[MessageQueue, BaseException] = {}
         await asyncio.gather(*(self._persist(part, failures) for part in parts.values()))
         for broker in {broker for _, broker in parts} - {each.broker_name for each in failures}:
-            self._failures.worked(broker)
+            self._failures.succeeded(broker)
         return failures
 
     async def _persist(

@@ -29,7 +29,7 @@ from cometmq.client._pull.core import Mode, Ownership
 from cometmq.client._pull.fetcher import UNLIMITED
 from cometmq.client._pull.positions import Offsets
 from cometmq.client._pull.seeking import OffsetCalls
-from cometmq.client._supervision import raise_incurable
+from cometmq.client._supervision import raise_non_transient
 from cometmq.client.allocation import AllocationStrategy, Averagely
 from cometmq.client.errors import ClientClosedError, ClientError
 from cometmq.client.filters import Filter
@@ -470,7 +470,7 @@ class PullConsumer(OffsetCalls):
             raise ClientError(f"no broker accepted message {message.message_id} for redelivery")
 
     async def _commit_periodically(self) -> None:
-        raise_incurable(await self._auto_commit())
+        raise_non_transient(await self._auto_commit())
 
     async def _auto_commit(self) -> list[BaseException]:
         self._take_back_failed()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cometmq.client._consuming.retries import ERROR_CHARS_MAX, error_text
-from cometmq.client._supervision import text_of
+from cometmq.client._consuming.retries import ERROR_CHARS_MAX, class_and_text
+from cometmq.client._supervision import log_text
 
 
 class ShopError(Exception):
@@ -11,16 +11,16 @@ class ShopError(Exception):
 
 
 def test_an_error_says_its_module_its_class_and_its_text() -> None:
-    assert error_text(ShopError("no stock")) == f"{__name__}.ShopError: no stock"
-    assert error_text(KeyError("k")) == "builtins.KeyError: 'k'"
+    assert class_and_text(ShopError("no stock")) == f"{__name__}.ShopError: no stock"
+    assert class_and_text(KeyError("k")) == "builtins.KeyError: 'k'"
 
 
 def test_a_long_error_is_cut() -> None:
-    assert len(error_text(ShopError("x" * 5000))) == ERROR_CHARS_MAX
+    assert len(class_and_text(ShopError("x" * 5000))) == ERROR_CHARS_MAX
 
 
 def test_characters_that_separate_properties_are_replaced() -> None:
-    assert error_text(ValueError("a\x01b\x02c\nd\te")) == "builtins.ValueError: a b c d e"
+    assert class_and_text(ValueError("a\x01b\x02c\nd\te")) == "builtins.ValueError: a b c d e"
 
 
 class MuteError(Exception):
@@ -31,9 +31,9 @@ class MuteError(Exception):
 
 
 def test_an_error_whose_text_raises_has_a_text_nevertheless() -> None:
-    assert error_text(MuteError()) == f"{__name__}.MuteError: (str() raised LookupError)"
-    assert text_of(MuteError()) == "(str() raised LookupError)"
+    assert class_and_text(MuteError()) == f"{__name__}.MuteError: (str() raised LookupError)"
+    assert log_text(MuteError()) == "(str() raised LookupError)"
 
 
 def test_characters_that_no_message_can_hold_are_replaced() -> None:
-    assert error_text(OSError("no \udcfffile")) == "builtins.OSError: no ?file"
+    assert class_and_text(OSError("no \udcfffile")) == "builtins.OSError: no ?file"

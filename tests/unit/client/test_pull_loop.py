@@ -506,7 +506,7 @@ async def test_pulls_go_on_after_a_custom_store_raised(
 async def test_a_queue_that_waits_long_for_its_handlers_says_so_once(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(FetchLoop, "_look_s", 0.001)
+    monkeypatch.setattr(FetchLoop, "_recheck_s", 0.001)
     script(consumer, found(0, 1))
 
     consumer.begin(0, queue_messages_max=1)

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from cometmq.client._supervision import (
-    BACK_OFF_S_MAX,
+    LOOP_BACK_OFF_S_MAX,
     PERMANENT_FAILURES,
     PERMANENT_S,
     STEP_S_MAX,
@@ -163,7 +163,7 @@ async def test_an_error_that_no_retry_cures_is_permanent(
     await asyncio.sleep(60)
     await loop.stop()
 
-    assert PERMANENT_S <= failed_s <= PERMANENT_S + 2 * BACK_OFF_S_MAX
+    assert PERMANENT_S <= failed_s <= PERMANENT_S + 2 * LOOP_BACK_OFF_S_MAX
     assert steps >= PERMANENT_FAILURES
     assert loop.steps > steps, "it goes on: the owner decides whether to end"
     if isinstance(error, Exception):

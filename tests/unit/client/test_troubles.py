@@ -25,11 +25,11 @@ def test_a_row_of_failures_is_one_warning_and_its_end_one_line(
     caplog.set_level(logging.DEBUG, logger=LOG.name)
     watched = troubles()
 
-    watched.worked("a:1")
+    watched.succeeded("a:1")
     watched.failed("a:1", OSError("gone"))
     watched.failed("a:1", OSError("gone"))
-    watched.worked("a:1")
-    watched.worked("a:1")
+    watched.succeeded("a:1")
+    watched.succeeded("a:1")
     watched.failed("a:1", OSError("gone"))
 
     line = "does not answer address=a:1 error=gone"
@@ -46,8 +46,8 @@ def test_each_thing_has_a_row_of_its_own_and_one_that_was_forgotten_none(
     watched.failed("a:1", OSError("gone"))
     watched.failed("b:2", OSError("gone"))
     watched.forget("a:1")
-    watched.worked("a:1")
-    watched.worked("b:2")
+    watched.succeeded("a:1")
+    watched.succeeded("b:2")
 
     assert [level for level, _ in told(caplog)] == ["WARNING", "WARNING", "INFO"]
 
@@ -59,7 +59,7 @@ def test_the_memory_for_things_in_trouble_is_bounded(caplog: pytest.LogCaptureFi
         watched.failed(str(number), OSError("gone"))
     caplog.clear()
 
-    watched.worked(str(FAILING_MAX - 1))
-    watched.worked(str(FAILING_MAX))
+    watched.succeeded(str(FAILING_MAX - 1))
+    watched.succeeded(str(FAILING_MAX))
 
     assert told(caplog) == [("INFO", f"answers again address={FAILING_MAX - 1}")]

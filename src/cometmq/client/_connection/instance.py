@@ -40,7 +40,7 @@ from cometmq.client._connection.name_servers import (
 from cometmq.client._connection.routes import Routes
 from cometmq.client._connection.security import Signer, StreamHook, credentials_of, tls_context
 from cometmq.client._lifecycle import Lifecycle
-from cometmq.client._supervision import FailureLog, text_of, trace_of
+from cometmq.client._supervision import FailureLog, log_text, log_trace
 from cometmq.client.errors import (
     ClientClosedError,
     ClientError,
@@ -252,7 +252,7 @@ class ClientCore(Lifecycle):
         except NameServerError as error:
             self._discovery_failures.failed(endpoint_url(self.settings), error)
         else:
-            self._discovery_failures.worked(endpoint_url(self.settings))
+            self._discovery_failures.succeeded(endpoint_url(self.settings))
 
     def unique_ids(self) -> UniqueIds:
         """Return a generator of message ids that contain this client's address.
@@ -336,8 +336,8 @@ class ClientCore(Lifecycle):
             log.log(
                 logging.DEBUG if isinstance(error, CometError) else logging.WARNING,
                 "cannot unregister address=%s group=%s error=%s",
-                *(address, group, text_of(error)),
-                exc_info=trace_of(error),
+                *(address, group, log_text(error)),
+                exc_info=log_trace(error),
             )
 
     def send_address(self, address: str) -> str:
@@ -426,7 +426,7 @@ class ClientCore(Lifecycle):
             self.heartbeat_epoch += 1
             self._heartbeat_failures.failed(address, error)
         else:
-            self._heartbeat_failures.worked(address)
+            self._heartbeat_failures.succeeded(address)
             self._registered.add(address)
             if joined == self._joined:
                 self._up_to_date.add(address)

@@ -254,7 +254,7 @@ class Routes:
                 raise
             self._failures.failed(topic, error)
             return self.known(topic)
-        self._failures.worked(topic)
+        self._failures.succeeded(topic)
         return route
 
     async def refresh_all(self) -> None:

@@ -87,7 +87,7 @@ class GroupCalls:
                 raise
             self._locking.failed(where, error)
             return []
-        self._locking.worked(where)
+        self._locking.succeeded(where)
         return locked
 
     async def unlock(

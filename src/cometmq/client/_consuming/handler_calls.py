@@ -18,7 +18,7 @@ from typing import Any
 
 from cometmq.client._callbacks import Caller, is_async
 from cometmq.client._connection.identity import Namespace
-from cometmq.client._consuming.retries import error_text
+from cometmq.client._consuming.retries import class_and_text
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext, FilterHook
@@ -306,7 +306,7 @@ class HandlerCalls:
             log.warning(
                 "handler failed topic=%s id=%s attempt=%d messages=%d error=%s",
                 *(first.topic, first.message_id, first.reconsume_times + 1, len(messages)),
-                error_text(ended.error),
+                class_and_text(ended.error),
                 exc_info=ended.error if self._traces.is_due(ended.error) else None,
             )
 

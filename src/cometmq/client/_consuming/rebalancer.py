@@ -93,7 +93,7 @@ class QueueListenerCalls:
                 )  # fmt: skip
                 self._retries.start(self._tasks)
         else:
-            self._failures.worked(topic)
+            self._failures.succeeded(topic)
 
     async def _retry(self) -> None:
         for topic, arguments in list(self._failed.items()):
@@ -344,7 +344,7 @@ class Rebalancer:
         Returns:
             Whether the topic is balanced, or need not be tried again soon.
         """
-        self._rounds.move()
+        self._rounds.note_progress()
         try:
             balanced = await step(topic)
         except BaseException as error:
@@ -354,7 +354,7 @@ class Rebalancer:
             quiet = topic.startswith(RETRY_PREFIX) and isinstance(error, CometError)
             self._failures.failed(topic, error, quiet=quiet)
             return isinstance(error, (TopicNotFoundError, AllocationError))
-        self._failures.worked(topic)
+        self._failures.succeeded(topic)
         return balanced
 
     async def balance(self, topic: str) -> bool:
@@ -424,7 +424,7 @@ class Rebalancer:
 
         async def one(queue: MessageQueue) -> bool:
             async with room:
-                self._rounds.move()
+                self._rounds.note_progress()
                 try:
                     moved = await move(queue)
                 except BaseException as error:
@@ -432,7 +432,7 @@ class Rebalancer:
                         raise
                     self._move_failures.failed(str(queue), error)
                     return False
-                self._move_failures.worked(str(queue))
+                self._move_failures.succeeded(str(queue))
                 return moved
 
         async with asyncio.TaskGroup() as group:

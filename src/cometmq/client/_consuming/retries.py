@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._sending.sender import InnerProducer
-from cometmq.client._supervision import str_of
+from cometmq.client._supervision import safe_str
 from cometmq.client.errors import QueueNotFoundError
 from cometmq.model import property_names as names
 from cometmq.model.errors import CometError
@@ -254,7 +254,7 @@ def _add_error(properties: dict[str, str], error: BaseException) -> None:
     properties[CONSUME_ERROR_TIME_MS] = str(time.time_ns() // 1_000_000)
     properties[CONSUME_ERROR] = ""
     room = PROPERTIES_BYTES_MAX - len(encode_properties(properties)) - ADDED_BYTES
-    text = error_text(error).encode()[: max(room, 0)].decode("utf-8", "ignore").strip()
+    text = class_and_text(error).encode()[: max(room, 0)].decode("utf-8", "ignore").strip()
     if text:
         properties[CONSUME_ERROR] = text
     else:
@@ -273,9 +273,9 @@ def pop_delay_s(reconsume_times: int, delay_level: int = 0) -> int:
     return POP_DELAYS_S[min(level, len(POP_DELAYS_S) - 1)]
 
 
-def error_text(error: BaseException) -> str:
+def class_and_text(error: BaseException) -> str:
     """Return an error as a property's value: at most 1,024 characters, no control characters."""
     kind = type(error)
-    text = f"{kind.__module__}.{kind.__qualname__}: {str_of(error)}"[:ERROR_CHARS_MAX]
+    text = f"{kind.__module__}.{kind.__qualname__}: {safe_str(error)}"[:ERROR_CHARS_MAX]
     text = text.encode("utf-8", "replace").decode()
     return "".join(" " if ord(character) < 0x20 else character for character in text).strip()

@@ -317,7 +317,7 @@ class Receiver:
                 raise
             self._failed(queue, error)
             return []
-        self._failing.worked(str(queue))
+        self._failing.succeeded(str(queue))
         source.failure, source.ready = None, True
         if popped:
             source.promising, source.fruitless = True, 0

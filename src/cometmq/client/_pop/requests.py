@@ -490,5 +490,5 @@ class Acks:
                 raise
             failures.failed(topic, error)
             return False
-        failures.worked(topic)
+        failures.succeeded(topic)
         return True

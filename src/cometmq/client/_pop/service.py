@@ -30,7 +30,7 @@ from cometmq.client._consuming.retries import DeadLetterRule, pop_delay_s
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import Workers
 from cometmq.client._pop.requests import Acks, Handle, PopRequests
-from cometmq.client._supervision import FailureLog, FetchLoop, step_s_max
+from cometmq.client._supervision import FailureLog, FetchLoop, step_limit_s
 from cometmq.client.filters import Filter
 from cometmq.client.handlers import ConsumeContext
 from cometmq.client.offsets import StartFrom
@@ -256,7 +256,7 @@ class PopLoop(FetchLoop[_Response]):
             str(source.queue),
             failures,
             retry_s=settings.retry_ms / 1000,
-            step_s_max=step_s_max((settings.hold_ms + settings.answer_margin_ms) / 1000),
+            step_s_max=step_limit_s((settings.hold_ms + settings.answer_margin_ms) / 1000),
         )
         self.source = source
         self.begun = asyncio.Event()

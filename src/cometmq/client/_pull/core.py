@@ -38,7 +38,7 @@ from cometmq.client._pull.positions import (
     current_reader,
     state_of,
 )
-from cometmq.client._supervision import step_s_max
+from cometmq.client._supervision import step_limit_s
 from cometmq.client.errors import ClientError, WrongModeError
 from cometmq.client.filters import Filter
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, FilterHook
@@ -203,7 +203,7 @@ class PullCore(Consumer):
             queue_bytes_max=self._settings.queue_mib_max * MIB,
             span_max=self._settings.span_max,
             retry_s=self._settings.retry_ms / 1000,
-            step_s_max=step_s_max(
+            step_s_max=step_limit_s(
                 (self._settings.hold_ms + self._settings.answer_margin_ms) / 1000
             ),
             group=group,

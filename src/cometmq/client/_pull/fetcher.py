@@ -77,7 +77,7 @@ class Batch:
 class _Stream(FetchLoop[PullResult]):
     """One queue being fetched."""
 
-    _look_s = math.inf  # the fetcher wakes it
+    _recheck_s = math.inf  # the fetcher wakes it
 
     def __init__(self, fetcher: Fetcher, queue: MessageQueue, offset: QueueOffset | None) -> None:
         super().__init__(

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from cometmq.client._push.ordered import Locks
 from cometmq.client._push.process_queue import ProcessQueue
 from cometmq.client._push.pull_loop import PullLoop
-from cometmq.client._supervision import text_of, trace_of
+from cometmq.client._supervision import log_text, log_trace
 from cometmq.client.offsets import Failures, OffsetStore
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -264,8 +264,8 @@ class AssignedQueues:
                 raise
             log.warning(
                 "cannot read an offset, messages are redelivered queue=%s group=%s error=%s",
-                *(queue, self._group, text_of(error)),
-                exc_info=trace_of(error),
+                *(queue, self._group, log_text(error)),
+                exc_info=log_trace(error),
             )
             return
         if stored is None or stored < finished:

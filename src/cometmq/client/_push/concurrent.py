@@ -402,8 +402,8 @@ class ConcurrentService:
                     raise
                 self._failures.failed(str(queue.queue), error)
             else:
-                if self._failures.any:
-                    self._failures.worked(str(queue.queue))
+                if self._failures.is_failing:
+                    self._failures.succeeded(str(queue.queue))
                 self._pending_offsets.discard(queue)
                 queue.is_offset_pending = False
 

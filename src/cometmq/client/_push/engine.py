@@ -28,7 +28,7 @@ from cometmq.client._push.concurrent import ConcurrentService
 from cometmq.client._push.ordered import Locks, OrderedService
 from cometmq.client._push.process_queue import Limits, ProcessQueue
 from cometmq.client._push.pull_loop import PullLoop
-from cometmq.client._supervision import FailureLog, SupervisedTasks, raise_incurable
+from cometmq.client._supervision import FailureLog, SupervisedTasks, raise_non_transient
 from cometmq.client.allocation import AllocationStrategy
 from cometmq.client.offsets import OffsetStore, default_store, first_offset
 from cometmq.client.settings import PushSettings
@@ -123,7 +123,7 @@ class PushEngine(Engine):
         self.rebalancer.start(self.tasks)
 
     async def _persist(self) -> None:
-        raise_incurable((await self.queues.persist() or {}).values())
+        raise_non_transient((await self.queues.persist() or {}).values())
 
     async def _stop_fetching(self) -> None:
         self.rebalancer.paused = True

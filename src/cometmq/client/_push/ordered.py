@@ -35,7 +35,7 @@ from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import CANCEL_S, SLICE_S
 from cometmq.client._push.process_queue import FetchedBatch, ProcessQueue
-from cometmq.client._supervision import PeriodicLoop, SupervisedTasks, text_of, trace_of
+from cometmq.client._supervision import PeriodicLoop, SupervisedTasks, log_text, log_trace
 from cometmq.client.handlers import OrderedContext
 from cometmq.client.offsets import OffsetStore
 from cometmq.model.message import StoredMessage
@@ -184,8 +184,8 @@ class Locks:
                 raise
             log.warning(
                 "cannot lock queues group=%s error=%s",
-                *(self._group, text_of(error)),
-                exc_info=trace_of(error),
+                *(self._group, log_text(error)),
+                exc_info=log_trace(error),
             )
             return set()
 
@@ -200,8 +200,8 @@ class Locks:
                 raise
             log.warning(
                 "cannot unlock queues group=%s error=%s",
-                *(self._group, text_of(error)),
-                exc_info=trace_of(error),
+                *(self._group, log_text(error)),
+                exc_info=log_trace(error),
             )
 
 

@@ -16,7 +16,7 @@ from cometmq.client._consuming.fast_path import PullFastPath, QueuePulls
 from cometmq.client._consuming.handler_calls import MessageFilter
 from cometmq.client._consuming.pulls import Pull, PullResult, PullStatus, ReplicaChoice
 from cometmq.client._push.process_queue import FetchedBatch, Limits, ProcessQueue
-from cometmq.client._supervision import FailureLog, FetchLoop, step_s_max
+from cometmq.client._supervision import FailureLog, FetchLoop, step_limit_s
 from cometmq.client.errors import ClientError
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import OffsetStore
@@ -120,7 +120,7 @@ class PullLoop(FetchLoop[PullResult]):
             str(self.queue),
             failures,
             retry_s=settings.retry_ms / 1000,
-            step_s_max=step_s_max(settings.answer_ms / 1000),
+            step_s_max=step_limit_s(settings.answer_ms / 1000),
         )
         self._process_queue = process_queue
         self._routes = instance.routes

@@ -32,9 +32,9 @@ from cometmq.remoting import CallTimeoutError, ConnectError, TooManyCallsError
 
 CALL_S_MIN = 0.001
 """With less time left no call is worth its request."""
-BACK_OFF_S = 0.05
+SEND_BACK_OFF_S = 0.05
 """The longest first pause of a send; each one is at least half as long as it may be."""
-BACK_OFF_S_MAX = 0.5
+SEND_BACK_OFF_S_MAX = 0.5
 """The longest pause: how late a send may notice that its broker is back."""
 
 _NOT_STORED = (ResponseError, ConnectError, TooManyCallsError)
@@ -114,7 +114,7 @@ class SendAttempts:
         self._policy = policy
         self._deadline = deadline
         self._left = policy.fixed_retries if is_fixed else policy.retries
-        self._pause_s = BACK_OFF_S
+        self._pause_s = SEND_BACK_OFF_S
         self.failed: list[SendAttempt] = []
         """In order. Of the attempts that could not connect, only the last one of each broker."""
         self.failed_brokers: set[str] = set()
@@ -144,7 +144,7 @@ class SendAttempts:
         if broker in self.failed_brokers:
             pause_s = self._pause_s * random.uniform(0.5, 1.0)
             await asyncio.sleep(min(pause_s, self._deadline - loop_time()))
-            self._pause_s = min(2 * self._pause_s, BACK_OFF_S_MAX)
+            self._pause_s = min(2 * self._pause_s, SEND_BACK_OFF_S_MAX)
             self.failed_brokers.clear()
         return self._is_time_left()
 

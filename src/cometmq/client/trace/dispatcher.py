@@ -288,7 +288,7 @@ class _SendLoop(SupervisedLoop):
     async def _step(self) -> None:
         parcel = self._dispatcher.next_due()
         if parcel is not None:
-            self._thing = parcel.topic
+            self._subject = parcel.topic
             await self._dispatcher.send(parcel)
 
 

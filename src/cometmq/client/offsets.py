@@ -39,6 +39,8 @@ from cometmq.system.files import Files, SystemFiles, load_with_backup, save_with
 
 __all__ = ["OffsetStore", "RemoteOffsetStore", "LocalOffsetStore", "StartFrom"]
 
+log = logging.getLogger(__name__)
+
 Failures = Mapping[MessageQueue, BaseException]
 """The queues whose offsets are not stored, and the error of each."""
 
@@ -128,8 +130,6 @@ class OffsetTable:
         """Return a copy of all offsets."""
         return dict(self._offsets)
 
-
-log = logging.getLogger(__name__)
 
 RENEW_AFTER = 12
 """An offset that does not move is written out again every so many times: a broker may lose it."""

@@ -24,6 +24,8 @@ from cometmq.model.queue import MessageQueue
 from cometmq.model.times import seconds
 from cometmq.protocol.bodies import ConsumerRunningInfo
 
+log = logging.getLogger(__name__)
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -80,8 +82,6 @@ def stop_signals(callback: Callable[[], None]) -> Iterator[None]:
             del _handlers[loop]
             handlers.restore()
 
-
-log = logging.getLogger(__name__)
 
 CONCURRENCY_MAX = 1000
 RELEASE_SHARE = 0.2

@@ -27,6 +27,8 @@ from cometmq.model.queue import MessageQueue
 from cometmq.model.times import seconds
 from cometmq.remoting.tasks import is_call_failure
 
+log = logging.getLogger(__name__)
+
 PAUSE_S_MIN, PAUSE_S_MAX = 0.01, 30.0
 
 
@@ -147,9 +149,6 @@ def _pause_s(context: OrderedContext, suspend_ms: int, asked_s: float | None = N
     if asked_s is None:
         asked_s = suspend_ms / 1000 if context.delay is None else seconds(context.delay, "delay")
     return min(max(asked_s, PAUSE_S_MIN), PAUSE_S_MAX)
-
-
-log = logging.getLogger(__name__)
 
 
 MessageFilter = Callable[[MessageQueue, list[StoredMessage]], list[StoredMessage]]

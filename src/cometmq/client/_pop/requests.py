@@ -36,6 +36,8 @@ from cometmq.protocol.headers import (
 from cometmq.protocol.lazy_record import decode_lazily
 from cometmq.remoting.tasks import is_call_failure
 
+log = logging.getLogger(__name__)
+
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 _PARTS_MIN = 7
 
@@ -280,8 +282,6 @@ class Deliveries:
 def _key(message: StoredMessage) -> tuple[str, str]:
     return message.topic, message.properties.get(names.POP_CK, "")
 
-
-log = logging.getLogger(__name__)
 
 FROM_MIN, FROM_MAX = 0, 1
 ALL_QUEUES = -1

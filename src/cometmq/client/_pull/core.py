@@ -55,6 +55,8 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import retry_topic
 
+log = logging.getLogger(__name__)
+
 OnAssigned = Callable[[str, Collection[MessageQueue], Collection[MessageQueue]], Awaitable[None]]
 
 
@@ -135,8 +137,6 @@ class Ownership:
         """Call the listener."""
         await self._on_assigned(topic, queues, mine)
 
-
-log = logging.getLogger(__name__)
 
 UNFINISHED_S_MAX = 120.0
 """Seconds after which unfinished messages of a reader are logged."""

@@ -22,6 +22,8 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import GetMaxOffsetRequest
 from cometmq.remoting.tasks import Supervisor
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Slowness:
@@ -134,9 +136,6 @@ class LatencyTable:
             return None
         self._turn += 1
         return ranked[self._turn % max(len(ranked) // 2, 1)]
-
-
-log = logging.getLogger(__name__)
 
 
 class Detector:

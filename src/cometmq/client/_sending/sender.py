@@ -58,6 +58,8 @@ from cometmq.protocol.compression import INFLATED_BYTES_MAX
 from cometmq.protocol.headers import SendMessageV2Request
 from cometmq.remoting.tasks import is_call_failure
 
+log = logging.getLogger(__name__)
+
 INNER_GROUP = "CLIENT_INNER_PRODUCER"
 """The group of the messages that the client itself sends."""
 _FAILED_ATTEMPT = (RemotingError, ResponseError, ProtocolError)
@@ -509,9 +511,6 @@ def _kept(context: SendContext, count: int) -> Sequence[Message]:
 
 def _epoch_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-log = logging.getLogger(__name__)
 
 
 class SendHookCalls:

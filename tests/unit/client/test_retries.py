@@ -15,8 +15,8 @@ from cometmq.remoting import (
     TooManyCallsError,
 )
 
-AWAITED = RetryPolicy(2, 0, frozenset({1, 14}), retry_not_stored=True, retry_too_many=True)
-BEGUN = RetryPolicy(2, 2, frozenset(), retry_not_stored=False, retry_too_many=False)
+AWAITED = RetryPolicy(2, 0, frozenset({1, 14}), retry_not_stored=True, retry_when_full=True)
+BEGUN = RetryPolicy(2, 2, frozenset(), retry_not_stored=False, retry_when_full=False)
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ BEGUN = RetryPolicy(2, 2, frozenset(), retry_not_stored=False, retry_too_many=Fa
     ids=lambda value: type(value).__name__,
 )
 def test_which_failures_allow_another_try(error: CometError, *, awaited: bool, begun: bool) -> None:
-    assert AWAITED.allows_another(error) is awaited
-    assert BEGUN.allows_another(error) is begun
+    assert AWAITED.allows_retry(error) is awaited
+    assert BEGUN.allows_retry(error) is begun
 
 
 @pytest.mark.parametrize(

@@ -471,7 +471,7 @@ class SendFastPath:
             receipt = receipt_from(response, send.queue_target.queue, send.outgoing.message_id)
         except Exception as error:
             if isinstance(error, ProtocolError) or (
-                isinstance(error, ResponseError) and send.policy.allows_another(error)
+                isinstance(error, ResponseError) and send.policy.allows_retry(error)
             ):
                 self._retry(send, error)
                 return

@@ -1,14 +1,14 @@
-"""Whether an attempt of a send that failed is repeated, and when.
+"""Decides whether and when a failed send attempt is retried.
 
       an attempt fails
-      │ policy does not allow another ──► the send fails
+      │ policy allows no retry ─────────► the send fails
       │ retries are used up ────────────► the send fails
       │ a broker has not failed since the last pause ──► attempt there, at once
       ▼ each broker has
       pause, each one about twice as long as the one before ──► attempt, if there is time
 
-An attempt that could not connect has sent nothing. It uses up no retry, so that a send waits for a
-broker that restarts, until its deadline.
+An attempt that could not connect has sent nothing. It uses up no retry: a send waits for a broker
+that restarts, until its deadline.
 
 Source: DefaultMQProducerImpl.sendDefaultImpl and MQClientAPIImpl.onExceptionImpl, RocketMQ 5.3.
 There is no pause there, and a refused connection uses up a retry.
@@ -31,9 +31,9 @@ from cometmq.model.errors import CometError, ProtocolError, ResponseError
 from cometmq.remoting import CallTimeoutError, ConnectError, TooManyCallsError
 
 CALL_S_MIN = 0.001
-"""With less time left no call is worth its request."""
+"""With less time left before the deadline no request is sent."""
 SEND_BACK_OFF_S = 0.05
-"""The longest first pause of a send; each one is at least half as long as it may be."""
+"""The longest first pause of a send; the actual pause is at least half of its longest."""
 SEND_BACK_OFF_S_MAX = 0.5
 """The longest pause: how late a send may notice that its broker is back."""
 
@@ -41,39 +41,39 @@ _NOT_STORED = (ResponseError, ConnectError, TooManyCallsError)
 
 
 def loop_time() -> float:
-    """Return the time of the running loop, in seconds: what deadlines are compared with."""
+    """Return the time of the running loop in seconds; deadlines use the same clock."""
     return asyncio.get_running_loop().time()
 
 
 def seconds_left(deadline: float) -> float:
-    """Return the seconds until a deadline; a call that is made all the same gets `CALL_S_MIN`."""
+    """Return the seconds until a deadline, at least `CALL_S_MIN`."""
     return max(deadline - loop_time(), CALL_S_MIN)
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a failed attempt is repeated, and after which errors."""
+    """How often a failed attempt is retried, and after which errors."""
 
     retries: int
-    """Further attempts if any queue will do."""
+    """Retries if the client chooses the queue."""
     fixed_retries: int
-    """Further attempts if the caller has chosen the queue."""
+    """Retries if the caller chose the queue."""
     codes: frozenset[int]
-    """Response codes after which there is another attempt."""
+    """Response codes that are retried."""
     retry_not_stored: bool
-    """Whether another attempt follows a status other than ``SEND_OK``."""
-    retry_too_many: bool
-    """Whether another attempt follows if too many requests are in flight already."""
-    avoid_refusing: bool = True
+    """Whether a status other than ``SEND_OK`` is retried."""
+    retry_when_full: bool
+    """Whether an attempt is retried that met the limit on requests in flight."""
+    refusal_counts_as_slow: bool = True
     """Whether a broker that refused counts as slow, if slow brokers are avoided."""
-    waits: bool = True
-    """Whether a broker that cannot be reached is waited for, and uses up no retry."""
+    waits_for_broker: bool = True
+    """Whether an attempt that cannot connect uses up no retry, until the deadline."""
 
     @classmethod
     def of_awaited(cls, settings: ProducerSettings) -> RetryPolicy:
         """The policy of a send whose caller waits for the receipt."""
         return cls(
-            settings.retries, 0, settings.retried, settings.retry_not_stored, retry_too_many=True
+            settings.retries, 0, settings.retried, settings.retry_not_stored, retry_when_full=True
         )
 
     @classmethod
@@ -84,26 +84,26 @@ class RetryPolicy:
             settings.retries_async,
             frozenset(),
             retry_not_stored=False,
-            retry_too_many=False,
-            avoid_refusing=False,
+            retry_when_full=False,
+            refusal_counts_as_slow=False,
         )
 
-    def allows_another(self, error: CometError) -> bool:
-        """Whether another attempt may follow one with this error."""
+    def allows_retry(self, error: CometError) -> bool:
+        """Whether an attempt that failed with this error may be retried."""
         if isinstance(error, ResponseError):
             return error.code in self.codes
         if isinstance(error, ProtocolError):  # the broker has stored the message
             return False
-        return self.retry_too_many or not isinstance(error, TooManyCallsError)
+        return self.retry_when_full or not isinstance(error, TooManyCallsError)
 
 
 class SendAttempts:
-    """The attempts of one send that failed, and what follows them.
+    """The failed attempts of one send: decides about the next attempt and makes the final error.
 
     Args:
-        topic: for the error of the send.
+        topic: named in the error.
         policy: when to retry.
-        deadline: until when, by the loop's clock.
+        deadline: of the send, by the loop's clock.
         is_fixed: whether the caller chose the queue.
     """
 
@@ -121,11 +121,11 @@ class SendAttempts:
         """Those that failed since the last pause; after an attempt there is always one."""
 
     def fail(self, broker: str, error: CometError | None) -> bool:
-        """Note an attempt that failed; return whether another one may follow.
+        """Record a failed attempt; return whether it may be retried.
 
         Args:
             broker: its broker.
-            error: why; None if the broker stored the message less safely than wanted.
+            error: why; None if the broker stored the message with a status other than ``SEND_OK``.
         """
         self.failed_brokers.add(broker)
         could_connect = not isinstance(error, ConnectError)
@@ -133,14 +133,14 @@ class SendAttempts:
             if not could_connect:
                 self.failed = [each for each in self.failed if not _is_unreached(each, broker)]
             self.failed.append(attempt_of(broker, error))
-            if not self._policy.allows_another(error):
+            if not self._policy.allows_retry(error):
                 return False
-        if could_connect or not self._policy.waits:
+        if could_connect or not self._policy.waits_for_broker:
             self._left -= 1
         return self._left >= 0
 
-    async def is_time_for(self, broker: str) -> bool:
-        """Pause if the broker has failed already; return whether there is time for a retry."""
+    async def pause_before_retry(self, broker: str) -> bool:
+        """Pause if the broker has failed already; return whether time is left for the retry."""
         if broker in self.failed_brokers:
             pause_s = self._pause_s * random.uniform(0.5, 1.0)
             await asyncio.sleep(min(pause_s, self._deadline - loop_time()))
@@ -161,7 +161,7 @@ class SendAttempts:
         return SendTimeoutError(self._topic, self.failed)
 
     def _is_time_left(self) -> bool:
-        """Whether there is time for another attempt; the last may have ended a moment too early."""
+        """Whether time is left; a call may time out less than `CALL_S_MIN` before the deadline."""
         return self._deadline - loop_time() >= CALL_S_MIN
 
 

@@ -333,7 +333,7 @@ class Sender:
             if attempts is None:
                 if loop_time() >= deadline:
                     raise SendTimeoutError(outgoing.topic, ())
-            elif not await attempts.is_time_for(queue.broker_name):
+            elif not await attempts.pause_before_retry(queue.broker_name):
                 break
             elif not self._instance.running:
                 if stored is None:
@@ -403,7 +403,7 @@ class Sender:
             )
             receipt = receipt_from(response, self.destinations.shown(queue), outgoing.message_id)
         except _FAILED_ATTEMPT as error:
-            refused = isinstance(error, ResponseError) and not policy.avoid_refusing
+            refused = isinstance(error, ResponseError) and not policy.refusal_counts_as_slow
             self._note_latency(queue.broker_name, began_s, None if refused else error)
             self._report_attempt(context, queue, address, began_s, error)
             raise

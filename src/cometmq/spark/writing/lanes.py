@@ -53,8 +53,12 @@ PERMANENT = ("timerWheelEnable is false",)
 RocketMQ's SendMessageProcessor refuses a timer message with SYSTEM_ERROR and the first of them.
 """
 
-_ONCE = RetryPolicy(0, 0, frozenset(), retry_not_stored=False, retry_too_many=False, waits=False)
-_ELSEWHERE = RetryPolicy(1, 0, RETRIED, retry_not_stored=False, retry_too_many=False, waits=False)
+_ONCE = RetryPolicy(
+    0, 0, frozenset(), retry_not_stored=False, retry_when_full=False, waits_for_broker=False
+)
+_ELSEWHERE = RetryPolicy(
+    1, 0, RETRIED, retry_not_stored=False, retry_when_full=False, waits_for_broker=False
+)
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class Producer(Lifecycle):
         self._sender = Sender(self._instance, group, self._settings, hooks=hooks)
         self._pending = PendingSends(self._sender, self._settings, self._check_loop)
         self._timeout_s = self._settings.timeout_ms / 1000
-        latency = self._sender.destinations.latency
+        latency = self._sender.targets.latency
         self._detector = (
             Detector(latency, self._instance, self._settings)
             if self._settings.detector and latency is not None
@@ -151,7 +151,7 @@ class Producer(Lifecycle):
         if self._settings.trace:
             self._traces = TraceDispatcher.of(self._instance, self._tables)
             self._traces.retain()
-            self._sender.watch(SendTrace(self._traces, self._settings.trace_topic))
+            self._sender.add_hook(SendTrace(self._traces, self._settings.trace_topic))
         self._pending.open()
         await asyncio.gather(*map(self._look_ahead, self._settings.topics))
 
@@ -452,7 +452,7 @@ class Producer(Lifecycle):
         timeout = seconds(timeout)
         deadline = loop_time() + timeout
         replies = Replies.of(self._instance)
-        await self._sender.destinations.introduce(message.topic, timeout)
+        await self._sender.targets.ensure_known(message.topic, timeout)
         properties, reply = replies.open(timeout)
         target = _target(queue, order_key, selector)
         sending: asyncio.Future[SendReceipt] | None = None
@@ -547,7 +547,7 @@ class Producer(Lifecycle):
             TopicNotFoundError: no broker has the topic.
             NameServerError: no name server responded.
         """
-        return await self._sender.destinations.queues(topic, self._time(timeout))
+        return await self._sender.targets.queues(topic, self._time(timeout))
 
     async def ready(self, *topics: str) -> None:
         """Fetch the routes of topics before the first send.
@@ -557,9 +557,7 @@ class Producer(Lifecycle):
             NameServerError: no name server responded.
         """
         self._check_loop()
-        await asyncio.gather(
-            *(self._sender.destinations.queues(topic, READY_S) for topic in topics)
-        )
+        await asyncio.gather(*(self._sender.targets.queues(topic, READY_S) for topic in topics))
 
     def _time(self, timeout: float | timedelta | None) -> float:
         return self._timeout_s if timeout is None else seconds(timeout)

@@ -238,7 +238,7 @@ class TransactionProducer(Producer):
         timeout = self._instance.settings.call_timeout_ms / 1000
         address = ""
         try:
-            address, broker_name = await self._sender.destinations.master_of(receipt.queue, timeout)
+            address, broker_name = await self._sender.targets.master_of(receipt.queue, timeout)
             header = EndTransactionRequest(
                 producer_group=self._wire_group,
                 tran_state_table_offset=receipt.queue_offset,

@@ -494,7 +494,7 @@ class SendFastPath:
         failed = None
         if isinstance(error, CometError) and not isinstance(error, GoneAwayError):
             failed = send.queue_target.queue.broker_name, error
-        return self._sender.go_on(
+        return self._sender.retry_after_failure(
             send.outgoing,
             send.target,
             send.started_s + send.send_timeout,
@@ -529,7 +529,7 @@ class SendFastPath:
             queues.append(target)
         if not queues:
             return None
-        picker = self._sender.destinations.picker(wire_topic)
+        picker = self._sender.targets.picker(wire_topic)
         found = self._topics[topic] = TopicTargets(route, queues, picker)
         found.routes_version = self._routes.version
         return found
@@ -551,7 +551,7 @@ class SendFastPath:
         pieces = cut_head(head, _MARKS)
         if pieces is None:
             return None
-        shown = self._sender.destinations.shown(queue)
+        shown = self._sender.targets.shown(queue)
         return QueueTarget(shown, address, self._instance.send_address(address), pieces)
 
 

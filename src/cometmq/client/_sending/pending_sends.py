@@ -55,7 +55,7 @@ class PendingSends:
         """Accept sends from now on. Hooks that are added later would miss some."""
         sender = self._sender
         self._fast_path.begin()
-        self._fast_path.is_usable = not sender.is_watched and sender.destinations.latency is None
+        self._fast_path.is_usable = not sender.has_hooks and sender.targets.latency is None
         self._open = True
 
     def start_awaited(

@@ -36,9 +36,9 @@ from cometmq.client._sending.retry_policy import (
 )
 from cometmq.client._sending.targets import (
     ANY_QUEUE,
-    Destinations,
     NoMasterError,
     SendTarget,
+    Targets,
 )
 from cometmq.client.errors import SendTimeoutError
 from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
@@ -72,7 +72,7 @@ class Sender:
         instance: connections and routes.
         group: the producer's group.
         settings: limits, retries and compression.
-        hooks: watch the sends, or forbid them.
+        hooks: called around each send, or forbid it.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class Sender:
         """Limits, retries and compression."""
         self.ids = self._ids = instance.unique_ids()
         """Makes the ids of messages."""
-        self.destinations = Destinations(instance, settings)
+        self.targets = Targets(instance, settings)
         """Finds queues and brokers."""
-        self._forbidding = [hook for hook in hooks if isinstance(hook, ForbiddenHook)]
-        self._watching = [hook for hook in hooks if isinstance(hook, SendHook)]
-        self.is_watched = bool(self._watching or self._forbidding)
-        """Whether hooks see the sends."""
+        self._forbidden_hooks = [hook for hook in hooks if isinstance(hook, ForbiddenHook)]
+        self._send_hooks = [hook for hook in hooks if isinstance(hook, SendHook)]
+        self.has_hooks = bool(self._send_hooks or self._forbidden_hooks)
+        """Whether hooks are called around the sends."""
         self.awaited = RetryPolicy.of_awaited(settings)
         """For sends whose caller waits for the receipt."""
         self.started = RetryPolicy.of_started(settings)
@@ -108,12 +108,12 @@ class Sender:
         if settings.try_timeout_ms > 0:
             self.attempt_s_max = settings.try_timeout_ms / 1000
 
-    def watch(self, hook: SendHook) -> None:
-        """Show further sends to one more hook, after the others."""
-        self._watching.append(hook)
-        self.is_watched = True
+    def add_hook(self, hook: SendHook) -> None:
+        """Call one more hook for further sends, after the others."""
+        self._send_hooks.append(hook)
+        self.has_hooks = True
 
-    # --- the whole way of a message --------------------------------------------------------------
+    # --- sending messages: checks, encoding and hooks ---------------------------------------------
 
     async def send_message(
         self,
@@ -140,18 +140,18 @@ class Sender:
             return self.prepare(messages[0], reserved=reserved, trusted=trusted)
 
         policy = policy or self.awaited
-        if not self.is_watched:
+        if not self.has_hooks:
             return await self.send(prepare((message,)), target, timeout=timeout, policy=policy)
         kind = kind_of(message, reserved or {})
-        return await self._watched((message,), prepare, target, timeout, policy, kind)
+        return await self._send_with_hooks((message,), prepare, target, timeout, policy, kind)
 
     async def send_batch(
         self, messages: Sequence[Message], target: SendTarget = ANY_QUEUE, *, timeout: float
     ) -> SendReceipt:
         """Check, encode and send messages as one request; see `Producer.send_batch`."""
-        if not (self.is_watched and messages):
+        if not (self.has_hooks and messages):
             return await self.send(self.prepare_batch(messages), target, timeout=timeout)
-        return await self._watched(
+        return await self._send_with_hooks(
             messages, self.prepare_batch, target, timeout, self.awaited, SendKind.NORMAL
         )
 
@@ -164,10 +164,10 @@ class Sender:
         timeout: float,
         policy: RetryPolicy,
     ) -> SendReceipt:
-        """Send messages that go together and are ready each, as one request.
+        """Send prepared messages as one request.
 
         Args:
-            messages: what hooks are shown.
+            messages: passed to hooks.
             items: the same messages, as `item` made them.
             target: the queue or the selector, if the caller chose.
             timeout: seconds for all of it.
@@ -178,15 +178,15 @@ class Sender:
             return await self.send_message(
                 messages[0], target, timeout=timeout, reserved=reserved, policy=policy
             )
-        if not self.is_watched:
+        if not self.has_hooks:
             batch = batch_of(messages[0], items, self._settings.body_bytes_max)
             return await self.send(batch, target, timeout=timeout, policy=policy)
-        return await self._watched(
+        return await self._send_with_hooks(
             messages, self.prepare_batch, target, timeout, policy, SendKind.NORMAL
         )
 
     def item(self, message: Message) -> Item:
-        """Check a message of a batch and make it ready.
+        """Check and encode a message of a batch.
 
         Raises:
             InvalidMessageError, InvalidNameError: it breaks a limit.
@@ -197,18 +197,18 @@ class Sender:
         self, message: Message, target: SendTarget = ANY_QUEUE, *, timeout: float
     ) -> str:
         """Check, encode and send a message without waiting; see `Producer.send_oneway`."""
-        if not self.is_watched:
+        if not self.has_hooks:
             outgoing = self.prepare(message)
             await self.send_oneway(outgoing, target, timeout=timeout)
             return outgoing.message_id
         context = self._context((message,), kind_of(message, {}), oneway=True)
-        async with SendHookCalls(context, self._forbidding, self._watching):
+        async with SendHookCalls(context, self._forbidden_hooks, self._send_hooks):
             outgoing = self.prepare(_kept(context, 1)[0])
             context.message_id = outgoing.message_id
             await self.send_oneway(outgoing, target, timeout=timeout, context=context)
         return outgoing.message_id
 
-    async def _watched(
+    async def _send_with_hooks(
         self,
         messages: Sequence[Message],
         prepare: Callable[[Sequence[Message]], Outgoing],
@@ -218,7 +218,7 @@ class Sender:
         kind: SendKind,
     ) -> SendReceipt:
         context = self._context(messages, kind)
-        async with SendHookCalls(context, self._forbidding, self._watching):
+        async with SendHookCalls(context, self._forbidden_hooks, self._send_hooks):
             outgoing = prepare(_kept(context, len(messages)))
             context.message_id = outgoing.message_id
             context.receipt = await self.send(
@@ -229,7 +229,7 @@ class Sender:
     def _context(
         self, messages: Sequence[Message], kind: SendKind, *, oneway: bool = False
     ) -> SendContext:
-        """Hooks see copies of the messages, so that the caller's stay as they are."""
+        """Make the context of hooks, with copies of the messages: hooks may change them."""
         return SendContext(
             group=self._group,
             client_id=self._instance.client_id,
@@ -249,7 +249,7 @@ class Sender:
         reserved: Mapping[str, str] | None = None,
         trusted: bool = False,
     ) -> Outgoing:
-        """Check a message and make it ready.
+        """Check and encode a message.
 
         Raises:
             InvalidMessageError, InvalidNameError: nothing was sent.
@@ -264,14 +264,14 @@ class Sender:
         )
 
     def prepare_batch(self, messages: Sequence[Message]) -> Outgoing:
-        """Check messages and make them ready as one.
+        """Check messages and encode them as one batch.
 
         Raises:
             InvalidMessageError, InvalidNameError: nothing was sent.
         """
         return prepare_batch(messages, self._settings, self._ids, namespace=self.namespace)
 
-    # --- what is ready ---------------------------------------------------------------------------
+    # --- sending encoded messages: queues, attempts and retries -----------------------------------
 
     async def send(
         self,
@@ -282,13 +282,13 @@ class Sender:
         policy: RetryPolicy | None = None,
         context: SendContext | None = None,
     ) -> SendReceipt:
-        """Send until a broker has stored it, or there is no attempt or no time left."""
+        """Send and retry until a broker has stored the message, or no retry or no time is left."""
         policy, deadline = policy or self.awaited, loop_time() + timeout
-        route = await self.destinations.route(outgoing.topic, timeout)
-        fixed = self.destinations.fixed_queue(outgoing, route, target)
+        route = await self.targets.route(outgoing.topic, timeout)
+        fixed = self.targets.fixed_queue(outgoing, route, target)
         return await self._attempt_all(outgoing, route, fixed, deadline, policy, None, context)
 
-    async def go_on(
+    async def retry_after_failure(
         self,
         outgoing: Outgoing,
         target: SendTarget,
@@ -297,7 +297,7 @@ class Sender:
         *,
         policy: RetryPolicy,
     ) -> SendReceipt:
-        """Continue a send whose first attempt has failed.
+        """Retry a send whose first attempt has failed.
 
         Args:
             outgoing: what to send.
@@ -311,8 +311,8 @@ class Sender:
             attempts = SendAttempts(outgoing.topic, policy, deadline, is_fixed=target.is_fixed)
             if not attempts.fail(*failed):
                 raise attempts.error()
-        route = await self.destinations.route(outgoing.topic, seconds_left(deadline))
-        fixed = self.destinations.fixed_queue(outgoing, route, target)
+        route = await self.targets.route(outgoing.topic, seconds_left(deadline))
+        fixed = self.targets.fixed_queue(outgoing, route, target)
         return await self._attempt_all(outgoing, route, fixed, deadline, policy, attempts, None)
 
     async def _attempt_all(
@@ -327,9 +327,7 @@ class Sender:
     ) -> SendReceipt:
         stored: SendReceipt | None = None
         while True:
-            queue = fixed or self.destinations.next(
-                route, attempts.failed_brokers if attempts else ()
-            )
+            queue = fixed or self.targets.next(route, attempts.failed_brokers if attempts else ())
             if attempts is None:
                 if loop_time() >= deadline:
                     raise SendTimeoutError(outgoing.topic, ())
@@ -365,15 +363,15 @@ class Sender:
         timeout: float,
         context: SendContext | None = None,
     ) -> None:
-        """Write the request to a broker's connection and be done; see `Producer.send_oneway`."""
+        """Write the request to a broker's connection; see `Producer.send_oneway`."""
         deadline = loop_time() + timeout
-        route = await self.destinations.route(outgoing.topic, timeout)
-        queue = self.destinations.fixed_queue(outgoing, route, target)
-        queue = queue or self.destinations.next(route)
-        address, broker_name = await self.destinations.master(queue, deadline)
+        route = await self.targets.route(outgoing.topic, timeout)
+        queue = self.targets.fixed_queue(outgoing, route, target)
+        queue = queue or self.targets.next(route)
+        address, broker_name = await self.targets.master(queue, deadline)
         if context is not None:
             context.queue, context.address, context.attempts = (
-                self.destinations.shown(queue),
+                self.targets.shown(queue),
                 address,
                 1,
             )
@@ -393,7 +391,7 @@ class Sender:
         began_s = loop_time()
         address = ""
         try:
-            address, broker_name = await self.destinations.master(queue, deadline)
+            address, broker_name = await self.targets.master(queue, deadline)
             response = await self._instance.remoting.call(
                 self._instance.send_address(address),
                 outgoing.code,
@@ -401,7 +399,7 @@ class Sender:
                 outgoing.body,
                 timeout=self._attempt_s(deadline),
             )
-            receipt = receipt_from(response, self.destinations.shown(queue), outgoing.message_id)
+            receipt = receipt_from(response, self.targets.shown(queue), outgoing.message_id)
         except _FAILED_ATTEMPT as error:
             refused = isinstance(error, ResponseError) and not policy.refusal_counts_as_slow
             self._note_latency(queue.broker_name, began_s, None if refused else error)
@@ -429,13 +427,13 @@ class Sender:
         )
 
     def _note_latency(self, broker: str, began_s: float, error: CometError | None) -> None:
-        if self.destinations.latency is None:
+        if self.targets.latency is None:
             return
         now_s = loop_time()
         isolated = error is not None and not (
             isinstance(error, NoMasterError) and self._settings.rocketmq_version != 4
         )
-        self.destinations.latency.record(
+        self.targets.latency.record(
             broker,
             (now_s - began_s) * 1000,
             isolated=isolated,
@@ -457,18 +455,18 @@ class Sender:
     ) -> None:
         if context is None:
             return
-        context.queue, context.address = self.destinations.shown(queue), address
+        context.queue, context.address = self.targets.shown(queue), address
         context.attempts += 1
         context.cost_ms = (loop_time() - began_s) * 1000
         context.receipt = result if isinstance(result, SendReceipt) else None
         context.error = None if isinstance(result, SendReceipt) else result
-        call_hooks(self._watching, SendHook.after_attempt, context)
+        call_hooks(self._send_hooks, SendHook.after_attempt, context)
 
 
 class InnerProducer:
-    """Sends what the client itself has to send: messages to be consumed again, and the like.
+    """Sends the messages of the client itself, such as messages for redelivery.
 
-    One for each instance, which needs no start and no close: take it from `of`.
+    There is one for each instance, returned by `of`; it needs no start and no close.
     """
 
     def __init__(self, instance: ClientCore) -> None:
@@ -478,7 +476,7 @@ class InnerProducer:
 
     @classmethod
     def of(cls, instance: ClientCore) -> InnerProducer:
-        """Give the one of an instance."""
+        """Return the inner producer of an instance."""
         return instance.shared(cls, lambda: cls(instance))
 
     async def send(
@@ -496,7 +494,7 @@ class InnerProducer:
 
 
 def _kept(context: SendContext, count: int) -> Sequence[Message]:
-    """Return the messages as hooks have left them: each has a receipt, so none may come or go.
+    """Return the messages, which hooks may have changed; their number must be the same.
 
     Raises:
         InvalidMessageError: a hook changed their number; nothing was sent.
@@ -514,23 +512,23 @@ def _epoch_ms() -> int:
 
 
 class SendHookCalls:
-    """Shows one send to the hooks: before it, and when it has ended."""
+    """Calls the hooks of one send: before it, and when it has ended."""
 
     def __init__(
         self,
         context: SendContext,
-        forbidding: Sequence[ForbiddenHook],
-        watching: Sequence[SendHook],
+        forbidden_hooks: Sequence[ForbiddenHook],
+        send_hooks: Sequence[SendHook],
     ) -> None:
         self._context = context
-        self._forbidding = forbidding
-        self._watching = list(watching)
+        self._forbidden_hooks = forbidden_hooks
+        self._send_hooks = list(send_hooks)
         self._began_s = loop_time()
 
     async def __aenter__(self) -> None:
-        for hook in self._forbidding:
+        for hook in self._forbidden_hooks:
             hook.check(self._context)
-        call_hooks(self._watching, SendHook.before_send, self._context)
+        call_hooks(self._send_hooks, SendHook.before_send, self._context)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
@@ -540,7 +538,7 @@ class SendHookCalls:
         context.error = error
         if error is not None:
             context.receipt = None
-        call_hooks(self._watching, SendHook.after_send, context)
+        call_hooks(self._send_hooks, SendHook.after_send, context)
 
 
 def call_hooks(

@@ -1,4 +1,4 @@
-"""Where a send goes: route, queue and broker.
+"""Chooses the target of a send: route, queue and broker.
 
 Source: DefaultMQProducerImpl.tryToFindTopicPublishInfo and MQFaultStrategy, RocketMQ 5.3.
 """
@@ -45,12 +45,12 @@ class SendTarget:
 ANY_QUEUE = SendTarget()
 
 
-class Destinations:
-    """Finds queues and brokers for one producer.
+class Targets:
+    """Finds the target queues and brokers of one producer.
 
     Args:
         instance: routes and connections.
-        settings: what counts in the choice.
+        settings: of the producer.
     """
 
     def __init__(self, instance: ClientCore, settings: ProducerSettings) -> None:
@@ -61,7 +61,7 @@ class Destinations:
         self.latency = (
             LatencyTable.of_line(settings.rocketmq_version) if settings.latency_avoidance else None
         )
-        """How fast the brokers were, if slow ones are avoided."""
+        """The latency of the brokers, if slow ones are avoided."""
 
     async def route(self, topic: str, timeout: float) -> Route:
         """Return the topic's route, which has queues to write to.
@@ -82,8 +82,8 @@ class Destinations:
         route = await self.route(self._namespace.wrap_topic(topic), timeout)
         return list(map(self.shown, route.publish_queues))
 
-    async def introduce(self, topic: str, timeout: float) -> None:
-        """Return once the topic's brokers know this client, or time is up.
+    async def ensure_known(self, topic: str, timeout: float) -> None:
+        """Send a heartbeat to the topic's brokers, unless they know this client; or time out.
 
         Raises:
             ClientClosedError, TopicNotFoundError, NameServerError: there are no such brokers.
@@ -132,7 +132,7 @@ class Destinations:
     def fixed_queue(
         self, outgoing: Outgoing, route: Route, target: SendTarget
     ) -> MessageQueue | None:
-        """Return the queue that the caller said or has its selector pick, or None for any.
+        """Return the queue that the caller or its selector chose, or None for any.
 
         Raises:
             QueueNotFoundError: the topic has no such queue; nothing was sent.

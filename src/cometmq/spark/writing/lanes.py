@@ -123,7 +123,7 @@ class Lanes:
         pause_s = PAUSE_S
         while True:
             try:
-                return await self._sender.destinations.queues(topic, self._limits.try_s)
+                return await self._sender.targets.queues(topic, self._limits.try_s)
             except CometError as error:
                 if _now() + pause_s > deadline or not may_pass(error):
                     raise DeliveryError(

@@ -350,7 +350,7 @@ async def test_a_broken_queue_is_revoked_and_can_be_taken_anew_at_its_committed_
     broken = rig.fetched
     rig.store.update(QUEUE, QueueOffset(9))
 
-    rig.queues.assign_anew(QUEUE)
+    rig.queues.reassign(QUEUE)
     assert (broken.dropped, list(rig.queues.assigned(QUEUE.topic))) == (True, [])
     async with asyncio.timeout(60):
         await rig.freed.wait()

@@ -110,8 +110,8 @@ async def test_locks_are_renewed_on_and_on() -> None:
 async def test_a_lost_lock_is_asked_for_again_long_before_the_next_renewal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(locking, "FIRST_S", 0.0)
-    monkeypatch.setattr(locking, "AGAIN_S", 0.01)
+    monkeypatch.setattr(locking, "FIRST_RENEWAL_S", 0.0)
+    monkeypatch.setattr(locking, "RELOCK_S", 0.01)
     rig = Rig()
     rig.broker.refuses.add(rig.one.queue)
     rig.locks.start(1000.0, SupervisedTasks("test"))
@@ -135,7 +135,7 @@ async def test_a_lost_lock_is_asked_for_again_long_before_the_next_renewal(
 async def test_a_queue_is_unlocked_at_once_when_it_is_released_without_delay() -> None:
     rig = Rig()
     await rig.locks.renew()
-    await rig.locks.release(rig.one)
+    await rig.locks.release_after(rig.one, 0.0)
 
     assert rig.broker.unlocked == [{rig.one.queue}]
     assert not rig.one.locked
@@ -147,7 +147,7 @@ async def test_a_queue_is_unlocked_only_after_the_delay_of_20_s_when_messages_ar
     rig = Rig()
     await rig.locks.renew()
     began = loop.time()
-    await rig.locks.release(rig.one, delay_s=20.0)
+    await rig.locks.release_after(rig.one, 20.0)
     assert rig.broker.unlocked == []
     async with asyncio.timeout(60):
         await rig.broker.moved.wait()
@@ -158,8 +158,8 @@ async def test_a_queue_is_unlocked_only_after_the_delay_of_20_s_when_messages_ar
 
 async def test_a_queue_that_comes_back_before_the_delay_is_over_stays_locked() -> None:
     rig = Rig()
-    await rig.locks.release(rig.one, delay_s=20.0)
-    assert await rig.locks.obtain(rig.one.queue)
+    await rig.locks.release_after(rig.one, 20.0)
+    assert await rig.locks.lock(rig.one.queue)
     await asyncio.sleep(60)
 
     assert rig.broker.unlocked == []
@@ -168,7 +168,7 @@ async def test_a_queue_that_comes_back_before_the_delay_is_over_stays_locked() -
 async def test_all_locks_are_given_back_at_once_at_the_end() -> None:
     rig = Rig()
     await rig.locks.renew()
-    await rig.locks.release(rig.one, delay_s=20.0)
+    await rig.locks.release_after(rig.one, 20.0)
     await rig.locks.stop()
 
     assert rig.broker.unlocked == [{rig.one.queue, rig.two.queue}]

@@ -12,7 +12,7 @@ import pytest
 from cometmq.client._consuming.handler_calls import HandlerCalls
 from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client._consuming.statistics import Statistics
-from cometmq.client._push.ordered import Locks, OrderedService, Permits
+from cometmq.client._push.ordered import ConcurrencyLimit, Locks, OrderedService
 from cometmq.client._push.process_queue import ProcessQueue
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumedInOrder, OrderedContext
@@ -82,7 +82,7 @@ class Rig:
             "c",
             queues=lambda: self.queues,
             now=lambda: self.now,
-            on_locked=lambda queue: self.service.go_on(queue),
+            on_locked=lambda queue: self.service.resume(queue),
         )
         self.service = OrderedService(
             HandlerCalls(
@@ -524,12 +524,12 @@ async def test_a_queue_whose_plain_handler_was_abandoned_is_not_unlocked_for_oth
     assert rig.broker.unlocked == [rig.queues[1].queue]
 
 
-async def test_permits_go_to_those_who_came_first_and_are_not_lost_to_the_cancelled() -> None:
-    permits, entered = Permits(1), []
+async def test_waiting_tasks_enter_in_order_and_a_cancelled_one_is_skipped() -> None:
+    limit, entered = ConcurrencyLimit(1), []
     gate = asyncio.Event()
 
     async def enter(name: str) -> None:
-        async with permits:
+        async with limit:
             entered.append(name)
             await gate.wait()
 

@@ -1,15 +1,15 @@
 """The assigned queues of a push consumer: locked, pulled, revoked.
 
-    assign  lock (when in order) -> find the first offset -> process queue and pull loop
+    assign  lock (if order is kept) -> find the first offset -> process queue and pull loop
     revoke  drop -> stop pulling -> commit -> wait for running handlers -> commit again, unlock
 
 A handler that runs when its queue is revoked gets some time to end, so that its messages are not
-delivered again to the next owner. Its result is committed where that is safe: in order while the
-broker's lock is held; in any order if the group's committed offset is still a lower one, because
-everything before the new offset is consumed.
+redelivered to the next owner. Its result is committed where that is safe: if order is kept, while
+the broker's lock is held; otherwise if the group's committed offset is still lower, because all
+messages before the new offset are consumed.
 
-A queue is revoked in a task of its own, which goes on if the caller is cancelled; meanwhile the
-queue is not assigned and cannot be assigned again.
+A queue is revoked in a task of its own, which continues if the caller is cancelled; until it ends
+the queue is not assigned and cannot be assigned again.
 
 Source: RebalanceImpl.updateProcessQueueTableInRebalance and RebalancePushImpl, RocketMQ 5.3.
 """
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 REVOKE_S = 1.0
 """How long a rebalance waits for a queue to be revoked; the rest happens in the background."""
 FINISH_S = 10.0
-"""How long handlers that take messages in any order may go on with a queue that is revoked."""
+"""How long handlers of a revoked queue may run, if order is not kept."""
 
 Rebalanced = Callable[[str, Collection[MessageQueue], Collection[MessageQueue]], Awaitable[None]]
 
@@ -48,16 +48,16 @@ class _Owned:
 
 
 class AssignedQueues:
-    """Owns the queues that a rebalancer hands out.
+    """Owns the queues that a rebalancer assigns.
 
     Args:
         group: for the log.
         store: keeps offsets.
-        locks: the brokers' locks; None when queues need none.
-        first_offset: tells where to begin with a queue, or raises.
+        locks: returns the broker locks; None if queues need none.
+        first_offset: returns the first offset of a queue, or raises.
         make_loop: makes the pull loop of a process queue, from an offset on.
         on_rebalanced: called after an assignment has changed.
-        on_free: called when a queue can be assigned that could not be before.
+        on_free: called when a revoked queue can be assigned again.
         unlock_delay_s: seconds until a queue with messages left is unlocked.
         tasks: where pull loops run.
     """
@@ -89,7 +89,7 @@ class AssignedQueues:
         self._endings = Supervisor(f"queues of {group}")
         self._closed = False
 
-    # --- what the rebalancer asks -------------------------------------------------------------
+    # --- called by the rebalancer -------------------------------------------------------------
 
     def assigned(self, topic: str) -> Collection[MessageQueue]:
         """Return the assigned queues of a topic."""
@@ -100,7 +100,7 @@ class AssignedQueues:
         if queue in self._leaving or queue in self._table or self._closed:
             return False
         locks = self._locks()
-        if locks is not None and not await locks.obtain(queue):
+        if locks is not None and not await locks.lock(queue):
             return False
         self._store.forget(queue)
         begun = False
@@ -111,7 +111,7 @@ class AssignedQueues:
                 self._begin(queue, offset, locked=locks is not None)
         finally:
             if not begun and locks is not None:
-                self._endings.spawn(locks.give_back(queue), f"unlock-{queue}")
+                self._endings.spawn(locks.unlock(queue), f"unlock-{queue}")
         return begun
 
     async def revoke(self, queue: MessageQueue) -> bool:
@@ -135,7 +135,7 @@ class AssignedQueues:
         """Note that the assignment of a topic has changed."""
         await self._on_rebalanced(topic, queues, mine)
 
-    # --- what the consumer asks ---------------------------------------------------------------
+    # --- called by the consumer ---------------------------------------------------------------
 
     def queues(self) -> list[MessageQueue]:
         """Return the assigned queues, sorted."""
@@ -146,37 +146,39 @@ class AssignedQueues:
         return [owned.fetched for owned in self._table.values()]
 
     def wake(self) -> None:
-        """Let all pull loops check again whether they may pull."""
+        """Wake all pull loops: each checks whether it may pull."""
         for owned in self._table.values():
             owned.loop.wake()
 
-    def assign_anew(self, queue: MessageQueue) -> None:
-        """Revoke a queue that the rebalancer then assigns again, at its committed offset."""
+    def reassign(self, queue: MessageQueue) -> None:
+        """Revoke a queue, so that the rebalancer assigns it again at its committed offset."""
         if not self._closed:
             self._begin_revoking(queue)
 
-    def lost(self, fetched: ProcessQueue) -> None:
-        """Release a queue that was dropped, with its lock, so that it can be assigned again.
+    def release_dropped(self, fetched: ProcessQueue) -> None:
+        """Release a dropped queue, so that it can be assigned again; its lock is kept.
 
-        When consuming in order, that is once the handler is through that is still at it.
+        If order is kept, it can be assigned once its running handler call has ended.
         """
         queue = fetched.queue
         owned = self._table.get(queue)
         if owned is None or owned.fetched is not fetched:
             return
         del self._table[queue]
-        fetched.clear()  # handlers that still run must not commit what is behind an offset skipped
+        fetched.clear()  # running handler calls must not overwrite the new offset
         if self._locks() is not None and fetched.consuming.locked():
-            self._leaving[queue] = self._endings.spawn(self._let_finish(fetched), f"end-{queue}")
+            self._leaving[queue] = self._endings.spawn(
+                self._release_after_call(fetched), f"end-{queue}"
+            )
 
     async def move(self, queue: MessageQueue, offset: QueueOffset) -> bool:
-        """Continue an assigned queue at another offset; what was fetched of it is forgotten.
+        """Continue an assigned queue at another offset; its fetched messages are removed.
 
-        A handler that is at the queue goes on, and its result no longer counts. When consuming in
-        order, the queue goes on after it. Cancelling stops the waiting, not the move.
+        The result of a handler call that runs is ignored. If order is kept, the queue continues
+        after that call. Cancelling stops the wait, not the move.
 
         Returns:
-            Whether the queue is this consumer's.
+            Whether the queue is assigned to this consumer.
         """
         moving = self._endings.spawn(self._move(queue, offset), f"move-{queue}", awaited=True)
         await asyncio.wait([moving])
@@ -191,17 +193,17 @@ class AssignedQueues:
         await owned.loop.stop()
         fetched.clear()
         self._store.update(queue, offset)
-        await self._keep_offset(queue)
+        await self._store_offset(queue)
         if self._closed or self._table.get(queue) is not owned:
             return False
         if self._locks() is not None and fetched.consuming.locked():
-            self.lost(fetched)
+            self.release_dropped(fetched)
         else:
             self._begin(queue, offset, locked=fetched.locked)
         return True
 
     async def stop_pulling(self) -> None:
-        """Take no further queue, and pull none; what was fetched stays."""
+        """Stop assigning and pulling queues; fetched messages stay."""
         self._closed = True
         await asyncio.gather(*(owned.loop.stop() for owned in list(self._table.values())))
 
@@ -210,7 +212,7 @@ class AssignedQueues:
         return await self._store.persist(list(self._table))
 
     async def close(self) -> None:
-        """Drop all queues; those that are being revoked get a moment to commit."""
+        """Drop all queues; those that are being revoked get `REVOKE_S` seconds to commit."""
         self._closed = True
         await self._endings.drain(REVOKE_S)
         for owned in self._table.values():
@@ -230,16 +232,16 @@ class AssignedQueues:
         queue, locks = owned.fetched.queue, self._locks()
         try:
             await owned.loop.stop()
-            await self._keep_offset(queue)  # at once: the next owner begins there
+            await self._store_offset(queue)  # at once: the next owner begins there
             if locks is None:
                 await self._finish(owned.fetched)
             else:
                 if owned.fetched.consuming.locked():
                     owned.fetched.unlock_tries += 1
                 async with owned.fetched.consuming:
-                    await self._keep_offset(queue)
+                    await self._store_offset(queue)
                     delay_s = self._unlock_delay_s if owned.fetched.count else 0.0
-                    await locks.release(owned.fetched, delay_s=delay_s)
+                    await locks.release_after(owned.fetched, delay_s)
         finally:
             owned.fetched.clear()
             self._store.forget(queue)
@@ -251,7 +253,7 @@ class AssignedQueues:
         queue, before = fetched.queue, self._store.position(fetched.queue)
         if not await fetched.wait_idle(FINISH_S):
             log.info(
-                "handlers go on with a revoked queue, their results are ignored queue=%s group=%s",
+                "handlers of a revoked queue still run, results are ignored queue=%s group=%s",
                 *(queue, self._group),
             )
         finished = self._store.position(queue)
@@ -270,18 +272,18 @@ class AssignedQueues:
             return
         if stored is None or stored < finished:
             self._store.update(queue, finished)
-            await self._keep_offset(queue)
+            await self._store_offset(queue)
 
-    async def _keep_offset(self, queue: MessageQueue) -> None:
-        """Keep the offset of a queue that is given up; a failure keeps no lock held."""
+    async def _store_offset(self, queue: MessageQueue) -> None:
+        """Store the offset of a queue; a failure is logged, so that its lock is released anyway."""
         try:
             await self._store.persist([queue])
         except BaseException as error:
             if not is_call_failure(error):
                 raise
-            log.exception("an offset was not kept queue=%s group=%s", queue, self._group)
+            log.exception("cannot store an offset queue=%s group=%s", queue, self._group)
 
-    async def _let_finish(self, fetched: ProcessQueue) -> None:
+    async def _release_after_call(self, fetched: ProcessQueue) -> None:
         try:
             async with fetched.consuming:
                 pass

@@ -133,13 +133,13 @@ class PushEngine(Engine):
     async def _release_queues(self, step_s: float, *, hard: bool) -> BaseException | None:
         error = await bounded(self.queues.persist(), step_s, "offsets")
         if self._locks is not None:
-            unlock = self._locks.abandon() if hard else self._locks.stop()
+            unlock = self._locks.stop_renewing() if hard else self._locks.stop()
             await bounded(unlock, step_s, "locks")
         await self.queues.close()
         return error
 
     async def until_assigned(self) -> None:
-        """Wait until each assigned queue has a start."""
+        """Wait until each assigned queue has its first offset."""
         await self.rebalancer.until_assigned(lambda: self._subscriptions.announced().keys())
 
     def rebalance(self) -> None:
@@ -165,7 +165,7 @@ class PushEngine(Engine):
             *(self.queues.move(queue, offsets[queue]) for queue in owned if queue in offsets)
         )
 
-    # --- what the parts ask -------------------------------------------------------------------
+    # --- making the parts, and their callbacks ------------------------------------------------
 
     def _make_service(self) -> ConcurrentService | OrderedService:
         retries = None
@@ -212,11 +212,11 @@ class PushEngine(Engine):
 
     def _locked_again(self, queue: ProcessQueue) -> None:
         assert isinstance(self.service, OrderedService)
-        self.service.go_on(queue)
+        self.service.resume(queue)
         self.queues.wake()
 
     def _retries_begin(self) -> None:
-        """Look at once for the retry topic, which the broker has made by now."""
+        """Find the retry topic at once: the broker created it with the first redelivery."""
         self.tasks.spawn(self._find_retries(), "retry-topic")
 
     async def _find_retries(self) -> None:
@@ -252,13 +252,13 @@ class PushEngine(Engine):
             commit_with_pull=not self.spec.broadcast,
             stats=self.statistics,
             failures=self._failures,
-            on_illegal=lambda _: self._begin_anew(fetched),
-            on_broken=lambda: self.queues.assign_anew(fetched.queue),
+            on_illegal=lambda _: self._release_out_of_range(fetched),
+            on_broken=lambda: self.queues.reassign(fetched.queue),
         )
 
-    async def _begin_anew(self, fetched: ProcessQueue) -> None:
-        """Let the next division take a queue whose offset was illegal, once no handler is at it."""
-        self.queues.lost(fetched)
+    async def _release_out_of_range(self, fetched: ProcessQueue) -> None:
+        """Release a queue whose offset was out of range; the next rebalance assigns it again."""
+        self.queues.release_dropped(fetched)
         self.rebalancer.wake()
 
     async def _rebalanced(

@@ -1,15 +1,15 @@
 """Consumes each queue's messages in order: one call at a time, and none after one that failed.
 
-A queue is consumed by one chain of calls at a time, which begins when messages come and ends when
-none is left:
+A queue is consumed by one chain of calls at a time, which begins when messages are fetched and ends
+when none is left:
 
-    locked by the broker?  no -> try to lock it, then go on
-    take messages -> call the handler -> commit and go on
+    locked by the broker?  no -> lock it, then continue
+    take messages -> call the handler -> commit and continue
                                       -> put them back and pause
-                                      -> give them up, once they failed too often
+                                      -> dead-letter them after the last retry
 
-When members share queues, the broker's lock keeps others away, and a chain goes on only while the
-lock is fresh. A queue is never consumed by one chain for longer than 60 s while others wait.
+When members share queues, the broker's lock excludes other members, and a chain continues only
+while the lock is fresh. A chain pauses after 60 s, so that other queues are consumed.
 
 Source: ConsumeMessageOrderlyService, RocketMQ 5.3.
 """
@@ -44,23 +44,24 @@ from cometmq.remoting.tasks import Supervisor, is_call_failure, outlives
 
 log = logging.getLogger(__name__)
 
-FIRST_S = 1.0
-"""Until the locks are renewed for the first time."""
-AGAIN_S = 3.0
-"""From one try to the next to get a lock back that was lost."""
-UNLOCK_ALL_S = 2.0
+FIRST_RENEWAL_S = 1.0
+"""The time from the start to the first renewal of the locks."""
+RELOCK_S = 3.0
+"""The interval of attempts to renew a lost lock."""
+UNLOCK_S = 2.0
+"""The time limit of the requests that unlock queues."""
 
 
 class Locks:
-    """The locks of one member of a group.
+    """The broker locks of one member of a group.
 
     Args:
-        calls: asks brokers.
+        calls: sends the requests.
         group: as brokers know it.
         client_id: of the member.
-        queues: gives the queues that are owned now.
+        queues: returns the assigned queues.
         now: a steady clock in seconds, the one of the process queues.
-        on_locked: called with a queue whose lock had been lost and is back.
+        on_locked: called with a queue whose lost lock was renewed.
     """
 
     def __init__(
@@ -85,29 +86,29 @@ class Locks:
         self._renewals: PeriodicLoop | None = None
 
     def start(self, interval_s: float, tasks: SupervisedTasks) -> None:
-        """Renew all locks every ``interval_s`` seconds, and sooner while one of them is lost."""
-        check_s = min(AGAIN_S, interval_s)
+        """Renew all locks every ``interval_s`` seconds, and sooner while a lock is lost."""
+        check_s = min(RELOCK_S, interval_s)
 
         async def renew_due() -> None:
             if self._is_lost() or self._now() - self._renewed_at + check_s >= interval_s:
                 await self.renew()
 
         self._renewals = tasks.repeat(
-            check_s, renew_due, "renew-locks", first_s=min(FIRST_S, interval_s)
+            check_s, renew_due, "renew-locks", first_s=min(FIRST_RENEWAL_S, interval_s)
         )
 
     def _is_lost(self) -> bool:
         return any(not queue.locked and not queue.dropped for queue in self._queues())
 
     async def stop(self) -> None:
-        """Renew no longer, and give all locks back to the brokers at once."""
-        late = list(self._later)
-        await self.abandon()
+        """Stop renewing, and unlock all queues at once."""
+        delayed = list(self._later)
+        await self.stop_renewing()
         held = [queue.queue for queue in self._queues() if queue.locked]
-        await self._unlock({*held, *late})
+        await self._unlock_all({*held, *delayed})
 
-    async def abandon(self) -> None:
-        """Renew no longer, and leave the locks to expire."""
+    async def stop_renewing(self) -> None:
+        """Stop renewing: the locks expire."""
         for timer in self._later.values():
             timer.cancel()
         self._later.clear()
@@ -115,58 +116,58 @@ class Locks:
             await self._renewals.stop()
         await self._tasks.cancel()
 
-    async def obtain(self, queue: MessageQueue) -> bool:
-        """Lock one queue that is not owned yet.
+    async def lock(self, queue: MessageQueue) -> bool:
+        """Lock one queue that is not assigned yet.
 
         Returns:
             False if another member has it, or its broker did not respond or refused.
         """
-        self._forget_unlocking(queue)
-        return queue in await self._lock([queue])
+        self._cancel_unlock(queue)
+        return queue in await self._lock_all([queue])
 
-    async def regain(self, queue: ProcessQueue) -> bool:
-        """Lock an owned queue whose lock was lost or is old."""
-        self._note(queue, await self.obtain(queue.queue))
+    async def relock(self, queue: ProcessQueue) -> bool:
+        """Lock an assigned queue whose lock was lost or is too old; return whether it is locked."""
+        self._set_locked(queue, await self.lock(queue.queue))
         return queue.locked
 
     async def renew(self) -> None:
-        """Lock all owned queues again; those that no broker confirms are not locked any more."""
+        """Renew the locks of all assigned queues; a lock that no broker confirms is lost."""
         owned = [queue for queue in self._queues() if not queue.dropped]
         self._renewed_at = self._now()
         if not owned:
             return
-        locked = await self._lock([queue.queue for queue in owned])
+        locked = await self._lock_all([queue.queue for queue in owned])
         for queue in owned:
-            self._note(queue, queue.queue in locked)
+            self._set_locked(queue, queue.queue in locked)
 
-    async def release(self, queue: ProcessQueue, *, delay_s: float = 0.0) -> None:
-        """Give a queue's lock back, at once or after a delay.
+    async def release_after(self, queue: ProcessQueue, delay_s: float) -> None:
+        """Unlock a queue after a delay.
 
         Args:
             queue: a revoked queue without a running handler call.
-            delay_s: seconds until others can have it.
+            delay_s: seconds until other members can lock it; 0 unlocks it at once.
         """
         queue.locked = False
         if delay_s <= 0:
-            await self._unlock({queue.queue})
+            await self._unlock_all({queue.queue})
             return
         loop, which = asyncio.get_running_loop(), queue.queue
-        self._later[which] = loop.call_later(delay_s, self._unlock_late, which)
+        self._later[which] = loop.call_later(delay_s, self._unlock_due, which)
 
-    async def give_back(self, queue: MessageQueue) -> None:
-        """Give back the lock of a queue that was not begun after all."""
-        await self._unlock({queue})
+    async def unlock(self, queue: MessageQueue) -> None:
+        """Unlock a queue that was locked and not assigned."""
+        await self._unlock_all({queue})
 
-    def _unlock_late(self, queue: MessageQueue) -> None:
+    def _unlock_due(self, queue: MessageQueue) -> None:
         if self._later.pop(queue, None) is not None:
-            self._tasks.spawn(self._unlock({queue}), f"unlock-{queue.queue_id}")
+            self._tasks.spawn(self._unlock_all({queue}), f"unlock-{queue.queue_id}")
 
-    def _forget_unlocking(self, queue: MessageQueue) -> None:
+    def _cancel_unlock(self, queue: MessageQueue) -> None:
         timer = self._later.pop(queue, None)
         if timer is not None:
             timer.cancel()
 
-    def _note(self, queue: ProcessQueue, locked: bool) -> None:
+    def _set_locked(self, queue: ProcessQueue, locked: bool) -> None:
         was_fresh = queue.lock_is_fresh()
         if queue.locked and not locked:
             log.warning("queue lock lost group=%s queue=%s", self._group, queue.queue)
@@ -176,7 +177,7 @@ class Locks:
             if not was_fresh and self._on_locked is not None:
                 self._on_locked(queue)
 
-    async def _lock(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
+    async def _lock_all(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
         try:
             return await self._calls.lock(self._group, self._client_id, queues)
         except BaseException as error:
@@ -189,11 +190,11 @@ class Locks:
             )
             return set()
 
-    async def _unlock(self, queues: Collection[MessageQueue]) -> None:
+    async def _unlock_all(self, queues: Collection[MessageQueue]) -> None:
         if not queues:
             return
         try:
-            async with asyncio.timeout(UNLOCK_ALL_S):
+            async with asyncio.timeout(UNLOCK_S):
                 await self._calls.unlock(self._group, self._client_id, queues, oneway=True)
         except BaseException as error:
             if not is_call_failure(error):
@@ -206,13 +207,14 @@ class Locks:
 
 
 CONTINUOUS_S = 60.0
-"""How long one chain may be at a queue before it lines up again behind the others."""
-SOON_S = 0.01
+"""The longest time of one chain, if other queues wait."""
+NEXT_CHAIN_S = 0.01
+"""The pause before the next chain of a queue that is locked and has messages."""
 LOCK_RETRY_S = 3.0
-"""Until a queue that could not be locked is tried again."""
+"""The pause before the next chain of a queue that could not be locked, or whose chain failed."""
 
 GiveUp = Callable[[StoredMessage, BaseException | None], Awaitable[bool]]
-"""Makes a dead letter of a message; says whether a broker took it."""
+"""Dead-letters a message; returns whether a broker accepted it."""
 
 
 class OrderedService:
@@ -220,16 +222,16 @@ class OrderedService:
 
     Args:
         handling: calls the handler.
-        store: is told how far each queue is consumed.
-        locks: the brokers' locks; None when every member reads all queues.
-        give_up: makes a dead letter; None when that is not done, as in broadcasting.
+        store: receives the offsets to commit.
+        locks: the broker locks; None if every member consumes all queues.
+        give_up: dead-letters a message; None drops it, as in broadcasting.
         restore_topics: gives the messages of a queue the topics that applications know.
         concurrency: queues that are consumed at a time.
         batch_max: messages of one call.
         suspend_ms: the pause of a queue after a failure.
         dead_letters: decides which messages become dead letters.
         statistics: counts.
-        continuous_s: how long one chain may be at a queue.
+        continuous_s: the longest time of one chain.
     """
 
     def __init__(
@@ -252,7 +254,7 @@ class OrderedService:
         self._locks = locks
         self._give_up = give_up
         self._restore_topics = restore_topics
-        self._permits = Permits(concurrency)
+        self._limit = ConcurrencyLimit(concurrency)
         self._batch_max = 1 if handling.takes_one else batch_max
         self._suspend_ms = suspend_ms
         self._dead_letters = dead_letters
@@ -264,7 +266,7 @@ class OrderedService:
         self._stopping = False
 
     def start(self) -> None:
-        """There is nothing to begin: chains begin when messages come."""
+        """Do nothing: chains begin when messages are fetched."""
 
     def submit(self, queue: ProcessQueue, batch: FetchedBatch) -> None:
         """Consume what is in the queue; never blocks."""
@@ -273,16 +275,16 @@ class OrderedService:
             self._begin(queue)
 
     def set_concurrency(self, count: int) -> None:
-        """Let this many queues be consumed at a time from now on."""
-        self._permits.resize(count)
+        """Set how many queues are consumed at a time."""
+        self._limit.resize(count)
         self._handling.resize(count)
 
     def runs_handlers(self, task: object) -> bool:
         """Return whether a task calls handlers."""
         return task in self._tasks
 
-    def go_on(self, queue: ProcessQueue) -> None:
-        """Look at a queue again now, because its lock is back."""
+    def resume(self, queue: ProcessQueue) -> None:
+        """Begin the next chain of a queue now, because its lost lock was renewed."""
         timer = self._timers.pop(queue, None)
         if timer is not None:
             timer.cancel()
@@ -294,7 +296,7 @@ class OrderedService:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        self._permits.close()
+        self._limit.close()
         if grace_s > 0:
             await self._tasks.drain(grace_s)
         left, abandoned = len(self._tasks), list(self._chains)
@@ -302,7 +304,7 @@ class OrderedService:
             await self._tasks.cancel(CANCEL_S)
         self._handling.end(left)
         if self._handling.plain:
-            # Their threads go on: no other member may consume these queues before the locks expire.
+            # Their threads still run: other members must wait until the locks expire.
             for queue in abandoned:
                 queue.locked = False
 
@@ -313,7 +315,7 @@ class OrderedService:
         self._tasks.spawn(self._chain(queue), f"queue-{queue.queue.queue_id}")
 
     def _later(self, queue: ProcessQueue, seconds: float) -> None:
-        """Begin a new chain after a while; the queue counts as being consumed meanwhile."""
+        """Begin the next chain after a pause; until then the queue counts as being consumed."""
         if self._stopping or queue.dropped:
             return
 
@@ -328,12 +330,15 @@ class OrderedService:
 
     async def _chain(self, queue: ProcessQueue) -> None:
         try:
-            async with self._permits:
-                pause_s = await self._consume_on_end(queue)
+            async with self._limit:
+                pause_s = await self._consume_until_empty(queue)
         except BaseException as error:
             if not outlives(error, stopping=self._stopping):
                 raise
-            log.exception("consuming in order failed, retrying queue=%s", queue.queue)
+            log.exception(
+                "consuming in order failed, retrying queue=%s group=%s",
+                *(queue.queue, self._handling.group),
+            )
             queue.rollback()
             pause_s = LOCK_RETRY_S
         finally:
@@ -341,26 +346,28 @@ class OrderedService:
         if pause_s is not None:
             self._later(queue, pause_s)
 
-    async def _consume_on_end(self, queue: ProcessQueue) -> float | None:
-        """Call the handler until nothing is left; or give the seconds until to go on."""
+    async def _consume_until_empty(self, queue: ProcessQueue) -> float | None:
+        """Call the handler until nothing is left; else return the pause before the next chain."""
         loop = asyncio.get_running_loop()
-        begun = breathed = loop.time()
+        begun_s = yielded_s = loop.time()
         while not queue.dropped and not self._stopping:
             if self._locks is not None and not queue.lock_is_fresh():
                 if queue.locked:
-                    log.warning("queue lock expired queue=%s", queue.queue)
-                return SOON_S if await self._locks.regain(queue) else LOCK_RETRY_S
-            if loop.time() - begun > self._continuous_s:
-                return SOON_S
+                    log.warning(
+                        "queue lock expired queue=%s group=%s", queue.queue, self._handling.group
+                    )
+                return NEXT_CHAIN_S if await self._locks.relock(queue) else LOCK_RETRY_S
+            if loop.time() - begun_s > self._continuous_s:
+                return NEXT_CHAIN_S
             messages = queue.take(self._batch_max)
             if not messages:
                 return None
             pause_s = await self._consume(queue, messages)
             if pause_s is not None:
                 return pause_s
-            if loop.time() - breathed > SLICE_S:
+            if loop.time() - yielded_s > SLICE_S:
                 await asyncio.sleep(0)
-                breathed = loop.time()
+                yielded_s = loop.time()
         return None
 
     async def _consume(self, queue: ProcessQueue, messages: list[StoredMessage]) -> float | None:
@@ -397,7 +404,7 @@ class OrderedService:
         outcome: OrderedOutcome,
         context: OrderedContext,
     ) -> float | None:
-        """Do what the outcome asks for, and give the seconds of the pause, if there is one."""
+        """Commit or put back the messages of a call; return the pause before the next, if any."""
         if outcome.action is OrderedAction.LEAVE_OPEN:
             return None
         if outcome.action is OrderedAction.ROLL_BACK:
@@ -413,73 +420,75 @@ class OrderedService:
         return None
 
     def _commit(self, queue: ProcessQueue) -> None:
-        """Note how far a queue is consumed; of one that is revoked, while its lock is held."""
+        """Store the offset to commit; of a revoked queue, only while its lock is held."""
         offset = queue.take_open()
         if offset is None:
             return
         if queue.dropped and self._locks is not None and not queue.lock_is_fresh():
-            log.info("result ignored: the queue is revoked, its lock expired queue=%s", queue.queue)
+            log.info(
+                "result ignored: the queue is revoked, its lock expired queue=%s group=%s",
+                *(queue.queue, self._handling.group),
+            )
             return
         self._store.update(queue.queue, offset)
 
     async def _all_given_up(self, messages: list[StoredMessage], outcome: OrderedOutcome) -> bool:
-        """Dead-letter the messages that are not retried any more; whether that is all of them."""
-        stays = False
+        """Dead-letter messages after their last retry; return whether that was done with all."""
+        is_kept = False
         for message in messages:
             is_dead = self._dead_letters.applies_to(message, outcome.delay_level)
             if not is_dead or not await self._given_up(message, outcome.error):
                 message.reconsume_times += 1
-                stays = True
-        return not stays
+                is_kept = True
+        return not is_kept
 
     async def _given_up(self, message: StoredMessage, error: BaseException | None) -> bool:
         if self._give_up is None:
             log.warning(
-                "retries exhausted, broadcast message dropped topic=%s id=%s",
-                message.topic,
-                message.message_id,
+                "retries exhausted, broadcast message dropped topic=%s id=%s group=%s",
+                *(message.topic, message.message_id, self._handling.group),
             )
             return True
         return await self._give_up(message, error)
 
 
-class Permits:
-    """Lets so many tasks in at a time, in the order they came.
+class ConcurrencyLimit:
+    """Limits how many tasks run at a time; waiting tasks enter in the order they came.
 
     Args:
-        count: how many.
+        count: the limit.
     """
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._taken = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._entered = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
         self._closed = False
 
     def resize(self, count: int) -> None:
-        """Let this many in from now on; those that are in stay."""
+        """Change the limit; tasks that have entered stay."""
         self._count = count
-        self._let_in()
+        self._admit()
 
     def close(self) -> None:
-        """Let all waiting tasks in: they find nothing to do, and end."""
+        """Let all waiting tasks enter: they find nothing to do, and end."""
         self._closed = True
-        self._let_in()
+        self._admit()
 
     async def __aenter__(self) -> None:
-        if self._taken < self._count and not self._waiting:
-            self._taken += 1
+        if self._entered < self._count and not self._waiters:
+            self._entered += 1
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        self._let_in()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self._admit()
         try:
-            await turn
+            await waiter
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if waiter.done() and not waiter.cancelled():
                 self._leave()
-            elif turn in self._waiting:
-                self._waiting.remove(turn)
+            elif waiter in self._waiters:
+                self._waiters.remove(waiter)
             raise
 
     async def __aexit__(
@@ -491,12 +500,12 @@ class Permits:
         self._leave()
 
     def _leave(self) -> None:
-        self._taken -= 1
-        self._let_in()
+        self._entered -= 1
+        self._admit()
 
-    def _let_in(self) -> None:
-        while self._waiting and (self._closed or self._taken < self._count):
-            turn = self._waiting.popleft()
-            if not turn.done():
-                self._taken += 1
-                turn.set_result(None)
+    def _admit(self) -> None:
+        while self._waiters and (self._closed or self._entered < self._count):
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                self._entered += 1
+                waiter.set_result(None)

@@ -1,4 +1,4 @@
-"""Durations and points in time that applications pass: how each may be given, and how it is read.
+"""Converts durations and times that applications pass.
 
 A duration is a number of seconds or a `timedelta`. A point in time is a `datetime` with a time zone
 or a number of milliseconds since 1970. A `datetime` without a time zone is refused, since its
@@ -34,7 +34,7 @@ def seconds(value: float | timedelta, name: str = "timeout") -> float:
 
 
 def milliseconds(value: float | timedelta, name: str) -> int:
-    """Return a duration in whole milliseconds, of which only 0 becomes 0.
+    """Return a duration in whole milliseconds, rounded; a nonzero value never becomes 0.
 
     Raises:
         ConfigError: as for `seconds`.

@@ -32,7 +32,7 @@ from cometmq.remoting.tasks import is_call_failure
 log = logging.getLogger(__name__)
 
 LOCK_S = 1.0
-"""Time for a broker's answer to a lock."""
+"""The timeout of a request that locks or unlocks queues."""
 
 
 class GroupCalls:
@@ -40,7 +40,7 @@ class GroupCalls:
 
     Args:
         instance: the connections and routes to use.
-        on_permanent: called when retrying cannot cure that queues cannot be locked.
+        on_permanent: called with the error of a permanent failure to lock queues.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class GroupCalls:
 
         Returns:
             The queues that are locked for this client now. One whose broker has no master, refuses
-            or does not answer within a second is not among them.
+            or does not respond within a second is not among them.
         """
         by_address = await self._by_master(queues)
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(self._lock(address, group, client_id, part) for address, part in by_address.items())
         )
-        return {queue for answer in answers for queue in answer}
+        return {queue for locked in responses for queue in locked}
 
     async def _lock(
         self, address: str, group: str, client_id: str, queues: list[MessageQueue]
@@ -80,8 +80,8 @@ class GroupCalls:
         code, brokers = RequestCode.LOCK_BATCH_MQ, self._instance.brokers
         where = f"{address} group={group}"
         try:
-            answer = await brokers.call(address, code, body=body.encode(), timeout=LOCK_S)
-            locked = LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
+            response = await brokers.call(address, code, body=body.encode(), timeout=LOCK_S)
+            locked = LockBatchResponseBody.decode(response.body).lock_ok_mq_set
         except BaseException as error:
             if not is_call_failure(error):
                 raise
@@ -99,7 +99,7 @@ class GroupCalls:
             group: the group.
             client_id: the member that holds the locks.
             queues: the queues.
-            oneway: do not wait for the answers.
+            oneway: do not wait for the responses.
         """
         for address, part in (await self._by_master(queues)).items():
             body = UnlockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=part)
@@ -116,7 +116,7 @@ class GroupCalls:
             await self._instance.brokers.call(address, code, body=body, timeout=LOCK_S)
 
     async def _by_master(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-        """Sort queues by the address of their broker's master; those without one are left out."""
+        """Group queues by the address of their broker's master; skip queues without a master."""
         found: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             try:
@@ -131,12 +131,12 @@ class GroupCalls:
         return found
 
     async def check_filter(self, group: str, client_id: str, topic: str, wanted: Filter) -> None:
-        """Ask every broker of a topic whether it can filter this way; tags need no asking.
+        """Check with every broker of a topic that it supports a filter; tags need no check.
 
         Raises:
             TopicNotFoundError: no broker serves the topic.
-            ResponseError: a broker cannot filter by this, or cannot read the expression.
-            RemotingError: a broker did not answer.
+            ResponseError: a broker does not support the filter, or cannot parse the expression.
+            RemotingError: a broker did not respond.
         """
         if wanted.kind == TAG_KIND:
             return
@@ -152,15 +152,16 @@ class GroupCalls:
     async def assignment(
         self, group: str, client_id: str, topic: str, strategy: str, model: MessageModel
     ) -> list[MessageQueueAssignment] | None:
-        """Let a broker of the topic divide its queues.
+        """Request this member's assignment from a broker of the topic, which allocates its queues.
 
         Returns:
-            The member's queues, each with the way to consume it; None if the broker could not tell.
+            The member's queues, each with its message request mode; None if the broker could not
+            allocate them.
 
         Raises:
             TopicNotFoundError: no broker serves the topic.
-            ResponseError: the broker refused, or is too old to divide queues.
-            RemotingError: no answer.
+            ResponseError: the broker refused, or is too old to allocate queues.
+            RemotingError: no response.
         """
         address = (await self._instance.routes.find(topic)).any_broker()
         if address is None:
@@ -173,15 +174,15 @@ class GroupCalls:
             message_model=model,
         )
         code = RequestCode.QUERY_ASSIGNMENT
-        answer = await self._instance.brokers.call(address, code, body=body.encode())
-        return QueryAssignmentResponseBody.decode(answer.body).message_queue_assignments
+        response = await self._instance.brokers.call(address, code, body=body.encode())
+        return QueryAssignmentResponseBody.decode(response.body).message_queue_assignments
 
 
 _REFUSED = (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
 
 
 async def check_filter(instance: ClientCore, group: str, topic: str, wanted: Filter) -> None:
-    """Return if all brokers of a topic can filter by this, or the topic is not known yet.
+    """Check that all brokers of a topic support a filter; skip a topic without a known route.
 
     Args:
         instance: whose connections are used.
@@ -189,9 +190,9 @@ async def check_filter(instance: ClientCore, group: str, topic: str, wanted: Fil
         wanted: the filter.
 
     Raises:
-        ConfigError: a broker cannot filter like this; says why.
+        ConfigError: a broker does not support the filter; contains the reason.
         ResponseError: a broker refused for another reason.
-        RemotingError: a broker did not answer.
+        RemotingError: a broker did not respond.
     """
     if instance.routes.known(topic) is None:
         return
@@ -206,11 +207,11 @@ async def check_filter(instance: ClientCore, group: str, topic: str, wanted: Fil
 
 
 async def check_filters(instance: ClientCore, group: str, filters: Mapping[str, Filter]) -> None:
-    """Ask the brokers whether they support the filters of topics. Unknown topics are skipped.
+    """Check that the brokers support the filters of topics; skip unknown topics.
 
     Raises:
-        ConfigError: a broker cannot.
-        RemotingError: a broker did not answer.
+        ConfigError: a broker does not support a filter.
+        RemotingError: a broker did not respond.
     """
     calls = GroupCalls(instance)
     checked: dict[str, Filter] = {}

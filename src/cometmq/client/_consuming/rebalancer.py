@@ -25,7 +25,7 @@ from cometmq.remoting.tasks import is_call_failure
 log = logging.getLogger(__name__)
 
 RETRY_S = 10.0
-"""Seconds until the listener is called again with an assignment that it failed to handle."""
+"""Seconds until the listener is called again after it raised."""
 
 _Arguments = tuple[list[MessageQueue], list[MessageQueue]]
 
@@ -39,7 +39,7 @@ class QueueListenerCalls:
         listener: called with a topic, its queues, and the assigned ones; None calls nothing.
         instance: the instance of the consumer.
         group: the consumer group, without a namespace.
-        tasks: runs what happens in the background.
+        tasks: runs the calls of changed routes and the retries.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class QueueListenerCalls:
         self._caller = Caller(1, f"queues-{group}")
         self._calling = asyncio.Lock()
         self._failed: dict[str, _Arguments] = {}
-        """What the listener failed to handle, by topic."""
+        """The assignments for which the listener raised, by topic."""
         self._failures = FailureLog(
             log,
             fails="on_queues callback failed, retrying",
@@ -109,17 +109,17 @@ class QueueListenerCalls:
 
 
 class KnownQueues:
-    """The queues that topics had when they were looked at last."""
+    """The queues of topics, to detect changes."""
 
     def __init__(self) -> None:
         self._queues: dict[str, frozenset[MessageQueue]] = {}
 
     def look(self, topic: str, queues: Collection[MessageQueue]) -> None:
-        """Note the queues of a topic, whose changes are noticed from now on."""
+        """Record the queues of a topic."""
         self._queues[topic] = frozenset(queues)
 
     def differs(self, route: Route) -> bool:
-        """Whether a noted topic has other queues in this route, which are noted then."""
+        """Return whether a recorded topic has other queues in this route, and record these."""
         known, now = self._queues.get(route.topic), frozenset(route.read_queues)
         if known is None or known == now:
             return False
@@ -173,11 +173,11 @@ class RouteListenerCalls(QueueListenerCalls):
 
 
 Allocate = Callable[[str, list[MessageQueue]], Awaitable[Collection[MessageQueue] | None]]
-"""Returns which queues of a topic, whose queues are given, are this member's; None if unknown."""
+"""Returns the queues of a topic that are allocated to this member; None if unknown."""
 
 
 class MemberAllocation:
-    """Allocates queues as each member of a group computes it by itself.
+    """Allocates queues in the client: each member of a group computes its own.
 
     Args:
         instance: the connections and routes to use.
@@ -195,7 +195,7 @@ class MemberAllocation:
         self._strategy = strategy
 
     async def __call__(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue]:
-        """Return the queues of a topic that are this member's."""
+        """Return the queues of a topic that are allocated to this member."""
         if self._broadcast:
             return queues
         own, members = self._instance.client_id, await self._members(topic)
@@ -215,21 +215,21 @@ class MemberAllocation:
 
 
 MOVES_MAX = 16
-"""Queues that are taken or revoked at a time."""
+"""Queues that are assigned or revoked at a time."""
 
 
 class Rebalancer:
-    """Keeps an owner's queues those that are allocated to it.
+    """Assigns the allocated queues to their owner, and revokes the others.
 
     Args:
         instance: the connections and routes to use.
         group: the consumer group.
         allocate: allocates the queues of a topic.
         topics: returns the topics of the group's subscription, its retry topic included.
-        owner: takes and revokes queues.
+        owner: assigns and revokes queues.
         interval_s: seconds between two regular rounds.
         min_interval_s: seconds between two rounds at least, and after one that ended unbalanced.
-        on_permanent: called when retrying cannot cure a failure.
+        on_permanent: called with the error of a permanent failure.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class Rebalancer:
         self._move_failures = FailureLog(
             log,
             fails="cannot assign or revoke a queue, retrying",
-            works="queue assigned or revoked",
+            works="queue assignment succeeds again",
             name="queue",
             more=f"group={group}",
             on_permanent=on_permanent,
@@ -289,9 +289,9 @@ class Rebalancer:
         self._rounds.wake()
 
     def start(self, tasks: Supervisor) -> None:
-        """Begin with a first round; go on with one every interval, and whenever called.
+        """Rebalance now, at each interval and after `wake`.
 
-        New connections to brokers and changed routes call for a round, too.
+        New connections to brokers and changed routes also start a round.
         """
         assert not self._started, "a rebalancer starts once"
         self._started = True
@@ -306,7 +306,7 @@ class Rebalancer:
             await self._round_ended.wait()
 
     async def stop(self) -> None:
-        """End the rounds; one that is under way is cancelled. The assignment stays."""
+        """Stop rebalancing; a round that runs is cancelled. The assignment stays."""
         if self._rounds.ended:
             return
         self._instance.on_broker.remove(self._broker_came)
@@ -324,7 +324,7 @@ class Rebalancer:
         """Do one round now, one topic after the other.
 
         Returns:
-            Whether the owner now has just what is allocated to it, as far as that is known.
+            Whether the owner has exactly the allocated queues, as far as that is known.
         """
         if self.paused:
             return True
@@ -358,10 +358,10 @@ class Rebalancer:
         return balanced
 
     async def balance(self, topic: str) -> bool:
-        """Let the owner have the queues of a topic that are allocated to it now.
+        """Allocate the queues of a topic, and assign and revoke queues of the owner accordingly.
 
         Returns:
-            Whether it has just these, as far as that is known.
+            Whether the owner has exactly the allocated queues, as far as that is known.
 
         Raises:
             Exception: they could not be allocated; nothing has changed.
@@ -379,12 +379,12 @@ class Rebalancer:
 
     async def _apply(self, topic: str, queues: list[MessageQueue], mine: set[MessageQueue]) -> bool:
         before = set(self._owner.assigned(topic))
-        given = await self._move_all(before - mine, self._owner.revoke)
-        taken = await self._move_all(mine - before, self._owner.assign)
-        if given or taken:
+        revoked = await self._move_all(before - mine, self._owner.revoke)
+        added = await self._move_all(mine - before, self._owner.assign)
+        if added or revoked:
             log.info(
                 "queues assigned topic=%s group=%s all=%d assigned=%d added=%d revoked=%d",
-                *(topic, self._group, len(queues), len(mine), taken, given),
+                *(topic, self._group, len(queues), len(mine), added, revoked),
             )
             await self._owner.rebalanced(topic, queues, sorted(mine))
         have = set(self._owner.assigned(topic))
@@ -392,9 +392,9 @@ class Rebalancer:
         return have == mine
 
     def _log_wait(self, topic: str, queues: int) -> None:
-        """Log the first of a row of rounds that cannot assign queues.
+        """Log once, when rounds cannot assign queues for the first time.
 
-        After a crash of an ordered member the others wait for its locks to expire, up to a minute.
+        After an ordered member has crashed, others wait up to a minute until its locks expire.
         """
         if not queues:
             self._waiting.discard(topic)
@@ -420,10 +420,10 @@ class Rebalancer:
         self, queues: Iterable[MessageQueue], move: Callable[[MessageQueue], Awaitable[bool]]
     ) -> int:
         """Assign or revoke queues, several at a time; return how many."""
-        room = asyncio.Semaphore(MOVES_MAX)
+        limit = asyncio.Semaphore(MOVES_MAX)
 
         async def one(queue: MessageQueue) -> bool:
-            async with room:
+            async with limit:
                 self._rounds.note_progress()
                 try:
                     moved = await move(queue)

@@ -105,7 +105,7 @@ class _Stream(FetchLoop[PullResult]):
         return self.bounds[-1][1] - self.bounds[0][0] if self.bounds else 0
 
     def _is_blocked(self) -> bool:
-        return self.offset is not None and not self._fetcher.has_room(self)
+        return self.offset is not None and not self._fetcher.is_below_limits(self)
 
     async def _wait(self, seconds: float) -> None:
         self._fetcher.waiting.add(self)
@@ -122,7 +122,7 @@ class _Stream(FetchLoop[PullResult]):
                 return None
             self.offset = offset
             self._fetcher.started.set()
-            if not self._fetcher.has_room(self):
+            if not self._fetcher.is_below_limits(self):
                 return None
         return await self._fetcher.pull(self.queue, self.offset)
 
@@ -130,8 +130,9 @@ class _Stream(FetchLoop[PullResult]):
         self.pulled_ms = time.time_ns() // 1_000_000
         if response.status is PullStatus.OFFSET_ILLEGAL:
             log.warning(
-                "offset out of range queue=%s offset=%s next=%d",
-                *(self.queue, self.offset, response.next_offset),
+                "offset out of range queue=%s group=%s offset=%s min=%d max=%d next=%d",
+                *(self.queue, self._fetcher.group, self.offset),
+                *(response.min_offset, response.max_offset, response.next_offset),
             )
         if not response.messages and response.next_offset == self.offset:
             return False
@@ -184,6 +185,7 @@ class Fetcher:
         self.start_of = start_of
         self.retry_s = retry_s
         self.step_s_max = step_s_max
+        self.group = group
         self.failures = FailureLog(
             log,
             fails="pull failed, retrying",
@@ -193,9 +195,9 @@ class Fetcher:
             on_permanent=on_permanent,
         )
         self.waiting: set[_Stream] = set()
-        """Queues that wait for room."""
+        """Queues that wait until they are below the limits."""
         self.started = asyncio.Event()
-        """Set when it is known where a queue starts."""
+        """Set when the first offset of a queue is known."""
         self._fetched_max = fetched_max
         self._queue_messages_max = queue_messages_max
         self._queue_bytes_max = queue_bytes_max
@@ -209,7 +211,7 @@ class Fetcher:
         self._tasks = Supervisor(f"consumer {group}")
 
     async def until_started(self) -> None:
-        """Wait until it is known of all queues where they start."""
+        """Wait until the first offsets of all queues are known."""
         while any(stream.offset is None for stream in self._streams.values()):
             self.started.clear()
             await self.started.wait()
@@ -252,7 +254,7 @@ class Fetcher:
             stream.cancel()
             self.started.set()
             self._set_aside(stream)
-            self._notify_room()
+            self._wake_below_limits()
 
     def pause(self, queue: MessageQueue) -> None:
         """Hand out nothing of a queue, and pull it no more, until it is resumed."""
@@ -260,7 +262,7 @@ class Fetcher:
         if not stream.paused:
             stream.paused = True
             self._set_aside(stream)
-            self._notify_room()
+            self._wake_below_limits()
 
     def resume(self, queue: MessageQueue) -> None:
         """Hand out and pull a queue again."""
@@ -272,7 +274,7 @@ class Fetcher:
             stream.bounds.clear()
             for batch in batches:
                 self.add(stream, batch)
-            self._notify_room()
+            self._wake_below_limits()
 
     async def take(self, messages_max: int = UNLIMITED) -> Batch | None:
         """Wait for messages and take them out of the buffer; None once the fetcher was stopped.
@@ -305,7 +307,7 @@ class Fetcher:
         self._held -= count
         stream.count -= count
         stream.size_bytes -= batch.size_bytes
-        self._notify_room()
+        self._wake_below_limits()
         return batch
 
     def fail(self, error: BaseException) -> None:
@@ -346,7 +348,7 @@ class Fetcher:
             self.end(queue)
         await self._tasks.cancel()
 
-    def has_room(self, stream: _Stream) -> bool:
+    def is_below_limits(self, stream: _Stream) -> bool:
         """Return whether a queue may be pulled."""
         return (
             not stream.paused
@@ -356,13 +358,13 @@ class Fetcher:
             and stream.span <= self._span_max
         )
 
-    def _notify_room(self) -> None:
+    def _wake_below_limits(self) -> None:
         for stream in self.waiting:
-            if self.has_room(stream):
+            if self.is_below_limits(stream):
                 stream.wake()
 
     def add(self, stream: _Stream, batch: Batch) -> None:
-        """Add messages behind all others of their queue."""
+        """Add messages after all others of their queue."""
         count, size_bytes, bounds = batch.count, batch.size_bytes, batch.bounds
         stream.count += count
         stream.size_bytes += size_bytes

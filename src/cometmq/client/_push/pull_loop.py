@@ -296,8 +296,9 @@ class PullLoop(FetchLoop[PullResult]):
     async def _skip_to(self, result: PullResult) -> None:
         """Drop a queue whose offset is out of range; its next owner starts at the nearest one."""
         log.warning(
-            "offset out of range queue=%s group=%s offset=%s min=%d max=%d",
-            *(self.queue, self._group, self.next_offset, result.min_offset, result.max_offset),
+            "offset out of range queue=%s group=%s offset=%s min=%d max=%d next=%d",
+            *(self.queue, self._group, self.next_offset),
+            *(result.min_offset, result.max_offset, result.next_offset),
         )
         self.next_offset = result.next_offset
         self._process_queue.drop()

@@ -208,7 +208,7 @@ async def test_the_first_offset_is_asked_for_until_it_can_be_told(
     assert asked == 3
 
 
-async def test_nothing_more_is_pulled_while_the_queue_holds_enough(
+async def test_nothing_more_is_pulled_while_a_limit_is_reached(
     puller: Puller, producer: Producer
 ) -> None:
     await fill(producer, puller.queue, 40)

@@ -106,7 +106,9 @@ class GroupCalls:
             try:
                 await self._unlock(address, body.encode(), oneway=oneway)
             except CometError as error:
-                log.warning("cannot unlock queues address=%s error=%s", address, error)
+                log.warning(
+                    "cannot unlock queues address=%s group=%s error=%s", address, group, error
+                )
 
     async def _unlock(self, address: str, body: bytes, *, oneway: bool) -> None:
         code = RequestCode.UNLOCK_BATCH_MQ

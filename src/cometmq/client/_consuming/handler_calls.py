@@ -179,7 +179,7 @@ class FilterChain:
             except BaseException as error:
                 if not is_call_failure(error):
                     raise
-                log.exception("filter hook failed group=%s queue=%s", self._group, queue)
+                log.exception("filter hook failed queue=%s group=%s", queue, self._group)
         return messages
 
 
@@ -303,9 +303,9 @@ class HandlerCalls:
         elif not isinstance(ended.error, ConsumeLater):
             first = messages[0]
             log.warning(
-                "handler failed topic=%s id=%s attempt=%d messages=%d error=%s",
-                *(first.topic, first.message_id, first.reconsume_times + 1, len(messages)),
-                class_and_text(ended.error),
+                "handler failed topic=%s id=%s group=%s attempt=%d messages=%d error=%s",
+                *(first.topic, first.message_id, self.group),
+                *(first.reconsume_times + 1, len(messages), class_and_text(ended.error)),
                 exc_info=ended.error if self._traces.is_due(ended.error) else None,
             )
 
@@ -408,4 +408,4 @@ def _guarded(act: Callable[[DeliveryContext], None], delivery: DeliveryContext) 
     except BaseException as error:
         if not is_call_failure(error):
             raise
-        log.exception("a consume hook failed group=%s queue=%s", delivery.group, delivery.queue)
+        log.exception("consume hook failed queue=%s group=%s", delivery.queue, delivery.group)

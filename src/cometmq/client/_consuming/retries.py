@@ -153,11 +153,9 @@ class Retries:
                 await way(message, delay_level, error)
             except CometError as failure:
                 log.warning(
-                    "cannot send a message back topic=%s id=%s way=%s error=%s",
-                    message.topic,
-                    message.message_id,
-                    way.__name__.strip("_"),
-                    failure,
+                    "cannot send a message back topic=%s id=%s group=%s way=%s error=%s",
+                    *(message.topic, message.message_id, self._group),
+                    *(way.__name__.strip("_"), failure),
                 )
             else:
                 self._accepted()
@@ -174,10 +172,8 @@ class Retries:
             await self._send_copy(message, DEAD_LETTER, error)
         except CometError as failure:
             log.warning(
-                "cannot store a dead letter topic=%s id=%s error=%s",
-                message.topic,
-                message.message_id,
-                failure,
+                "cannot store a dead letter topic=%s id=%s group=%s error=%s",
+                *(message.topic, message.message_id, self._group, failure),
             )
             return False
         return True
@@ -274,7 +270,7 @@ def pop_delay_s(reconsume_times: int, delay_level: int = 0) -> int:
 
 
 def class_and_text(error: BaseException) -> str:
-    """Return an error as a property's value: at most 1,024 characters, no control characters."""
+    """Return ``module.Class: text``: at most 1,024 characters, no control characters."""
     kind = type(error)
     text = f"{kind.__module__}.{kind.__qualname__}: {safe_str(error)}"[:ERROR_CHARS_MAX]
     text = text.encode("utf-8", "replace").decode()

@@ -170,7 +170,7 @@ class Locks:
     def _set_locked(self, queue: ProcessQueue, locked: bool) -> None:
         was_fresh = queue.lock_is_fresh()
         if queue.locked and not locked:
-            log.warning("queue lock lost group=%s queue=%s", self._group, queue.queue)
+            log.warning("queue lock lost queue=%s group=%s", queue.queue, self._group)
         queue.locked = locked
         if locked:
             queue.locked_at_s = self._now()

@@ -28,13 +28,22 @@ def is_call_failure(error: BaseException) -> bool:
 def outlives(error: BaseException, *, stopping: bool) -> bool:
     """Return whether a task that only its owner cancels, when stopping, goes on after an error.
 
-    It does after a failure of the call, and after code that it called has cancelled the task.
+    It does after a failure of the call, and after code that it called has cancelled the task; not
+    if the event loop ends, as `asyncio.run` ends it, which then waits for all tasks.
     """
     task = asyncio.current_task()
     if isinstance(error, asyncio.CancelledError) and task is not None and not stopping:
+        if _loop_is_ending(task):
+            return False
         while task.cancelling():
             task.uncancel()
     return is_call_failure(error)
+
+
+def _loop_is_ending(task: asyncio.Task[Any]) -> bool:
+    """Return whether most of the other tasks are being cancelled: `asyncio.run` cancels all."""
+    others = asyncio.all_tasks() - {task}
+    return 2 * sum(other.cancelling() > 0 for other in others) >= len(others)
 
 
 def failure_of(task: asyncio.Task[Any]) -> BaseException | None:

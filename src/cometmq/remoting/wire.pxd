@@ -15,7 +15,10 @@ cdef class FastPath:
 
 
 cdef class WriteBatch:
+    cdef object __weakref__
     cdef readonly object loop
+    cdef readonly bytearray buffer
+    cdef readonly object view
     cdef public Wire last
     cdef list _waiting
     cdef Py_ssize_t _waiting_bytes

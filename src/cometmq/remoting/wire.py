@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from time import monotonic
 from typing import Any
+from weakref import WeakValueDictionary
 
 from cometmq.model.errors import ProtocolError
 from cometmq.protocol.command import Command, command_at, command_of
@@ -59,21 +59,6 @@ UNSENT_FACTOR_MAX = 64
 Slice = bytes | memoryview
 
 
-class _Shared(threading.local):
-    """The receive buffer and the write batch that all wires of a thread share.
-
-    One buffer is enough, because each read is handled before the next one begins.
-    """
-
-    def __init__(self) -> None:
-        self.buffer = bytearray(READ_BYTES)
-        self.view = memoryview(self.buffer)
-        self.batch: WriteBatch | None = None
-
-
-_shared = _Shared()
-
-
 class FastPath:
     """Handles some frames straight from the receive buffer, before the general path."""
 
@@ -91,12 +76,17 @@ class FastPath:
 class WriteBatch:
     """Wires with unwritten responses; they are written when this iteration of the event loop ends.
 
+    It also has the receive buffer of all wires of its loop. One is enough, because each read is
+    handled before the next one begins.
+
     Args:
         loop: the event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.buffer = bytearray(READ_BYTES)
+        self.view = memoryview(self.buffer)
         self.last: Wire | None = None
         """The wire that was read last."""
         self._waiting: list[Wire] = []
@@ -147,11 +137,15 @@ class WriteBatch:
                 wire.abort()
 
 
+_batches: WeakValueDictionary[int, WriteBatch] = WeakValueDictionary()
+"""By the id of its loop, which lives as long as the batch does."""
+
+
 def write_batch_of(loop: asyncio.AbstractEventLoop) -> WriteBatch:
-    """Return the write batch that the wires of a loop share; call it in that loop's thread."""
-    batch = _shared.batch
-    if batch is None or batch.loop is not loop:
-        batch = _shared.batch = WriteBatch(loop)
+    """Return the write batch that the wires of a loop share, whichever thread runs it."""
+    batch = _batches.get(id(loop))
+    if batch is None:
+        batch = _batches[id(loop)] = WriteBatch(loop)
     return batch
 
 
@@ -178,9 +172,9 @@ class Wire:
         self._frame_bytes_max = frame_bytes_max
         self._out_bytes_max = out_bytes_max
         self._fast_path = fast_path
-        self._buffer = _shared.buffer
-        self._view = _shared.view
         self._batch = write_batch_of(loop)
+        self._buffer = self._batch.buffer
+        self._view = self._batch.view
         self._transport: asyncio.Transport | None = None
         self._partial: bytearray | None = None
         self._partial_view: memoryview | None = None

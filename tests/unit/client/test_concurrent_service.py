@@ -300,6 +300,33 @@ async def test_a_message_is_sent_back_while_its_handler_takes_too_long(
     assert [offset for offset, _, _ in rig.sent_back] == [0, 1], "sent back once, not twice"
 
 
+async def test_a_failed_message_that_is_being_sent_back_is_not_sent_back_as_late(
+    rigs: Callable[..., Rig],
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        raise ValueError("no")
+
+    rig = rigs(handler=handle, timeout_s=60.0, concurrency=1)
+    take_back = rig._take_back
+
+    async def slowly(*arguments: Any) -> bool:
+        begun.set()
+        await may_end.wait()
+        return await take_back(*arguments)
+
+    rig.service._send_back = slowly
+    rig.fetch(0)
+    await begun.wait()
+    rig.now += 61
+    may_end.set()
+    await rig.service.send_back_timed_out()
+    await rig.empty()
+
+    assert [(offset, level) for offset, level, _ in rig.sent_back] == [(0, 0)]
+
+
 async def test_a_handler_that_raises_after_its_message_was_sent_back_is_logged_and_no_more(
     rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -346,6 +373,61 @@ async def test_a_store_that_fails_to_update_is_updated_again(
     rig.fetch(2)
     await until(lambda: rig.committed == 3)
     assert rig.sent_back == []
+
+
+async def test_a_store_that_fails_for_one_queue_delays_the_offsets_of_no_other(
+    rigs: Callable[..., Rig],
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        if message.queue_offset == 9:
+            begun.set()
+            await may_end.wait()
+
+    rig = rigs(handler=handle, concurrency=1)
+    other = ProcessQueue(MessageQueue("t", "a", 1), now=lambda: rig.now)
+    update = rig.offsets.update
+
+    def fail_for_one(queue: MessageQueue, *arguments: Any, **more: Any) -> None:
+        if queue == QUEUE:
+            raise OSError("this row is locked")
+        update(queue, *arguments, **more)
+
+    rig.offsets.update = fail_for_one
+    rig.fetch(0)
+    await rig.empty()
+    batch = other.put([stored(offset) for offset in (7, 8, 9)])
+    assert batch is not None
+    rig.service.submit(other, batch)
+    await begun.wait()
+    await until(lambda: rig.offsets.position(other.queue) == 9)
+    may_end.set()
+
+
+@pytest.mark.parametrize("hooks", [[], [ConsumeHook()]], ids=["fast", "general"])
+def test_a_loop_that_ends_takes_running_handlers_with_it(hooks: Sequence[ConsumeHook]) -> None:
+    """As after Ctrl-C, or when the application fails and did not close its consumer."""
+
+    async def application() -> None:
+        begun = asyncio.Event()
+
+        async def handle(message: StoredMessage) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        Rig(handler=handle, hooks=hooks).fetch(0, 1, 2)
+        await begun.wait()
+        raise KeyError("application")
+
+    def run() -> None:
+        with pytest.raises(KeyError, match="application"):
+            asyncio.run(application())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
 
 
 async def test_no_more_calls_run_at_a_time_than_are_allowed(rigs: Callable[..., Rig]) -> None:

@@ -230,7 +230,7 @@ class PullFastPath:
         self.scanner = ResponseScanner()
         self._space = bytearray(1_024)
         self._added: dict[str, str] = {}
-        self._added_min = self._added_max = -1
+        self._added_min = self._added_max = _NOT_PLAIN
 
     @classmethod
     def of(cls, instance: ClientCore) -> PullFastPath:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from time import monotonic
 
@@ -149,6 +150,7 @@ class ConcurrentService:
         )
         self._pending_offsets: set[ProcessQueue] = set()
         """Queues whose newest offset to commit is not in the store yet."""
+        self._update_is_scheduled = False
         self._workers: Workers[Pending] = Workers(
             self._consume,
             concurrency,
@@ -331,6 +333,7 @@ class ConcurrentService:
         self._count(batch.queue, messages, ended, outcome)
         self._finish(batch, start, start + outcome.done)
         if start + outcome.done < stop and not batch.queue.dropped:
+            call.begun_s = math.inf  # the handler has ended, so it cannot exceed its time limit
             await self._settle_failed(batch, range(start + outcome.done, stop), outcome)
 
     def _count(
@@ -385,13 +388,15 @@ class ConcurrentService:
         self._update_store_soon(batch.queue)
 
     def _update_store_soon(self, queue: ProcessQueue) -> None:
-        if not self._pending_offsets:
+        if not self._update_is_scheduled:
+            self._update_is_scheduled = True
             self._workers.call_soon(self._update_store)
         self._pending_offsets.add(queue)
         queue.is_offset_pending = True
 
     def _update_store(self) -> None:
         """Put pending offsets into the store, which may be an application's and raise."""
+        self._update_is_scheduled = False
         for queue in list(self._pending_offsets):
             offset = queue.committable()
             try:

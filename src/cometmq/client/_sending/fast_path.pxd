@@ -14,8 +14,9 @@ cdef int _OFFSET_ID, _QUEUE_ID, _QUEUE_OFFSET, _REGION_NAME, _TRACE_ON
 cdef long long _NOT_PLAIN
 cdef tuple _NAMES, _OTHERS
 cdef bytes _REGION_BYTES
-cdef object _REGION, _OK, _encode_text, _thread_now, ANY_QUEUE
+cdef object _REGION, _OK, _encode_text, _thread_now, _running_loop, ANY_QUEUE
 cdef long long _process
+cdef bint _RUNNING_LOOP_IS_CHEAP
 
 
 cdef class QueueTarget:

@@ -75,7 +75,7 @@ COMPILED: dict[str, str] = {
     "cometmq.broker.pulling.fast_path": "nearly every pull: the fast path",
     "cometmq.broker.fast_paths": "every read: offers its bytes to both fast paths",
     "cometmq.client._push.process_queue": "every message that waits for a handler",
-    "cometmq.client._consuming.fast_path": "nearly every pull and its response",
+    "cometmq.client._push.fast_path": "nearly every pull and its response",
     "cometmq.client._push.concurrent": "calls the handler with every message",
     "cometmq.spark.record_rows": "decodes every record that Spark reads",
     "cometmq.spark.gathering": "collects the values of every column that Spark reads",

@@ -14,8 +14,8 @@ from cometmq.client import ClientInstance, Filter, MessageQueue, Producer, PullR
 from cometmq.client import Message as ToSend
 from cometmq.client._connection.instance import ClientCore, core_of
 from cometmq.client._connection.security import Credentials, Signer
-from cometmq.client._consuming.fast_path import PullFastPath, QueuePulls
 from cometmq.client._consuming.pulls import WRAPPED, Pull, pull_once, result_from
+from cometmq.client._push.fast_path import PullFastPath, QueuePulls
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError
 from cometmq.model.flags import SysFlag
@@ -87,12 +87,12 @@ def general(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         pulls.append(arguments)
         return await pull_once(*arguments, **more)
 
-    monkeypatch.setattr("cometmq.client._consuming.fast_path.pull_once", noted)
+    monkeypatch.setattr("cometmq.client._push.fast_path.pull_once", noted)
     return pulls
 
 
-def plain() -> QueuePulls:
-    return QueuePulls(Pull("g", QUEUE, Filter.tags()))
+def plain(core: ClientCore) -> QueuePulls:
+    return PullFastPath.of(core).pulls_of(Pull("g", QUEUE, Filter.tags()))
 
 
 PULLS: dict[str, Callable[[], tuple[Pull, int, int | None]]] = {
@@ -134,11 +134,9 @@ async def test_both_paths_send_the_same_request(
     async with ScriptedCluster([broker]) as cluster:
         settings = ClientSettings(language=language)
         async with client_of(cluster, settings=settings) as core:
-            address, pulls = broker.address, QueuePulls(pull)
+            address, pulls = broker.address, PullFastPath.of(core).pulls_of(pull)
             for _ in range(2):
-                await PullFastPath.of(core).pull(
-                    address, pulls, QueueOffset(offset), commit, 5.0, 400
-                )
+                await PullFastPath.of(core).pull(address, pulls, QueueOffset(offset), commit, 5.0)
             await pull_once(
                 core.brokers,
                 address,
@@ -146,7 +144,6 @@ async def test_both_paths_send_the_same_request(
                 QueueOffset(offset),
                 commit_offset=commit,
                 timeout=5,
-                broker_version=400,
             )
 
     first, second, expected = [
@@ -210,12 +207,18 @@ async def test_both_paths_read_the_same_from_a_response(
         commands.append(response)
         return result_from(response, pull)
 
-    monkeypatch.setattr("cometmq.client._consuming.fast_path.result_from", noted)
+    monkeypatch.setattr("cometmq.client._push.fast_path.result_from", noted)
     pull = Pull("g", QUEUE, Filter.tags("Aa || A"))
     broker = PullBroker(RESPONSES[case], RESPONSES[case])
     async with ScriptedCluster([broker]) as cluster, client_of(cluster) as core:
         quick = await outcome(
-            PullFastPath.of(core).pull(broker.address, QueuePulls(pull), QueueOffset(5), None, 5.0)
+            PullFastPath.of(core).pull(
+                broker.address,
+                PullFastPath.of(core).pulls_of(pull),
+                QueueOffset(5),
+                None,
+                5.0,
+            )
         )
         expected = await outcome(
             pull_once(core.brokers, broker.address, pull, QueueOffset(5), timeout=5)
@@ -244,7 +247,7 @@ async def test_many_pulls_at_once_get_their_own_responses() -> None:
             *(
                 path.pull(
                     address,
-                    plain(),
+                    plain(core),
                     QueueOffset(number),
                     None,
                     5.0,
@@ -261,7 +264,7 @@ async def test_many_pulls_at_once_get_their_own_responses() -> None:
 async def test_a_cancelled_pull_leaves_the_connection_as_it_is() -> None:
     broker = PullBroker()
     async with ScriptedCluster([broker]) as cluster, client_of(cluster) as core:
-        path, pulls = PullFastPath.of(core), plain()
+        path, pulls = PullFastPath.of(core), plain(core)
         pulling = asyncio.ensure_future(
             path.pull(broker.address, pulls, QueueOffset(5), None, 60.0)
         )
@@ -284,7 +287,7 @@ async def test_silence_ends_in_time() -> None:
         with pytest.raises(CallTimeoutError, match=r"no response within 0\.1 s"):
             await PullFastPath.of(core).pull(
                 broker.address,
-                plain(),
+                plain(core),
                 QueueOffset(5),
                 None,
                 0.1,
@@ -299,7 +302,7 @@ async def test_a_broker_that_goes_away_is_asked_again(general: list[object]) -> 
         async with client_of(cluster, settings=settings) as core:
             result = await PullFastPath.of(core).pull(
                 broker.address,
-                plain(),
+                plain(core),
                 QueueOffset(5),
                 None,
                 5.0,
@@ -312,7 +315,7 @@ async def test_a_broker_that_goes_away_is_asked_again(general: list[object]) -> 
 async def test_hooks_lead_to_the_general_path(general: list[object]) -> None:
     broker, hooks = PullBroker(response(record(5))), [Signer(Credentials("a", "s"))]
     async with ScriptedCluster([broker]) as cluster, client_of(cluster, hooks=hooks) as core:
-        await PullFastPath.of(core).pull(broker.address, plain(), QueueOffset(5), None, 5.0)
+        await PullFastPath.of(core).pull(broker.address, plain(core), QueueOffset(5), None, 5.0)
 
     assert len(general) == 1
 
@@ -336,7 +339,7 @@ async def test_a_refusal_is_an_error() -> None:
         with pytest.raises(ResponseError, match="not for you"):
             await PullFastPath.of(core).pull(
                 broker.address,
-                plain(),
+                plain(core),
                 QueueOffset(5),
                 None,
                 5.0,

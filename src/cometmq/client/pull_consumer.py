@@ -15,7 +15,6 @@ from typing import Unpack
 
 from cometmq.client._connection.instance import ClientInstance, Membership
 from cometmq.client._consuming.engine import bounded
-from cometmq.client._consuming.fast_path import QueuePulls
 from cometmq.client._consuming.group_requests import check_filters, join
 from cometmq.client._consuming.pulls import Pull, PullResult
 from cometmq.client._consuming.rebalancer import (
@@ -449,8 +448,7 @@ class PullConsumer(OffsetCalls):
             hold_ms=milliseconds(wait, "wait"),
         )
         within_s = seconds(wait) + seconds(timeout)
-        pulls = QueuePulls(request)
-        return self._shown(await self._pull(pulls, QueueOffset(offset), within_s))
+        return self._shown(await self._pull(request, QueueOffset(offset), within_s))
 
     async def send_back(self, message: StoredMessage, *, delay_level: int = 0) -> None:
         """Send a message to the group's retry topic, for redelivery after a delay.
@@ -547,7 +545,6 @@ class PullConsumer(OffsetCalls):
         for queue in queues:
             self._fetcher.end(queue)
             self._positions.drop(queue)
-            self._pulls.pop(queue, None)
         return due
 
     async def _commit_shielded(self, due: Offsets) -> None:

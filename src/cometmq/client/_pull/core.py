@@ -24,9 +24,8 @@ import msgspec
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
 from cometmq.client._consuming.consumer import Consumer, resolve
-from cometmq.client._consuming.fast_path import PullFastPath, QueuePulls
 from cometmq.client._consuming.handler_calls import FilterChain
-from cometmq.client._consuming.pulls import Pull, PullResult, ReplicaChoice
+from cometmq.client._consuming.pulls import Pull, PullResult, ReplicaChoice, pull_once
 from cometmq.client._pull.fetcher import Fetcher
 from cometmq.client._pull.positions import (
     Deliveries,
@@ -177,9 +176,6 @@ class PullCore(Consumer):
         """Calls since `_settle_ended` looked at all readers."""
         self._committing = asyncio.Lock()
         self._replicas = ReplicaChoice()
-        self._pulls: dict[MessageQueue, QueuePulls] = {}
-        """The pulls of each assigned queue."""
-        self._fast_path = PullFastPath.of(self._instance)
         self._offsets = QueueOffsets(self._instance.routes, self._instance.brokers)
         self._start_from = start_from
         self._store = offset_store or default_store(
@@ -220,13 +216,19 @@ class PullCore(Consumer):
         unwrap = self._namespace.unwrap
         return {unwrap(topic): wanted for topic, wanted in self._filters.items()}
 
-    async def _pull(self, pulls: QueuePulls, offset: QueueOffset, timeout: float) -> PullResult:
-        queue = pulls.pull.queue
+    async def _pull(self, pull: Pull, offset: QueueOffset, timeout: float) -> PullResult:
+        queue = pull.queue
         address = await self._offsets.address(queue, self._replicas.of(queue))
-        if pulls.pull.lite and not self._instance.broker_version(address):
+        if pull.lite and not self._instance.broker_version(address):
             await self._instance.ensure_heartbeat(address)  # its answer tells the version
-        version = self._instance.broker_version(address)
-        result = await self._fast_path.pull(address, pulls, offset, None, timeout, version)
+        result = await pull_once(
+            self._instance.brokers,
+            address,
+            pull,
+            offset,
+            timeout=timeout,
+            broker_version=self._instance.broker_version(address),
+        )
         self._replicas.advise(queue, result.suggested_broker_id)
         return result
 
@@ -413,19 +415,16 @@ class PullCore(Consumer):
         return found
 
     async def _pull_next(self, queue: MessageQueue, offset: QueueOffset) -> PullResult:
-        wanted, pulls = self._filters[queue.topic], self._pulls.get(queue)
-        if pulls is None or pulls.pull.wanted is not wanted:
-            pull = Pull(
-                group=self._wire_group,
-                queue=queue,
-                wanted=wanted,
-                max_messages=self._settings.pull_batch,
-                hold_ms=self._settings.hold_ms,
-                lite=True,
-            )
-            pulls = self._pulls[queue] = QueuePulls(pull)
+        pull = Pull(
+            group=self._wire_group,
+            queue=queue,
+            wanted=self._filters[queue.topic],
+            max_messages=self._settings.pull_batch,
+            hold_ms=self._settings.hold_ms,
+            lite=True,
+        )
         timeout = (self._settings.hold_ms + self._settings.answer_margin_ms) / 1000
-        result = self._shown(await self._pull(pulls, offset, timeout))
+        result = self._shown(await self._pull(pull, offset, timeout))
         kept = self._filter_chain.keep(queue, result.messages)
         return result if kept is result.messages else msgspec.structs.replace(result, messages=kept)
 

@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol, TypeVar
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.routes import MASTER_ID
-from cometmq.client._consuming.fast_path import PullFastPath, QueuePulls
 from cometmq.client._consuming.handler_calls import MessageFilter
 from cometmq.client._consuming.pulls import Pull, PullResult, PullStatus, ReplicaChoice
+from cometmq.client._push.fast_path import PullFastPath, QueuePulls
 from cometmq.client._push.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._supervision import FailureLog, FetchLoop, step_limit_s
 from cometmq.client.errors import ClientError
@@ -238,7 +238,7 @@ class PullLoop(FetchLoop[PullResult]):
             hold_ms=self._settings.hold_ms,
             send_filter=self._settings.send_filter,
         )
-        return QueuePulls(pull)
+        return self._fast_path.pulls_of(pull)
 
     async def _find_target(self, replica: int) -> _Target:
         """Find the broker to pull from: this replica, else any of its name."""

@@ -21,9 +21,6 @@ cdef class QueuePulls:
     cdef readonly int flags, commit_flags
     cdef readonly tuple pieces
     cdef readonly Py_ssize_t fixed_bytes
-    cdef int _code
-
-    cpdef encode_for(self, int code, language)
 
 
 cdef class ResponseScanner(HeaderScanner):
@@ -69,7 +66,7 @@ cdef class PullFastPath:
         connection=Wire, inflight=Inflight, call=FastPull, flags=cython.int,
         commits=cython.longlong)
     cdef FastPull _start(
-        self, address, QueuePulls pulls, offset, commit_offset, double timeout, broker_version)
+        self, address, QueuePulls pulls, offset, commit_offset, double timeout)
     @cython.locals(
         size_max=cython.Py_ssize_t, space=bytearray, pieces=tuple, end=cython.Py_ssize_t)
     cdef bytes _encoded(

@@ -83,32 +83,24 @@ class QueuePulls:
 
     Args:
         pull: what they ask for.
+        language: what requests name.
     """
 
-    __slots__ = ("_code", "commit_flags", "fixed_bytes", "flags", "pieces", "pull")
+    __slots__ = ("commit_flags", "fixed_bytes", "flags", "pieces", "pull")
 
-    def __init__(self, pull: Pull) -> None:
+    def __init__(self, pull: Pull, language: LanguageCode) -> None:
         self.pull = pull
         self.flags = pull.flags(commits=False)
         self.commit_flags = pull.flags(commits=True)
-        self.pieces: tuple[bytes, ...] = ()
-        """The bytes between the numbers; empty if a name in the head contains such a number."""
-        self.fixed_bytes = 0
-        self._code = 0
-
-    def encode_for(self, code: int, language: LanguageCode) -> None:
-        """Encode what all requests with this code have in common, unless that was done before."""
-        if code == self._code:
-            return
-        self._code = code
-        header = self.pull.header(QueueOffset(_OFFSET), QueueOffset(_COMMIT))
+        header = pull.header(QueueOffset(_OFFSET), QueueOffset(_COMMIT))
         head = encode_head(
-            code,
+            code_of(pull, 0),
             opaque=_OPAQUE,
             fields=encode_fields(msgspec.structs.replace(header, sys_flag=_FLAGS)),
             language=language,
         )
         self.pieces = cut_head(head, _MARKS) or ()
+        """The bytes between the numbers; empty if a name in the head contains such a number."""
         self.fixed_bytes = sum(map(len, self.pieces))
 
     def encode(self, offset: int, flags: int, commit_offset: int, opaque: int) -> bytes:
@@ -237,6 +229,10 @@ class PullFastPath:
         """Return the one that all consumers of a client share."""
         return instance.shared(cls, lambda: cls(instance))
 
+    def pulls_of(self, pull: Pull) -> QueuePulls:
+        """Prepare the pulls of a queue."""
+        return QueuePulls(pull, self._language)
+
     async def pull(
         self,
         address: str,
@@ -244,10 +240,9 @@ class PullFastPath:
         offset: QueueOffset,
         commit_offset: QueueOffset | None,
         timeout: float,
-        broker_version: int = 0,
     ) -> PullResult:
         """Pull from a broker, as `pull_once` does."""
-        call = self._start(address, pulls, offset, commit_offset, timeout, broker_version)
+        call = self._start(address, pulls, offset, commit_offset, timeout)
         if call is not None:
             try:
                 response = await call.future
@@ -270,7 +265,6 @@ class PullFastPath:
             offset,
             commit_offset=commit_offset,
             timeout=timeout,
-            broker_version=broker_version,
         )
 
     def _start(
@@ -280,13 +274,11 @@ class PullFastPath:
         offset: QueueOffset,
         commit_offset: QueueOffset | None,
         timeout: float,
-        broker_version: int,
     ) -> FastPull | None:
         """Write the request of a pull; None if the general path must."""
         connection = self._remoting.ready(address)
         if connection is None or timeout <= 0:
             return None
-        pulls.encode_for(code_of(pulls.pull, broker_version), self._language)
         if not pulls.pieces:
             return None
         inflight = connection.inflight

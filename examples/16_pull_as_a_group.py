@@ -2,12 +2,23 @@
 
 A message counts as consumed when the next ``poll`` begins; consumed messages are committed
 automatically. Here two members run in one program.
+
+``ready`` returns when a member has queues of its own. After a member has joined, the others keep
+their queues until their next rebalance, so the program waits until all queues are shared.
 """
 
 import asyncio
 import sys
+from collections.abc import Collection
 
-from cometmq.client import AdminClient, Message, Producer, PullConsumer, StartFrom
+from cometmq.client import (
+    AdminClient,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    StartFrom,
+)
 
 TOPIC = "letters"
 
@@ -22,13 +33,27 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
     async with AdminClient(name_server) as admin:
         await admin.create_topic(TOPIC, queues=4)
 
-    def clerk() -> PullConsumer:
-        return PullConsumer(name_server, group="clerks", start_from=StartFrom.FIRST)
+    shares: dict[str, int] = {}
+    all_shared = asyncio.Event()
 
-    async with clerk() as ann, clerk() as bob:
-        for consumer in (ann, bob):
-            await consumer.subscribe(TOPIC)
-            await consumer.ready()
+    def clerk(name: str) -> PullConsumer:
+        def on_queues(
+            topic: str, queues: Collection[MessageQueue], assigned: Collection[MessageQueue]
+        ) -> None:
+            shares[name] = len(assigned)
+            if len(shares) == 2 and sum(shares.values()) == len(queues):
+                all_shared.set()
+
+        return PullConsumer(
+            name_server,
+            group="clerks",
+            subscriptions={TOPIC: "*"},
+            start_from=StartFrom.FIRST,
+            on_queues=on_queues,
+        )
+
+    async with clerk("Ann") as ann, clerk("Bob") as bob:
+        await all_shared.wait()
 
         async with Producer(name_server, group="post") as producer:
             for number in range(8):

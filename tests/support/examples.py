@@ -37,7 +37,7 @@ EXPECTED = {
     "14_batches": r"500 messages in 1 request\n(added \d+ readings: \d+\n)+"
     r"(?<=: 124750\n)",
     "15_idempotent_consumer": r"(booked order-[123]\n){3}",
-    "16_pull_as_a_group": r"((Ann|Bob) took letter \d\n){8,}",
+    "16_pull_as_a_group": r"(?=[\s\S]*Ann)(?=[\s\S]*Bob)((Ann|Bob) took letter \d\n){8}",
     "17_metrics_and_spans": r"measured a hat\n"
     r"'process measured' is linked to 'send measured': True\nsends: 1\n",
     "18_settings": r"file: retries=1\nenvironment: timeout_ms=2000\n"
@@ -49,6 +49,8 @@ EXPECTED = {
     "22_pop": r"(served ticket \d\n){4}",
     "23_receive_and_ack": r"(filed page [12], delivery 1\n){2}filed smudged page, delivery 2\n",
     "24_worker": r"(shipped a hat for order 1\n|order-2 is a dead letter\n){2}",
+    "26_web_lifespan": r"welcome, Ann\nhealthy: True\n",
+    "27_web_producer": r"SEND_OK: a hat\nSEND_OK: a coat\nSEND_OK: a scarf\n",
 }
 """What each example prints; they run in the order of their names, on one server."""
 

@@ -54,6 +54,7 @@ docs: compile setup-spark ## check links and generated pages, run the examples w
 demo: setup-core ## send, receive, kill the server with SIGKILL, lose nothing; needs no compiler
 	@$(BIN)/python build_ext.py --prune
 	@PYTHONPATH="$(CURDIR)/src" $(BIN)/python -m cometmq demo
+	@test -x $(BIN)/cometmq || echo "next: 'make setup' installs CometMQ into .venv; docs/howto/install.md shows other ways"
 
 pipeline-demo: compile setup-spark ## live totals, an archive, dead letters and an audit on local Spark (needs Java 17)
 	@$(BIN)/cometmq pipeline-demo --folder build/pipeline-demo

@@ -450,7 +450,8 @@ class StartFrom(Enum):
     """
 
     LAST = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-    """At the end of the queue. ``docs/howto/consume.md`` names an exception."""
+    """At the end of the queue. On a young store a new group gets the whole backlog: it starts at 0
+    while the first message of the queue is in the broker's memory, as in RocketMQ."""
     FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
     """At the oldest message."""
 

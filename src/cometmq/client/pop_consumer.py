@@ -42,7 +42,8 @@ class PopConsumer(CallbackConsumer):
             raises, the message is redelivered after 10 s, and later each time.
         batch_handler: called with several messages of one queue, and a context.
         subscriptions: topic to tags such as ``a || b``, or to a `Filter`.
-        start_from: where a new group starts.
+        start_from: where a new group starts. On a young store LAST delivers the whole backlog,
+            see `StartFrom`.
         on_queues: called with the queues that the brokers assign to this member. Queue -1 stands
             for all queues of a broker.
         hooks: run around handler calls, or remove messages before them.

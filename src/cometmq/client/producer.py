@@ -253,12 +253,14 @@ class Producer(Lifecycle):
         If the limits on sends in flight are reached, it waits for room first.
 
         Args:
-            message, queue, order_key, selector, timeout: as for `send`.
+            message, timeout: as for `send`.
+            queue, order_key, selector: as for `send`, but the message is sent again to the same
+                queue after a network failure, and may then be stored twice.
 
         Returns:
             A future with the receipt, or with an error that `send` raises. Network failures are
-            retried after the same pauses as in `send`. With a chosen queue, the retry goes to the
-            same broker. A refusal by the broker is not retried.
+            retried up to ``retries_async`` times, after the same pauses as in `send`. A refusal by
+            the broker is not retried.
 
         Raises:
             SendTimeoutError: there was no room in time; not sent.
@@ -293,7 +295,7 @@ class Producer(Lifecycle):
         """Start to send one message at once; raise if there is no room for it.
 
         Args:
-            message, queue, order_key, selector, timeout: as for `send`.
+            message, queue, order_key, selector, timeout: as for `send_soon`.
 
         Returns:
             A future, as for `send_soon`.

@@ -66,7 +66,8 @@ class PullConsumer(OffsetCalls):
         group: the consumer group, which owns the committed offsets.
         subscriptions: topics to subscribe to at the start: topic to tags or `Filter`.
         start_from: where to start in a queue without a committed offset. A time means the first
-            message stored at that time or later.
+            message stored at that time or later. On a young store LAST and a time deliver the whole
+            backlog, see `StartFrom`.
         broadcast: this consumer reads all queues of its topics and stores its own offsets.
         strategy: allocates the queues to members. All members must use the same strategy.
         offset_store: stores the offsets; by default the brokers, or a local file if ``broadcast``.
@@ -259,7 +260,7 @@ class PullConsumer(OffsetCalls):
         """Subscribe to a topic; a second call replaces the filter of the first.
 
         The group allocates the topic's queues to its members. If the topic does not exist yet,
-        reading starts when it exists.
+        reading starts at the next rebalance after it exists (``rebalance_ms``, 20 s).
 
         Args:
             topic: the topic.

@@ -52,7 +52,7 @@ class PushConsumer(CallbackConsumer):
         subscriptions: topic to tags such as ``a || b``, or to a `Filter`.
         start_from: where to start in a queue without a committed offset. A time (a
             `datetime` with a time zone, or ms since 1970) means the first message stored then or
-            later.
+            later. On a young store LAST and a time deliver the whole backlog, see `StartFrom`.
         strategy: allocates the queues to members. All members must use the same strategy; the
             default is `Averagely`.
         offset_store: stores offsets elsewhere than the brokers or the local file.

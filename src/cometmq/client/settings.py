@@ -281,7 +281,7 @@ class ProducerSettings(Checked):
 
     retries_async: int = setting(2, key="retryTimesWhenSendAsyncFailed", low=0, high=16)
     """The same for `Producer.send_soon` and `Producer.send_nowait`, which retry only after
-    network failures."""
+    network failures, also with a chosen queue or an order key."""
 
     retry_not_stored: bool = setting(False, key="retryAnotherBrokerWhenNotStoreOK")
     """Whether a message with a status other than ``SEND_OK`` is sent to another broker too."""
@@ -453,7 +453,8 @@ class PushSettings(Checked):
     """Pause of a queue after a failed pull. It doubles with each further failure, up to 10 s."""
 
     deliveries_max: int = setting(UNLIMITED, key="maxReconsumeTimes", low=UNLIMITED, high=2**31 - 1)
-    """Retries before a message is dead-lettered; -1 for 16, or for no limit if ``ordered``."""
+    """Retries before a message is dead-lettered: 3 allows three retries, so four deliveries; -1 for
+    16 retries, or for no limit if ``ordered``."""
 
     consume_minutes_max: int = setting(15, key="consumeTimeout", unit="min", low=1)
     """Time limit of a handler call. After it the message is sent back for redelivery, and the call
@@ -471,7 +472,8 @@ class PushSettings(Checked):
     rebalance_ms: int = setting(
         20_000, key="rocketmq.client.rebalance.waitInterval", unit="ms", low=100
     )
-    """Interval of rebalances, in addition to those that changes cause."""
+    """Interval of rebalances, in addition to those that changes cause. A new topic is noticed at
+    the next one."""
 
     lock_ms: int = setting(20_000, key="rocketmq.client.rebalance.lockInterval", unit="ms", low=100)
     """Interval at which ordered consumers renew their queue locks at the brokers."""
@@ -536,10 +538,11 @@ class PullSettings(Checked):
     rebalance_ms: int = setting(
         20_000, key="rocketmq.client.rebalance.waitInterval", unit="ms", low=100
     )
-    """Interval of rebalances, in addition to those that changes cause."""
+    """Interval of rebalances, in addition to those that changes cause. A new topic is noticed at
+    the next one."""
 
     deliveries_max: int = setting(16, key="maxReconsumeTimes", low=0, high=2**31 - 1)
-    """Number of send-backs after which a message is dead-lettered."""
+    """Number of send-backs after which a message is dead-lettered: 3 allows four deliveries."""
 
     offset_folder: str = setting("", key="rocketmq.client.localOffsetStoreDir")
     """Folder of the local offset file for ``broadcast``; empty means ``~/.rocketmq_offsets``."""
@@ -628,7 +631,8 @@ class SimpleSettings(Checked):
     `BackPressureError`."""
 
     deliveries_max: int = setting(UNLIMITED, key="maxReconsumeTimes", low=UNLIMITED, high=2**31 - 1)
-    """Retries after which a message is dead-lettered instead of received; -1 for 16."""
+    """Retries after which a message is dead-lettered instead of received: 3 allows four deliveries;
+    -1 for 16 retries."""
 
     hold_ms: int = setting(5_000, unit="ms", low=100, high=60_000)
     """How long a broker holds one request while it has no new message. A redelivered message may be

@@ -46,7 +46,8 @@ class SimpleConsumer(SubscribingConsumer):
         subscriptions: topic to tags such as ``a || b``, or to a `Filter`.
         invisible: seconds, or a timedelta, in which other members do not see a received message.
             It overrides the setting ``invisible_ms``.
-        start_from: where a new group starts.
+        start_from: where a new group starts. On a young store LAST delivers the whole backlog,
+            see `StartFrom`.
         settings: the settings of the consumer.
         client: the settings of its connections.
         instance: a shared instance to use. The caller starts and closes it.

@@ -206,7 +206,8 @@ class CallbackConsumer(SubscribingConsumer):
         stops the waiting, not the closing.
 
         Called by a handler, it begins the close and returns at once: the close waits for that
-        handler as for the others, and its result counts. A task that the handler makes waits.
+        handler as for the others, and its result counts. A task that the handler makes waits, as
+        does a call from a thread: a handler that waits for them is given up after ``stop_ms``.
 
         An error of the offset store is raised once, after everything else is closed.
         """

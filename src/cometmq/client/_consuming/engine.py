@@ -103,7 +103,7 @@ class Engine(ABC):
             spec.batch_handler,
             group=spec.group,
             client_id=instance.client_id,
-            hooks=[hook for hook in spec.hooks if isinstance(hook, ConsumeHook)],
+            hooks=spec.hooks,
             threads=settings.concurrency,
             ordered=spec.ordered,
             namespace=instance.namespace,

@@ -9,13 +9,13 @@ Source: DefaultMQProducerImpl and MQClientAPIImpl.onExceptionImpl, RocketMQ 5.3.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from cometmq.client._callbacks import call_hooks
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.routes import Route
 from cometmq.client._sending.outgoing import (
@@ -56,9 +56,6 @@ from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.compression import INFLATED_BYTES_MAX
 from cometmq.protocol.headers import SendMessageV2Request
-from cometmq.remoting.tasks import is_call_failure
-
-log = logging.getLogger(__name__)
 
 INNER_GROUP = "CLIENT_INNER_PRODUCER"
 """The group of the messages that the client itself sends."""
@@ -539,16 +536,3 @@ class SendHookCalls:
         if error is not None:
             context.receipt = None
         call_hooks(self._send_hooks, SendHook.after_send, context)
-
-
-def call_hooks(
-    hooks: Sequence[SendHook], method: Callable[[SendHook, SendContext], None], context: SendContext
-) -> None:
-    """Call one method of every hook; what a hook raises is logged and changes nothing."""
-    for hook in hooks:
-        try:
-            getattr(hook, method.__name__)(context)
-        except BaseException as error:
-            if not is_call_failure(error):
-                raise
-            log.exception("a hook failed hook=%s call=%s", type(hook).__name__, method.__name__)

@@ -22,7 +22,7 @@ from cometmq.client._consuming.rebalancer import (
     Rebalancer,
     RouteListenerCalls,
 )
-from cometmq.client._consuming.request_handlers import RequestHandlers
+from cometmq.client._consuming.request_handlers import RequestHandlers, common_properties
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._pull.core import Mode, Ownership
 from cometmq.client._pull.fetcher import UNLIMITED
@@ -503,15 +503,16 @@ class PullConsumer(OffsetCalls):
                 self._move(queue, offsets[queue])
 
     def _running_info(self) -> ConsumerRunningInfo:
-        properties = {
-            "PROP_NAMESERVER_ADDR": ";".join(self._instance.name_servers.addresses),
-            "PROP_CONSUME_TYPE": "CONSUME_ACTIVELY",
-            "PROP_CONSUME_ORDERLY": "true",
-            "PROP_THREADPOOL_CORE_SIZE": "0",
-            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
-        }
         return ConsumerRunningInfo(
-            properties=properties,
+            properties=common_properties(
+                self._instance,
+                self._settings,
+                group=self._wire_group,
+                concurrency=0,
+                started_ms=self._started_ms,
+                ordered=True,
+                consume_type=ConsumeType.CONSUME_ACTIVELY,
+            ),
             subscription_set=[wanted.data(topic) for topic, wanted in self._filters.items()],
             mq_table={queue: self._queue_info(queue) for queue in self._fetcher.queues},
         )

@@ -218,6 +218,7 @@ def common_properties(
     concurrency: int,
     started_ms: int,
     ordered: bool,
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY,
 ) -> dict[str, str]:
     """Return the settings by RocketMQ's names, and what else mqadmin shows of any consumer."""
     kind = cast(type, type(settings))
@@ -229,10 +230,11 @@ def common_properties(
     addresses = "".join(f"{address};" for address in instance.name_servers.addresses)
     return options | {
         "consumerGroup": group,
+        "namespace": instance.namespace.name,
         "PROP_NAMESERVER_ADDR": addresses,
         "PROP_THREADPOOL_CORE_SIZE": str(concurrency),
         "PROP_CONSUMEORDERLY": "true" if ordered else "false",
-        "PROP_CONSUME_TYPE": ConsumeType.CONSUME_PASSIVELY.value,
+        "PROP_CONSUME_TYPE": consume_type.value,
         "PROP_CLIENT_VERSION": version_name(CURRENT_VERSION),
         "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
     }

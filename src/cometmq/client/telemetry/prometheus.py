@@ -26,6 +26,7 @@ from concurrent.futures import Future
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
+from cometmq.client._connection.identity import Namespace
 from cometmq.client.errors import ClientError
 from cometmq.client.hooks import ConsumeHook, DeliveryContext, SendContext, SendHook
 from cometmq.model import property_names as names
@@ -225,10 +226,13 @@ class _Consumers(Collector):
             queues[labels] += 1
             lag[labels] += self._lags.get((consumer.group, queue), 0)
             buffered[labels] += 0
-        for queue, part in info.mq_table.items():
-            buffered[consumer.group, queue.topic] += part.cached_msg_count
-        for queue, popped in (info.mq_pop_table or {}).items():
-            buffered[consumer.group, queue.topic] += popped.wait_ack_count
+        counts = [(queue, part.cached_msg_count) for queue, part in info.mq_table.items()]
+        counts += [
+            (queue, part.wait_ack_count) for queue, part in (info.mq_pop_table or {}).items()
+        ]
+        namespace = Namespace(info.properties.get("namespace", ""))
+        for queue, count in counts:
+            buffered[consumer.group, namespace.unwrap(queue.topic)] += count
 
 
 def _ask(

@@ -198,7 +198,7 @@ class PullConsumer(OffsetCalls):
                 as after all other errors.
             ClientClosedError: the consumer was closed before, or during the start.
             ConfigError: a broker does not support the filter of a subscription.
-            RemotingError: a broker did not respond to the check of the filter.
+            ResponseError, RemotingError: a broker refused to check the filter, or did not respond.
             StoreError: the stored offsets cannot be read.
         """
         await super().start()
@@ -269,6 +269,7 @@ class PullConsumer(OffsetCalls):
             WrongModeError: this consumer uses `assign`.
             ClientClosedError: the consumer was closed.
             ConfigError: the filter is invalid, or a broker does not support it.
+            ResponseError, RemotingError: a broker refused to check the filter, or did not respond.
             InvalidNameError: the topic name is invalid.
         """
         self._mode.check(Mode.SUBSCRIBED)
@@ -337,6 +338,7 @@ class PullConsumer(OffsetCalls):
             ClientClosedError: the consumer is not running.
             WrongModeError: this consumer subscribes to topics.
             ConfigError: the filter is invalid, or a broker does not support it.
+            ResponseError, RemotingError: a broker refused to check the filter, or did not respond.
         """
         self._check_running()
         self._mode.check(Mode.ASSIGNED)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from cometmq.client._connection.identity import Namespace
 from cometmq.client._connection.instance import Lease, Membership
-from cometmq.client._consuming.group_requests import check_filter
+from cometmq.client._consuming.group_requests import GroupCalls
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.client.filters import Filter
@@ -370,8 +370,9 @@ class SubscribingConsumer(Consumer):
 
     async def _look_up(self, topic: str, filter: Filter) -> None:
         """Look for a topic's brokers, and ask them whether they support a filter."""
-        await self._instance.routes.refresh(topic)
-        await check_filter(self._instance, self._wire_group, topic, filter)
+        if await self._instance.routes.refresh(topic) is not None:
+            calls = GroupCalls(self._instance)
+            await calls.check_filter(self._wire_group, self.client_id, topic, filter)
 
     async def _join(self) -> None:
         """Announce the subscriptions of a start."""

@@ -282,7 +282,7 @@ class TransactionProducer(Producer):
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "a check without a message")
         header = request.header(CheckTransactionStateRequest)
         message = found[0]
-        message.topic = self._instance.namespace.unwrap(message.topic)
+        self._instance.namespace.unwrap_topics(found)
         message.broker_name = header.bname or ""
         try:
             self._checks.put_nowait(_Check(header, message, request.connection.peer_text))

@@ -22,7 +22,6 @@ from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import StartFrom
 from cometmq.client.settings import PopSettings, PushSettings
-from cometmq.model.message import StoredMessage
 from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
@@ -174,12 +173,6 @@ class Engine(ABC):
             wrap_topic=self._instance.namespace.wrap_topic,
             on_first=on_first,
         )
-
-    def _show(self, messages: Sequence[StoredMessage]) -> None:
-        """Give messages their topics without the namespace."""
-        if self._instance.namespace:
-            for message in messages:
-                message.topic = self._instance.namespace.unwrap(message.topic)
 
 
 async def bounded(step: Awaitable[object], seconds: float, what: str) -> BaseException | None:

@@ -347,10 +347,8 @@ class HandlerCalls:
         return ended
 
     def shown(self, queue: MessageQueue) -> MessageQueue:
-        """Give a queue as applications know it."""
-        if not self._namespace:
-            return queue
-        return MessageQueue(self._namespace.unwrap(queue.topic), queue.broker_name, queue.queue_id)
+        """Return a queue as applications know it."""
+        return self._namespace.unwrap_queue(queue)
 
     def after(self, ended: Ended, end: ConsumeEnd) -> None:
         """Show the hooks how a call ended."""

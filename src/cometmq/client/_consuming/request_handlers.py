@@ -29,7 +29,6 @@ from cometmq.client._consuming.handler_calls import Ended, HandlerCalls
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
 from cometmq.client.settings import Checked
-from cometmq.model import property_names as names
 from cometmq.model.errors import ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
@@ -177,9 +176,8 @@ def _message_in(
         raise ResponseError(ResponseCode.SYSTEM_ERROR, "the request holds no message")
     message = found[0]
     message.broker_name = header.broker_name or ""
-    if message.topic == retry_topic(namespace.wrap_group(header.consumer_group)):
-        message.topic = message.properties.get(names.RETRY_TOPIC, message.topic)
-    message.topic = namespace.unwrap(message.topic)
+    wire_group = namespace.wrap_group(header.consumer_group)
+    namespace.unwrap_topics(found, retry_topic=retry_topic(wire_group))
     return message
 
 

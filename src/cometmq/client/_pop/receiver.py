@@ -335,7 +335,7 @@ class Receiver:
     def _note(
         self, topic: str, message: StoredMessage, handle: Handle, began: float
     ) -> StoredMessage:
-        message.topic = self._instance.namespace.unwrap(message.topic)
+        self._instance.namespace.unwrap_topics([message])
         # The broker counts from a moment between the request and the response.
         until = began + handle.invisible_ms / 1000
         self._deliveries.add(message, Delivery(topic, handle, until))

@@ -234,9 +234,7 @@ class PullCore(Consumer):
 
     def _shown(self, result: PullResult) -> PullResult:
         """Take the namespace out of messages."""
-        if self._namespace:
-            for message in result.messages:
-                message.topic = self._namespace.unwrap(message.topic)
+        self._namespace.unwrap_topics(result.messages)
         return result
 
     async def _commit_due(

@@ -368,7 +368,7 @@ class Sender:
         address, broker_name = await self.targets.master(queue, deadline)
         if context is not None:
             context.queue, context.address, context.attempts = (
-                self.targets.shown(queue),
+                self._namespace.unwrap_queue(queue),
                 address,
                 1,
             )
@@ -396,7 +396,9 @@ class Sender:
                 outgoing.body,
                 timeout=self._attempt_s(deadline),
             )
-            receipt = receipt_from(response, self.targets.shown(queue), outgoing.message_id)
+            receipt = receipt_from(
+                response, self._namespace.unwrap_queue(queue), outgoing.message_id
+            )
         except _FAILED_ATTEMPT as error:
             refused = isinstance(error, ResponseError) and not policy.refusal_counts_as_slow
             self._note_latency(queue.broker_name, began_s, None if refused else error)
@@ -452,7 +454,7 @@ class Sender:
     ) -> None:
         if context is None:
             return
-        context.queue, context.address = self.targets.shown(queue), address
+        context.queue, context.address = self._namespace.unwrap_queue(queue), address
         context.attempts += 1
         context.cost_ms = (loop_time() - began_s) * 1000
         context.receipt = result if isinstance(result, SendReceipt) else None

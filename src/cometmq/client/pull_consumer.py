@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -40,7 +39,7 @@ from cometmq.client.settings import MIB, ClientSettings, PullSettings
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.model.times import milliseconds, seconds
+from cometmq.model.times import milliseconds, now_ms, seconds
 from cometmq.model.topic import check_topic_name
 from cometmq.protocol.bodies import (
     ConsumerData,
@@ -204,7 +203,7 @@ class PullConsumer(OffsetCalls):
         await super().start()
 
     async def _start(self) -> None:
-        self._started_ms = time.time_ns() // 1_000_000
+        self._started_ms = now_ms()
         await self._lease.open(self)
         await self._store.load()
         await check_filters(self._instance, self._wire_group, self._filters)

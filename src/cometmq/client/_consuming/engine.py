@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import StartFrom
 from cometmq.client.settings import PopSettings, PushSettings
+from cometmq.model.times import now_ms
 from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Engine(ABC):
 
     async def start(self) -> None:
         """Request queues, and start to fetch and to consume."""
-        self.started_ms = time.time_ns() // 1_000_000
+        self.started_ms = now_ms()
         await self._start_fetching()
 
     async def stop(self, *, grace_s: float, step_s: float, hard: bool) -> BaseException | None:

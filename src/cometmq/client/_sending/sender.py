@@ -10,7 +10,6 @@ Source: DefaultMQProducerImpl and MQClientAPIImpl.onExceptionImpl, RocketMQ 5.3.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -54,6 +53,7 @@ from cometmq.model.errors import (
 )
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import now_ms
 from cometmq.protocol.compression import INFLATED_BYTES_MAX
 from cometmq.protocol.headers import SendMessageV2Request
 
@@ -372,7 +372,7 @@ class Sender:
                 address,
                 1,
             )
-        header = self.header(outgoing, queue, broker_name, born_time_ms=_epoch_ms())
+        header = self.header(outgoing, queue, broker_name, born_time_ms=now_ms())
         send_to = self._instance.send_address(address)
         await self._instance.remoting.oneway(send_to, outgoing.code, header, outgoing.body)
         self._instance.heartbeat_soon(address)
@@ -392,7 +392,7 @@ class Sender:
             response = await self._instance.remoting.call(
                 self._instance.send_address(address),
                 outgoing.code,
-                self.header(outgoing, queue, broker_name, born_time_ms=_epoch_ms()),
+                self.header(outgoing, queue, broker_name, born_time_ms=now_ms()),
                 outgoing.body,
                 timeout=self._attempt_s(deadline),
             )
@@ -504,10 +504,6 @@ def _kept(context: SendContext, count: int) -> Sequence[Message]:
             " before_send may change messages, but neither add nor remove one"
         )
     return context.messages
-
-
-def _epoch_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class SendHookCalls:

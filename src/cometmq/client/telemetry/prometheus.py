@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter as Sums
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
@@ -33,6 +32,7 @@ from cometmq.model import property_names as names
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import now_ms
 from cometmq.protocol.bodies import ConsumerRunningInfo
 
 try:
@@ -143,10 +143,10 @@ class MetricHooks(SendHook, ConsumeHook):
     def before(self, context: DeliveryContext) -> None:
         """Record the age and the redeliveries of the messages."""
         labels = (context.group, context.queue.topic)
-        now_ms = time.time_ns() // 1_000_000
+        wall_ms = now_ms()
         delays = self._delivery_seconds.labels(*labels)
         for message in context.messages:
-            delays.observe(max(0, now_ms - message.store_time_ms) / 1000)
+            delays.observe(max(0, wall_ms - message.store_time_ms) / 1000)
         if again := sum(message.reconsume_times > 0 for message in context.messages):
             self._redelivered.labels(*labels).inc(again)
         self._consumers.note(context.group, context.queue, context.messages)

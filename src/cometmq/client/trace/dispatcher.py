@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from cometmq.client._connection.instance import ClientCore
+from cometmq.client._sending.outgoing import joined_keys
 from cometmq.client._sending.sender import Sender
 from cometmq.client._supervision import FailureLog, SupervisedLoop
 from cometmq.client.hooks import (
@@ -25,7 +26,7 @@ from cometmq.client.hooks import (
     SendHook,
     SendKind,
 )
-from cometmq.client.receipt import SendStatus
+from cometmq.client.receipt import DEFAULT_REGION, SendStatus
 from cometmq.client.settings import ProducerSettings, Tables, TraceSettings, resolve_settings
 from cometmq.client.trace.records import (
     ConsumeAfter,
@@ -322,7 +323,7 @@ class SendTrace(SendHook):
             topic=message.topic,
             message_id=receipt.message_id,
             tags=message.tags,
-            keys=_joined_keys(message),
+            keys=joined_keys(message.keys) or None,
             store_host=context.address,
             body_bytes=len(message.body),
             cost_ms=cost_ms,
@@ -350,7 +351,10 @@ class EndTrace(EndTransactionHook):
         """Record the end of a transaction."""
         message = context.message
         region = message.properties.get(names.MSG_REGION, DEFAULT_REGION)
-        keys = _joined_keys(message) if isinstance(message, Message) else " ".join(message.keys)
+        is_sent = isinstance(message, Message)
+        keys = (
+            (joined_keys(message.keys) or None) if is_sent else message.properties.get(names.KEYS)
+        )
         record = EndTransaction(
             time_ms=now_ms(),
             region=region,
@@ -375,14 +379,6 @@ def trace_recall(
     """Record that a timer message was taken back."""
     record = Recall(now_ms(), DEFAULT_REGION, group, topic, message_id, success=True)
     dispatcher.add(record, topic=trace_topic, region=DEFAULT_REGION, keys=[message_id])
-
-
-DEFAULT_REGION = "DefaultRegion"
-
-
-def _joined_keys(message: Message) -> str | None:
-    keys = message.keys
-    return (keys if isinstance(keys, str) else names.KEY_SEPARATOR.join(keys)) or None
 
 
 def _is_trace(topic: str, trace_topic: str) -> bool:

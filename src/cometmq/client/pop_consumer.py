@@ -143,7 +143,7 @@ class PopConsumer(CallbackConsumer):
 
     def queues(self) -> list[MessageQueue]:
         """Return the queues that brokers assign to this member; -1 stands for all of a broker."""
-        return [self._engine.handling.shown(queue) for queue in self._engine.queues.queues()]
+        return list(map(self._instance.namespace.unwrap_queue, self._engine.queues.queues()))
 
     def running_info(self) -> ConsumerRunningInfo:
         """Return this consumer's settings, queues and rates, as administrators see them."""

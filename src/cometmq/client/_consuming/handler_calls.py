@@ -296,6 +296,8 @@ class HandlerCalls:
         self.group = group
         self.takes_one = handler is not None
         """Whether each call is for just one message."""
+        self.ordered = ordered
+        """Whether each queue is consumed in order."""
         self._namespace = namespace or Namespace()
         self._hooks = ConsumeHookCalls(
             hooks,

@@ -81,7 +81,6 @@ class RequestHandlers:
         offsets: returns the offsets in memory.
         move: continues assigned queues at other offsets; ignores other queues.
         handling: the handler.
-        ordered: whether the handler consumes in order.
     """
 
     def __init__(
@@ -94,7 +93,6 @@ class RequestHandlers:
         offsets: Callable[[], Offsets] | None = None,
         move: Callable[[Offsets], Awaitable[None]] | None = None,
         handling: HandlerCalls | None = None,
-        ordered: bool = False,
     ) -> None:
         self._instance = instance
         self._group = group
@@ -103,7 +101,6 @@ class RequestHandlers:
         self._offsets = offsets
         self._move = move
         self._handling = handling
-        self._ordered = ordered
         self._moving = asyncio.Lock()
         self._handlers: dict[int, RequestHandler] = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
@@ -155,11 +152,12 @@ class RequestHandlers:
         header = request.header(ConsumeMessageDirectlyRequest)
         message = _message_in(request, header, self._instance.namespace)
         group, queue = self._handling.group, self._handling.shown(message.queue)
+        ordered = self._handling.ordered
         context: OrderedContext | ConsumeContext
-        context = OrderedContext(group, queue) if self._ordered else ConsumeContext(group, queue)
+        context = OrderedContext(group, queue) if ordered else ConsumeContext(group, queue)
         ended = await self._handling.run([message], context)
         result = ConsumeMessageDirectlyResult(
-            order=self._ordered,
+            order=ordered,
             auto_commit=context.auto_commit if isinstance(context, OrderedContext) else True,
             consume_result=_result_of(ended),
             remark=None if ended.error is None else f"{type(ended.error).__name__}: {ended.error}",

@@ -74,7 +74,11 @@ async def test_all_producers_of_a_broker_are_shown(
 
 
 async def test_a_pull_consumer_says_how_it_is(
-    admin: AdminClient, instance: ClientInstance, queues: list[MessageQueue], group: str
+    admin: AdminClient,
+    instance: ClientInstance,
+    queues: list[MessageQueue],
+    group: str,
+    name_servers: str,
 ) -> None:
     topic = queues[0].topic
     async with Producer(instance=instance, group="admin-tests") as producer:
@@ -91,6 +95,8 @@ async def test_a_pull_consumer_says_how_it_is(
         status = await admin.consumer_status(group, topic)
 
     assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
+    assert info.properties["PROP_CONSUMEORDERLY"] == "true"
+    assert info.properties["PROP_NAMESERVER_ADDR"] == f"{name_servers};"
     assert [wanted.topic for wanted in info.subscription_set] == [topic]
     assert set(info.mq_table) == set(queues)
     assert info.mq_table[queues[0]].commit_offset == 2

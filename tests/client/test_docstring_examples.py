@@ -10,6 +10,7 @@ import ast
 import asyncio
 import importlib
 import inspect
+import logging
 import os
 import signal
 import textwrap
@@ -125,7 +126,10 @@ async def shared(
 
 @pytest.mark.parametrize("kind", [with_clusters(kind) for kind in public_classes()])
 async def test_an_example_does_what_it_shows(
-    kind: type, shared: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    kind: type,
+    shared: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     example = example_of(kind)
     assert kind.__name__ in example, "the example does not show it"
@@ -137,6 +141,8 @@ async def test_an_example_does_what_it_shows(
         if inspect.isawaitable(running):
             await (ended_by_a_signal(running) if ".run()" in example else running)
 
+    errors = [line.message for line in caplog.records if line.levelno >= logging.ERROR]
+    assert errors == [], "what a hook raises is only logged"
     if issubclass(kind, CometError) and kind.__name__ not in NOT_BROUGHT_ABOUT:
         assert capsys.readouterr().out, "the example has not brought about the error"
 

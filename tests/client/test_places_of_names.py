@@ -17,6 +17,7 @@ from cometmq.client import (
     StoredMessage,
 )
 from cometmq.client._connection.instance import ClientCore, core_of
+from cometmq.client.hooks import ConsumeHook, DeliveryContext
 from cometmq.client.settings import ClientSettings
 from cometmq.model import property_names as names
 from cometmq.remoting import Connection
@@ -66,20 +67,31 @@ async def test_an_application_sees_no_namespace_and_a_broker_nothing_else(
     assert core_of(instance).routes.known(f"{namespace}%orders") is not None
 
 
+class Places(ConsumeHook):
+    """Notes where deliveries are from."""
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[str, str, str]] = set()
+
+    def before(self, context: DeliveryContext) -> None:
+        self.seen.add((context.group, context.queue.topic, context.namespace))
+
+
 async def test_a_pull_consumer_sees_no_namespace_either(
     name_servers: str, namespace: str, group: str
 ) -> None:
-    inside = ClientSettings(namespace=namespace)
+    inside, places = ClientSettings(namespace=namespace), Places()
     async with Producer(name_servers, group=group, client=inside) as producer:
         await producer.send(Message(topic="orders", body=b"1"))
     async with PullConsumer(
-        name_servers, group=group, start_from=StartFrom.FIRST, client=inside
+        name_servers, group=group, start_from=StartFrom.FIRST, client=inside, hooks=[places]
     ) as consumer:
         await consumer.subscribe("orders")
         async with asyncio.timeout(IN_TIME_S):
             message = await anext(consumer)
 
     assert (message.topic, message.body) == ("orders", b"1")
+    assert places.seen == {(group, "orders", namespace)}
 
 
 async def test_sends_go_to_the_second_port_and_everything_else_to_the_first(

@@ -1,7 +1,8 @@
 """The asyncio client: send messages, consume them, manage topics and groups.
 
-What fewer applications need is in submodules: `settings`, `errors` (all of them), `hooks`,
-`allocation`, `offsets`, `admin`, `blocking`, `idempotent`, `telemetry`.
+What fewer applications need is in submodules: `settings`, `errors` (all of them), `handlers`,
+`hooks`, `filters`, `allocation`, `offsets`, `subscription_check`, `admin`, `blocking`,
+`idempotent`, `telemetry`, `trace`.
 """
 
 from cometmq.client._connection.broker_calls import QueueBounds

@@ -1,4 +1,4 @@
-"""Runs application callbacks: coroutines on the loop, plain functions in a thread."""
+"""Runs application callbacks: coroutines on the loop, plain functions in a thread, and hooks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,25 @@ import asyncio
 import contextvars
 import functools
 import inspect
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol, TypeVar
+
+from cometmq.remoting.tasks import is_call_failure
+
+log = logging.getLogger(__name__)
+
+
+class HookContext(Protocol):
+    """What a hook is called with."""
+
+    group: str
+
+
+H = TypeVar("H")
+C = TypeVar("C", bound=HookContext)
 
 _thread = threading.local()
 
@@ -99,3 +114,17 @@ def is_async(function: Callable[..., Any]) -> bool:
         function = function.func
     call = getattr(function, "__call__", None)  # noqa: B004 - its kind counts, not that it is there
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def call_hooks(hooks: Iterable[H], method: Callable[[H, C], None], context: C) -> None:
+    """Call one method of every hook; what a hook raises is logged and changes nothing."""
+    for hook in hooks:
+        try:
+            getattr(hook, method.__name__)(context)
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            log.exception(
+                "hook failed hook=%s call=%s group=%s",
+                *(type(hook).__name__, method.__name__, context.group),
+            )

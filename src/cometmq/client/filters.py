@@ -6,11 +6,11 @@ text. Source: FilterAPI.buildSubscriptionData, RocketMQ 5.3.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import Self
 
 from cometmq.model.errors import ConfigError
+from cometmq.model.times import now_ms
 from cometmq.protocol.bodies import SubscriptionData
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.subscription import (
@@ -52,7 +52,7 @@ class Filter:
             raise ConfigError(str(error)) from None
         if not parsed.selects_all and not parsed.tags:
             raise ConfigError(f"tag expression {expression!r} names no tag")
-        return cls(parsed.text, TAG_KIND, parsed.tags, _now_ms())
+        return cls(parsed.text, TAG_KIND, parsed.tags, now_ms())
 
     @classmethod
     def sql(cls, expression: str) -> Self:
@@ -65,7 +65,7 @@ class Filter:
         """
         if not expression.strip():
             raise ConfigError("an SQL filter needs an expression")
-        return cls(expression, SQL92_KIND, frozenset(), _now_ms())
+        return cls(expression, SQL92_KIND, frozenset(), now_ms())
 
     @classmethod
     def of(cls, filter: str | Filter) -> Filter:
@@ -95,7 +95,3 @@ class Filter:
             code_set=[java_hash(tag) for tag in tags],
             sub_version=self.version,
         )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

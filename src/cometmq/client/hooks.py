@@ -71,7 +71,7 @@ class SendContext:
     Example:
         class Slow(SendHook):
             def after_send(self, context: SendContext) -> None:
-                print(context.message_id, context.tries, context.cost_ms)
+                print(context.message_id, context.attempts, context.cost_ms)
 
         async with Producer(name_server, group="shop", hooks=[Slow()]) as producer:
             await producer.send(Message(topic="orders", body=b"42"))

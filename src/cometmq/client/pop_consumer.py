@@ -26,6 +26,7 @@ from cometmq.client.offsets import StartFrom, check_start
 from cometmq.client.options import PopOptions
 from cometmq.client.settings import ClientSettings, PopSettings
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import now_ms
 from cometmq.protocol.bodies import ConsumerRunningInfo, PopProcessQueueInfo
 
 
@@ -143,12 +144,12 @@ class PopConsumer(CallbackConsumer):
 
     def queues(self) -> list[MessageQueue]:
         """Return the queues that brokers assign to this member; -1 stands for all of a broker."""
-        return [self._engine.handling.shown(queue) for queue in self._engine.queues.queues()]
+        return list(map(self._instance.namespace.unwrap_queue, self._engine.queues.queues()))
 
     def running_info(self) -> ConsumerRunningInfo:
         """Return this consumer's settings, queues and rates, as administrators see them."""
         engine = self._engine
-        now_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
+        now_s, wall_ms = time.monotonic(), now_ms()
         return ConsumerRunningInfo(
             properties=common_properties(
                 self._instance,
@@ -163,7 +164,7 @@ class PopConsumer(CallbackConsumer):
                 source.queue: PopProcessQueueInfo(
                     wait_ack_count=source.waiting,
                     droped=source.dropped,
-                    last_pop_timestamp=now_ms - int((now_s - source.popped_at) * 1000),
+                    last_pop_timestamp=wall_ms - int((now_s - source.popped_at) * 1000),
                 )
                 for source in engine.queues.sources()
             },

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,7 +21,7 @@ from cometmq.client._consuming.rebalancer import (
     Rebalancer,
     RouteListenerCalls,
 )
-from cometmq.client._consuming.request_handlers import RequestHandlers
+from cometmq.client._consuming.request_handlers import RequestHandlers, common_properties
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._pull.core import Mode, Ownership
 from cometmq.client._pull.fetcher import UNLIMITED
@@ -40,7 +39,7 @@ from cometmq.client.settings import MIB, ClientSettings, PullSettings
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.model.times import milliseconds, seconds
+from cometmq.model.times import milliseconds, now_ms, seconds
 from cometmq.model.topic import check_topic_name
 from cometmq.protocol.bodies import (
     ConsumerData,
@@ -199,13 +198,13 @@ class PullConsumer(OffsetCalls):
                 as after all other errors.
             ClientClosedError: the consumer was closed before, or during the start.
             ConfigError: a broker does not support the filter of a subscription.
-            RemotingError: a broker did not respond to the check of the filter.
+            ResponseError, RemotingError: a broker refused to check the filter, or did not respond.
             StoreError: the stored offsets cannot be read.
         """
         await super().start()
 
     async def _start(self) -> None:
-        self._started_ms = time.time_ns() // 1_000_000
+        self._started_ms = now_ms()
         await self._lease.open(self)
         await self._store.load()
         await check_filters(self._instance, self._wire_group, self._filters)
@@ -270,6 +269,7 @@ class PullConsumer(OffsetCalls):
             WrongModeError: this consumer uses `assign`.
             ClientClosedError: the consumer was closed.
             ConfigError: the filter is invalid, or a broker does not support it.
+            ResponseError, RemotingError: a broker refused to check the filter, or did not respond.
             InvalidNameError: the topic name is invalid.
         """
         self._mode.check(Mode.SUBSCRIBED)
@@ -338,6 +338,7 @@ class PullConsumer(OffsetCalls):
             ClientClosedError: the consumer is not running.
             WrongModeError: this consumer subscribes to topics.
             ConfigError: the filter is invalid, or a broker does not support it.
+            ResponseError, RemotingError: a broker refused to check the filter, or did not respond.
         """
         self._check_running()
         self._mode.check(Mode.ASSIGNED)
@@ -504,15 +505,16 @@ class PullConsumer(OffsetCalls):
                 self._move(queue, offsets[queue])
 
     def _running_info(self) -> ConsumerRunningInfo:
-        properties = {
-            "PROP_NAMESERVER_ADDR": ";".join(self._instance.name_servers.addresses),
-            "PROP_CONSUME_TYPE": "CONSUME_ACTIVELY",
-            "PROP_CONSUME_ORDERLY": "true",
-            "PROP_THREADPOOL_CORE_SIZE": "0",
-            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
-        }
         return ConsumerRunningInfo(
-            properties=properties,
+            properties=common_properties(
+                self._instance,
+                self._settings,
+                group=self._wire_group,
+                concurrency=0,
+                started_ms=self._started_ms,
+                ordered=True,
+                consume_type=ConsumeType.CONSUME_ACTIVELY,
+            ),
             subscription_set=[wanted.data(topic) for topic, wanted in self._filters.items()],
             mq_table={queue: self._queue_info(queue) for queue in self._fetcher.queues},
         )

@@ -148,7 +148,6 @@ class PushConsumer(CallbackConsumer):
             offsets=self._engine.store.table,
             move=self._engine.move,
             handling=self._engine.handling,
-            ordered=ordered,
         )
 
     @property
@@ -204,7 +203,8 @@ class PushConsumer(CallbackConsumer):
         """Return the assigned queues, without those of the retry topic."""
         retry_topic = self._subscriptions.retry_topic
         owned = self._engine.queues.queues()
-        return [self._engine.handling.shown(each) for each in owned if each.topic != retry_topic]
+        unwrap = self._instance.namespace.unwrap_queue
+        return [unwrap(each) for each in owned if each.topic != retry_topic]
 
     def running_info(self) -> ConsumerRunningInfo:
         """Return this consumer's settings, queues and rates, as administrators see them."""

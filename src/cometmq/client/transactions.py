@@ -20,7 +20,7 @@ from typing import Any, Unpack
 
 import msgspec
 
-from cometmq.client._callbacks import Caller
+from cometmq.client._callbacks import Caller, call_hooks
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._sending.targets import ANY_QUEUE
 from cometmq.client.handlers import LocalState, TransactionListener
@@ -282,7 +282,7 @@ class TransactionProducer(Producer):
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "a check without a message")
         header = request.header(CheckTransactionStateRequest)
         message = found[0]
-        message.topic = self._instance.namespace.unwrap(message.topic)
+        self._instance.namespace.unwrap_topics(found)
         message.broker_name = header.bname or ""
         try:
             self._checks.put_nowait(_Check(header, message, request.connection.peer_text))
@@ -354,10 +354,4 @@ class TransactionProducer(Producer):
             from_check=checked,
             namespace=self._instance.namespace.name,
         )
-        for hook in self._end_hooks:
-            try:
-                hook.ended(context)
-            except BaseException as raised:
-                if not is_call_failure(raised):
-                    raise
-                log.exception("a hook failed hook=%s call=ended", type(hook).__name__)
+        call_hooks(self._end_hooks, EndTransactionHook.ended, context)

@@ -8,12 +8,18 @@ meaning depends on the machine: containers run in UTC, other machines in local t
 from __future__ import annotations
 
 import math
+import time
 from datetime import UTC, datetime, timedelta
 
 from cometmq.model.errors import ConfigError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
+
+
+def now_ms() -> int:
+    """Return the time of this machine's clock in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 def seconds(value: float | timedelta, name: str = "timeout") -> float:

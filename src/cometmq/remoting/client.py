@@ -187,7 +187,11 @@ class RemotingClient:
         return found if found is not None and found.ready and not self.hooks else None
 
     def note_silence(self, connection: Connection, began_s: float) -> None:
-        """Note that a request sent at ``began_s`` over a ready connection got no response."""
+        """Note that a request sent at ``began_s`` over a ready connection got no response.
+
+        ``began_s`` is a time of `time.monotonic` or of a running loop: the loops of asyncio and
+        uvloop read the same clock, uvloop once for each round.
+        """
         self._close_if_silent(connection, began_s)
 
     async def oneway(

@@ -52,9 +52,7 @@ class Broker:
     ) -> set[MessageQueue]:
         return set(queues) if self.grants else set()
 
-    async def unlock(
-        self, group: str, client_id: str, queues: Iterable[MessageQueue], *, oneway: bool = True
-    ) -> None:
+    async def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         self.unlocked += queues
         self.moved.set()
 

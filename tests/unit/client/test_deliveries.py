@@ -1,13 +1,12 @@
-"""Hooks of a pull consumer: what they raise changes nothing."""
+"""Hooks of a consumer: what they raise changes nothing."""
 
 from __future__ import annotations
 
 import pytest
 
 from cometmq.client._connection.identity import Namespace
-from cometmq.client._consuming.handler_calls import FilterChain
-from cometmq.client._pull.positions import Deliveries
-from cometmq.client.hooks import ConsumeHook, DeliveryContext, FilterHook
+from cometmq.client._consuming.handler_calls import ConsumeHookCalls, FilterChain
+from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext, FilterHook
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -49,15 +48,23 @@ class Counts(ConsumeHook):
         self.ended += 1
 
 
+def calls_of(*hooks: ConsumeHook) -> ConsumeHookCalls:
+    return ConsumeHookCalls(hooks, group="g", client_id="c", ordered=True)
+
+
+def end(calls: ConsumeHookCalls, context: DeliveryContext | None) -> None:
+    calls.after(context, ConsumeEnd.SUCCESS, 0.0)
+
+
 def test_a_hook_that_fails_is_logged_and_keeps_none_from_hearing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     counts = Counts()
-    deliveries = Deliveries([Fails(), counts], group="g", client_id="c", namespace="")
+    calls = calls_of(Fails(), counts)
     chain = FilterChain([Fails(), counts], "g", Namespace())
 
     assert chain.keep(QUEUE, [MESSAGE]) == [MESSAGE]
-    deliveries.end(deliveries.begin(QUEUE, [MESSAGE]))
+    end(calls, calls.before(QUEUE, [MESSAGE]))
 
     assert (counts.begun, counts.ended) == (1, 1)
     assert len(caplog.records) == 3
@@ -65,18 +72,18 @@ def test_a_hook_that_fails_is_logged_and_keeps_none_from_hearing(
 
 def test_deliveries_to_several_readers_end_one_by_one() -> None:
     counts = Counts()
-    deliveries = Deliveries([counts], group="g", client_id="c", namespace="")
+    calls = calls_of(counts)
 
-    deliveries.end(None)
-    first, second = (deliveries.begin(QUEUE, [MESSAGE]) for _ in range(2))
+    end(calls, None)
+    first, second = (calls.before(QUEUE, [MESSAGE]) for _ in range(2))
     assert (counts.begun, counts.ended) == (2, 0)
 
-    deliveries.end(second)
-    deliveries.end(first)
+    end(calls, second)
+    end(calls, first)
     assert (counts.begun, counts.ended) == (2, 2)
 
 
 def test_without_hooks_there_is_nothing_to_tell() -> None:
-    deliveries = Deliveries([], group="g", client_id="c", namespace="")
+    calls = calls_of()
 
-    assert deliveries.begin(QUEUE, [MESSAGE]) is None
+    assert calls.before(QUEUE, [MESSAGE]) is None

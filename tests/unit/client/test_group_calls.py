@@ -12,7 +12,7 @@ from cometmq.client import Filter, TopicNotFoundError
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming import group_requests as group_calls
 from cometmq.client._consuming.group_requests import GroupCalls
-from cometmq.model.errors import RemotingError, ResponseError
+from cometmq.model.errors import ConfigError, RemotingError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import (
     CheckClientRequestBody,
@@ -22,7 +22,8 @@ from cometmq.protocol.bodies import (
     QueryAssignmentResponseBody,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.remoting import Request, Response
+from cometmq.protocol.command import Command
+from cometmq.remoting import OutgoingCall, Request, Response
 from support.group_broker import GroupBroker
 from support.scripted import ScriptedCluster
 
@@ -31,21 +32,40 @@ NOBODY = MessageQueue("t", "c", 0)
 UNKNOWN = MessageQueue("unknown", "a", 0)
 
 
+class Refuses:
+    """Raises before a request of these codes is sent to one of these addresses."""
+
+    def __init__(self) -> None:
+        self.requests: set[tuple[int, str]] = set()
+
+    def before_request(self, address: str, call: OutgoingCall) -> None:
+        if (call.code, address) in self.requests:
+            raise LookupError("no key to sign with")
+
+    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+        """Nothing is looked at."""
+
+
 @dataclasses.dataclass
 class Asked:
     """Two brokers, and a member that asks them."""
 
+    instance: ClientCore
     calls: GroupCalls
     a: GroupBroker
     b: GroupBroker
+    refuses: Refuses
 
 
 @pytest.fixture
 async def asked(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Asked]:
     monkeypatch.setattr(group_calls, "LOCK_S", 60.0)
-    a, b = GroupBroker("a"), GroupBroker("b")
-    async with ScriptedCluster([a, b]) as cluster, ClientCore(cluster.address) as instance:
-        yield Asked(GroupCalls(instance), a, b)
+    a, b, refuses = GroupBroker("a"), GroupBroker("b"), Refuses()
+    async with (
+        ScriptedCluster([a, b]) as cluster,
+        ClientCore(cluster.address, hooks=[refuses]) as instance,
+    ):
+        yield Asked(instance, GroupCalls(instance), a, b, refuses)
 
 
 async def test_queues_are_locked_at_the_brokers_that_serve_them(asked: Asked) -> None:
@@ -76,11 +96,10 @@ async def test_queues_of_other_brokers_are_locked_when_one_is_no_help(
     ]
 
 
-@pytest.mark.parametrize("oneway", [True, False])
-async def test_locks_are_given_up(asked: Asked, oneway: bool) -> None:
+async def test_locks_are_given_up(asked: Asked) -> None:
     await asked.calls.lock("g", "me", [A0, B0])
 
-    await asked.calls.unlock("g", "me", [A0, B0, NOBODY], oneway=oneway)
+    await asked.calls.unlock("g", "me", [A0, B0, NOBODY, UNKNOWN])
     await asked.a.wait_until(lambda: bool(asked.a.unlocks))
     await asked.b.wait_until(lambda: bool(asked.b.unlocks))
 
@@ -88,13 +107,27 @@ async def test_locks_are_given_up(asked: Asked, oneway: bool) -> None:
     assert (asked.a.unlocks[0].consumer_group, asked.a.unlocks[0].client_id) == ("g", "me")
 
 
-async def test_a_broker_that_does_not_unlock_is_passed_over(asked: Asked) -> None:
+async def test_locks_of_other_brokers_are_released_if_one_is_not_asked(asked: Asked) -> None:
     await asked.calls.lock("g", "me", [A0, B0])
-    asked.a.refuse[RequestCode.UNLOCK_BATCH_MQ] = Response(ResponseCode.SYSTEM_ERROR, "no")
+    asked.refuses.requests.add((RequestCode.UNLOCK_BATCH_MQ, asked.a.address))
 
-    await asked.calls.unlock("g", "me", [A0, B0], oneway=False)
+    await asked.calls.unlock("g", "me", [A0, B0])
+    await asked.b.wait_until(lambda: bool(asked.b.unlocks))
 
     assert asked.b.locked_by == {}
+
+
+async def test_a_route_that_cannot_be_read_leaves_its_queues_unlocked(
+    asked: Asked, caplog: pytest.LogCaptureFixture
+) -> None:
+    (name_server,) = asked.instance.name_servers.addresses
+    asked.refuses.requests.add((RequestCode.GET_ROUTEINFO_BY_TOPIC, name_server))
+
+    assert await asked.calls.lock("g", "me", [A0]) == set()
+    await asked.calls.unlock("g", "me", [A0])
+
+    lines = [line.message for line in caplog.records if "no route" in line.message]
+    assert lines == [f"a queue has no route queue={A0} error=no key to sign with"] * 2
 
 
 async def test_every_broker_of_a_topic_is_asked_about_a_filter(asked: Asked) -> None:
@@ -125,8 +158,17 @@ async def test_a_filter_that_one_broker_refuses_is_refused(asked: Asked) -> None
         ResponseCode.SUBSCRIPTION_PARSE_FAILED, "no SQL"
     )
 
-    with pytest.raises(ResponseError, match="no SQL"):
+    with pytest.raises(ConfigError, match="broker b cannot filter t by 'a >': no SQL"):
         await asked.calls.check_filter("g", "me", "t", Filter.sql("a >"))
+
+
+async def test_refusal_for_another_reason_is_not_a_wrong_setting(asked: Asked) -> None:
+    asked.a.handlers[RequestCode.CHECK_CLIENT_CONFIG] = lambda request: Response(
+        ResponseCode.NO_PERMISSION, "who are you"
+    )
+
+    with pytest.raises(ResponseError, match="who are you"):
+        await group_calls.check_filters(asked.instance, "g", {"t": Filter.sql("a > 5")})
 
 
 async def test_a_broker_divides_queues_when_it_is_asked_to(asked: Asked) -> None:

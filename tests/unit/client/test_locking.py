@@ -32,9 +32,7 @@ class Broker:
         self.locked.append(set(queues))
         return set(queues) - self.refuses
 
-    async def unlock(
-        self, group: str, client_id: str, queues: Iterable[MessageQueue], *, oneway: bool = True
-    ) -> None:
+    async def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         self.unlocked.append(set(queues))
         self.moved.set()
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from cometmq.client._connection.identity import Namespace, NamespaceHook, namespace_of_endpoint
+from cometmq.model.property_names import RETRY_TOPIC
 from cometmq.remoting import OutgoingCall
+from unit.client.test_idempotent import message
 
 VALUES = Path(__file__).resolve().parents[2] / "vectors" / "values"
 
@@ -48,6 +50,16 @@ def test_a_namespace_owns_its_wrapped_names_alone() -> None:
     assert shop.owns("%RETRY%shop%g")
     assert not shop.owns("orders")
     assert not shop.owns("shopping%orders")
+
+
+def test_messages_have_the_topic_they_were_sent_to() -> None:
+    sent, again, other = message(), message(), message()
+    sent.topic, again.topic, other.topic = "shop%orders", "%RETRY%shop%g", "%RETRY%shop%h"
+    again.properties[RETRY_TOPIC] = other.properties[RETRY_TOPIC] = "shop%orders"
+
+    Namespace("shop").unwrap_topics([sent, again, other], retry_topic="%RETRY%shop%g")
+
+    assert [each.topic for each in (sent, again, other)] == ["orders", "orders", "%RETRY%h"]
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,7 @@ class Broker:
         self.asked += 1
         return set(queues) if self.grants else set()
 
-    async def unlock(
-        self, group: str, client_id: str, queues: Iterable[MessageQueue], *, oneway: bool = True
-    ) -> None:
+    async def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         await asyncio.sleep(0)
         self.unlocked += queues
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.client._connection.identity import Namespace
 from cometmq.client._consuming.handler_calls import HandlerCalls
 from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client._consuming.statistics import Statistics
@@ -55,20 +56,22 @@ class Rig:
         deliveries_max: int = 16,
         takes_dead: bool = True,
         concurrency: int = 4,
+        namespace: str = "",
     ) -> None:
         self.broker = Broker()
         self.source = PopQueue(QUEUE)
+        self.statistics = Statistics()
         self.dead: list[tuple[int, BaseException | None]] = []
         self._takes_dead = takes_dead
         self.service = PopService(
             HandlerCalls(handler, batch_handler, group="g", client_id="c", threads=4),
             acks=self.broker,  # type: ignore[arg-type]
             give_up=self._give_up,
-            show=lambda messages: None,
+            show=Namespace(namespace).unwrap_topics,
             concurrency=concurrency,
             batch_max=8,
             dead_letters=DeadLetterRule(deliveries_max),
-            statistics=Statistics(),
+            statistics=self.statistics,
         )
 
     async def _give_up(self, message: StoredMessage, error: BaseException | None) -> bool:
@@ -84,7 +87,7 @@ class Rig:
             for each in messages
         ]
         self.service.submit(
-            Popped(self.source, list(messages), handles, QUEUE.topic, got_at=got_at)
+            Popped(self.source, list(messages), handles, messages[0].topic, got_at=got_at)
         )
 
     async def settled(self) -> None:
@@ -142,6 +145,23 @@ async def test_further_messages_are_handled_after_an_acknowledgement_raised(
 
     assert rig.broker.done_with == [1, 2]
     assert "worker failed, item dropped" in caplog.text
+
+
+async def test_rates_are_counted_by_the_topic_as_brokers_know_it(
+    rigs: Callable[..., Rig],
+) -> None:
+    """Running info lists topics by these names."""
+
+    async def fail(message: StoredMessage) -> None:
+        raise LookupError
+
+    rig, message = rigs(handler=fail, namespace="shop"), stored(0)
+    message.topic = "shop%orders"
+    rig.pop(message)
+    await rig.settled()
+
+    assert message.topic == "orders"
+    assert rig.statistics.status("shop%orders").consume_failed_msgs == 1
 
 
 async def test_what_failed_is_put_off_for_longer_each_time(rigs: Callable[..., Rig]) -> None:

@@ -258,6 +258,22 @@ async def test_what_a_consumer_holds_is_asked_in_its_own_loop(
         assert b'cometmq_client_lag_messages{group="shop",topic="orders"} 10.0' in text
 
 
+def test_gauges_have_topics_without_the_namespace(registry: CollectorRegistry) -> None:
+    class Inside(Holding):
+        def running_info(self) -> ConsumerRunningInfo:
+            wrapped = MessageQueue("north%orders", QUEUE.broker_name, QUEUE.queue_id)
+            return ConsumerRunningInfo(
+                properties={"namespace": "north"},
+                mq_table={wrapped: ProcessQueueInfo(cached_msg_count=5)},
+            )
+
+    hooks, consumer = MetricHooks(registry), Inside()
+    hooks.watch(consumer)
+
+    assert value(registry, "buffered_messages", group="shop", topic="orders") == 5
+    assert value(registry, "buffered_messages", group="shop", topic="north%orders") is None
+
+
 def test_consumer_with_a_loop_is_watched_inside_of_it(registry: CollectorRegistry) -> None:
     class Looping(Holding):
         async def __aenter__(self) -> None: ...

@@ -14,7 +14,9 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 
 from cometmq.client.settings import ClientSettings
+from cometmq.model.message import StoredMessage
 from cometmq.model.namespace import namespace_of, without_namespace, wrap_namespace
+from cometmq.model.property_names import RETRY_TOPIC
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.command import Command
 from cometmq.remoting import OutgoingCall
@@ -121,6 +123,22 @@ class Namespace:
         if not self.name:
             return queue
         return MessageQueue(self.unwrap(queue.topic), queue.broker_name, queue.queue_id)
+
+    def unwrap_topics(
+        self, messages: Iterable[StoredMessage], *, retry_topic: str | None = None
+    ) -> None:
+        """Give messages the topic that they were sent to, as applications know it.
+
+        Args:
+            messages: messages as brokers sent them.
+            retry_topic: the group's retry topic, if messages may come from there.
+        """
+        if not self.name and retry_topic is None:
+            return
+        for message in messages:
+            if message.topic == retry_topic:
+                message.topic = message.properties.get(RETRY_TOPIC, message.topic)
+            message.topic = self.unwrap(message.topic)
 
     def owns(self, name: str) -> bool:
         """Whether a name as brokers know it lies in this namespace."""

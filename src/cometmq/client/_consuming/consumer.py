@@ -6,7 +6,6 @@ Source: DefaultMQPushConsumerImpl.copySubscription and subscribe, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import replace
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 
 from cometmq.client._connection.identity import Namespace
 from cometmq.client._connection.instance import Lease, Membership
-from cometmq.client._consuming.group_requests import check_filter
+from cometmq.client._consuming.group_requests import GroupCalls
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.client.filters import Filter
@@ -35,7 +34,7 @@ from cometmq.client.settings import (
 from cometmq.client.subscription_check import Difference, SubscriptionCheck
 from cometmq.client.trace import ConsumeTrace, TraceDispatcher
 from cometmq.model.errors import ConfigError
-from cometmq.model.times import seconds
+from cometmq.model.times import now_ms, seconds
 from cometmq.model.topic import check_group_name, check_topic_name, retry_topic
 from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel, SubscriptionData
 
@@ -105,8 +104,8 @@ class Subscriptions:
     def renew(self, topic: str) -> None:
         """Announce a topic's subscription as the group's newest one."""
         if topic in self._announced:
-            now_ms = time.time_ns() // 1_000_000
-            self._announced[topic] = replace(self._announced[topic], version=now_ms)
+            version = now_ms()
+            self._announced[topic] = replace(self._announced[topic], version=version)
 
     def data(self) -> list[SubscriptionData]:
         """Return the announced subscriptions in the form of a heartbeat."""
@@ -370,8 +369,9 @@ class SubscribingConsumer(Consumer):
 
     async def _look_up(self, topic: str, filter: Filter) -> None:
         """Look for a topic's brokers, and ask them whether they support a filter."""
-        await self._instance.routes.refresh(topic)
-        await check_filter(self._instance, self._wire_group, topic, filter)
+        if await self._instance.routes.refresh(topic) is not None:
+            calls = GroupCalls(self._instance)
+            await calls.check_filter(self._wire_group, self.client_id, topic, filter)
 
     async def _join(self) -> None:
         """Announce the subscriptions of a start."""

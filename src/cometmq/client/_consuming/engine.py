@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import StartFrom
 from cometmq.client.settings import PopSettings, PushSettings
-from cometmq.model.message import StoredMessage
+from cometmq.model.times import now_ms
 from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
@@ -103,7 +102,7 @@ class Engine(ABC):
             spec.batch_handler,
             group=spec.group,
             client_id=instance.client_id,
-            hooks=[hook for hook in spec.hooks if isinstance(hook, ConsumeHook)],
+            hooks=spec.hooks,
             threads=settings.concurrency,
             ordered=spec.ordered,
             namespace=instance.namespace,
@@ -115,7 +114,7 @@ class Engine(ABC):
 
     async def start(self) -> None:
         """Request queues, and start to fetch and to consume."""
-        self.started_ms = time.time_ns() // 1_000_000
+        self.started_ms = now_ms()
         await self._start_fetching()
 
     async def stop(self, *, grace_s: float, step_s: float, hard: bool) -> BaseException | None:
@@ -174,12 +173,6 @@ class Engine(ABC):
             wrap_topic=self._instance.namespace.wrap_topic,
             on_first=on_first,
         )
-
-    def _show(self, messages: Sequence[StoredMessage]) -> None:
-        """Give messages their topics without the namespace."""
-        if self._instance.namespace:
-            for message in messages:
-                message.topic = self._instance.namespace.unwrap(message.topic)
 
 
 async def bounded(step: Awaitable[object], seconds: float, what: str) -> BaseException | None:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from cometmq.client._connection.instance import ClientCore
-from cometmq.client._supervision import FailureLog
+from cometmq.client._supervision import FailureLog, log_text, log_trace
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.filters import Filter
 from cometmq.model.errors import CometError, ConfigError, ResponseError
@@ -31,8 +31,13 @@ from cometmq.remoting.tasks import is_call_failure
 
 log = logging.getLogger(__name__)
 
+_CANNOT_FILTER = (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+"""What brokers respond if they do not filter by properties, or cannot parse an expression."""
+
 LOCK_S = 1.0
-"""The timeout of a request that locks or unlocks queues."""
+"""The timeout of a request that locks queues."""
+UNLOCK_S = 2.0
+"""The time limit of the requests that unlock queues."""
 
 
 class GroupCalls:
@@ -90,32 +95,35 @@ class GroupCalls:
         self._locking.succeeded(where)
         return locked
 
-    async def unlock(
-        self, group: str, client_id: str, queues: Iterable[MessageQueue], *, oneway: bool = True
-    ) -> None:
-        """Release the locks of queues. If a broker cannot be reached, its locks expire.
+    async def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Release the locks of queues; no response is waited for.
 
-        Args:
-            group: the group.
-            client_id: the member that holds the locks.
-            queues: the queues.
-            oneway: do not wait for the responses.
+        A lock whose broker cannot be reached within two seconds expires.
         """
-        for address, part in (await self._by_master(queues)).items():
-            body = UnlockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=part)
-            try:
-                await self._unlock(address, body.encode(), oneway=oneway)
-            except CometError as error:
-                log.warning(
-                    "cannot unlock queues address=%s group=%s error=%s", address, group, error
+        try:
+            async with asyncio.timeout(UNLOCK_S):
+                by_address = await self._by_master(queues)
+                await asyncio.gather(
+                    *(self._unlock(each, group, client_id, by_address[each]) for each in by_address)
                 )
+        except TimeoutError:
+            log.warning("cannot unlock queues in time group=%s seconds=%.1f", group, UNLOCK_S)
 
-    async def _unlock(self, address: str, body: bytes, *, oneway: bool) -> None:
+    async def _unlock(
+        self, address: str, group: str, client_id: str, queues: list[MessageQueue]
+    ) -> None:
+        body = UnlockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=queues)
         code = RequestCode.UNLOCK_BATCH_MQ
-        if oneway:
-            await self._instance.remoting.oneway(address, code, body=body)
-        else:
-            await self._instance.brokers.call(address, code, body=body, timeout=LOCK_S)
+        try:
+            await self._instance.remoting.oneway(address, code, body=body.encode())
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            log.warning(
+                "cannot unlock queues address=%s group=%s error=%s",
+                *(address, group, log_text(error)),
+                exc_info=log_trace(error),
+            )
 
     async def _by_master(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
         """Group queues by the address of their broker's master; skip queues without a master."""
@@ -123,8 +131,14 @@ class GroupCalls:
         for queue in queues:
             try:
                 address = (await self._instance.routes.find(queue.topic)).master(queue)
-            except CometError as error:
-                log.warning("a queue has no route queue=%s error=%s", queue, error)
+            except BaseException as error:
+                if not is_call_failure(error):
+                    raise
+                log.warning(
+                    "a queue has no route queue=%s error=%s",
+                    *(queue, log_text(error)),
+                    exc_info=log_trace(error),
+                )
                 continue
             if address is None:
                 log.warning("a queue's broker has no master queue=%s", queue)
@@ -137,7 +151,8 @@ class GroupCalls:
 
         Raises:
             TopicNotFoundError: no broker serves the topic.
-            ResponseError: a broker does not support the filter, or cannot parse the expression.
+            ConfigError: a broker does not support the filter, or cannot parse the expression.
+            ResponseError: a broker refused for another reason.
             RemotingError: a broker did not respond.
         """
         if wanted.kind == TAG_KIND:
@@ -148,8 +163,16 @@ class GroupCalls:
         code, route = RequestCode.CHECK_CLIENT_CONFIG, await self._instance.routes.find(topic)
         for name in sorted(route.brokers):
             address = route.readable(name)
-            if address is not None:
+            if address is None:
+                continue
+            try:
                 await self._instance.brokers.call(address, code, body=body.encode())
+            except ResponseError as error:
+                if error.code not in _CANNOT_FILTER:
+                    raise
+                raise ConfigError(
+                    f"broker {name} cannot filter {topic} by {wanted.expression!r}: {error.remark}"
+                ) from error
 
     async def assignment(
         self, group: str, client_id: str, topic: str, strategy: str, model: MessageModel
@@ -180,40 +203,11 @@ class GroupCalls:
         return QueryAssignmentResponseBody.decode(response.body).message_queue_assignments
 
 
-_REFUSED = (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
-
-
-async def check_filter(instance: ClientCore, group: str, topic: str, wanted: Filter) -> None:
-    """Check that all brokers of a topic support a filter; skip a topic without a known route.
-
-    Args:
-        instance: whose connections are used.
-        group, topic: as brokers know them.
-        wanted: the filter.
-
-    Raises:
-        ConfigError: a broker does not support the filter; contains the reason.
-        ResponseError: a broker refused for another reason.
-        RemotingError: a broker did not respond.
-    """
-    if instance.routes.known(topic) is None:
-        return
-    try:
-        await GroupCalls(instance).check_filter(group, instance.client_id, topic, wanted)
-    except ResponseError as error:
-        if error.code not in _REFUSED:
-            raise
-        raise ConfigError(
-            f"a broker of {topic} cannot filter by {wanted.expression!r}: {error.remark}"
-        ) from error
-
-
 async def check_filters(instance: ClientCore, group: str, filters: Mapping[str, Filter]) -> None:
     """Check that the brokers support the filters of topics; skip unknown topics.
 
     Raises:
-        ConfigError: a broker does not support a filter.
-        RemotingError: a broker did not respond.
+        ConfigError, ResponseError, RemotingError: as for `GroupCalls.check_filter`.
     """
     calls = GroupCalls(instance)
     checked: dict[str, Filter] = {}
@@ -224,10 +218,6 @@ async def check_filters(instance: ClientCore, group: str, filters: Mapping[str, 
                 await calls.check_filter(group, instance.client_id, topic, wanted)
             except TopicNotFoundError:
                 log.warning("a topic does not exist yet topic=%s group=%s", topic, group)
-            except ResponseError as error:
-                raise ConfigError(
-                    f"a broker cannot filter {topic} by {wanted.expression!r}: {error}"
-                ) from error
 
 
 async def join(instance: ClientCore, topics: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from cometmq.client._callbacks import Caller, is_async
+from cometmq.client._callbacks import Caller, call_hooks, is_async
 from cometmq.client._connection.identity import Namespace
 from cometmq.client._consuming.retries import class_and_text
 from cometmq.client.errors import ConsumeLater
@@ -183,6 +183,68 @@ class FilterChain:
         return messages
 
 
+class ConsumeHookCalls:
+    """Calls the consume hooks of one consumer.
+
+    Args:
+        hooks: the hooks of the consumer; those that are no consume hooks are ignored.
+        group: the consumer group, without a namespace.
+        client_id: the client id.
+        namespace: the name of the client's namespace; empty for none.
+        ordered: whether each queue is consumed in order.
+    """
+
+    def __init__(
+        self,
+        hooks: Sequence[ConsumeHook | FilterHook],
+        *,
+        group: str,
+        client_id: str,
+        namespace: str = "",
+        ordered: bool,
+    ) -> None:
+        self.hooks = [hook for hook in hooks if isinstance(hook, ConsumeHook)]
+        self._group = group
+        self._client_id = client_id
+        self._namespace = namespace
+        self._ordered = ordered
+
+    def before(
+        self, queue: MessageQueue, messages: Sequence[StoredMessage]
+    ) -> DeliveryContext | None:
+        """Call the hooks before a delivery; return None if there are none.
+
+        Args:
+            queue: the queue of the messages, without a namespace.
+            messages: the messages.
+        """
+        if not self.hooks:
+            return None
+        context = DeliveryContext(
+            group=self._group,
+            client_id=self._client_id,
+            queue=queue,
+            messages=messages,
+            ordered=self._ordered,
+            namespace=self._namespace,
+        )
+        call_hooks(self.hooks, ConsumeHook.before, context)
+        return context
+
+    def after(
+        self,
+        context: DeliveryContext | None,
+        end: ConsumeEnd,
+        took_s: float,
+        error: BaseException | None = None,
+    ) -> None:
+        """Call the hooks after a delivery."""
+        if context is None:
+            return
+        context.cost_ms, context.end, context.error = took_s * 1000, end, error
+        call_hooks(self.hooks, ConsumeHook.after, context)
+
+
 TRACE_EVERY_S = 60.0
 """From one traceback of a kind of error to the next, in seconds."""
 KINDS_MAX = 256
@@ -226,7 +288,7 @@ class HandlerCalls:
         *,
         group: str,
         client_id: str,
-        hooks: Sequence[ConsumeHook] = (),
+        hooks: Sequence[ConsumeHook | FilterHook] = (),
         threads: int,
         ordered: bool = False,
         namespace: Namespace | None = None,
@@ -234,17 +296,23 @@ class HandlerCalls:
         self.group = group
         self.takes_one = handler is not None
         """Whether each call is for just one message."""
-        self._client_id = client_id
-        self._hooks = tuple(hooks)
-        self._ordered = ordered
+        self.ordered = ordered
+        """Whether each queue is consumed in order."""
         self._namespace = namespace or Namespace()
+        self._hooks = ConsumeHookCalls(
+            hooks,
+            group=group,
+            client_id=client_id,
+            namespace=self._namespace.name,
+            ordered=ordered,
+        )
         function: Callable[..., Any] = handler or batch_handler  # type: ignore[assignment]
         for_group = getattr(function, "for_group", None)  # wrappers such as Idempotent need it
         self._function = for_group(group) if callable(for_group) else function
         self._caller = Caller(threads, f"consume-{group}")
         self.plain = not is_async(self._function)
         """Whether the handler runs in a thread, and cannot be cancelled there."""
-        self.direct = None if self.plain or hooks else self._function
+        self.direct = None if self.plain or self._hooks.hooks else self._function
         """The handler, if it is async and nothing has to happen around it: may be awaited as is."""
         self._call = self._chosen_call()
         self._traces = _TraceTimes()
@@ -265,7 +333,7 @@ class HandlerCalls:
         A `CancelledError` that the handler raises of its own is its failure; one that is meant for
         the calling task goes through, after the hooks were called.
         """
-        delivery = self._before(context.queue, messages) if self._hooks else None
+        delivery = self._hooks.before(context.queue, messages)
         loop = asyncio.get_running_loop()
         begun = loop.time()
         result: object = None
@@ -281,19 +349,12 @@ class HandlerCalls:
         return ended
 
     def shown(self, queue: MessageQueue) -> MessageQueue:
-        """Give a queue as applications know it."""
-        if not self._namespace:
-            return queue
-        return MessageQueue(self._namespace.unwrap(queue.topic), queue.broker_name, queue.queue_id)
+        """Return a queue as applications know it."""
+        return self._namespace.unwrap_queue(queue)
 
     def after(self, ended: Ended, end: ConsumeEnd) -> None:
         """Show the hooks how a call ended."""
-        delivery = ended.delivery
-        if delivery is None:
-            return
-        delivery.cost_ms, delivery.end, delivery.error = ended.seconds * 1000, end, ended.error
-        for hook in self._hooks:
-            _guarded(hook.after, delivery)
+        self._hooks.after(ended.delivery, end, ended.seconds, ended.error)
 
     def report(self, messages: Sequence[StoredMessage], ended: Ended) -> None:
         """Log what is wrong with a call: what it raised, or a result that means nothing."""
@@ -337,19 +398,6 @@ class HandlerCalls:
             what = "abandoned" if self.plain else "cancelled"
             log.warning("handlers still run and are %s group=%s calls=%d", what, self.group, left)
         self._caller.close()
-
-    def _before(self, queue: MessageQueue, messages: Sequence[StoredMessage]) -> DeliveryContext:
-        delivery = DeliveryContext(
-            group=self.group,
-            client_id=self._client_id,
-            queue=queue,
-            messages=messages,
-            ordered=self._ordered,
-            namespace=self._namespace.name,
-        )
-        for hook in self._hooks:
-            _guarded(hook.before, delivery)
-        return delivery
 
     async def _async_one(
         self, messages: Sequence[StoredMessage], context: ConsumeContext | OrderedContext
@@ -400,12 +448,3 @@ class _TraceTimes:
             del self._logged[next(iter(self._logged))]
         self._logged[kind] = now
         return True
-
-
-def _guarded(act: Callable[[DeliveryContext], None], delivery: DeliveryContext) -> None:
-    try:
-        act(delivery)
-    except BaseException as error:
-        if not is_call_failure(error):
-            raise
-        log.exception("consume hook failed queue=%s group=%s", delivery.queue, delivery.group)

@@ -29,7 +29,6 @@ from cometmq.client._consuming.handler_calls import Ended, HandlerCalls
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
 from cometmq.client.settings import Checked
-from cometmq.model import property_names as names
 from cometmq.model.errors import ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
@@ -82,7 +81,6 @@ class RequestHandlers:
         offsets: returns the offsets in memory.
         move: continues assigned queues at other offsets; ignores other queues.
         handling: the handler.
-        ordered: whether the handler consumes in order.
     """
 
     def __init__(
@@ -95,7 +93,6 @@ class RequestHandlers:
         offsets: Callable[[], Offsets] | None = None,
         move: Callable[[Offsets], Awaitable[None]] | None = None,
         handling: HandlerCalls | None = None,
-        ordered: bool = False,
     ) -> None:
         self._instance = instance
         self._group = group
@@ -104,7 +101,6 @@ class RequestHandlers:
         self._offsets = offsets
         self._move = move
         self._handling = handling
-        self._ordered = ordered
         self._moving = asyncio.Lock()
         self._handlers: dict[int, RequestHandler] = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
@@ -156,11 +152,12 @@ class RequestHandlers:
         header = request.header(ConsumeMessageDirectlyRequest)
         message = _message_in(request, header, self._instance.namespace)
         group, queue = self._handling.group, self._handling.shown(message.queue)
+        ordered = self._handling.ordered
         context: OrderedContext | ConsumeContext
-        context = OrderedContext(group, queue) if self._ordered else ConsumeContext(group, queue)
+        context = OrderedContext(group, queue) if ordered else ConsumeContext(group, queue)
         ended = await self._handling.run([message], context)
         result = ConsumeMessageDirectlyResult(
-            order=self._ordered,
+            order=ordered,
             auto_commit=context.auto_commit if isinstance(context, OrderedContext) else True,
             consume_result=_result_of(ended),
             remark=None if ended.error is None else f"{type(ended.error).__name__}: {ended.error}",
@@ -177,9 +174,8 @@ def _message_in(
         raise ResponseError(ResponseCode.SYSTEM_ERROR, "the request holds no message")
     message = found[0]
     message.broker_name = header.broker_name or ""
-    if message.topic == retry_topic(namespace.wrap_group(header.consumer_group)):
-        message.topic = message.properties.get(names.RETRY_TOPIC, message.topic)
-    message.topic = namespace.unwrap(message.topic)
+    wire_group = namespace.wrap_group(header.consumer_group)
+    namespace.unwrap_topics(found, retry_topic=retry_topic(wire_group))
     return message
 
 
@@ -218,6 +214,7 @@ def common_properties(
     concurrency: int,
     started_ms: int,
     ordered: bool,
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY,
 ) -> dict[str, str]:
     """Return the settings by RocketMQ's names, and what else mqadmin shows of any consumer."""
     kind = cast(type, type(settings))
@@ -229,10 +226,11 @@ def common_properties(
     addresses = "".join(f"{address};" for address in instance.name_servers.addresses)
     return options | {
         "consumerGroup": group,
+        "namespace": instance.namespace.name,
         "PROP_NAMESERVER_ADDR": addresses,
         "PROP_THREADPOOL_CORE_SIZE": str(concurrency),
         "PROP_CONSUMEORDERLY": "true" if ordered else "false",
-        "PROP_CONSUME_TYPE": ConsumeType.CONSUME_PASSIVELY.value,
+        "PROP_CONSUME_TYPE": consume_type.value,
         "PROP_CLIENT_VERSION": version_name(CURRENT_VERSION),
         "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
     }

@@ -22,7 +22,6 @@ RocketMQ 5.3, whose messages do not contain the error.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,6 +32,7 @@ from cometmq.client.errors import QueueNotFoundError
 from cometmq.model import property_names as names
 from cometmq.model.errors import CometError
 from cometmq.model.message import Message, StoredMessage
+from cometmq.model.times import now_ms
 from cometmq.model.topic import retry_topic
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import ConsumerSendMsgBackRequest
@@ -247,7 +247,7 @@ class Retries:
 
 def _add_error(properties: dict[str, str], error: BaseException) -> None:
     """Add the error, as much of it as fits: without it the message can be sent at least."""
-    properties[CONSUME_ERROR_TIME_MS] = str(time.time_ns() // 1_000_000)
+    properties[CONSUME_ERROR_TIME_MS] = str(now_ms())
     properties[CONSUME_ERROR] = ""
     room = PROPERTIES_BYTES_MAX - len(encode_properties(properties)) - ADDED_BYTES
     text = class_and_text(error).encode()[: max(room, 0)].decode("utf-8", "ignore").strip()

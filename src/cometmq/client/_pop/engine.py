@@ -128,7 +128,7 @@ class PopEngine(Engine):
             self.handling,
             acks=self._acks,
             give_up=self._make_retries().give_up,
-            show=self._show,
+            show=instance.namespace.unwrap_topics,
             concurrency=settings.concurrency,
             batch_max=settings.batch_max,
             dead_letters=self._dead_letters,

@@ -322,12 +322,17 @@ class Receiver:
         if popped:
             source.promising, source.fruitless = True, 0
         kept: list[tuple[StoredMessage, Handle]] = []
-        others: list[tuple[StoredMessage, Handle]] = []
+        exhausted: list[tuple[StoredMessage, Handle]] = []
+        unwanted: list[Handle] = []
         for message, handle in popped:
-            is_wanted = wanted.takes(message.tags) and not self._dead_letters.is_exceeded(message)
-            (kept if is_wanted else others).append((message, handle))
-        if others:
-            self._work.spawn(self._dispose(queue.topic, others, wanted), "dispose")
+            if not wanted.takes(message.tags):  # another tag with the same hash
+                unwanted.append(handle)
+            elif self._dead_letters.is_exceeded(message):
+                exhausted.append((message, handle))
+            else:
+                kept.append((message, handle))
+        if unwanted or exhausted:
+            self._work.spawn(self._dispose(queue.topic, unwanted, exhausted), "dispose")
         noted = [self._note(queue.topic, message, handle, began) for message, handle in kept]
         self._leave(noted[room:])  # a broker may bring more than was asked for
         return noted[:room]
@@ -335,20 +340,22 @@ class Receiver:
     def _note(
         self, topic: str, message: StoredMessage, handle: Handle, began: float
     ) -> StoredMessage:
-        message.topic = self._instance.namespace.unwrap(message.topic)
+        self._instance.namespace.unwrap_topics([message])
         # The broker counts from a moment between the request and the response.
         until = began + handle.invisible_ms / 1000
         self._deliveries.add(message, Delivery(topic, handle, until))
         return message
 
     async def _dispose(
-        self, topic: str, popped: list[tuple[StoredMessage, Handle]], wanted: Filter
+        self, topic: str, unwanted: list[Handle], exhausted: list[tuple[StoredMessage, Handle]]
     ) -> None:
-        """Acknowledge what has another tag with the same hash, and what was retried too often."""
-        for message, handle in popped:
-            if wanted.takes(message.tags) and not await self._give_up(message):
-                continue  # redelivered, and tried again, when its invisible time is over
+        """Acknowledge what no task receives; dead-letter what was retried too often before."""
+        for handle in unwanted:
             await self._acks.done(topic, handle)
+        for message, handle in exhausted:
+            if await self._give_up(message):
+                await self._acks.done(topic, handle)
+            # else it is redelivered, and tried again, when its invisible time is over
 
     def _failed(self, queue: MessageQueue, error: BaseException) -> None:
         self._failing.failed(str(queue), error)

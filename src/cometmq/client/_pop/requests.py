@@ -22,6 +22,7 @@ from cometmq.model import property_names as names
 from cometmq.model.errors import ProtocolError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import now_ms
 from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import (
@@ -339,7 +340,7 @@ class PopRequests:
             invisible_time=invisible_ms,
             poll_time=hold_ms,
             # A broker refuses what is older than poll time + 0.5 s by its own clock; 0 means now.
-            born_time=time.time_ns() // 1_000_000 if hold_ms else 0,
+            born_time=now_ms() if hold_ms else 0,
             init_mode=FROM_MIN if start is StartFrom.FIRST else FROM_MAX,
             exp_type=wanted.kind,
             exp=wanted.expression,

@@ -26,6 +26,7 @@ from cometmq.client._consuming.handler_calls import (
     Outcome,
     outcome_of,
 )
+from cometmq.client._consuming.pulls import selected
 from cometmq.client._consuming.retries import DeadLetterRule, pop_delay_s
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import Workers
@@ -179,8 +180,7 @@ class PopService:
 
     def _count(self, popped: Popped, ended: Ended, outcome: Outcome) -> None:
         failed = len(popped.messages) - outcome.done
-        topic = popped.messages[0].topic
-        self._statistics.consumed(topic, outcome.done, failed, ended.seconds * 1000)
+        self._statistics.consumed(popped.topic, outcome.done, failed, ended.seconds * 1000)
         self._handling.after(ended, outcome.end)
         self._handling.report(popped.messages, ended)
 
@@ -321,7 +321,7 @@ class PopLoop(FetchLoop[_Response]):
         if not popped:
             return False
         self._statistics.pulled(queue.topic, len(popped), took_s * 1000)
-        kept = self._keep(queue, [message for message, _ in popped if wanted.takes(message.tags)])
+        kept = self._keep(queue, selected([message for message, _ in popped], wanted))
         ids = {id(message) for message in kept}
         if kept:
             chosen = [handle for message, handle in popped if id(message) in ids]

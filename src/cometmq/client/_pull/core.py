@@ -24,11 +24,10 @@ import msgspec
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
 from cometmq.client._consuming.consumer import Consumer, resolve
-from cometmq.client._consuming.handler_calls import FilterChain
+from cometmq.client._consuming.handler_calls import ConsumeHookCalls, FilterChain
 from cometmq.client._consuming.pulls import Pull, PullResult, ReplicaChoice, pull_once
 from cometmq.client._pull.fetcher import Fetcher
 from cometmq.client._pull.positions import (
-    Deliveries,
     Positions,
     Reader,
     ReaderState,
@@ -184,11 +183,12 @@ class PullCore(Consumer):
             broadcast=broadcast,
             folder=self._settings.offset_folder,
         )
-        self._deliveries = Deliveries(
+        self._hooks = ConsumeHookCalls(
             [*hooks, *self._trace_hooks],
-            group=self._wire_group,
+            group=group,
             client_id=self._instance.client_id,
             namespace=self._namespace.name,
+            ordered=True,
         )
         self._filter_chain = FilterChain(hooks, group, self._namespace)
         self._fetcher = Fetcher(
@@ -234,9 +234,7 @@ class PullCore(Consumer):
 
     def _shown(self, result: PullResult) -> PullResult:
         """Take the namespace out of messages."""
-        if self._namespace:
-            for message in result.messages:
-                message.topic = self._namespace.unwrap(message.topic)
+        self._namespace.unwrap_topics(result.messages)
         return result
 
     async def _commit_due(
@@ -297,7 +295,8 @@ class PullCore(Consumer):
                 if isinstance(reader, asyncio.Task):
                     reader.add_done_callback(self._reader_ended)
             received = self._positions.deliver(reader, batch)
-            received.delivery = self._deliveries.begin(batch.queue, batch.messages)
+            shown = self._namespace.unwrap_queue(batch.queue)
+            received.delivery = self._hooks.before(shown, batch.messages)
             return received
         return None
 
@@ -349,7 +348,7 @@ class PullCore(Consumer):
         This happens after a `break` out of ``async for`` without a `commit`.
         """
         for received in self._positions.unfinished.values():
-            self._deliveries.end(received.delivery)
+            self._end_delivery(received)
             if not received.dropped:
                 log.warning(
                     "closed with unfinished messages, which are redelivered; call commit() before"
@@ -385,8 +384,11 @@ class PullCore(Consumer):
         received = self._positions.finish(reader)
         if received is None:
             return False
-        self._deliveries.end(received.delivery)
+        self._end_delivery(received)
         return True
+
+    def _end_delivery(self, received: Unfinished, end: ConsumeEnd = ConsumeEnd.SUCCESS) -> None:
+        self._hooks.after(received.delivery, end, time.monotonic() - received.begun_s)
 
     def _take_back(self, reader: Reader) -> None:
         received = self._positions.take_back(reader)
@@ -394,7 +396,7 @@ class PullCore(Consumer):
             return
         if not received.dropped:
             self._fetcher.put_back(received.batch)
-        self._deliveries.end(received.delivery, ConsumeEnd.FAILED)
+        self._end_delivery(received, ConsumeEnd.FAILED)
 
     def _move(self, queue: MessageQueue, offset: QueueOffset) -> None:
         check_assigned(queue, self._fetcher.queues)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from cometmq.client._supervision import STEP_S_MAX, FailureLog, FetchLoop
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import now_ms
 from cometmq.remoting import Supervisor
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class _Stream(FetchLoop[PullResult]):
         return await self._fetcher.pull(self.queue, self.offset)
 
     async def _act(self, response: PullResult, took_s: float) -> bool:
-        self.pulled_ms = time.time_ns() // 1_000_000
+        self.pulled_ms = now_ms()
         if response.status is PullStatus.OFFSET_ILLEGAL:
             log.warning(
                 "offset out of range queue=%s group=%s offset=%s min=%d max=%d next=%d",

@@ -14,10 +14,9 @@ received the messages; this module does not.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
@@ -25,71 +24,10 @@ from typing import Any, TypeVar
 
 from cometmq.client._pull.fetcher import Batch
 from cometmq.client.errors import NotAssignedError
-from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext, FilterHook
+from cometmq.client.hooks import DeliveryContext
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """The context of a delivery for hooks, and when it began."""
-
-    context: DeliveryContext
-    begun_s: float
-
-
-class Deliveries:
-    """Calls the hooks of one consumer. If a hook raises, this is logged and changes nothing."""
-
-    def __init__(
-        self,
-        hooks: Sequence[ConsumeHook | FilterHook],
-        *,
-        group: str,
-        client_id: str,
-        namespace: str,
-    ) -> None:
-        self._consume = [hook for hook in hooks if isinstance(hook, ConsumeHook)]
-        self._group = group
-        self._client_id = client_id
-        self._namespace = namespace
-
-    def begin(self, queue: MessageQueue, messages: Sequence[StoredMessage]) -> Delivery | None:
-        """Call the hooks before a delivery; return None if there are none."""
-        if not self._consume:
-            return None
-        context = DeliveryContext(
-            group=self._group,
-            client_id=self._client_id,
-            queue=queue,
-            messages=messages,
-            ordered=True,
-            namespace=self._namespace,
-        )
-        delivery = Delivery(context, time.monotonic())
-        for hook in self._consume:
-            self._call(hook.before, context)
-        return delivery
-
-    def end(self, delivery: Delivery | None, end: ConsumeEnd = ConsumeEnd.SUCCESS) -> None:
-        """Call the hooks after a delivery."""
-        if delivery is None:
-            return
-        context = delivery.context
-        context.cost_ms = (time.monotonic() - delivery.begun_s) * 1000
-        context.end = end
-        for hook in self._consume:
-            self._call(hook.after, context)
-
-    def _call(self, method: object, context: DeliveryContext) -> None:
-        try:
-            method(context)  # type: ignore[operator]
-        except Exception:
-            log.exception("a hook failed group=%s", self._group)
-
 
 Offsets = dict[MessageQueue, QueueOffset]
 
@@ -101,7 +39,8 @@ class Unfinished:
     batch: Batch
     before: QueueOffset | None
     """The queue's offset of delivery before them."""
-    delivery: Delivery | None = None
+    delivery: DeliveryContext | None = None
+    """What the hooks were shown; None without hooks."""
     dropped: bool = False
     """Whether its queue was moved or revoked meanwhile: it no longer counts."""
     begun_s: float = field(default_factory=time.monotonic)

@@ -32,7 +32,6 @@ from cometmq.client._supervision import FailureLog, SupervisedTasks, raise_non_t
 from cometmq.client.allocation import AllocationStrategy
 from cometmq.client.offsets import OffsetStore, default_store, first_offset
 from cometmq.client.settings import PushSettings
-from cometmq.model import property_names as names
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -276,7 +275,7 @@ class PushEngine(Engine):
 
     def _restore_topics(self, queue: ProcessQueue, messages: Sequence[StoredMessage]) -> None:
         """Set messages' topics to those they were sent to, without the namespace."""
-        if queue.queue.topic == self._subscriptions.retry_topic:
-            for message in messages:
-                message.topic = message.properties.get(names.RETRY_TOPIC, message.topic)
-        self._show(messages)
+        is_retried = queue.queue.topic == self._subscriptions.retry_topic
+        self._instance.namespace.unwrap_topics(
+            messages, retry_topic=queue.queue.topic if is_retried else None
+        )

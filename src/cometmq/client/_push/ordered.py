@@ -35,12 +35,12 @@ from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import CANCEL_S, SLICE_S
 from cometmq.client._push.process_queue import FetchedBatch, ProcessQueue
-from cometmq.client._supervision import PeriodicLoop, SupervisedTasks, log_text, log_trace
+from cometmq.client._supervision import PeriodicLoop, SupervisedTasks
 from cometmq.client.handlers import OrderedContext
 from cometmq.client.offsets import OffsetStore
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
-from cometmq.remoting.tasks import Supervisor, is_call_failure, outlives
+from cometmq.remoting.tasks import Supervisor, outlives
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +48,6 @@ FIRST_RENEWAL_S = 1.0
 """The time from the start to the first renewal of the locks."""
 RELOCK_S = 3.0
 """The interval of attempts to renew a lost lock."""
-UNLOCK_S = 2.0
-"""The time limit of the requests that unlock queues."""
 
 
 class Locks:
@@ -178,32 +176,11 @@ class Locks:
                 self._on_locked(queue)
 
     async def _lock_all(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        try:
-            return await self._calls.lock(self._group, self._client_id, queues)
-        except BaseException as error:
-            if not is_call_failure(error):
-                raise
-            log.warning(
-                "cannot lock queues group=%s error=%s",
-                *(self._group, log_text(error)),
-                exc_info=log_trace(error),
-            )
-            return set()
+        return await self._calls.lock(self._group, self._client_id, queues)
 
     async def _unlock_all(self, queues: Collection[MessageQueue]) -> None:
-        if not queues:
-            return
-        try:
-            async with asyncio.timeout(UNLOCK_S):
-                await self._calls.unlock(self._group, self._client_id, queues, oneway=True)
-        except BaseException as error:
-            if not is_call_failure(error):
-                raise
-            log.warning(
-                "cannot unlock queues group=%s error=%s",
-                *(self._group, log_text(error)),
-                exc_info=log_trace(error),
-            )
+        if queues:
+            await self._calls.unlock(self._group, self._client_id, queues)
 
 
 CONTINUOUS_S = 60.0

@@ -331,7 +331,7 @@ def properties_of(message: Message) -> dict[str, str]:
     properties[names.WAIT] = _text(message.wait_store)
     if message.tags:
         properties[names.TAGS] = _check_separators(names.TAGS, message.tags)
-    if keys := _joined_keys(message.keys):
+    if keys := joined_keys(message.keys):
         properties[names.KEYS] = _check_separators(names.KEYS, keys)
     if message.is_delayed:
         _add_delay(message, properties)
@@ -357,7 +357,7 @@ def _add_delay(message: Message, properties: dict[str, str]) -> None:
         )
 
 
-def _joined_keys(given: Iterable[str]) -> str:
+def joined_keys(given: Iterable[str]) -> str:
     """Return the keys as one text; a blank within a key would make two of it."""
     if isinstance(given, str):
         if given.isspace():

@@ -10,7 +10,6 @@ import asyncio
 import base64
 import binascii
 import logging
-import time
 import uuid
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from cometmq.model.errors import InvalidMessageError
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
+from cometmq.model.times import now_ms
 from cometmq.model.topic import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.compression import decompress_body
@@ -107,7 +107,7 @@ def reply_from(header: PushReplyMessageToClientRequest, body: bytes) -> StoredMe
         CompressionError: its body is damaged, or its compression needs a package that is missing.
     """
     properties = decode_properties(header.properties or "")
-    properties[names.ARRIVE_TIME] = str(time.time_ns() // 1_000_000)
+    properties[names.ARRIVE_TIME] = str(now_ms())
     return StoredMessage(
         topic=header.topic,
         body=decompress_body(body, header.sys_flag),

@@ -9,13 +9,12 @@ Source: DefaultMQProducerImpl and MQClientAPIImpl.onExceptionImpl, RocketMQ 5.3.
 
 from __future__ import annotations
 
-import logging
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from cometmq.client._callbacks import call_hooks
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.routes import Route
 from cometmq.client._sending.outgoing import (
@@ -54,11 +53,9 @@ from cometmq.model.errors import (
 )
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import now_ms
 from cometmq.protocol.compression import INFLATED_BYTES_MAX
 from cometmq.protocol.headers import SendMessageV2Request
-from cometmq.remoting.tasks import is_call_failure
-
-log = logging.getLogger(__name__)
 
 INNER_GROUP = "CLIENT_INNER_PRODUCER"
 """The group of the messages that the client itself sends."""
@@ -371,11 +368,11 @@ class Sender:
         address, broker_name = await self.targets.master(queue, deadline)
         if context is not None:
             context.queue, context.address, context.attempts = (
-                self.targets.shown(queue),
+                self._namespace.unwrap_queue(queue),
                 address,
                 1,
             )
-        header = self.header(outgoing, queue, broker_name, born_time_ms=_epoch_ms())
+        header = self.header(outgoing, queue, broker_name, born_time_ms=now_ms())
         send_to = self._instance.send_address(address)
         await self._instance.remoting.oneway(send_to, outgoing.code, header, outgoing.body)
         self._instance.heartbeat_soon(address)
@@ -395,11 +392,13 @@ class Sender:
             response = await self._instance.remoting.call(
                 self._instance.send_address(address),
                 outgoing.code,
-                self.header(outgoing, queue, broker_name, born_time_ms=_epoch_ms()),
+                self.header(outgoing, queue, broker_name, born_time_ms=now_ms()),
                 outgoing.body,
                 timeout=self._attempt_s(deadline),
             )
-            receipt = receipt_from(response, self.targets.shown(queue), outgoing.message_id)
+            receipt = receipt_from(
+                response, self._namespace.unwrap_queue(queue), outgoing.message_id
+            )
         except _FAILED_ATTEMPT as error:
             refused = isinstance(error, ResponseError) and not policy.refusal_counts_as_slow
             self._note_latency(queue.broker_name, began_s, None if refused else error)
@@ -455,7 +454,7 @@ class Sender:
     ) -> None:
         if context is None:
             return
-        context.queue, context.address = self.targets.shown(queue), address
+        context.queue, context.address = self._namespace.unwrap_queue(queue), address
         context.attempts += 1
         context.cost_ms = (loop_time() - began_s) * 1000
         context.receipt = result if isinstance(result, SendReceipt) else None
@@ -507,10 +506,6 @@ def _kept(context: SendContext, count: int) -> Sequence[Message]:
     return context.messages
 
 
-def _epoch_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class SendHookCalls:
     """Calls the hooks of one send: before it, and when it has ended."""
 
@@ -539,16 +534,3 @@ class SendHookCalls:
         if error is not None:
             context.receipt = None
         call_hooks(self._send_hooks, SendHook.after_send, context)
-
-
-def call_hooks(
-    hooks: Sequence[SendHook], method: Callable[[SendHook, SendContext], None], context: SendContext
-) -> None:
-    """Call one method of every hook; what a hook raises is logged and changes nothing."""
-    for hook in hooks:
-        try:
-            getattr(hook, method.__name__)(context)
-        except BaseException as error:
-            if not is_call_failure(error):
-                raise
-            log.exception("a hook failed hook=%s call=%s", type(hook).__name__, method.__name__)

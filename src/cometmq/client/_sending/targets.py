@@ -101,7 +101,7 @@ class Targets:
         Raises:
             NoMasterError: it has no master now.
         """
-        return await self.master(self.on_wire(queue), loop_time() + timeout)
+        return await self.master(self._namespace.wrap_queue(queue), loop_time() + timeout)
 
     async def master(self, queue: MessageQueue, deadline: float) -> tuple[str, str]:
         """Return the address of the broker that serves a queue, and its name."""
@@ -138,7 +138,7 @@ class Targets:
             QueueNotFoundError: the topic has no such queue; nothing was sent.
         """
         if target.queue is not None:
-            queue = self.on_wire(target.queue)
+            queue = self._namespace.wrap_queue(target.queue)
             if queue.topic != outgoing.topic:
                 raise QueueNotFoundError(
                     f"{target.queue} is not a queue of {outgoing.message.topic}"
@@ -148,21 +148,11 @@ class Targets:
             return None
         queues = tuple(map(self.shown, route.publish_queues))
         message = msgspec.structs.replace(outgoing.message)
-        return self.on_wire(chosen(target.selector, queues, message))
-
-    def on_wire(self, queue: MessageQueue) -> MessageQueue:
-        """Return a queue as brokers know it."""
-        if not self._namespace:
-            return queue
-        topic = self._namespace.wrap_topic(queue.topic)
-        return MessageQueue(topic, queue.broker_name, queue.queue_id)
+        return self._namespace.wrap_queue(chosen(target.selector, queues, message))
 
     def shown(self, queue: MessageQueue) -> MessageQueue:
         """Return a queue as applications know it."""
-        if not self._namespace:
-            return queue
-        topic = self._namespace.unwrap(queue.topic)
-        return MessageQueue(topic, queue.broker_name, queue.queue_id)
+        return self._namespace.unwrap_queue(queue)
 
 
 def _master_in(route: Route | None, queue: MessageQueue) -> str | None:

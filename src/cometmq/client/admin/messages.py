@@ -25,7 +25,6 @@ from cometmq.protocol.bodies import (
     ConsumerConnection,
     ConsumeType,
     MessageModel,
-    SubscriptionData,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import QueryMessageRequest, ViewMessageByIdRequest
@@ -254,12 +253,10 @@ class Tracks(Queries, Groups, Clients):
         if committed is None or committed <= message.queue_offset:
             return Track(group, TrackKind.NOT_CONSUME_YET, committed)
         wanted = connection.subscription_table.get(message.topic)
-        kind = TrackKind.CONSUMED if _wants(wanted, message) else TrackKind.CONSUMED_BUT_FILTERED
-        return Track(group, kind, committed)
-
-
-def _wants(wanted: SubscriptionData | None, message: StoredMessage) -> bool:
-    return wanted is None or not wanted.tags_set or message.tags in wanted.tags_set
+        tags = frozenset(wanted.tags_set) if wanted is not None else frozenset[str]()
+        if Filter(wanted_tags=tags).takes(message.tags):
+            return Track(group, TrackKind.CONSUMED, committed)
+        return Track(group, TrackKind.CONSUMED_BUT_FILTERED, committed)
 
 
 def _records(message: StoredMessage) -> list[Record]:

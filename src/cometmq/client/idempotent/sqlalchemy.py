@@ -12,7 +12,6 @@ Needs ``pip install '.[sql]'`` and a driver of the database.
 from __future__ import annotations
 
 import hashlib
-import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import (
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.client.idempotent.consumer import TransactionEndedError
 from cometmq.model.errors import ConfigError
+from cometmq.model.times import now_ms
 
 try:
     import sqlalchemy as sql
@@ -178,7 +178,7 @@ class SqlAlchemyMarks:
             older_than_s: age in seconds. Keep marks longer than brokers keep messages
                 (``fileReservedTime``, three days by default).
         """
-        limit_ms = _now_ms() - int(older_than_s * 1000)
+        limit_ms = now_ms() - int(older_than_s * 1000)
         return sql.delete(TABLE).where(TABLE.c.marked_at_ms < limit_ms)
 
 
@@ -187,13 +187,9 @@ def _insert(group: str, key: str) -> sql.Insert:
         mark_id=_digest(group, key),
         consumer_group=group[:NAME_CHARS_MAX],
         message_key=key[:NAME_CHARS_MAX],
-        marked_at_ms=_now_ms(),
+        marked_at_ms=now_ms(),
     )
 
 
 def _digest(group: str, key: str) -> str:
     return hashlib.sha256(f"{len(group)} {group} {key}".encode()).hexdigest()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

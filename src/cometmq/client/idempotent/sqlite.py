@@ -14,7 +14,6 @@ import asyncio
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any, Self, TypeVar
 
 from cometmq.client.idempotent.consumer import FairLock, TransactionEndedError
 from cometmq.model.errors import ConfigError
+from cometmq.model.times import now_ms
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ class SqliteMarks:
             older_than_s: age in seconds. Keep marks longer than brokers keep messages
                 (``fileReservedTime``, three days by default).
         """
-        limit_ms = _now_ms() - int(older_than_s * 1000)
+        limit_ms = now_ms() - int(older_than_s * 1000)
         with self.transaction() as transaction:
             return transaction.connection.execute(FORGET, (limit_ms,)).rowcount
 
@@ -238,8 +238,4 @@ class _Entered:
 
 
 def _mark(connection: sqlite3.Connection, group: str, key: str) -> bool:
-    return connection.execute(MARK, (group, key, _now_ms())).rowcount == 1
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return connection.execute(MARK, (group, key, now_ms())).rowcount == 1

@@ -19,19 +19,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter as Sums
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
+from cometmq.client._connection.identity import Namespace
 from cometmq.client.errors import ClientError
 from cometmq.client.hooks import ConsumeHook, DeliveryContext, SendContext, SendHook
 from cometmq.model import property_names as names
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import now_ms
 from cometmq.protocol.bodies import ConsumerRunningInfo
 
 try:
@@ -142,10 +143,10 @@ class MetricHooks(SendHook, ConsumeHook):
     def before(self, context: DeliveryContext) -> None:
         """Record the age and the redeliveries of the messages."""
         labels = (context.group, context.queue.topic)
-        now_ms = time.time_ns() // 1_000_000
+        wall_ms = now_ms()
         delays = self._delivery_seconds.labels(*labels)
         for message in context.messages:
-            delays.observe(max(0, now_ms - message.store_time_ms) / 1000)
+            delays.observe(max(0, wall_ms - message.store_time_ms) / 1000)
         if again := sum(message.reconsume_times > 0 for message in context.messages):
             self._redelivered.labels(*labels).inc(again)
         self._consumers.note(context.group, context.queue, context.messages)
@@ -225,10 +226,13 @@ class _Consumers(Collector):
             queues[labels] += 1
             lag[labels] += self._lags.get((consumer.group, queue), 0)
             buffered[labels] += 0
-        for queue, part in info.mq_table.items():
-            buffered[consumer.group, queue.topic] += part.cached_msg_count
-        for queue, popped in (info.mq_pop_table or {}).items():
-            buffered[consumer.group, queue.topic] += popped.wait_ack_count
+        counts = [(queue, part.cached_msg_count) for queue, part in info.mq_table.items()]
+        counts += [
+            (queue, part.wait_ack_count) for queue, part in (info.mq_pop_table or {}).items()
+        ]
+        namespace = Namespace(info.properties.get("namespace", ""))
+        for queue, count in counts:
+            buffered[consumer.group, namespace.unwrap(queue.topic)] += count
 
 
 def _ask(

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from cometmq.client._connection.instance import ClientCore
+from cometmq.client._sending.outgoing import joined_keys
 from cometmq.client._sending.sender import Sender
 from cometmq.client._supervision import FailureLog, SupervisedLoop
 from cometmq.client.hooks import (
@@ -26,7 +26,7 @@ from cometmq.client.hooks import (
     SendHook,
     SendKind,
 )
-from cometmq.client.receipt import SendStatus
+from cometmq.client.receipt import DEFAULT_REGION, SendStatus
 from cometmq.client.settings import ProducerSettings, Tables, TraceSettings, resolve_settings
 from cometmq.client.trace.records import (
     ConsumeAfter,
@@ -39,6 +39,7 @@ from cometmq.client.trace.records import (
 )
 from cometmq.model import property_names as names
 from cometmq.model.message import Message, StoredMessage
+from cometmq.model.times import now_ms
 from cometmq.model.topic import TRACE_TOPIC
 from cometmq.remoting.tasks import Supervisor
 
@@ -316,13 +317,13 @@ class SendTrace(SendHook):
             return
         cost_ms = int(context.cost_ms)
         record = Publish(
-            time_ms=_now_ms() - cost_ms,
+            time_ms=now_ms() - cost_ms,
             region=receipt.region_id,
             group=context.group,
             topic=message.topic,
             message_id=receipt.message_id,
             tags=message.tags,
-            keys=_joined_keys(message),
+            keys=joined_keys(message.keys) or None,
             store_host=context.address,
             body_bytes=len(message.body),
             cost_ms=cost_ms,
@@ -350,9 +351,12 @@ class EndTrace(EndTransactionHook):
         """Record the end of a transaction."""
         message = context.message
         region = message.properties.get(names.MSG_REGION, DEFAULT_REGION)
-        keys = _joined_keys(message) if isinstance(message, Message) else " ".join(message.keys)
+        is_sent = isinstance(message, Message)
+        keys = (
+            (joined_keys(message.keys) or None) if is_sent else message.properties.get(names.KEYS)
+        )
         record = EndTransaction(
-            time_ms=_now_ms(),
+            time_ms=now_ms(),
             region=region,
             group=context.group,
             topic=message.topic,
@@ -373,24 +377,12 @@ def trace_recall(
     dispatcher: TraceDispatcher, trace_topic: str, group: str, topic: str, message_id: str
 ) -> None:
     """Record that a timer message was taken back."""
-    record = Recall(_now_ms(), DEFAULT_REGION, group, topic, message_id, success=True)
+    record = Recall(now_ms(), DEFAULT_REGION, group, topic, message_id, success=True)
     dispatcher.add(record, topic=trace_topic, region=DEFAULT_REGION, keys=[message_id])
-
-
-DEFAULT_REGION = "DefaultRegion"
-
-
-def _joined_keys(message: Message) -> str | None:
-    keys = message.keys
-    return (keys if isinstance(keys, str) else names.KEY_SEPARATOR.join(keys)) or None
 
 
 def _is_trace(topic: str, trace_topic: str) -> bool:
     return topic == (trace_topic or TRACE_TOPIC)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 _NOTE = "cometmq.trace"
@@ -427,7 +419,7 @@ class ConsumeTrace(ConsumeHook):
         begun = context.notes[_NOTE] = _Begun(self._dispatcher.new_id(), traced)
         for message in traced:
             record = ConsumeBefore(
-                time_ms=time.time_ns() // 1_000_000,
+                time_ms=now_ms(),
                 region=message.properties.get(names.MSG_REGION),
                 group=context.group,
                 request_id=begun.request_id,
@@ -451,7 +443,7 @@ class ConsumeTrace(ConsumeHook):
                 success=end is ConsumeEnd.SUCCESS,
                 keys=message.properties.get(names.KEYS),
                 end=end,
-                time_ms=time.time_ns() // 1_000_000,
+                time_ms=now_ms(),
                 group=context.group,
             )
             self._add(record, message)

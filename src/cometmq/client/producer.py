@@ -166,8 +166,9 @@ class Producer(Lifecycle):
     async def close(self) -> None:
         """Wait for the sends in flight, unregister from the brokers and close the connections.
 
-        Sends in flight get as much time as the setting ``timeout_ms``. Sends that wait for room
-        fail. Cancelling stops the waiting, not the closing.
+        Attempts in flight get as much time as the setting ``timeout_ms``; none is retried. Sends
+        that wait for room, or for a retry, fail at once with `ClientClosedError`, whose text says
+        whether the message may be stored. Cancelling stops the waiting, not the closing.
         """
         await super().close()
 
@@ -506,7 +507,7 @@ class Producer(Lifecycle):
         """
         topic, reserved = reply_to(request)
         message = Message(topic=topic, body=body, tags=tags, properties=dict(properties or {}))
-        return await self._sender.send_message(message, timeout=seconds(timeout), reserved=reserved)
+        return await self._pending.send(message, ANY_QUEUE, seconds(timeout), reserved)
 
     async def recall(
         self, topic: str, handle: str, *, timeout: float | timedelta = REQUEST_S

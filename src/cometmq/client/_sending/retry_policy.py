@@ -8,7 +8,7 @@
       pause, each one about twice as long as the one before ──► attempt, if there is time
 
 An attempt that could not connect has sent nothing. It uses up no retry: a send waits for a broker
-that restarts, until its deadline.
+that restarts, until its deadline. Closing the producer ends the pauses; nothing is retried then.
 
 Source: DefaultMQProducerImpl.sendDefaultImpl and MQClientAPIImpl.onExceptionImpl, RocketMQ 5.3.
 There is no pause there, and a refused connection uses up a retry.
@@ -97,28 +97,102 @@ class RetryPolicy:
         return self.retry_when_full or not isinstance(error, TooManyCallsError)
 
 
+class Pauses:
+    """The pauses of one producer's sends; closing the producer ends them."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        """Whether the producer is being closed, or was."""
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    async def sleep(self, seconds: float) -> None:
+        """Pause for so long, or until the producer is closed."""
+        if self.is_closed:
+            return
+        loop = asyncio.get_running_loop()
+        end: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(seconds, _end, end)
+        self._waiting.add(end)
+        try:
+            await end
+        finally:
+            timer.cancel()
+            self._waiting.discard(end)
+
+    def close(self) -> None:
+        """End every pause now, and all later ones at once."""
+        self.is_closed = True
+        for end in self._waiting:
+            _end(end)
+
+
+def _end(pause: asyncio.Future[None]) -> None:
+    if not pause.done():
+        pause.set_result(None)
+
+
+class BackOff:
+    """The growing pauses of one send.
+
+    Args:
+        deadline: of the send, by the loop's clock.
+        pauses: those of its producer.
+    """
+
+    __slots__ = ("_deadline", "_longest_s", "_pauses")
+
+    def __init__(self, deadline: float, pauses: Pauses) -> None:
+        self._deadline = deadline
+        self._pauses = pauses
+        self._longest_s = SEND_BACK_OFF_S
+
+    async def pause(self) -> None:
+        """Pause, at most until the deadline."""
+        pause_s = self._longest_s * random.uniform(0.5, 1.0)
+        self._longest_s = min(2 * self._longest_s, SEND_BACK_OFF_S_MAX)
+        await self._pauses.sleep(min(pause_s, self._deadline - loop_time()))
+
+    def is_time_left(self) -> bool:
+        """Whether time is left; a call may time out less than `CALL_S_MIN` before the deadline."""
+        return self._deadline - loop_time() >= CALL_S_MIN
+
+
 class SendAttempts:
     """The failed attempts of one send: decides about the next attempt and makes the final error.
 
     Args:
         topic: named in the error.
         policy: when to retry.
-        deadline: of the send, by the loop's clock.
+        back_off: the pauses of the send.
         is_fixed: whether the caller chose the queue.
     """
 
-    __slots__ = ("_deadline", "_left", "_pause_s", "_policy", "_topic", "failed", "failed_brokers")
+    __slots__ = (
+        "_back_off",
+        "_left",
+        "_policy",
+        "_topic",
+        "failed",
+        "failed_brokers",
+        "has_failed",
+        "is_written",
+    )
 
-    def __init__(self, topic: str, policy: RetryPolicy, deadline: float, *, is_fixed: bool) -> None:
+    def __init__(
+        self, topic: str, policy: RetryPolicy, back_off: BackOff, *, is_fixed: bool
+    ) -> None:
         self._topic = topic
         self._policy = policy
-        self._deadline = deadline
+        self._back_off = back_off
         self._left = policy.fixed_retries if is_fixed else policy.retries
-        self._pause_s = SEND_BACK_OFF_S
         self.failed: list[SendAttempt] = []
         """In order. Of the attempts that could not connect, only the last one of each broker."""
         self.failed_brokers: set[str] = set()
-        """Those that failed since the last pause; after an attempt there is always one."""
+        """Those that failed since the last pause."""
+        self.has_failed = False
+        """Whether an attempt has failed."""
+        self.is_written = False
+        """Whether the request of a running attempt may have been written to a connection."""
 
     def fail(self, broker: str, error: CometError | None) -> bool:
         """Record a failed attempt; return whether it may be retried.
@@ -128,6 +202,7 @@ class SendAttempts:
             error: why; None if the broker stored the message with a status other than ``SEND_OK``.
         """
         self.failed_brokers.add(broker)
+        self.has_failed, self.is_written = True, False
         could_connect = not isinstance(error, ConnectError)
         if error is not None:
             if not could_connect:
@@ -142,11 +217,9 @@ class SendAttempts:
     async def pause_before_retry(self, broker: str) -> bool:
         """Pause if the broker has failed already; return whether time is left for the retry."""
         if broker in self.failed_brokers:
-            pause_s = self._pause_s * random.uniform(0.5, 1.0)
-            await asyncio.sleep(min(pause_s, self._deadline - loop_time()))
-            self._pause_s = min(2 * self._pause_s, SEND_BACK_OFF_S_MAX)
+            await self._back_off.pause()
             self.failed_brokers.clear()
-        return self._is_time_left()
+        return self._back_off.is_time_left()
 
     def error(self) -> CometError:
         """Return the one error that describes all failed attempts."""
@@ -156,13 +229,15 @@ class SendAttempts:
                 state = "may be stored" if attempt.maybe_stored else "not stored"
                 last.add_note(f"an earlier attempt failed, {state}: {attempt}")
             return last
-        if self._is_time_left() and not isinstance(last, CallTimeoutError):
+        if self._back_off.is_time_left() and not isinstance(last, CallTimeoutError):
             return SendFailedError(self._topic, self.failed)
         return SendTimeoutError(self._topic, self.failed)
 
-    def _is_time_left(self) -> bool:
-        """Whether time is left; a call may time out less than `CALL_S_MIN` before the deadline."""
-        return self._deadline - loop_time() >= CALL_S_MIN
+    def closed_error(self) -> ClientClosedError:
+        """Return the error of this send if its producer was closed before it ended."""
+        return closed_error(
+            maybe_stored=self.is_written or any(attempt.maybe_stored for attempt in self.failed)
+        )
 
 
 def attempt_of(broker: str, error: CometError) -> SendAttempt:
@@ -170,9 +245,11 @@ def attempt_of(broker: str, error: CometError) -> SendAttempt:
     return SendAttempt(broker, error, not isinstance(error, _NOT_STORED))
 
 
-def closed_error() -> ClientClosedError:
-    """Return the error of a send that was in flight when its producer was closed."""
-    return ClientClosedError("the producer was closed: the message may be stored")
+def closed_error(*, maybe_stored: bool) -> ClientClosedError:
+    """Return the error of a send that had not ended when its producer was closed."""
+    if maybe_stored:
+        return ClientClosedError("the producer was closed: the message may be stored")
+    return ClientClosedError("not sent: the producer was closed")
 
 
 def _is_unreached(attempt: SendAttempt, broker: str) -> bool:

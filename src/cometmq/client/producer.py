@@ -166,8 +166,9 @@ class Producer(Lifecycle):
     async def close(self) -> None:
         """Wait for the sends in flight, unregister from the brokers and close the connections.
 
-        Sends in flight get as much time as the setting ``timeout_ms``. Sends that wait for room
-        fail. Cancelling stops the waiting, not the closing.
+        Attempts in flight get as much time as the setting ``timeout_ms``; none is retried. Sends
+        that wait for room, or for a retry, fail at once with `ClientClosedError`, whose text says
+        whether the message may be stored. Cancelling stops the waiting, not the closing.
         """
         await super().close()
 
@@ -204,8 +205,8 @@ class Producer(Lifecycle):
             selector: picks the target queue from the queues of the topic; as with ``queue``.
             timeout: seconds for the whole call, with the wait for room and the retries. The first
                 retry goes to another broker at once; if the topic has none left, retries follow
-                after pauses that grow from 50 to 500 ms. A broker that cannot be reached is waited
-                for until the timeout, with a chosen queue as well.
+                after pauses that grow from 50 to 500 ms. A broker that cannot be reached, or
+                is stopping, is waited for until the timeout, with a chosen queue as well.
                 None uses the setting ``timeout_ms``. With the setting ``auto_batch``, only sends
                 with ``timeout=None`` are batched.
 
@@ -508,7 +509,7 @@ class Producer(Lifecycle):
         """
         topic, reserved = reply_to(request)
         message = Message(topic=topic, body=body, tags=tags, properties=dict(properties or {}))
-        return await self._sender.send_message(message, timeout=seconds(timeout), reserved=reserved)
+        return await self._pending.send(message, ANY_QUEUE, seconds(timeout), reserved)
 
     async def recall(
         self, topic: str, handle: str, *, timeout: float | timedelta = REQUEST_S

@@ -16,6 +16,7 @@ from cometmq.remoting.config import RemotingSettings
 from cometmq.remoting.connection import Connection, wait_all_closed
 from cometmq.remoting.errors import CallTimeoutError, ConnectError
 from cometmq.remoting.hooks import OutgoingCall, RpcHook
+from cometmq.remoting.inflight import Call
 from cometmq.remoting.requests import RequestHandler
 from cometmq.remoting.socks import SocksProxies, SocksProxy, connect
 from cometmq.remoting.tasks import Supervisor
@@ -185,6 +186,11 @@ class RemotingClient:
         """
         found = self._connections.get(address)
         return found if found is not None and found.ready and not self.hooks else None
+
+    def calls(self) -> list[Call]:
+        """Return the requests in flight over all connections."""
+        connections = [*self._connections.values(), *self._leaving]
+        return [call for connection in connections for call in connection.inflight.calls()]
 
     def note_silence(self, connection: Connection, began_s: float) -> None:
         """Note that a request sent at ``began_s`` over a ready connection got no response.

@@ -161,6 +161,10 @@ class Inflight:
         """Stop waiting: a late response is dropped."""
         self._waiting.pop(opaque, None)
 
+    def calls(self) -> list[Call]:
+        """Return the requests in flight."""
+        return list(self._waiting.values())
+
     def fail_all(self, problem: Exception) -> None:
         """End every waiting call with the same error."""
         waiting, self._waiting = self._waiting, {}

@@ -203,7 +203,7 @@ class Accumulator:
         for entry in entries:
             self._pressure.release(entry.size, entry.epoch)
             if not entry.future.done():
-                entry.future.set_exception(closed_error())
+                entry.future.set_exception(closed_error(maybe_stored=True))
 
 
 def split_receipt(receipt: SendReceipt, count: int) -> list[SendReceipt]:

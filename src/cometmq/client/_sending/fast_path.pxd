@@ -56,7 +56,7 @@ cdef class ResponseScanner(HeaderScanner):
 
 
 cdef class FastSend(Call):
-    cdef SendFastPath path
+    cdef readonly SendFastPath path
     cdef readonly object future
     cdef readonly Outgoing outgoing
     cdef readonly object target

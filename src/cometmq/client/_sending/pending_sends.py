@@ -16,7 +16,7 @@ from cometmq.client._sending.back_pressure import BackPressure, Epoch
 from cometmq.client._sending.batching import Accumulator, SendFuture
 from cometmq.client._sending.fast_path import FastSend, SendFastPath
 from cometmq.client._sending.outgoing import size_of
-from cometmq.client._sending.retry_policy import closed_error
+from cometmq.client._sending.retry_policy import RetryPolicy, closed_error
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import SendTarget
 from cometmq.client.errors import BackPressureError, ClientClosedError, SendTimeoutError
@@ -97,16 +97,7 @@ class PendingSends:
         """
         size = size_of(message)
         epoch, timeout = await self._acquire(message.topic, size, timeout)
-        if reserved is None:
-            future = self._start_without_task(message, target, timeout, True, batched, epoch)
-            if future is not None:
-                return await future
-        try:
-            return await self._sender.send_message(
-                message, target, timeout=timeout, reserved=reserved
-            )
-        finally:
-            self._pressure.release(size, epoch)
+        return await self._start(message, target, timeout, reserved, True, batched, size, epoch)
 
     async def send_batch(
         self, messages: Sequence[Message], target: SendTarget, timeout: float
@@ -115,10 +106,10 @@ class PendingSends:
         size = sum(map(size_of, messages))
         topic = messages[0].topic if messages else ""
         epoch, timeout = await self._acquire(topic, size, timeout)
-        try:
-            return await self._sender.send_batch(messages, target, timeout=timeout)
-        finally:
-            self._pressure.release(size, epoch)
+        future: SendFuture = asyncio.get_running_loop().create_future()
+        work = self._sender.send_batch(messages, target, timeout=timeout)
+        self._spawn(work, future, size, epoch)
+        return await future
 
     async def start(
         self,
@@ -132,7 +123,7 @@ class PendingSends:
         """Wait for room, start a send and return its future; see `Producer.send_soon`."""
         size = size_of(message)
         epoch, timeout = await self._acquire(message.topic, size, timeout)
-        return self._start(message, target, timeout, reserved, batched, size, epoch)
+        return self._start(message, target, timeout, reserved, False, batched, size, epoch)
 
     def start_nowait(
         self, message: Message, target: SendTarget, timeout: float, *, batched: bool = False
@@ -147,7 +138,7 @@ class PendingSends:
         epoch = self._pressure.try_acquire(size)
         if epoch is None:
             raise BackPressureError(f"not sent: {self._in_flight()}")
-        return self._start(message, target, timeout, None, batched, size, epoch)
+        return self._start(message, target, timeout, None, False, batched, size, epoch)
 
     async def flush(self) -> None:
         """Send the batches that wait for more messages; return when all sends so far have ended."""
@@ -156,8 +147,12 @@ class PendingSends:
         await self._pressure.flush()
 
     async def close(self, timeout: float) -> None:
-        """Accept no more sends, and wait for those in flight; later ones end with an error."""
+        """Accept no more sends, begin no retry, and wait for the attempts in flight.
+
+        All sends end before this returns; those that did not end by themselves with an error.
+        """
         self._open, self._closed = False, True
+        self._sender.pauses.close()
         self._pressure.refuse_all(ClientClosedError(_CLOSED_BEFORE))
         if self._accumulator is not None:
             self._accumulator.flush()
@@ -165,6 +160,9 @@ class PendingSends:
         if self._accumulator is not None:
             await self._accumulator.cancel()
         await self._tasks.cancel()
+        for call in self._sender.instance.remoting.calls():
+            if isinstance(call, FastSend) and call.path is self._fast_path:
+                self._end(call.future)
 
     def _check_open(self) -> None:
         if not self._open:
@@ -201,6 +199,7 @@ class PendingSends:
         target: SendTarget,
         timeout: float,
         reserved: Mapping[str, str] | None,
+        is_awaited: bool,
         batched: bool,
         size: int,
         epoch: Epoch,
@@ -208,7 +207,9 @@ class PendingSends:
         """Start a send that has room for ``size`` bytes; a body may have changed since."""
         if reserved is None:
             try:
-                started = self._start_without_task(message, target, timeout, False, batched, epoch)
+                started = self._start_without_task(
+                    message, target, timeout, is_awaited, batched, epoch
+                )
             except Exception as error:
                 started = asyncio.get_running_loop().create_future()
                 started.set_exception(error)
@@ -216,7 +217,7 @@ class PendingSends:
                 return started
         future: SendFuture = asyncio.get_running_loop().create_future()
         work = self._sender.send_message(
-            message, target, timeout=timeout, reserved=reserved, policy=self._sender.started
+            message, target, timeout=timeout, reserved=reserved, policy=self._policy(is_awaited)
         )
         self._spawn(work, future, size, epoch)
         return future
@@ -245,34 +246,45 @@ class PendingSends:
         epoch = epoch or self._pressure.try_acquire(size)
         if epoch is None:
             return None
-        policy = self._sender.awaited if is_awaited else self._sender.started
         try:
-            return accumulator.add(message, target, policy, size, epoch)
+            return accumulator.add(message, target, self._policy(is_awaited), size, epoch)
         except BaseException:
             self._pressure.release(size, epoch)
             raise
 
+    @staticmethod
+    def _end(future: SendFuture) -> None:
+        """End a send that was cut off by the closing."""
+        if not future.done():
+            future.set_exception(closed_error(maybe_stored=True))
+
+    def _policy(self, is_awaited: bool) -> RetryPolicy:
+        return self._sender.awaited if is_awaited else self._sender.started
+
     def _retry(self, failed: FastSend, error: Exception) -> None:
         """Continue in a task after a failed first attempt."""
-        if not self._open:
-            self._pressure.release(failed.size, failed.epoch)
-            failed.future.set_exception(closed_error())
-            return
         work = self._fast_path.retry(failed, error)
         self._spawn(work, failed.future, failed.size, failed.epoch)
 
     def _spawn(
         self, work: Coroutine[Any, Any, SendReceipt], future: SendFuture, size: int, epoch: Epoch
     ) -> None:
-        """Run a send in a task, which ends its future and then releases its room."""
+        """Run a send in a task. Its room is released before its caller sees the result."""
         task = self._tasks.spawn(_complete(work, future), "send", awaited=True)
-        future.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
+
+        def completed(_: SendFuture) -> None:
+            if future.cancelled():
+                task.cancel()  # the room stays taken until the attempt has ended
+            else:
+                self._pressure.release(size, epoch)
 
         def ended(_: asyncio.Task[None]) -> None:
-            self._pressure.release(size, epoch)
-            if not future.done():
-                future.set_exception(closed_error())
+            if future.cancelled():
+                self._pressure.release(size, epoch)
+            else:
+                self._end(future)
 
+        future.add_done_callback(completed)
         task.add_done_callback(ended)
 
 

@@ -7,11 +7,14 @@
       ▼ each broker has
       pause, each one about twice as long as the one before ──► attempt, if there is time
 
-An attempt that could not connect has sent nothing. It uses up no retry: a send waits for a broker
-that restarts, until its deadline.
+An attempt that could not connect has sent nothing, and a broker that responds SERVICE_NOT_AVAILABLE
+while it stops has stored nothing. Neither uses up a retry: a send waits for a broker that restarts,
+until its deadline, even if the caller chose the queue.
+
+Closing the producer ends the pauses, and nothing is retried then.
 
 Source: DefaultMQProducerImpl.sendDefaultImpl and MQClientAPIImpl.onExceptionImpl, RocketMQ 5.3.
-There is no pause there, and a refused connection uses up a retry.
+There is no pause there, and such attempts use up a retry.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from cometmq.client.errors import (
 )
 from cometmq.client.settings import ProducerSettings
 from cometmq.model.errors import CometError, ProtocolError, ResponseError
+from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import CallTimeoutError, ConnectError, TooManyCallsError
 
 CALL_S_MIN = 0.001
@@ -67,7 +71,7 @@ class RetryPolicy:
     refusal_counts_as_slow: bool = True
     """Whether a broker that refused counts as slow, if slow brokers are avoided."""
     waits_for_broker: bool = True
-    """Whether an attempt that cannot connect uses up no retry, until the deadline."""
+    """Whether an attempt on a broker that is away uses up no retry, until the deadline."""
 
     @classmethod
     def of_awaited(cls, settings: ProducerSettings) -> RetryPolicy:
@@ -91,10 +95,74 @@ class RetryPolicy:
     def allows_retry(self, error: CometError) -> bool:
         """Whether an attempt that failed with this error may be retried."""
         if isinstance(error, ResponseError):
-            return error.code in self.codes
+            return error.code in self.codes or self.waits_after(error)
         if isinstance(error, ProtocolError):  # the broker has stored the message
             return False
         return self.retry_when_full or not isinstance(error, TooManyCallsError)
+
+    def waits_after(self, error: CometError | None) -> bool:
+        """Whether a retry after this error waits for the broker, and is not counted."""
+        return self.waits_for_broker and _is_away(error)
+
+
+class Pauses:
+    """The pauses of one producer's sends; closing the producer ends them."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        """Whether the producer is being closed, or was."""
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    async def sleep(self, seconds: float) -> None:
+        """Pause for so long, or until the producer is closed."""
+        if self.is_closed:
+            return
+        loop = asyncio.get_running_loop()
+        end: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(seconds, _end, end)
+        self._waiting.add(end)
+        try:
+            await end
+        finally:
+            timer.cancel()
+            self._waiting.discard(end)
+
+    def close(self) -> None:
+        """End every pause now, and all later ones at once."""
+        self.is_closed = True
+        for end in self._waiting:
+            _end(end)
+
+
+def _end(pause: asyncio.Future[None]) -> None:
+    if not pause.done():
+        pause.set_result(None)
+
+
+class BackOff:
+    """The growing pauses of one send.
+
+    Args:
+        deadline: of the send, by the loop's clock.
+        pauses: those of its producer.
+    """
+
+    __slots__ = ("_deadline", "_longest_s", "_pauses")
+
+    def __init__(self, deadline: float, pauses: Pauses) -> None:
+        self._deadline = deadline
+        self._pauses = pauses
+        self._longest_s = SEND_BACK_OFF_S
+
+    async def pause(self) -> None:
+        """Pause, at most until the deadline."""
+        pause_s = self._longest_s * random.uniform(0.5, 1.0)
+        self._longest_s = min(2 * self._longest_s, SEND_BACK_OFF_S_MAX)
+        await self._pauses.sleep(min(pause_s, self._deadline - loop_time()))
+
+    def is_time_left(self) -> bool:
+        """Whether time is left; a call may time out less than `CALL_S_MIN` before the deadline."""
+        return self._deadline - loop_time() >= CALL_S_MIN
 
 
 class SendAttempts:
@@ -103,22 +171,36 @@ class SendAttempts:
     Args:
         topic: named in the error.
         policy: when to retry.
-        deadline: of the send, by the loop's clock.
+        back_off: the pauses of the send.
         is_fixed: whether the caller chose the queue.
     """
 
-    __slots__ = ("_deadline", "_left", "_pause_s", "_policy", "_topic", "failed", "failed_brokers")
+    __slots__ = (
+        "_back_off",
+        "_left",
+        "_policy",
+        "_topic",
+        "failed",
+        "failed_brokers",
+        "has_failed",
+        "is_written",
+    )
 
-    def __init__(self, topic: str, policy: RetryPolicy, deadline: float, *, is_fixed: bool) -> None:
+    def __init__(
+        self, topic: str, policy: RetryPolicy, back_off: BackOff, *, is_fixed: bool
+    ) -> None:
         self._topic = topic
         self._policy = policy
-        self._deadline = deadline
+        self._back_off = back_off
         self._left = policy.fixed_retries if is_fixed else policy.retries
-        self._pause_s = SEND_BACK_OFF_S
         self.failed: list[SendAttempt] = []
-        """In order. Of the attempts that could not connect, only the last one of each broker."""
+        """In order. Of the attempts on brokers that were away, only the last one of each."""
         self.failed_brokers: set[str] = set()
-        """Those that failed since the last pause; after an attempt there is always one."""
+        """Those that failed since the last pause."""
+        self.has_failed = False
+        """Whether an attempt has failed."""
+        self.is_written = False
+        """Whether the request of a running attempt may have been written to a connection."""
 
     def fail(self, broker: str, error: CometError | None) -> bool:
         """Record a failed attempt; return whether it may be retried.
@@ -128,25 +210,27 @@ class SendAttempts:
             error: why; None if the broker stored the message with a status other than ``SEND_OK``.
         """
         self.failed_brokers.add(broker)
-        could_connect = not isinstance(error, ConnectError)
+        self.has_failed, self.is_written = True, False
         if error is not None:
-            if not could_connect:
-                self.failed = [each for each in self.failed if not _is_unreached(each, broker)]
+            if _is_away(error):
+                self.failed = [
+                    each
+                    for each in self.failed
+                    if each.broker_name != broker or not _is_away(each.error)
+                ]
             self.failed.append(attempt_of(broker, error))
             if not self._policy.allows_retry(error):
                 return False
-        if could_connect or not self._policy.waits_for_broker:
+        if not self._policy.waits_after(error):
             self._left -= 1
         return self._left >= 0
 
     async def pause_before_retry(self, broker: str) -> bool:
         """Pause if the broker has failed already; return whether time is left for the retry."""
         if broker in self.failed_brokers:
-            pause_s = self._pause_s * random.uniform(0.5, 1.0)
-            await asyncio.sleep(min(pause_s, self._deadline - loop_time()))
-            self._pause_s = min(2 * self._pause_s, SEND_BACK_OFF_S_MAX)
+            await self._back_off.pause()
             self.failed_brokers.clear()
-        return self._is_time_left()
+        return self._back_off.is_time_left()
 
     def error(self) -> CometError:
         """Return the one error that describes all failed attempts."""
@@ -156,13 +240,15 @@ class SendAttempts:
                 state = "may be stored" if attempt.maybe_stored else "not stored"
                 last.add_note(f"an earlier attempt failed, {state}: {attempt}")
             return last
-        if self._is_time_left() and not isinstance(last, CallTimeoutError):
+        if self._back_off.is_time_left() and not isinstance(last, CallTimeoutError):
             return SendFailedError(self._topic, self.failed)
         return SendTimeoutError(self._topic, self.failed)
 
-    def _is_time_left(self) -> bool:
-        """Whether time is left; a call may time out less than `CALL_S_MIN` before the deadline."""
-        return self._deadline - loop_time() >= CALL_S_MIN
+    def closed_error(self) -> ClientClosedError:
+        """Return the error of this send if its producer was closed before it ended."""
+        return closed_error(
+            maybe_stored=self.is_written or any(attempt.maybe_stored for attempt in self.failed)
+        )
 
 
 def attempt_of(broker: str, error: CometError) -> SendAttempt:
@@ -170,10 +256,15 @@ def attempt_of(broker: str, error: CometError) -> SendAttempt:
     return SendAttempt(broker, error, not isinstance(error, _NOT_STORED))
 
 
-def closed_error() -> ClientClosedError:
-    """Return the error of a send that was in flight when its producer was closed."""
-    return ClientClosedError("the producer was closed: the message may be stored")
+def closed_error(*, maybe_stored: bool) -> ClientClosedError:
+    """Return the error of a send that had not ended when its producer was closed."""
+    if maybe_stored:
+        return ClientClosedError("the producer was closed: the message may be stored")
+    return ClientClosedError("not sent: the producer was closed")
 
 
-def _is_unreached(attempt: SendAttempt, broker: str) -> bool:
-    return attempt.broker_name == broker and isinstance(attempt.error, ConnectError)
+def _is_away(error: CometError | None) -> bool:
+    """Whether the broker cannot be reached, or stops; the message is not stored."""
+    if isinstance(error, ResponseError):
+        return error.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    return isinstance(error, ConnectError)

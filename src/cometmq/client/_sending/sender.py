@@ -9,6 +9,7 @@ Source: DefaultMQProducerImpl and MQClientAPIImpl.onExceptionImpl, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -27,9 +28,10 @@ from cometmq.client._sending.outgoing import (
     prepare_item,
 )
 from cometmq.client._sending.retry_policy import (
+    BackOff,
+    Pauses,
     RetryPolicy,
     SendAttempts,
-    closed_error,
     loop_time,
     seconds_left,
 )
@@ -39,7 +41,6 @@ from cometmq.client._sending.targets import (
     SendTarget,
     Targets,
 )
-from cometmq.client.errors import SendTimeoutError
 from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
 from cometmq.client.receipt import SendReceipt, SendStatus, receipt_from
 from cometmq.client.settings import ProducerSettings
@@ -92,6 +93,8 @@ class Sender:
         """Makes the ids of messages."""
         self.targets = Targets(instance, settings)
         """Finds queues and brokers."""
+        self.pauses = Pauses()
+        """Of the sends that wait before a retry."""
         self._forbidden_hooks = [hook for hook in hooks if isinstance(hook, ForbiddenHook)]
         self._send_hooks = [hook for hook in hooks if isinstance(hook, SendHook)]
         self.has_hooks = bool(self._send_hooks or self._forbidden_hooks)
@@ -281,9 +284,8 @@ class Sender:
     ) -> SendReceipt:
         """Send and retry until a broker has stored the message, or no retry or no time is left."""
         policy, deadline = policy or self.awaited, loop_time() + timeout
-        route = await self.targets.route(outgoing.topic, timeout)
-        fixed = self.targets.fixed_queue(outgoing, route, target)
-        return await self._attempt_all(outgoing, route, fixed, deadline, policy, None, context)
+        attempts = self._attempts(outgoing, target, deadline, policy)
+        return await self._attempt_all(outgoing, target, deadline, policy, attempts, context)
 
     async def retry_after_failure(
         self,
@@ -303,49 +305,71 @@ class Sender:
             failed: the broker and the error of the first attempt; None if it does not count.
             policy: when to retry.
         """
-        attempts = None
-        if failed is not None:
-            attempts = SendAttempts(outgoing.topic, policy, deadline, is_fixed=target.is_fixed)
-            if not attempts.fail(*failed):
-                raise attempts.error()
-        route = await self.targets.route(outgoing.topic, seconds_left(deadline))
-        fixed = self.targets.fixed_queue(outgoing, route, target)
-        return await self._attempt_all(outgoing, route, fixed, deadline, policy, attempts, None)
+        attempts = self._attempts(outgoing, target, deadline, policy)
+        if failed is not None and not attempts.fail(*failed):
+            raise attempts.error()
+        if self._is_closed():
+            raise attempts.closed_error()
+        return await self._attempt_all(outgoing, target, deadline, policy, attempts, None)
+
+    def _attempts(
+        self, outgoing: Outgoing, target: SendTarget, deadline: float, policy: RetryPolicy
+    ) -> SendAttempts:
+        back_off = BackOff(deadline, self.pauses)
+        return SendAttempts(outgoing.topic, policy, back_off, is_fixed=target.is_fixed)
+
+    def _is_closed(self) -> bool:
+        """Whether nothing is retried any more."""
+        return self.pauses.is_closed or not self._instance.running
 
     async def _attempt_all(
+        self,
+        outgoing: Outgoing,
+        target: SendTarget,
+        deadline: float,
+        policy: RetryPolicy,
+        attempts: SendAttempts,
+        context: SendContext | None,
+    ) -> SendReceipt:
+        try:
+            route = await self.targets.route(outgoing.topic, seconds_left(deadline))
+            fixed = self.targets.fixed_queue(outgoing, route, target)
+            return await self._attempt_on(
+                outgoing, route, fixed, deadline, policy, attempts, context
+            )
+        except asyncio.CancelledError:
+            if self.pauses.is_closed:  # the time of `close` for sends in flight is over
+                raise attempts.closed_error() from None
+            raise
+
+    async def _attempt_on(
         self,
         outgoing: Outgoing,
         route: Route,
         fixed: MessageQueue | None,
         deadline: float,
         policy: RetryPolicy,
-        attempts: SendAttempts | None,
+        attempts: SendAttempts,
         context: SendContext | None,
     ) -> SendReceipt:
         stored: SendReceipt | None = None
         while True:
-            queue = fixed or self.targets.next(route, attempts.failed_brokers if attempts else ())
-            if attempts is None:
-                if loop_time() >= deadline:
-                    raise SendTimeoutError(outgoing.topic, ())
-            elif not await attempts.pause_before_retry(queue.broker_name):
+            queue = fixed or self.targets.next(route, attempts.failed_brokers)
+            if not await attempts.pause_before_retry(queue.broker_name):
                 break
-            elif not self._instance.running:
+            if attempts.has_failed and self._is_closed():
                 if stored is None:
-                    raise closed_error()
+                    raise attempts.closed_error()
                 break
             failure: CometError | None = None
             try:
-                receipt = await self._attempt(outgoing, queue, deadline, policy, context)
+                receipt = await self._attempt(outgoing, queue, deadline, policy, attempts, context)
             except _FAILED_ATTEMPT as error:
                 failure = error
             else:
                 if fixed or receipt.status is SendStatus.SEND_OK or not policy.retry_not_stored:
                     return receipt
                 stored = receipt
-            if attempts is None:
-                is_fixed = fixed is not None
-                attempts = SendAttempts(outgoing.topic, policy, deadline, is_fixed=is_fixed)
             if not attempts.fail(queue.broker_name, failure):
                 break
         if stored is not None:
@@ -383,14 +407,21 @@ class Sender:
         queue: MessageQueue,
         deadline: float,
         policy: RetryPolicy,
+        attempts: SendAttempts,
         context: SendContext | None,
     ) -> SendReceipt:
         began_s = loop_time()
         address = ""
         try:
             address, broker_name = await self.targets.master(queue, deadline)
-            response = await self._instance.remoting.call(
+            send_address, attempt_s = (
                 self._instance.send_address(address),
+                self._attempt_s(deadline),
+            )
+            await self._instance.remoting.connection(send_address, timeout=attempt_s)
+            attempts.is_written = True
+            response = await self._instance.remoting.call(
+                send_address,
                 outgoing.code,
                 self.header(outgoing, queue, broker_name, born_time_ms=now_ms()),
                 outgoing.body,

@@ -458,7 +458,7 @@ class PushSettings(Checked):
 
     consume_minutes_max: int = setting(15, key="consumeTimeout", unit="min", low=1)
     """Time limit of a handler call. After it the message is sent back for redelivery, and the call
-    continues."""
+    continues. Ordered consumers ignore it."""
 
     suspend_ms: int = setting(1_000, key="suspendCurrentQueueTimeMillis", unit="ms", low=10)
     """Pause of a queue after the handler of an ordered consumer failed; limited to 30,000."""

@@ -52,8 +52,8 @@ class Queries(AdminCore):
         """
         place = decode_offset_id(offset_message_id)
         header = ViewMessageByIdRequest(offset=place.log_offset)
-        answer = await self._ask(place.address, RequestCode.VIEW_MESSAGE_BY_ID, header)
-        message = decode_messages(answer.body)[0]
+        response = await self._call(place.address, RequestCode.VIEW_MESSAGE_BY_ID, header)
+        message = decode_messages(response.body)[0]
         message.broker_name = await self._broker_at(place.address)
         return message
 
@@ -97,13 +97,13 @@ class Queries(AdminCore):
             unique_key_query=unique_id,
         )
         route = await self._route(topic)
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(self._query(name, route.readable(name), header) for name in sorted(route.brokers))
         )
         found = [
             message
-            for answer in answers
-            for message in answer
+            for response in responses
+            for message in response
             if _has_key(message, key, unique_id=unique_id)
         ]
         return sorted(found, key=lambda message: message.store_time_ms)
@@ -129,18 +129,18 @@ class Queries(AdminCore):
         if address is None:
             return []
         try:
-            answer = await self._ask(address, RequestCode.QUERY_MESSAGE, header, timeout=QUERY_S)
+            response = await self._call(address, RequestCode.QUERY_MESSAGE, header, timeout=QUERY_S)
         except ResponseError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return []
             raise
-        messages = decode_messages(answer.body)
+        messages = decode_messages(response.body)
         for message in messages:
             message.broker_name = broker_name
         return messages
 
     async def _broker_at(self, address: str) -> str:
-        """Give the name of the broker with this address, or nothing if it is not registered."""
+        """Return the name of the broker with this address, or nothing if it is not registered."""
         for name, broker in (await self.cluster_info()).broker_addr_table.items():
             if address in broker.broker_addrs.values():
                 return name

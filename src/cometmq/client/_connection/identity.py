@@ -151,5 +151,5 @@ class NamespaceHook:
         call.fields["nsd"] = "true"
         call.fields["ns"] = self._name
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Do nothing."""

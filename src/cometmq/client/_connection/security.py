@@ -107,7 +107,7 @@ class Signer:
         values = "".join(fields[name] for name in sorted(fields))
         fields[SIGNATURE] = signature(values.encode() + call.body, self._credentials.secret_key)
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Do nothing."""
 
 
@@ -121,7 +121,7 @@ class StreamHook:
         """Add the field."""
         call.fields["ReqT"] = "0"
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Do nothing."""
 
 

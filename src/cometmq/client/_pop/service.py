@@ -256,7 +256,7 @@ class PopLoop(FetchLoop[_Response]):
             str(source.queue),
             failures,
             retry_s=settings.retry_ms / 1000,
-            step_s_max=step_limit_s((settings.hold_ms + settings.answer_margin_ms) / 1000),
+            step_s_max=step_limit_s((settings.hold_ms + settings.response_margin_ms) / 1000),
         )
         self.source = source
         self.begun = asyncio.Event()
@@ -311,7 +311,7 @@ class PopLoop(FetchLoop[_Response]):
             invisible_ms=self._settings.invisible_ms,
             start=self._start_from,
             hold_ms=self._settings.hold_ms if self.begun.is_set() else 0,
-            margin_s=self._settings.answer_margin_ms / 1000,
+            margin_s=self._settings.response_margin_ms / 1000,
         )
         self.begun.set()
         return wanted, popped

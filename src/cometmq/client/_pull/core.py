@@ -200,7 +200,7 @@ class PullCore(Consumer):
             span_max=self._settings.span_max,
             retry_s=self._settings.retry_ms / 1000,
             step_s_max=step_limit_s(
-                (self._settings.hold_ms + self._settings.answer_margin_ms) / 1000
+                (self._settings.hold_ms + self._settings.response_margin_ms) / 1000
             ),
             group=group,
             on_permanent=self._tasks.end,
@@ -423,7 +423,7 @@ class PullCore(Consumer):
             hold_ms=self._settings.hold_ms,
             lite=True,
         )
-        timeout = (self._settings.hold_ms + self._settings.answer_margin_ms) / 1000
+        timeout = (self._settings.hold_ms + self._settings.response_margin_ms) / 1000
         result = self._shown(await self._pull(pull, offset, timeout))
         kept = self._filter_chain.keep(queue, result.messages)
         return result if kept is result.messages else msgspec.structs.replace(result, messages=kept)

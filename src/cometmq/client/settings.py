@@ -709,7 +709,7 @@ def resolve_settings(
 
 
 def split_options(keywords: Mapping[str, Any], *kinds: type[Checked]) -> list[dict[str, Any]]:
-    """Give each kind the keywords that are its own, the first kind that has a name taking it.
+    """Return the keywords of each settings class; a name that several have goes to the first.
 
     Raises:
         ConfigError: no kind has a setting of such a name; says which are near.
@@ -750,7 +750,7 @@ def read_tables(path: Path) -> Tables:
 
 
 def variable_of(kind: type[Checked], setting: Setting) -> str:
-    """Give the name of the environment variable that sets a setting."""
+    """Return the name of the environment variable that sets a setting."""
     return f"{PREFIX}{kind.section}_{setting.name}".upper()
 
 

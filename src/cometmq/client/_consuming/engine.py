@@ -176,7 +176,7 @@ class Engine(ABC):
         )
 
     def _show(self, messages: Sequence[StoredMessage]) -> None:
-        """Give messages their topics without the namespace."""
+        """Remove the namespace from the topics of messages."""
         if self._instance.namespace:
             for message in messages:
                 message.topic = self._instance.namespace.unwrap(message.topic)

@@ -53,11 +53,11 @@ class AssignedPopQueues:
         self._retired: list[PopLoop] = []
 
     def queues(self) -> list[MessageQueue]:
-        """Give the queues that are this member's now, sorted."""
+        """Return the queues that are this member's now, sorted."""
         return sorted(self._loops)
 
     def sources(self) -> list[PopQueue]:
-        """Give what is known of each queue."""
+        """Return what is known of each queue."""
         return [loop.source for loop in self._loops.values()]
 
     def wake(self) -> None:

@@ -220,7 +220,7 @@ class Receiver:
             await asyncio.wait({news}, timeout=self._settings.retry_ms / 1000)
 
     def failures(self) -> str:
-        """Say which topics and brokers cannot be asked now, and why."""
+        """Return which topics and brokers cannot receive requests now, and why."""
         failed = [
             f"{each.queue}: {each.failure}" for each in self._sources.values() if each.failure
         ]
@@ -261,13 +261,13 @@ class Receiver:
                 raise self._failure()
 
     def _failure(self) -> BaseException:
-        """Give the error of a receive in which no broker could be asked."""
+        """Return the error of a receive in which no broker responded."""
         failed = [each.failure for each in self._sources.values() if each.failure is not None]
         reasons: list[BaseException] = [*failed, *self._absent.values()]
         return reasons[0] if reasons else ClientError("no topic is subscribed: call subscribe")
 
     def _in_turn(self) -> Sequence[_Source]:
-        """Give the sources, another one first each time."""
+        """Return the sources, another one first each time."""
         sources = [self._sources[queue] for queue in sorted(self._sources)]
         begin = self._next % len(sources) if sources else 0
         self._next = begin + 1
@@ -360,7 +360,7 @@ class Receiver:
     # --- waiting ------------------------------------------------------------------------------
 
     def _news_to_come(self) -> asyncio.Future[None]:
-        """Give the future that ends with the next event that a waiting task must see."""
+        """Return the future that ends with the next event that a waiting task must see."""
         if self._news is None or self._news.done():
             self._news = asyncio.get_running_loop().create_future()
         return self._news

@@ -90,7 +90,7 @@ class Handle:
             raise HandleError(f"receipt {text!r} has a part that is not a number") from None
 
     def topic(self, topic: str, group: str) -> str:
-        """Give the topic that the message lies in.
+        """Return the topic that the message lies in.
 
         Args:
             topic: that it was sent to.
@@ -108,7 +108,7 @@ class Handle:
         raise HandleError(f"receipt {self.text!r} has the unknown topic kind {self.kind!r}")
 
     def changed(self, answer: ChangeMessageInvisibletimeResponse) -> Handle:
-        """Give the receipt that replaces this one after the invisible time was changed."""
+        """Return the receipt that replaces this one after the invisible time was changed."""
         return replace(
             self,
             text=(
@@ -120,7 +120,7 @@ class Handle:
         )
 
     def expires_ms(self) -> int:
-        """Give the time when others see the message again, by the broker's clock."""
+        """Return the time when others see the message again, by the broker's clock."""
         return self.pop_time_ms + self.invisible_ms
 
 
@@ -145,7 +145,7 @@ def offsets_by_queue(text: str | None) -> dict[tuple[str, int], list[int]]:
 def handles_of(
     answer: PopMessageResponse, messages: Sequence[StoredMessage], broker_name: str
 ) -> list[Handle]:
-    """Give the receipt of each message of an answer.
+    """Return the receipt of each message of an answer.
 
     Args:
         answer: what the broker says of all of them.
@@ -244,7 +244,7 @@ class Deliveries:
         return self._settings.in_flight_max - self._reserved - len(self._known)
 
     def free(self, count: int) -> None:
-        """Give back room that `reserve` kept."""
+        """Release room that `reserve` reserved."""
         self._reserved -= count
 
     def add(self, message: StoredMessage, delivery: Delivery) -> None:

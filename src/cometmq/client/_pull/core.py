@@ -220,7 +220,7 @@ class PullCore(Consumer):
         queue = pull.queue
         address = await self._offsets.address(queue, self._replicas.of(queue))
         if pull.lite and not self._instance.broker_version(address):
-            await self._instance.ensure_heartbeat(address)  # its answer tells the version
+            await self._instance.ensure_heartbeat(address)  # its response has the version
         result = await pull_once(
             self._instance.brokers,
             address,

@@ -191,7 +191,7 @@ class TraceDispatcher:
         return True
 
     def new_id(self) -> str:
-        """Give an id for a call of a handler, which stands in both of its records."""
+        """Return an id for a call of a handler, which stands in both of its records."""
         return self._ids.next()
 
     async def flush(self, timeout: float) -> bool:

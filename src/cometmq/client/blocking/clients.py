@@ -809,7 +809,7 @@ class SimpleConsumer(base.Blocking):
 
     @property
     def in_flight(self) -> int:
-        """The number of received messages that are not settled. Expired ones may be among them."""
+        """The number of received messages without ack or nack. Expired ones may be among them."""
         return self._inner.in_flight
 
     def queues(self) -> list[MessageQueue]:
@@ -831,7 +831,7 @@ class SimpleConsumer(base.Blocking):
         self._run(self._inner.ack(*messages))
 
     def nack(self, message: StoredMessage, delay: float | timedelta | None = None) -> None:
-        """Put a received message off: it is redelivered, and counted, after a delay."""
+        """Negatively acknowledge a message: it is redelivered, and counted, after a delay."""
         self._run(self._inner.nack(message, delay))
 
     def extend(self, message: StoredMessage, invisible: float | timedelta) -> None:

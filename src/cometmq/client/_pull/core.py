@@ -93,13 +93,13 @@ class AssignmentMode:
             )
 
 
-class Ownership:
-    """Starts and stops to fetch queues for the rebalancer.
+class AssignedPullQueues:
+    """Starts and stops fetching queues for the rebalancer.
 
     Args:
         fetcher: fetches the assigned queues.
         is_subscribed: whether a topic is still subscribed.
-        revoke: commits what is finished of a queue, and fetches it no longer.
+        revoke: commits the finished offset of a queue, and stops fetching it.
         on_assigned: called after each rebalance.
     """
 
@@ -120,13 +120,13 @@ class Ownership:
         return [queue for queue in self._fetcher.queues if queue.topic == topic]
 
     async def assign(self, queue: MessageQueue) -> bool:
-        """Start to fetch a queue. The fetcher finds where it starts."""
+        """Start fetching a queue. The fetcher finds where it starts."""
         if self._is_subscribed(queue.topic):
             self._fetcher.begin(queue)
         return True
 
     async def revoke(self, queue: MessageQueue) -> bool:
-        """Stop to fetch a queue."""
+        """Stop fetching a queue."""
         await self._revoke(queue)
         return True
 
@@ -248,7 +248,7 @@ class PullCore(Consumer):
         """
         self._report_unfinished()
         async with self._committing:
-            due = self._positions.due(queues)
+            due = self._positions.to_commit(queues)
             failures = await self._store_offsets(due)
             for queue in due.keys() - failures.keys():
                 self._positions.committed(queue, due[queue])
@@ -401,12 +401,12 @@ class PullCore(Consumer):
         self._positions.move(queue, offset)
         self._fetcher.begin(queue, offset)
 
-    def _own(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    def _assigned(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Return queues as brokers know them.
 
         Raises:
             ClientClosedError: the consumer is not running.
-            NotAssignedError: one is not this consumer's.
+            NotAssignedError: one is not assigned to this consumer.
         """
         self._check_running()
         found = [self._namespace.wrap_queue(queue) for queue in queues]

@@ -14,7 +14,7 @@ from cometmq.client._consuming.pulls import Pull, pull_once
 from cometmq.client.admin.groups import Groups
 from cometmq.client.admin.servers import AdminCore, Clients
 from cometmq.client.filters import Filter
-from cometmq.client.trace.records import Record, TraceError, decode
+from cometmq.client.trace.records import Record, TraceError, decode_records
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
@@ -264,7 +264,7 @@ def _wants(wanted: SubscriptionData | None, message: StoredMessage) -> bool:
 
 def _records(message: StoredMessage) -> list[Record]:
     try:
-        return decode(message.body.decode())
+        return decode_records(message.body.decode())
     except (TraceError, UnicodeDecodeError):
         return []
 

@@ -112,7 +112,7 @@ CLIENT_PAGES = (
         "Creates topics, shows groups with their members and lag, resets offsets, and finds "
         "messages by key, id and time. How-to page: "
         "[inspect a group](../../howto/inspect-a-group.md).",
-        ("AdminClient", "Progress", "Track", "TrackKind"),
+        ("AdminClient", "GroupLag", "Track", "TrackKind"),
     ),
     ClientPage(
         "messages.md",

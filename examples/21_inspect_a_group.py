@@ -27,13 +27,13 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
             members = await admin.consumer_connections(GROUP)
             print(f"{len(members.connection_set)} member is online")
 
-        for queue in (await admin.progress(GROUP, TOPIC)).values():
+        for queue in (await admin.lag(GROUP, TOPIC)).values():
             print(f"committed {queue.committed} of {queue.end}, lag {queue.lag}")
         found = await admin.message_by_unique_id(TOPIC, receipts[3].message_id)
         if found is not None:
             print(f"{receipts[3].queue_offset}: {found.body.decode()}")
         await admin.reset_to_time(GROUP, TOPIC, start)
-        for queue in (await admin.progress(GROUP, TOPIC)).values():
+        for queue in (await admin.lag(GROUP, TOPIC)).values():
             print(f"after the reset: lag {queue.lag}")
 
 

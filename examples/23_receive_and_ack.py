@@ -1,4 +1,4 @@
-"""Receive single messages in the application's own loop, and settle each: ack, put off, extend.
+"""Receive single messages in the application's own loop, and settle each: ack, nack, extend.
 
 Needs a broker of RocketMQ 5.0 or later with ``timerWheelEnable=true``. CometMQ's broker refuses pop
 in this release.

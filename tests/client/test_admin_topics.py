@@ -126,7 +126,7 @@ async def test_a_broker_tells_its_figures(admin: AdminClient, broker: str) -> No
 
     async def told() -> bool:
         with suppress(ResponseError):  # RocketMQ fails until it has taken its first sample
-            figures.update(await admin.broker_figures(broker))
+            figures.update(await admin.broker_runtime_info(broker))
         return "putTps" in figures
 
     await until(told)

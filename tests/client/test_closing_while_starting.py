@@ -77,7 +77,7 @@ class ClosingHook:
         if self.left == 0:
             self.call()
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Nothing is looked at."""
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.client import Message, Producer, PullConsumer, PushConsumer, StartFrom, StoredMessage
 from cometmq.client.hooks import ConsumeEnd
-from cometmq.client.trace import ConsumeAfter, ConsumeBefore, decode
+from cometmq.client.trace import ConsumeAfter, ConsumeBefore, decode_records
 from cometmq.model.topic import TRACE_TOPIC
 from support.seen import WAIT_S, Seen
 
@@ -24,7 +24,7 @@ async def records(
                 for message in (await reader.pull(queue, 0)).messages:
                     found += [
                         record
-                        for record in decode(message.body.decode())
+                        for record in decode_records(message.body.decode())
                         if isinstance(record, ConsumeBefore | ConsumeAfter)
                         and record.message_id == message_id
                     ]

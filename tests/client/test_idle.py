@@ -36,7 +36,7 @@ class Requests:
     def before_request(self, address: str, call: OutgoingCall) -> None:
         self.sent[call.code] += 1
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Nothing is looked at."""
 
 

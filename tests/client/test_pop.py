@@ -51,17 +51,17 @@ class Answers:
     def before_request(self, address: str, call: OutgoingCall) -> None:
         """Nothing to do."""
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         if call.code in self.codes:
-            self.seen.append((call.code, dict(call.fields), answer.code))
+            self.seen.append((call.code, dict(call.fields), response.code))
 
     def of(self, code: int) -> list[dict[str, str]]:
-        """The fields of the requests of a code that were answered well."""
-        return [fields for found, fields, answer in self.seen if (found, answer) == (code, 0)]
+        """The fields of the requests of a code with a successful response."""
+        return [fields for found, fields, result in self.seen if (found, result) == (code, 0)]
 
 
 def waiting(consumer: PopConsumer) -> int:
-    """How many messages were handed out and not answered for."""
+    """The number of messages that were popped and not settled."""
     table = consumer.running_info().mq_pop_table or {}
     return sum(each.wait_ack_count for each in table.values())
 

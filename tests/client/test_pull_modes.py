@@ -566,7 +566,7 @@ class Noting:
     def before_request(self, address: str, call: OutgoingCall) -> None:
         self.noted.append((call.code, dict(call.fields)))
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Nothing to note."""
 
 

@@ -73,7 +73,7 @@ class RaisingHook:
         else:
             self.passed_after += 1
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Nothing is looked at."""
 
 

@@ -150,5 +150,5 @@ async def pulls_of_master(replicated: Replicated, group: str) -> int:
     offsets = QueueOffsets(replicated.instance.routes, replicated.instance.brokers)
     address = await offsets.address(replicated.queue)
     async with AdminClient(instance=replicated.instance) as admin:
-        figures = await admin.broker_figures(address)
+        figures = await admin.broker_runtime_info(address)
     return int(figures["msgGetTotalTodayNow"])

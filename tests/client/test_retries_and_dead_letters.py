@@ -50,7 +50,7 @@ class Spoiling:
         elif retried:
             call.fields["b"] = "no such/topic"
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Nothing to do."""
 
 

@@ -410,4 +410,4 @@ def test_by_default_connections_outlast_heartbeats_and_held_pulls() -> None:
     settings, pulls = ClientSettings(), PullSettings()
 
     assert settings.idle_s * 1_000 >= 2 * settings.heartbeat_ms
-    assert settings.idle_s * 1_000 > pulls.hold_ms + pulls.answer_margin_ms
+    assert settings.idle_s * 1_000 > pulls.hold_ms + pulls.response_margin_ms

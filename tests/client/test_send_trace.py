@@ -20,7 +20,7 @@ from cometmq.client import (
 from cometmq.client._connection.instance import core_of
 from cometmq.client.hooks import SendKind
 from cometmq.client.settings import ClientSettings, TraceSettings
-from cometmq.client.trace import EndTransaction, Publish, Recall, TraceDispatcher, decode
+from cometmq.client.trace import EndTransaction, Publish, Recall, TraceDispatcher, decode_records
 from cometmq.client.trace import dispatcher as dispatcher_module
 from cometmq.model.topic import TRACE_TOPIC
 from cometmq.protocol.codes import ResponseCode
@@ -43,7 +43,10 @@ async def traced(name_servers: str, queues: list[MessageQueue], count: int) -> l
 def traces(broker: SentBroker, topic: str = TRACE_TOPIC) -> list[tuple[list[Any], list[str]]]:
     """The records of each trace message a scripted broker got, and its keys."""
     return [
-        (decode(command.body.decode()), decode_properties(header.properties or "")["KEYS"].split())
+        (
+            decode_records(command.body.decode()),
+            decode_properties(header.properties or "")["KEYS"].split(),
+        )
         for header, command in zip(broker.sends, broker.commands, strict=True)
         if header.topic == topic
     ]
@@ -67,7 +70,7 @@ async def test_a_trace_is_found_by_the_id_and_the_keys_of_its_message(
         await producer.send_nowait(Message(topic, b"x", delay_level=1))
     (trace,) = await traced(name_servers, where, 1)
 
-    first, batch, delayed = decode(trace.body.decode())
+    first, batch, delayed = decode_records(trace.body.decode())
     assert isinstance(first, Publish)
     assert (first.group, first.topic, first.message_id) == (group, topic, receipt.message_id)
     assert (first.tags, first.keys, first.body_bytes) == ("a", "k1 k2", 5)
@@ -377,6 +380,6 @@ async def test_traces_that_the_last_user_leaves_behind_do_not_hold_up_the_next_o
 
 
 def test_a_recalled_message_has_a_record_of_its_own() -> None:
-    assert decode("Recall\x015\x01r\x01g\x01t\x01ID\x01true\x02") == [
+    assert decode_records("Recall\x015\x01r\x01g\x01t\x01ID\x01true\x02") == [
         Recall(5, "r", "g", "t", "ID", success=True)
     ]

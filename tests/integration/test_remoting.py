@@ -700,8 +700,8 @@ class Noting:
         self._notes.append(f"{self._name} {call.code} {sorted(call.fields)} {call.body!r}")
         call.fields[self._name] = address
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
-        self._notes.append(f"{self._name} answered {answer.code}")
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
+        self._notes.append(f"{self._name} answered {response.code}")
 
 
 async def test_hooks_see_every_request_in_order_and_add_to_it(peer: Peer) -> None:

@@ -188,7 +188,7 @@ class Stamp:
         self.count += 1
         call.fields["count"] = str(self.count)
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Sees nothing of interest."""
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cometmq.client.hooks import ConsumeEnd
-from cometmq.client.trace import encode
+from cometmq.client.trace import encode_trace_record
 from cometmq.spark.pipelines.archive.reading import read_archive
 from cometmq.spark.pipelines.dead_letters.letters import pattern
 from cometmq.spark.pipelines.dead_letters.pipeline import TABLES, DeadLetterSettings, dead_letters
@@ -85,7 +85,7 @@ def planted() -> list[dict[str, Any]]:
         )
     ]
     later = handled(0, 500, turn=9, group="shipping")
-    return [*rows, *trace_messages(*map(encode, [*failures, *later]))]
+    return [*rows, *trace_messages(*map(encode_trace_record, [*failures, *later]))]
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from cometmq.client.trace import (
     Publish,
     Recall,
     Record,
-    decode,
-    encode,
+    decode_records,
+    encode_trace_record,
 )
 from cometmq.model.topic import TRACE_TOPIC
 from cometmq.protocol.headers import SendMessageV2Request
@@ -63,7 +63,7 @@ def test_traces_of_java_clients_are_read_as_our_own_reader_reads_them(
     found = rows(read(spark, tmp_path / "m", *bodies))
 
     assert all(row["problem"] is None for row in found)
-    expected = [record for body in bodies for record in decode(body)]
+    expected = [record for body in bodies for record in decode_records(body)]
     assert sorted(map(comparable, found)) == sorted(map(comparable_record, expected))
     assert {row["client"].partition("@")[0] for row in found} <= {"127.0.0.1", "10.0.0.1"}
 
@@ -91,7 +91,7 @@ def milliseconds(moment: datetime) -> int:
 def test_a_publish_record_is_read_whatever_its_number_of_fields(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    whole = encode(published(1)).rstrip("\x02").split("\x01")
+    whole = encode_trace_record(published(1)).rstrip("\x02").split("\x01")
     without_id = [*whole[:12], "false"]
     with_client = [*whole, "10.9.9.9:1234"]
     texts = ["\x01".join(fields) + "\x02" for fields in (without_id, whole, with_client)]
@@ -108,7 +108,7 @@ def test_a_record_in_the_cloud_form_gets_its_message_s_time(
 ) -> None:
     after = handled(1, 5)[1]
 
-    [row] = rows(read(spark, tmp_path / "m", encode(after, cloud=True)))
+    [row] = rows(read(spark, tmp_path / "m", encode_trace_record(after, cloud=True)))
 
     assert row["time"].replace(tzinfo=None) == START.replace(tzinfo=None)
     assert (row["group"], row["cost_ms"], row["end"]) == (None, 20, "SUCCESS")
@@ -118,9 +118,9 @@ def test_a_record_that_cannot_be_read_says_what_is_wrong_and_where(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     cut = "\x01".join(["Pub", "1", "r", "g"]) + "\x02"
-    no_number = encode(published(1)).replace("\x014\x01", "\x01four\x01")
+    no_number = encode_trace_record(published(1)).replace("\x014\x01", "\x01four\x01")
 
-    found = rows(read(spark, tmp_path / "m", cut, no_number + encode(published(2))))
+    found = rows(read(spark, tmp_path / "m", cut, no_number + encode_trace_record(published(2))))
 
     problems = {row["msg_id"]: row["problem"] for row in found}
     assert problems == {
@@ -135,7 +135,7 @@ def test_a_batch_s_record_counts_for_each_of_its_messages(
 ) -> None:
     both = f"{PRODUCER}{1:016X},{PRODUCER}{2:016X}"
 
-    found = rows(read(spark, tmp_path / "m", encode(published(1, message_id=both))))
+    found = rows(read(spark, tmp_path / "m", encode_trace_record(published(1, message_id=both))))
 
     assert sorted(row["msg_id"] for row in found) == both.split(",")
 
@@ -143,7 +143,7 @@ def test_a_batch_s_record_counts_for_each_of_its_messages(
 def test_a_client_with_an_ipv6_address_is_named_by_it(spark: SparkSession, tmp_path: Path) -> None:
     unique = "20010DB8000000000000000000000001" + "00FF" + "0" * 20
 
-    [row] = rows(read(spark, tmp_path / "m", encode(published(1, message_id=unique))))
+    [row] = rows(read(spark, tmp_path / "m", encode_trace_record(published(1, message_id=unique))))
 
     assert row["client"] == "2001:0db8:0000:0000:0000:0000:0000:0001@255"
 
@@ -167,7 +167,7 @@ def planted() -> list[str]:
         )
     )  # fmt: skip
     found += [Recall(at(200), "r", "senders", "orders", "x", True)]
-    return [encode(record) for record in found]
+    return [encode_trace_record(record) for record in found]
 
 
 def test_losses_and_doubles_that_were_planted_are_found(
@@ -190,7 +190,7 @@ def test_losses_and_doubles_that_were_planted_are_found(
 def test_latencies_are_told_by_topic_group_and_client(spark: SparkSession, tmp_path: Path) -> None:
     sends = [published(n, n, cost_ms=10 * (n + 1)) for n in range(10)]
     calls = [record for n in range(10) for record in handled(n, n + 0.5, cost_ms=n)]
-    traces = Traces(read(spark, tmp_path / "m", *map(encode, [*sends, *calls])))
+    traces = Traces(read(spark, tmp_path / "m", *map(encode_trace_record, [*sends, *calls])))
 
     [sent] = rows(traces.table("sends"))
     [wait] = rows(traces.table("waits"))
@@ -208,7 +208,7 @@ def test_a_group_is_not_expected_to_get_tags_it_never_got(
 ) -> None:
     paid = [published(n, n, tags="paid") for n in (1, 2)]
     found = [*paid, published(3, 3, tags="sent"), *handled(1, 2), published(4, 200)]
-    traces = Traces(read(spark, tmp_path / "m", *map(encode, found)))
+    traces = Traces(read(spark, tmp_path / "m", *map(encode_trace_record, found)))
 
     missing = {(r["msg_id"][-2:], r["reason"]) for r in rows(traces.table("not_consumed"))}
 
@@ -216,7 +216,7 @@ def test_a_group_is_not_expected_to_get_tags_it_never_got(
 
 
 def test_a_record_that_was_stored_twice_counts_once(spark: SparkSession, tmp_path: Path) -> None:
-    texts = [encode(record) for record in (published(1), *handled(1, 1))]
+    texts = [encode_trace_record(record) for record in (published(1), *handled(1, 1))]
 
     traces = Traces(repeated_removed(read(spark, tmp_path / "m", *texts, *texts)))
 
@@ -284,7 +284,7 @@ def test_deliveries_of_a_stream_are_those_of_the_batch(spark: SparkSession, tmp_
     source = tmp_path / "m"
     calls = [*handled(1, 0), *handled(2, 1), *handled(3, 2)[:1]]
     late = [published(9, 4000), *handled(9, 4000)]
-    frame(spark, source, trace_messages(*map(encode, [*calls, *late])))
+    frame(spark, source, trace_messages(*map(encode_trace_record, [*calls, *late])))
     stream = records(spark.readStream.schema(spark.read.parquet(str(source)).schema).parquet(
         str(source)))  # fmt: skip
     query = (

@@ -24,7 +24,7 @@ class InFlight:
         """Count a request that is sent."""
         self.begun += self._is_counted(call)
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Count a request that is answered."""
         self.answered += self._is_counted(call)
 

@@ -339,6 +339,7 @@ def each_kind(*, lives: bool) -> list[Any]:
 
 ARGUMENTS: dict[str, Callable[[World], object]] = {
     "address": lambda w: w.links.broker.address,
+    "allowed": lambda w: True,
     "body": lambda w: b"answer",
     "broker": lambda w: "no-broker",
     "broker_id": lambda w: None,

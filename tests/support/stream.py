@@ -31,7 +31,7 @@ QUICK_CLIENT = ClientSettings(call_timeout_ms=1_000, heartbeat_ms=1_000, route_r
 """Settings that make a client notice within a second or two what else takes half a minute."""
 QUICK_PUSH = PushSettings(
     hold_ms=1_000,
-    answer_ms=2_000,
+    pull_timeout_ms=2_000,
     retry_ms=200,
     persist_ms=500,
     rebalance_ms=1_000,
@@ -39,7 +39,7 @@ QUICK_PUSH = PushSettings(
     suspend_ms=100,
     stop_ms=2_000,
 )
-QUICK_PULL = PullSettings(hold_ms=1_000, answer_margin_ms=1_000, retry_ms=200, auto_commit_ms=500)
+QUICK_PULL = PullSettings(hold_ms=1_000, response_margin_ms=1_000, retry_ms=200, auto_commit_ms=500)
 KINDS = ("concurrent", "ordered", "pull")
 
 Handler = Callable[[StoredMessage], Awaitable[None]]

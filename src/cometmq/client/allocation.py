@@ -184,7 +184,7 @@ VIRTUAL_NODES = 10
 
 
 def md5_32(text: str) -> int:
-    """Give the first four bytes of a text's MD5 as a number."""
+    """Return the first four bytes of a text's MD5 as a number."""
     digest = hashlib.md5(text.encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest[:4], "big")
 

@@ -211,7 +211,7 @@ class OffsetRangeError(ClientError):
 class ReceiptExpiredError(ClientError):
     """The message is not in flight at this `SimpleConsumer`: nothing was acknowledged or changed.
 
-    It was acknowledged or put off before, its invisible time is over, or another consumer received
+    It was settled before (ack or nack), its invisible time is over, or another consumer received
     it.
 
     Args:
@@ -228,7 +228,7 @@ class ReceiptExpiredError(ClientError):
     """
 
     def __init__(self, message_id: str, why: str) -> None:
-        super().__init__(f"message {message_id} cannot be settled: {why}")
+        super().__init__(f"message {message_id} cannot be acknowledged or extended: {why}")
         self.message_id = message_id
 
 

@@ -110,7 +110,7 @@ class PushOnlyOptions(TypedDict, total=False):
     pull_bytes: int
     pull_interval_ms: int | timedelta
     hold_ms: int | timedelta
-    answer_ms: int | timedelta
+    pull_timeout_ms: int | timedelta
     queue_messages_max: int
     queue_mib_max: int
     topic_messages_max: int
@@ -140,7 +140,7 @@ class PullOnlyOptions(TypedDict, total=False):
 
     pull_batch: int
     hold_ms: int | timedelta
-    answer_margin_ms: int | timedelta
+    response_margin_ms: int | timedelta
     fetched_max: int
     queue_messages_max: int
     queue_mib_max: int
@@ -167,7 +167,7 @@ class PopOnlyOptions(TypedDict, total=False):
     invisible_ms: int | timedelta
     queue_messages_max: int
     hold_ms: int | timedelta
-    answer_margin_ms: int | timedelta
+    response_margin_ms: int | timedelta
     ack_ms: int | timedelta
     retry_ms: int | timedelta
     deliveries_max: int

@@ -23,7 +23,7 @@ from cometmq.client._consuming.rebalancer import (
 )
 from cometmq.client._consuming.request_handlers import RequestHandlers, common_properties
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
-from cometmq.client._pull.core import Mode, Ownership
+from cometmq.client._pull.core import AssignedPullQueues, Mode
 from cometmq.client._pull.fetcher import UNLIMITED
 from cometmq.client._pull.positions import Offsets
 from cometmq.client._pull.seeking import OffsetCalls
@@ -155,7 +155,7 @@ class PullConsumer(OffsetCalls):
                 strategy=strategy or Averagely(),
             ),
             topics=self._topics,
-            owner=Ownership(
+            owner=AssignedPullQueues(
                 self._fetcher,
                 lambda topic: topic in self._filters,
                 self._revoke,
@@ -542,9 +542,9 @@ class PullConsumer(OffsetCalls):
         await self._commit_shielded(self._drop_queues(queues))
 
     def _drop_queues(self, queues: Iterable[MessageQueue]) -> Offsets:
-        """Read queues no longer. Returns what is finished of them and not committed."""
+        """Stop fetching queues. Returns the finished offsets that are not committed."""
         queues = list(queues)
-        due = self._positions.due(queues)
+        due = self._positions.to_commit(queues)
         for queue in queues:
             self._fetcher.end(queue)
             self._positions.drop(queue)

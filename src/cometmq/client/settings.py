@@ -426,7 +426,7 @@ class PushSettings(Checked):
     hold_ms: int = setting(15_000, unit="ms", low=0, high=120_000)
     """How long a broker holds a pull while the queue has no new message."""
 
-    answer_ms: int = setting(30_000, unit="ms", low=100)
+    pull_timeout_ms: int = setting(30_000, unit="ms", low=100)
     """Timeout of a pull, including the time for which the broker holds it."""
 
     queue_messages_max: int = setting(1_000, key="pullThresholdForQueue", low=1, high=65_535)
@@ -513,7 +513,7 @@ class PullSettings(Checked):
     hold_ms: int = setting(20_000, key="brokerSuspendMaxTimeMillis", unit="ms", low=0, high=120_000)
     """How long a broker holds a pull while the queue has no new message."""
 
-    answer_margin_ms: int = setting(10_000, unit="ms", low=100)
+    response_margin_ms: int = setting(10_000, unit="ms", low=100)
     """Timeout of a pull, in addition to ``hold_ms``."""
 
     fetched_max: int = setting(10_000, key="pullThresholdForAll", low=1, high=1_000_000)
@@ -584,7 +584,7 @@ class PopSettings(Checked):
     hold_ms: int = setting(15_000, unit="ms", low=0, high=60_000)
     """How long a broker holds a pop request while the queue has no new message."""
 
-    answer_margin_ms: int = setting(10_000, unit="ms", low=100)
+    response_margin_ms: int = setting(10_000, unit="ms", low=100)
     """Timeout of a pop request, in addition to ``hold_ms``."""
 
     ack_ms: int = setting(3_000, unit="ms", low=100)
@@ -713,7 +713,7 @@ def resolve_settings(
 
 
 def split_options(keywords: Mapping[str, Any], *kinds: type[Checked]) -> list[dict[str, Any]]:
-    """Give each kind the keywords that are its own, the first kind that has a name taking it.
+    """Return the keywords of each settings class; a name that several have goes to the first.
 
     Raises:
         ConfigError: no kind has a setting of such a name; says which are near.
@@ -754,7 +754,7 @@ def read_tables(path: Path) -> Tables:
 
 
 def variable_of(kind: type[Checked], setting: Setting) -> str:
-    """Give the name of the environment variable that sets a setting."""
+    """Return the name of the environment variable that sets a setting."""
     return f"{PREFIX}{kind.section}_{setting.name}".upper()
 
 

@@ -138,7 +138,7 @@ class SimpleConsumer(SubscribingConsumer):
 
     @property
     def in_flight(self) -> int:
-        """The number of received messages that are not settled. Expired ones may be among them."""
+        """The number of received messages without ack or nack. Expired ones may be among them."""
         return len(self._deliveries)
 
     async def start(self) -> None:
@@ -219,7 +219,7 @@ class SimpleConsumer(SubscribingConsumer):
             ClientClosedError: the consumer is not started, or was closed.
             BackPressureError: as many messages as ``in_flight_max`` are not settled.
             ConfigError: an argument is out of its range.
-            CometError: no broker could be asked for messages until ``wait`` was over.
+            CometError: no broker responded until ``wait`` was over.
         """
         self._check_running()
         if not 1 <= max_messages <= MESSAGES_MAX:
@@ -248,7 +248,7 @@ class SimpleConsumer(SubscribingConsumer):
         await self._to_its_end(self._ack_all(messages), "ack")
 
     async def nack(self, message: StoredMessage, delay: float | timedelta | None = None) -> None:
-        """Put a received message off: it is redelivered, and counted, after a delay.
+        """Negatively acknowledge a message: it is redelivered, and counted, after a delay.
 
         The broker adds a few seconds to the delay.
 

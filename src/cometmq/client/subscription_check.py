@@ -100,7 +100,7 @@ def differences(
     """Return the subscriptions in a broker's response that differ from ``mine``.
 
     Args:
-        table: the broker's answer.
+        table: the broker's response.
         mine: this member's subscriptions by topic.
         me: this member's client id.
     """
@@ -163,26 +163,26 @@ async def _tables(
     for topic in mine:
         route = instance.routes.known(topic)
         addresses |= set(route.masters()) if route is not None else set()
-    answers = await asyncio.gather(
+    results = await asyncio.gather(
         *(_table(instance, address, group) for address in sorted(addresses)),
         return_exceptions=True,
     )
-    failures = [answer for answer in answers if isinstance(answer, BaseException)]
-    if failures and len(failures) == len(answers):
+    failures = [result for result in results if isinstance(result, BaseException)]
+    if failures and len(failures) == len(results):
         raise failures[0]
-    return [answer for answer in answers if isinstance(answer, ConsumerConnection)]
+    return [result for result in results if isinstance(result, ConsumerConnection)]
 
 
 async def _table(instance: ClientCore, address: str, group: str) -> ConsumerConnection | None:
     header = GetConsumerConnectionListRequest(consumer_group=group)
     code = RequestCode.GET_CONSUMER_CONNECTION_LIST
     try:
-        answer = await instance.brokers.call(address, code, header)
+        response = await instance.brokers.call(address, code, header)
     except ResponseError as error:
         if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
             return None
         raise
-    return ConsumerConnection.decode(answer.body)
+    return ConsumerConnection.decode(response.body)
 
 
 class SubscriptionCheck:

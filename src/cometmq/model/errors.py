@@ -51,7 +51,7 @@ class RemotingError(CometError):
 
     Example:
         try:
-            await admin.broker_figures("127.0.0.1:1")
+            await admin.broker_runtime_info("127.0.0.1:1")
         except RemotingError as error:
             print(error)
     """

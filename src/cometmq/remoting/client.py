@@ -146,7 +146,7 @@ class RemotingClient:
             raise
         if call is not None:
             for hook in reversed(self.hooks):
-                hook.after_answer(address, call, response)
+                hook.after_response(address, call, response)
         return response
 
     def _close_if_silent(self, connection: Connection, began_s: float) -> None:

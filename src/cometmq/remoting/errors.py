@@ -11,7 +11,7 @@ class ConnectError(RemotingError):
 
     Example:
         try:
-            await admin.broker_figures("127.0.0.1:1")
+            await admin.broker_runtime_info("127.0.0.1:1")
         except ConnectError as error:
             print(error)
     """

@@ -23,7 +23,7 @@ class OutgoingCall:
             def before_request(self, address: str, call: OutgoingCall) -> None:
                 call.fields["traceId"] = "7"
 
-            def after_answer(self, address, call, answer):
+            def after_response(self, address, call, response):
                 pass
 
         ClientInstance(name_server, hooks=[Codes()])
@@ -57,8 +57,8 @@ class RpcHook(Protocol):
             def before_request(self, address, call):
                 print(address, call.code)
 
-            def after_answer(self, address, call, answer):
-                print(address, answer.code)
+            def after_response(self, address, call, response):
+                print(address, response.code)
 
         hook: RpcHook = Codes()
         async with ClientInstance(name_server, hooks=[hook]) as instance:
@@ -69,5 +69,5 @@ class RpcHook(Protocol):
     def before_request(self, address: str, call: OutgoingCall) -> None:
         """Runs before a request is sent to ``address``; may change its fields."""
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Runs after a response of any code; does not run for one-way requests."""

@@ -150,7 +150,7 @@ def _load_certificate(
 def _why_refused(
     problem: ssl.SSLError, certificate: str, key: str, names: Names, *, asked: bool, password: str
 ) -> str:
-    """Say why OpenSSL refuses a certificate that it can read, or its key."""
+    """Return why OpenSSL refuses a certificate that it can read, or its key."""
     source = f"{names['certificate']}={certificate}"
     key_source = f"{names['key']}={key}" if key else source
     if problem.reason == "KEY_VALUES_MISMATCH":

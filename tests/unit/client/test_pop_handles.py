@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cometmq.client._consuming.retries import pop_delay_s
-from cometmq.client._pop.requests import Handle, HandleError, handles_of, offsets_by_queue
+from cometmq.client._pop.requests import HandleError, ReceiptHandle, handles_of, offsets_by_queue
 from cometmq.protocol.headers import (
     AckMessageRequest,
     ChangeMessageInvisibletimeRequest,
@@ -45,7 +45,7 @@ def test_every_receipt_is_the_one_that_rocketmq_s_client_made() -> None:
 
 
 def test_a_receipt_tells_where_its_message_lies_and_until_when_it_is_hidden() -> None:
-    handle = Handle.parse("10 1700000000000 60000 3 0 broker-a 2 12")
+    handle = ReceiptHandle.parse("10 1700000000000 60000 3 0 broker-a 2 12")
 
     assert (handle.broker_name, handle.queue_id, handle.offset) == ("broker-a", 2, 12)
     assert handle.expires_ms() == 1_700_000_060_000
@@ -56,7 +56,7 @@ def test_a_receipt_tells_where_its_message_lies_and_until_when_it_is_hidden() ->
     ("kind", "topic"), [("1", "%RETRY%g_orders"), ("2", "%RETRY%g+orders"), ("0", "orders")]
 )
 def test_a_receipt_names_the_topic_that_the_message_was_taken_from(kind: str, topic: str) -> None:
-    handle = Handle.parse(f"10 1700000000000 60000 3 {kind} broker-a 2 12")
+    handle = ReceiptHandle.parse(f"10 1700000000000 60000 3 {kind} broker-a 2 12")
 
     assert handle.topic("orders", "g") == topic
 
@@ -83,12 +83,12 @@ def test_the_lowest_offset_of_a_queue_stands_in_when_the_broker_gives_no_start()
 )
 def test_a_receipt_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(HandleError):
-        Handle.parse(text)
+        ReceiptHandle.parse(text)
 
 
 def test_a_receipt_that_names_an_unknown_place_is_refused_when_it_is_used() -> None:
     with pytest.raises(HandleError, match="unknown topic kind"):
-        Handle.parse("1 2 3 4 9 b 5 6").topic("orders", "g")
+        ReceiptHandle.parse("1 2 3 4 9 b 5 6").topic("orders", "g")
 
 
 def test_lists_of_offsets_are_read_by_kind_and_queue() -> None:

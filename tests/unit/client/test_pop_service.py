@@ -1,4 +1,4 @@
-"""Consuming popped messages: what is acknowledged, put off, given up, or left alone."""
+"""Consuming popped messages: ack, nack, dead letters, and messages that are skipped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cometmq.client._connection.identity import Namespace
 from cometmq.client._consuming.handler_calls import HandlerCalls
 from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client._consuming.statistics import Statistics
-from cometmq.client._pop.requests import Handle
+from cometmq.client._pop.requests import ReceiptHandle
 from cometmq.client._pop.service import Popped, PopQueue, PopService
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed
@@ -25,25 +25,25 @@ WAIT_S = 60.0
 
 
 class Broker:
-    """What a broker is told of messages."""
+    """What a broker receives about messages."""
 
     def __init__(self) -> None:
-        self.done_with: list[int] = []
-        self.put_off: list[tuple[int, float]] = []
+        self.acked: list[int] = []
+        self.nacked: list[tuple[int, float]] = []
         self.failure: BaseException | None = None
         """What the next acknowledgement raises."""
 
-    async def done(self, topic: str, handle: Handle) -> bool:
+    async def ack(self, topic: str, handle: ReceiptHandle) -> bool:
         await asyncio.sleep(0)
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
-        self.done_with.append(handle.offset)
+        self.acked.append(handle.offset)
         return True
 
-    async def later(self, topic: str, handle: Handle, seconds: float) -> bool:
+    async def nack(self, topic: str, handle: ReceiptHandle, seconds: float) -> bool:
         await asyncio.sleep(0)
-        self.put_off.append((handle.offset, seconds))
+        self.nacked.append((handle.offset, seconds))
         return True
 
 
@@ -83,7 +83,7 @@ class Rig:
     ) -> None:
         got_at = time.monotonic() - waited_s
         handles = [
-            Handle.parse(f"0 1 {invisible_ms} 1 0 a {each.queue_id} {each.queue_offset}")
+            ReceiptHandle.parse(f"0 1 {invisible_ms} 1 0 a {each.queue_id} {each.queue_offset}")
             for each in messages
         ]
         self.service.submit(
@@ -92,7 +92,7 @@ class Rig:
 
     async def settled(self) -> None:
         settled = asyncio.Event()
-        self.source.on_settled = settled.set
+        self.source.on_removed = settled.set
         async with asyncio.timeout(WAIT_S):
             while self.source.waiting:
                 settled.clear()
@@ -127,8 +127,8 @@ async def test_what_a_handler_is_done_with_is_acknowledged(rigs: Callable[..., R
     assert rig.source.waiting == 2
     await rig.settled()
 
-    assert sorted(rig.broker.done_with) == [0, 1]
-    assert rig.broker.put_off == []
+    assert sorted(rig.broker.acked) == [0, 1]
+    assert rig.broker.nacked == []
 
 
 @pytest.mark.parametrize("failure", [ValueError(), asyncio.CancelledError()], ids=repr)
@@ -143,7 +143,7 @@ async def test_further_messages_are_handled_after_an_acknowledgement_raised(
     rig.pop(stored(0), stored(1), stored(2))
     await rig.settled()
 
-    assert rig.broker.done_with == [1, 2]
+    assert rig.broker.acked == [1, 2]
     assert "worker failed, item dropped" in caplog.text
 
 
@@ -172,8 +172,8 @@ async def test_what_failed_is_put_off_for_longer_each_time(rigs: Callable[..., R
     rig.pop(tried(0, 0), tried(1, 1), tried(2, 15))
     await rig.settled()
 
-    assert sorted(rig.broker.put_off) == [(0, 10), (1, 30), (2, 7200)]
-    assert rig.broker.done_with == []
+    assert sorted(rig.broker.nacked) == [(0, 10), (1, 30), (2, 7200)]
+    assert rig.broker.acked == []
 
 
 async def test_the_rest_of_a_batch_is_put_off_by_the_level_that_was_ordered(
@@ -187,8 +187,8 @@ async def test_the_rest_of_a_batch_is_put_off_by_the_level_that_was_ordered(
     rig.pop(stored(0), stored(1), stored(2))
     await rig.settled()
 
-    assert rig.broker.done_with == [0]
-    assert sorted(rig.broker.put_off) == [(1, 60), (2, 60)]
+    assert rig.broker.acked == [0]
+    assert sorted(rig.broker.nacked) == [(1, 60), (2, 60)]
 
 
 async def test_a_message_is_put_off_for_exactly_the_delay_that_was_asked_for(
@@ -201,7 +201,7 @@ async def test_a_message_is_put_off_for_exactly_the_delay_that_was_asked_for(
     rig.pop(tried(0, 3))
     await rig.settled()
 
-    assert rig.broker.put_off == [(0, 7.5)]
+    assert rig.broker.nacked == [(0, 7.5)]
 
 
 async def test_what_failed_too_often_is_given_up_and_then_acknowledged(
@@ -217,8 +217,8 @@ async def test_what_failed_too_often_is_given_up_and_then_acknowledged(
     await rig.settled()
 
     assert rig.dead == [(1, error)]
-    assert rig.broker.done_with == [1]
-    assert rig.broker.put_off == [(0, 30)]
+    assert rig.broker.acked == [1]
+    assert rig.broker.nacked == [(0, 30)]
 
 
 async def test_what_nobody_takes_as_a_dead_letter_is_put_off(rigs: Callable[..., Rig]) -> None:
@@ -231,8 +231,8 @@ async def test_what_nobody_takes_as_a_dead_letter_is_put_off(rigs: Callable[...,
     await rig.settled()
 
     assert rig.dead == [(0, None)]
-    assert rig.broker.put_off == [(0, 10)]
-    assert rig.broker.done_with == []
+    assert rig.broker.nacked == [(0, 10)]
+    assert rig.broker.acked == []
 
 
 async def test_what_waited_longer_than_its_time_is_left_alone(rigs: Callable[..., Rig]) -> None:
@@ -251,7 +251,7 @@ async def test_what_waited_longer_than_its_time_is_left_alone(rigs: Callable[...
     await rig.settled()
 
     assert seen == [0, 2]
-    assert rig.broker.done_with == [0, 2]
+    assert rig.broker.acked == [0, 2]
 
 
 async def test_all_messages_of_one_call_are_of_one_queue(rigs: Callable[..., Rig]) -> None:
@@ -285,5 +285,5 @@ async def test_a_stop_leaves_what_no_handler_has_begun_alone(rigs: Callable[...,
     gate.set()
     await stopping
 
-    assert rig.broker.done_with == [0]
-    assert rig.broker.put_off == []
+    assert rig.broker.acked == [0]
+    assert rig.broker.nacked == []

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from cometmq.client._pull.fetcher import Batch
-from cometmq.client._pull.positions import Positions
+from cometmq.client._pull.positions import LISTED_MAX, Positions, check_assigned
+from cometmq.client.errors import NotAssignedError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -54,7 +57,7 @@ def test_the_last_message_of_a_batch_carries_over_what_was_not_wanted_behind_it(
     positions.deliver(A, batch(ONE, 3, 7, ends=20))
     positions.finish(A)
 
-    assert positions.due() == {ONE: 20}
+    assert positions.to_commit() == {ONE: 20}
 
 
 def test_everything_before_the_lowest_message_in_hand_is_finished() -> None:
@@ -63,12 +66,12 @@ def test_everything_before_the_lowest_message_in_hand_is_finished() -> None:
     positions.deliver(B, batch(ONE, 6, 7, ends=8))
 
     positions.finish(B)
-    assert positions.due() == {ONE: 5}
+    assert positions.to_commit() == {ONE: 5}
     positions.deliver(B, batch(ONE, 9, ends=10))
     positions.finish(A)
-    assert positions.due() == {ONE: 9}
+    assert positions.to_commit() == {ONE: 9}
     positions.finish(B)
-    assert positions.due() == {ONE: 10}
+    assert positions.to_commit() == {ONE: 10}
 
 
 def test_what_another_queue_has_in_hand_keeps_nothing_back() -> None:
@@ -78,7 +81,7 @@ def test_what_another_queue_has_in_hand_keeps_nothing_back() -> None:
 
     positions.finish(B)
 
-    assert positions.due() == {ONE: 7}
+    assert positions.to_commit() == {ONE: 7}
 
 
 def test_a_batch_without_messages_is_finished_at_once() -> None:
@@ -86,7 +89,7 @@ def test_a_batch_without_messages_is_finished_at_once() -> None:
 
     positions.pass_over(batch(ONE, ends=50))
 
-    assert positions.due() == {ONE: 50}
+    assert positions.to_commit() == {ONE: 50}
 
 
 def test_a_batch_without_messages_finishes_nothing_that_is_in_hand() -> None:
@@ -94,10 +97,10 @@ def test_a_batch_without_messages_finishes_nothing_that_is_in_hand() -> None:
     positions.deliver(A, batch(ONE, 3, ends=4))
 
     positions.pass_over(batch(ONE, ends=50))
-    assert positions.due() == {ONE: 3}
+    assert positions.to_commit() == {ONE: 3}
 
     positions.finish(A)
-    assert positions.due() == {ONE: 50}
+    assert positions.to_commit() == {ONE: 50}
 
 
 def test_what_was_committed_is_not_due_again() -> None:
@@ -107,9 +110,9 @@ def test_what_was_committed_is_not_due_again() -> None:
 
     positions.committed(ONE, QueueOffset(1))
 
-    assert positions.due() == {}
-    positions.declare(ONE, QueueOffset(0))
-    assert positions.due([ONE, TWO]) == {ONE: 0}
+    assert positions.to_commit() == {}
+    positions.set_finished(ONE, QueueOffset(0))
+    assert positions.to_commit([ONE, TWO]) == {ONE: 0}
 
 
 def test_a_move_counts_at_once_and_drops_what_was_in_hand() -> None:
@@ -131,7 +134,7 @@ def test_a_dropped_queue_does_not_take_another_ones_messages_along() -> None:
     positions.drop(ONE)
     positions.finish(A)
 
-    assert positions.due() == {TWO: 2}
+    assert positions.to_commit() == {TWO: 2}
 
 
 def test_what_was_handed_out_last_may_be_taken_back() -> None:
@@ -146,7 +149,7 @@ def test_what_was_handed_out_last_may_be_taken_back() -> None:
 
     assert hand is not None
     assert [message.queue_offset for message in hand.messages] == [1, 2]
-    assert (positions.position(ONE), positions.due()) == (1, {ONE: 1})
+    assert (positions.position(ONE), positions.to_commit()) == (1, {ONE: 1})
 
 
 def test_what_was_taken_back_is_not_finished_by_what_comes_behind_it() -> None:
@@ -158,13 +161,17 @@ def test_what_was_taken_back_is_not_finished_by_what_comes_behind_it() -> None:
     positions.take_back(A)
     waiting[ONE] = 5
     positions.finish(B)
-    assert (positions.position(ONE), positions.fetch_from(ONE), positions.due()) == (7, 5, {ONE: 5})
+    assert (positions.position(ONE), positions.fetch_from(ONE), positions.to_commit()) == (
+        7,
+        5,
+        {ONE: 5},
+    )
 
     del waiting[ONE]
     positions.deliver(B, batch(ONE, 5, ends=6))
     assert positions.position(ONE) == 7
     positions.finish(B)
-    assert positions.due() == {ONE: 7}
+    assert positions.to_commit() == {ONE: 7}
 
 
 def test_what_is_finished_is_not_taken_back() -> None:
@@ -173,7 +180,7 @@ def test_what_is_finished_is_not_taken_back() -> None:
     positions.finish(A)
 
     assert positions.take_back(A) is None
-    assert positions.due() == {ONE: 1}
+    assert positions.to_commit() == {ONE: 1}
 
 
 def test_what_waits_is_not_finished_though_fetching_ended_before_the_commit() -> None:
@@ -188,7 +195,7 @@ def test_what_waits_is_not_finished_though_fetching_ended_before_the_commit() ->
     positions.count_finished()
     waiting.clear()
 
-    assert positions.due() == {ONE: 0}
+    assert positions.to_commit() == {ONE: 0}
 
 
 def test_a_declared_offset_overrides_what_was_finished_before() -> None:
@@ -196,9 +203,9 @@ def test_a_declared_offset_overrides_what_was_finished_before() -> None:
     positions.deliver(A, batch(ONE, 0, ends=5))
     positions.finish(A)
 
-    positions.declare(ONE, QueueOffset(2))
+    positions.set_finished(ONE, QueueOffset(2))
 
-    assert positions.due() == {ONE: 2}
+    assert positions.to_commit() == {ONE: 2}
 
 
 def test_nothing_of_a_dropped_queue_is_counted() -> None:
@@ -209,4 +216,13 @@ def test_nothing_of_a_dropped_queue_is_counted() -> None:
     positions.drop(ONE)
     positions.deliver(A, batch(ONE, 0, ends=1))
 
-    assert positions.due() == {}
+    assert positions.to_commit() == {}
+
+
+def test_the_error_of_a_queue_that_is_not_assigned_lists_those_that_are() -> None:
+    check_assigned(ONE, [ONE])
+    with pytest.raises(NotAssignedError, match=r"assigned are: none\. Use one .* or call assign"):
+        check_assigned(ONE, [])
+    many = [MessageQueue("t", "b", number) for number in range(LISTED_MAX + 2)]
+    with pytest.raises(NotAssignedError, match=r"assigned are: t@b:0, .*t@b:7 and 2 more\. "):
+        check_assigned(MessageQueue("u", "b", 0), many)

@@ -138,7 +138,7 @@ class Note:
     def before_request(self, address: str, call: OutgoingCall) -> None:
         call.fields["note"] = "x"
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Nothing is left to do."""
 
 

@@ -112,7 +112,7 @@ class ForgettingHook:
         if call.code == RequestCode.UPDATE_CONSUMER_OFFSET:
             self.store.forget(TWO if call.fields["queueId"] == "0" else ONE)
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Nothing is looked at."""
 
 
@@ -178,7 +178,7 @@ class Order:
         if call.code == RequestCode.UPDATE_CONSUMER_OFFSET:
             self.events.append(f"ask {call.fields['queueId']}")
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         if call.code == RequestCode.UPDATE_CONSUMER_OFFSET:
             self.events.append(f"told {call.fields['queueId']}")
 

@@ -20,7 +20,7 @@ from cometmq.client import (
     StartFrom,
     TopicNotFoundError,
 )
-from cometmq.client._pop.requests import Deliveries, Delivery, Handle
+from cometmq.client._pop.requests import Deliveries, Delivery, ReceiptHandle
 from cometmq.client.settings import SimpleSettings
 from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.protocol.codes import ResponseCode
@@ -152,7 +152,9 @@ async def test_a_message_is_put_off_and_longer_each_time(shop: Shop) -> None:
         await consumer.nack(first)
         await consumer.nack(again)
         await consumer.nack(third, delay=5.0)
-        with pytest.raises(ReceiptExpiredError, match="message ID0 cannot be settled"):
+        with pytest.raises(
+            ReceiptExpiredError, match="message ID0 cannot be acknowledged or extended"
+        ):
             await consumer.ack(first)
 
     assert [each.invisible_time for each in shop.changes] == [10_000, 60_000, 5_000]
@@ -164,7 +166,7 @@ async def test_a_message_is_settled_once(shop: Shop) -> None:
         one, two = await consumer.receive()
         await consumer.ack(one)
         for settle in (consumer.ack(one), consumer.nack(one), consumer.extend(one, 9.0)):
-            with pytest.raises(ReceiptExpiredError, match="acknowledged or put off before"):
+            with pytest.raises(ReceiptExpiredError, match="settled before"):
                 await settle
         with pytest.raises(ReceiptExpiredError) as failed:
             await consumer.ack(one, stored(0), two)
@@ -175,7 +177,7 @@ async def test_a_message_is_settled_once(shop: Shop) -> None:
 
 def test_a_receipt_is_refused_when_its_invisible_time_is_over() -> None:
     deliveries, message = Deliveries(SimpleSettings(in_flight_max=10)), stored(0)
-    handle = Handle.parse("0 1 2000 3 0 a 0 0")
+    handle = ReceiptHandle.parse("0 1 2000 3 0 a 0 0")
     deliveries.add(message, Delivery("t", handle, time.monotonic() - 1))
 
     with pytest.raises(ReceiptExpiredError, match="invisible time of 2 s is over"):
@@ -185,7 +187,7 @@ def test_a_receipt_is_refused_when_its_invisible_time_is_over() -> None:
 def test_expired_messages_make_room_and_others_do_not() -> None:
     deliveries, now = Deliveries(SimpleSettings(in_flight_max=3)), time.monotonic()
     for offset, until in ((0, now - 1), (1, now + 100)):
-        handle = Handle.parse(f"0 1 2000 3 0 a 0 {offset}")
+        handle = ReceiptHandle.parse(f"0 1 2000 3 0 a 0 {offset}")
         deliveries.add(stored(offset), Delivery("t", handle, until))
 
     assert deliveries.reserve(16) == 2

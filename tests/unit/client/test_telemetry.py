@@ -245,7 +245,7 @@ class Holding:
 async def test_what_a_consumer_holds_is_asked_in_its_own_loop(
     registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prometheus, "ANSWER_S", 60.0)
+    monkeypatch.setattr(prometheus, "STATE_S", 60.0)
     hooks, consumer = MetricHooks(registry), Holding()
     hooks.watch(consumer)
     hooks.before(delivery(stored(MAX_OFFSET="18")))

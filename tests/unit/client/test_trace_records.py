@@ -14,8 +14,8 @@ from cometmq.client.trace.records import (
     Recall,
     Record,
     TraceError,
-    decode,
-    encode,
+    decode_records,
+    encode_trace_record,
 )
 from cometmq.model.topic import TRACE_TOPIC
 from cometmq.protocol.headers import SendMessageV2Request
@@ -47,19 +47,19 @@ def recorded_bodies(version: str) -> list[str]:
 def test_what_java_wrote_is_read_and_written_again_byte_for_byte(version: str) -> None:
     bodies = recorded_bodies(version)
 
-    kinds = {type(record) for body in bodies for record in decode(body)}
+    kinds = {type(record) for body in bodies for record in decode_records(body)}
 
     assert {Publish, ConsumeBefore, ConsumeAfter} <= kinds
     assert [_written(body) for body in bodies] == bodies
 
 
 def _written(body: str) -> str:
-    return "".join(map(encode, decode(body)))
+    return "".join(map(encode_trace_record, decode_records(body)))
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
 def test_a_record_is_read_as_it_was_written(record: Record) -> None:
-    assert decode(encode(record)) == [record]
+    assert decode_records(encode_trace_record(record)) == [record]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_record_is_read_as_it_was_written(record: Record) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_each_kind_of_record_has_its_fields_in_order(record: Record, text: str) -> None:
-    assert encode(record) == text.replace("|", "\x01") + "\x02"
+    assert encode_trace_record(record) == text.replace("|", "\x01") + "\x02"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_published_records_of_13_14_and_15_fields_are_read(
         del row[12]
     text = "\x01".join(row[:fields]) + "\x02"
 
-    (record,) = decode(text)
+    (record,) = decode_records(text)
 
     assert isinstance(record, Publish)
     assert (record.success, record.offset_message_id) == (True, offset_id)
@@ -97,19 +97,19 @@ def test_published_records_of_13_14_and_15_fields_are_read(
 
 
 def test_the_cloud_form_of_a_call_s_end_has_neither_time_nor_group() -> None:
-    text = encode(RECORDS[2], cloud=True)
+    text = encode_trace_record(RECORDS[2], cloud=True)
 
     assert text == "SubAfter|REQ|ID|3|false|null|2".replace("|", "\x01") + "\x02"
-    assert decode(text) == [ConsumeAfter("REQ", "ID", 3, False, None, ConsumeEnd.EXCEPTION)]
+    assert decode_records(text) == [ConsumeAfter("REQ", "ID", 3, False, None, ConsumeEnd.EXCEPTION)]
 
 
 def test_records_of_an_unknown_kind_are_passed_over() -> None:
-    assert decode("New\x011\x02" + encode(PUBLISH)) == [PUBLISH]
+    assert decode_records("New\x011\x02" + encode_trace_record(PUBLISH)) == [PUBLISH]
 
 
 @pytest.mark.parametrize(
-    "text", ["Pub\x011\x02", encode(PUBLISH).replace("\x016\x01", "\x01x\x01")]
+    "text", ["Pub\x011\x02", encode_trace_record(PUBLISH).replace("\x016\x01", "\x01x\x01")]
 )
 def test_a_record_that_is_cut_short_or_has_a_wrong_field_is_refused(text: str) -> None:
     with pytest.raises(TraceError, match="Pub"):
-        decode(text)
+        decode_records(text)

@@ -55,11 +55,11 @@ class BrokerCalls:
 
         Raises:
             ResponseError: the broker refused; a note says which one did.
-            RemotingError: no answer.
+            RemotingError: no response.
         """
-        answer = await self.call_raw(address, code, header, body, timeout=timeout)
+        response = await self.call_raw(address, code, header, body, timeout=timeout)
         try:
-            return check(answer)
+            return check(response)
         except ResponseError as error:
             error.add_note(f"response of {address}")
             raise
@@ -76,7 +76,7 @@ class BrokerCalls:
         """Send a request and return the response, whatever its code.
 
         Raises:
-            RemotingError: no answer.
+            RemotingError: no response.
         """
         wait = self._timeout if timeout is None else timeout
         return await self._remoting.call(address, code, header, body, timeout=wait)
@@ -85,7 +85,7 @@ class BrokerCalls:
         """Open a connection to a broker, unless there is one.
 
         Raises:
-            RemotingError: it does not answer.
+            RemotingError: it cannot be reached.
         """
         await self._remoting.connection(address, timeout=self._timeout)
 
@@ -100,8 +100,8 @@ class BrokerCalls:
             ResponseError: it knows of none.
         """
         header = GetConsumerListByGroupRequest(consumer_group=group)
-        answer = await self.call(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
-        return GetConsumerListByGroupResponseBody.decode(answer.body).consumer_id_list
+        response = await self.call(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+        return GetConsumerListByGroupResponseBody.decode(response.body).consumer_id_list
 
     async def unregister(
         self, address: str, client_id: str, group: str, *, producing: bool
@@ -129,12 +129,12 @@ class BrokerCalls:
             set_zero_if_not_found=None if zero_if_unknown else False,
         )
         try:
-            answer = await self.call(address, RequestCode.QUERY_CONSUMER_OFFSET, header)
+            response = await self.call(address, RequestCode.QUERY_CONSUMER_OFFSET, header)
         except ResponseError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return None
             raise
-        return QueueOffset(answer.header(QueryConsumerOffsetResponse).offset)
+        return QueueOffset(response.header(QueryConsumerOffsetResponse).offset)
 
     async def commit(
         self, address: str, group: str, queue: MessageQueue, offset: QueueOffset
@@ -151,14 +151,14 @@ class BrokerCalls:
     async def max_offset(self, address: str, queue: MessageQueue) -> QueueOffset:
         """Return the offset of the queue's next message."""
         header = GetMaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id)
-        answer = await self.call(address, RequestCode.GET_MAX_OFFSET, header)
-        return QueueOffset(answer.header(GetMaxOffsetResponse).offset)
+        response = await self.call(address, RequestCode.GET_MAX_OFFSET, header)
+        return QueueOffset(response.header(GetMaxOffsetResponse).offset)
 
     async def min_offset(self, address: str, queue: MessageQueue) -> QueueOffset:
         """Return the offset of the oldest stored message."""
         header = GetMinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id)
-        answer = await self.call(address, RequestCode.GET_MIN_OFFSET, header)
-        return QueueOffset(answer.header(GetMinOffsetResponse).offset)
+        response = await self.call(address, RequestCode.GET_MIN_OFFSET, header)
+        return QueueOffset(response.header(GetMinOffsetResponse).offset)
 
     async def offset_at_time(
         self, address: str, queue: MessageQueue, timestamp_ms: int
@@ -167,8 +167,8 @@ class BrokerCalls:
         header = SearchOffsetByTimestampRequest(
             topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms
         )
-        answer = await self.call(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-        return QueueOffset(answer.header(SearchOffsetByTimestampResponse).offset)
+        response = await self.call(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        return QueueOffset(response.header(SearchOffsetByTimestampResponse).offset)
 
 
 class QueueBounds(NamedTuple):

@@ -1,4 +1,6 @@
-"""Makes heartbeats of both versions, and remembers what each broker knows of this client.
+"""Makes and sends heartbeats of both versions, and remembers what each broker has received.
+
+The timer that sends them stands in ``instance.py``.
 
 Version 1 contains every group with its subscriptions. Version 2 adds a fingerprint of them: after a
 broker has received it once, heartbeats contain the groups only, until the fingerprint changes or

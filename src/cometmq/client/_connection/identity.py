@@ -74,7 +74,7 @@ VIP_PORT_STEP = 2
 
 
 def vip_address(address: str) -> str:
-    """Give the address of a broker's second port, which takes sends and no pulls.
+    """Return the address of a broker's second port, which takes sends and no pulls.
 
     Source: MixAll.brokerVIPChannel, RocketMQ 5.3.
     """
@@ -101,15 +101,15 @@ class Namespace:
         return bool(self.name)
 
     def wrap_topic(self, name: str) -> str:
-        """Give a topic's name as brokers know it; wrapping twice changes nothing."""
+        """Return a topic's name as brokers know it; wrapping twice changes nothing."""
         return wrap_namespace(self.name, name)
 
     def wrap_group(self, name: str) -> str:
-        """Give a group's name as brokers know it; wrapping twice changes nothing."""
+        """Return a group's name as brokers know it; wrapping twice changes nothing."""
         return wrap_namespace(self.name, name)
 
     def unwrap(self, name: str) -> str:
-        """Give a name as applications know it; a name of another namespace stays as it is."""
+        """Return a name as applications know it; a name of another namespace stays as it is."""
         return without_namespace(name, self.name) if self.name else name
 
     def wrap_queue(self, queue: MessageQueue) -> MessageQueue:
@@ -146,7 +146,7 @@ class Namespace:
 
 
 def namespace_of_endpoint(address: str) -> str:
-    """Give the namespace that the host of a name server's address names, or nothing.
+    """Return the namespace that the host of a name server's address names, or nothing.
 
     Hosts of the form ``MQ_INST_<account>_<instance>.<domain>`` name one.
     """
@@ -169,5 +169,5 @@ class NamespaceHook:
         call.fields["nsd"] = "true"
         call.fields["ns"] = self._name
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Do nothing."""

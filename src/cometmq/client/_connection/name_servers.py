@@ -98,7 +98,7 @@ class NameServers:
             timeout: seconds for the whole call; each server gets its share of what is left.
 
         Raises:
-            NameServerError: none of them answered in time.
+            NameServerError: none of them responded in time.
         """
         deadline = asyncio.get_running_loop().time() + timeout
         failures: list[str] = []
@@ -109,12 +109,12 @@ class NameServers:
                 break
             share = left / (len(order) - len(failures))
             try:
-                answer = await self._remoting.call(address, code, header, body, timeout=share)
+                response = await self._remoting.call(address, code, header, body, timeout=share)
             except RemotingError as error:
                 failures.append(f"{address}: {error}")
                 continue
             self._settle(address)
-            return answer
+            return response
         raise NameServerError(
             "no name server responded: " + ("; ".join(failures) or "none is known")
         )
@@ -132,8 +132,8 @@ class NameServers:
 
 
 USUAL_PORT = 8080
-ANSWER_S = 3.0
-ANSWER_BYTES_MAX = 64 * 1024
+FETCH_S = 3.0
+RESPONSE_BYTES_MAX = 64 * 1024
 
 
 def endpoint_url(settings: ClientSettings) -> str:
@@ -147,7 +147,7 @@ def endpoint_url(settings: ClientSettings) -> str:
     return f"http://{domain}{port}/rocketmq/{settings.http_subgroup}{tail}"
 
 
-async def fetch_addresses(url: str, *, timeout: float = ANSWER_S) -> list[str]:
+async def fetch_addresses(url: str, *, timeout: float = FETCH_S) -> list[str]:
     """Fetch the addresses from an endpoint.
 
     Args:
@@ -155,17 +155,17 @@ async def fetch_addresses(url: str, *, timeout: float = ANSWER_S) -> list[str]:
         timeout: seconds for the whole.
 
     Raises:
-        NameServerError: it does not answer in time, or not with addresses; says which.
+        NameServerError: it did not respond in time, or the response has no addresses.
     """
     try:
         async with asyncio.timeout(timeout):
-            answer = await _get(url)
+            response = await _get(url)
     except TimeoutError:
         raise NameServerError(f"{url} did not respond within {timeout:g} s") from None
     except (OSError, ValueError, asyncio.IncompleteReadError) as error:
         raise NameServerError(f"{url} did not respond: {error}") from None
     try:
-        return addresses_in(answer)
+        return addresses_in(response)
     except ConfigError as error:
         raise NameServerError(f"{url} returned no name servers: {error}") from None
 
@@ -184,21 +184,21 @@ async def _get(url: str) -> bytes:
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
-    answer = bytearray()
-    while data := await reader.read(ANSWER_BYTES_MAX):
-        answer += data
-        if len(answer) > ANSWER_BYTES_MAX:
-            raise ValueError(f"the response is longer than {ANSWER_BYTES_MAX} bytes")
-    return bytes(answer)
+    response = bytearray()
+    while data := await reader.read(RESPONSE_BYTES_MAX):
+        response += data
+        if len(response) > RESPONSE_BYTES_MAX:
+            raise ValueError(f"the response is longer than {RESPONSE_BYTES_MAX} bytes")
+    return bytes(response)
 
 
-def addresses_in(answer: bytes) -> list[str]:
+def addresses_in(response: bytes) -> list[str]:
     """Return the addresses in an HTTP response.
 
     Raises:
         ConfigError: it is no success, or its first line is not a list of addresses.
     """
-    head, _, body = answer.partition(b"\r\n\r\n")
+    head, _, body = response.partition(b"\r\n\r\n")
     status = head.split(None, 2)[1:2]
     if status != [b"200"]:
         said = head.partition(b"\r\n")[0][:80].decode("ascii", "replace")

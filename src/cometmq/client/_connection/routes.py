@@ -64,15 +64,15 @@ class Route:
     """Of a static topic: each queue's broker; the queue itself names none that exists."""
 
     def physical(self, queue: MessageQueue) -> str:
-        """Give the name of the broker that has a queue now."""
+        """Return the name of the broker that has a queue now."""
         return self.hosts.get(queue, queue.broker_name)
 
     def master(self, where: str | MessageQueue) -> str | None:
-        """Give the address of the master of a broker or of a queue's broker, None without one."""
+        """Return the address of the master of a broker or of a queue's broker, None without one."""
         return self._replicas(where).get(MASTER_ID)
 
     def readable(self, where: str | MessageQueue, broker_id: int = MASTER_ID) -> str | None:
-        """Give the address to read from: the broker id asked for, else any of that name."""
+        """Return the address to read from: the broker id asked for, else any of that name."""
         replicas = self._replicas(where)
         found = replicas.get(broker_id)
         if found is None and broker_id != MASTER_ID:
@@ -80,7 +80,7 @@ class Route:
         return found if found is not None else next(iter(replicas.values()), None)
 
     def masters(self) -> list[str]:
-        """Give the addresses of all masters of the topic."""
+        """Return the addresses of all masters of the topic."""
         return [found for name in self.brokers if (found := self.master(name)) is not None]
 
     def any_broker(self) -> str | None:
@@ -136,7 +136,7 @@ def _ordered_queues(text: str) -> list[tuple[str, int]]:
 def static_queues(
     topic: str, mappings: Mapping[str, TopicQueueMappingInfo]
 ) -> dict[MessageQueue, str]:
-    """Give the queues of a static topic in order, each with the broker that has it now.
+    """Return the queues of a static topic in order, each with the broker that has it now.
 
     Each broker reports its own queues. If two report the same one, the later epoch counts. A queue
     that no broker reports has `NO_BROKER`.
@@ -218,7 +218,7 @@ class Routes:
         return list(self._known)
 
     def addresses(self, *, masters_only: bool) -> set[str]:
-        """Give the addresses of all brokers that the cached routes mention."""
+        """Return the addresses of all brokers that the cached routes mention."""
         return {
             address
             for cached in self._known.values()
@@ -232,7 +232,7 @@ class Routes:
 
         Raises:
             TopicNotFoundError: the name server knows no such topic.
-            NameServerError: no name server answered.
+            NameServerError: no name server responded.
         """
         return self.known(topic) or await self._fetch(topic, None, timeout)
 
@@ -243,7 +243,7 @@ class Routes:
 
         Raises:
             TopicNotFoundError: no such topic, and no broker creates topics.
-            NameServerError: no name server answered.
+            NameServerError: no name server responded.
         """
         cached = self._known.get(topic)
         if cached and not self._is_stale(cached):
@@ -315,7 +315,7 @@ class Routes:
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         wait = self._timeout if timeout is None else timeout
         try:
-            answer = check(await self._name_servers.call(code, header, timeout=wait))
+            response = check(await self._name_servers.call(code, header, timeout=wait))
         except ResponseError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
                 why = "the name server has no route of it; create the topic, or start its broker"
@@ -324,7 +324,7 @@ class Routes:
                 met = f"{self._name_servers.current} is not a name server, expected its address"
                 raise ResponseError(error.code, f"{met}: {error.remark.strip()}") from None
             raise
-        return TopicRouteData.decode(answer.body)
+        return TopicRouteData.decode(response.body)
 
     def _keep(self, route: Route) -> Route:
         before = self.known(route.topic)

@@ -69,7 +69,7 @@ class Credentials:
 
 
 def credentials_of(settings: ClientSettings) -> Credentials | None:
-    """Give the account that a client's settings name, themselves or in a file; None without one.
+    """Return the account that a client's settings name, themselves or in a file; None without one.
 
     Raises:
         ConfigError: one half of the account is missing.
@@ -107,7 +107,7 @@ class Signer:
         values = "".join(fields[name] for name in sorted(fields))
         fields[SIGNATURE] = signature(values.encode() + call.body, self._credentials.secret_key)
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Do nothing."""
 
 
@@ -121,7 +121,7 @@ class StreamHook:
         """Add the field."""
         call.fields["ReqT"] = "0"
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Do nothing."""
 
 
@@ -136,7 +136,7 @@ _FILE_KEYS = {
 
 
 def tls_context(settings: ClientSettings) -> ssl.SSLContext | None:
-    """Give what a client's connections are encrypted with; None for plain ones.
+    """Return what a client's connections are encrypted with; None for plain ones.
 
     What the settings leave open is taken from the file they name.
 
@@ -166,7 +166,7 @@ def _names(settings: ClientSettings) -> dict[str, str]:
 
 
 def with_file(settings: ClientSettings) -> ClientSettings:
-    """Give the settings with what their TLS file adds.
+    """Return the settings with what their TLS file adds.
 
     Raises:
         ConfigError: the file cannot be read, or a value in it is wrong.

@@ -140,7 +140,7 @@ def ordered_outcome_of(
 
 
 def _is_one_of(result: object, *meanings: Enum) -> bool:
-    """Tell by identity: a result may be anything, such as an array, which raises if compared."""
+    """Compare by identity: a result may be of any type, such as an array, whose ``==`` raises."""
     return any(result is each for each in meanings)
 
 

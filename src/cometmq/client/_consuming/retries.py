@@ -147,15 +147,15 @@ class Retries:
         Returns:
             Whether a broker accepted it; False if none has confirmed it.
         """
-        ways = [self._request, self._send_copy]
-        for way in reversed(ways) if error is not None else ways:
+        ways = [("send_back_request", self._request), ("copy", self._send_copy)]
+        for name, send in reversed(ways) if error is not None else ways:
             try:
-                await way(message, delay_level, error)
+                await send(message, delay_level, error)
             except CometError as failure:
                 log.warning(
-                    "cannot send a message back topic=%s id=%s group=%s way=%s error=%s",
+                    "cannot send a message back topic=%s id=%s group=%s by=%s error=%s",
                     *(message.topic, message.message_id, self._group),
-                    *(way.__name__.strip("_"), failure),
+                    *(name, failure),
                 )
             else:
                 self._accepted()

@@ -53,11 +53,11 @@ class AssignedPopQueues:
         self._retired: list[PopLoop] = []
 
     def queues(self) -> list[MessageQueue]:
-        """Give the queues that are this member's now, sorted."""
+        """Return the assigned queues, sorted."""
         return sorted(self._loops)
 
     def sources(self) -> list[PopQueue]:
-        """Give what is known of each queue."""
+        """Return the state of each queue."""
         return [loop.source for loop in self._loops.values()]
 
     def wake(self) -> None:
@@ -66,12 +66,12 @@ class AssignedPopQueues:
             loop.wake()
 
     async def until_begun(self) -> None:
-        """Wait until brokers have answered a pop of each queue."""
+        """Wait until brokers have responded to a pop of each queue."""
         for loop in list(self._loops.values()):
             await loop.begun.wait()
 
     async def stop(self) -> None:
-        """Pop no more."""
+        """Stop popping."""
         await asyncio.gather(*(loop.stop() for loop in [*self._loops.values(), *self._retired]))
         self._loops.clear()
         self._retired.clear()
@@ -81,13 +81,13 @@ class AssignedPopQueues:
         return [queue for queue in self._loops if queue.topic == topic]
 
     async def assign(self, queue: MessageQueue) -> bool:
-        """Begin to pop a queue."""
+        """Start popping a queue."""
         loop = self._loops[queue] = self._make_loop(PopQueue(queue))
         loop.start(self._tasks)
         return True
 
     async def revoke(self, queue: MessageQueue) -> bool:
-        """Pop a queue no more; what was popped is still consumed."""
+        """Stop popping a queue; popped messages are still consumed."""
         loop = self._loops.pop(queue)
         loop.retire()
         self._retired = [each for each in [*self._retired, loop] if not each.ended]

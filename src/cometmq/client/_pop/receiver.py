@@ -26,7 +26,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.retries import DeadLetterRule
-from cometmq.client._pop.requests import ALL_QUEUES, Acks, Deliveries, Delivery, Handle, PopRequests
+from cometmq.client._pop.requests import (
+    ALL_QUEUES,
+    Acks,
+    Deliveries,
+    Delivery,
+    PopRequests,
+    ReceiptHandle,
+)
 from cometmq.client._supervision import FailureLog
 from cometmq.client.errors import (
     ClientClosedError,
@@ -53,31 +60,31 @@ SLOW_STEP_S, SLOW_MAX_S = 0.01, 0.2
 STOP_S = 1.0
 
 
-class _Source:
+class _BrokerQueues:
     """All queues of a topic at one broker."""
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
         self.lock = asyncio.Lock()
         """Held by the task that pops."""
-        self.promising = True
+        self.may_have_messages = True
         """Whether there may be something to pop."""
         self.ready = False
         """Whether the broker has fixed where the group starts."""
         self.failure: BaseException | None = None
         """What the last request raised."""
-        self.rests_until = 0.0
-        """When to ask again after a failure, in seconds of the steady clock."""
-        self.fruitless = 0
+        self.retry_at = 0.0
+        """When to send the next request after a failure, in seconds of the steady clock."""
+        self.empty_wakeups = 0
         """Held requests in a row that returned at once and after which nothing was there."""
-        self.hold: asyncio.Task[None] | None = None
+        self.held_request: asyncio.Task[None] | None = None
         """The request that the broker holds."""
         self.pop: asyncio.Task[list[StoredMessage]] | None = None
         """A pop whose task was cancelled."""
 
     @property
-    def rests(self) -> bool:
-        return time.monotonic() < self.rests_until
+    def is_backing_off(self) -> bool:
+        return time.monotonic() < self.retry_at
 
 
 class Receiver:
@@ -120,15 +127,15 @@ class Receiver:
         self._dead_letters = dead_letters
         self._give_up = give_up
         self._name = name
-        self._sources: dict[MessageQueue, _Source] = {}
+        self._sources: dict[MessageQueue, _BrokerQueues] = {}
         self._absent: dict[str, CometError] = {}
-        """Topics that no broker serves now, and why; each is being looked up."""
+        """Topics whose route has no readable queue now, and why; each is being looked up."""
         self._next = 0
         self._leftover: deque[tuple[float, StoredMessage]] = deque()
-        self._news: asyncio.Future[None] | None = None
+        self._change: asyncio.Future[None] | None = None
         self._closed = False
         self._work = work
-        self._holds = Supervisor(name)
+        self._background = Supervisor(name)
         self._failing = FailureLog(
             log, fails="receive failed, retrying", works="receive succeeds again", name="queue"
         )
@@ -155,7 +162,7 @@ class Receiver:
                 f"broker {queue.broker_name} refused to pop from {queue.topic} ({error.remark}): "
                 "SimpleConsumer needs brokers of RocketMQ 5.0 or later with timerWheelEnable=true",
             ) from error
-        except CometError as error:  # it is asked again later
+        except CometError as error:  # it is retried later
             self._failed(queue, error)
         else:
             if queue in self._sources:
@@ -179,13 +186,13 @@ class Receiver:
             queues = self.queues_of(topic)
             found.update(queues)
             if not queues and topic not in self._absent:
-                self._absent[topic] = TopicNotFoundError(topic, "no broker lets it be read")
-                self._holds.spawn(self._look_up(topic), f"look-up-{topic}")
+                self._absent[topic] = TopicNotFoundError(topic, "its route has no readable queue")
+                self._background.spawn(self._look_up(topic), f"look-up-{topic}")
         for queue in self._sources.keys() - found:
             self._failing.forget(str(queue))
             del self._sources[queue]
         for queue in sorted(found - self._sources.keys()):
-            self._sources[queue] = _Source(queue)
+            self._sources[queue] = _BrokerQueues(queue)
 
     async def _look_up(self, topic: str) -> None:
         """Look a topic up until a broker serves it, or it is not subscribed any more."""
@@ -209,18 +216,18 @@ class Receiver:
         """
         while True:
             self.check_open()
-            news = self._news_to_come()
+            change = self._next_change()
             self.follow_routes()
             for source in list(self._sources.values()):
                 wanted = self._subscriptions.filter_of(source.queue.topic)
-                if not source.ready and not source.rests and wanted is not None:
+                if not source.ready and not source.is_backing_off and wanted is not None:
                     await self.prepare(source.queue, wanted)
             if not self._absent and all(source.ready for source in self._sources.values()):
                 return
-            await asyncio.wait({news}, timeout=self._settings.retry_ms / 1000)
+            await asyncio.wait({change}, timeout=self._settings.retry_ms / 1000)
 
     def failures(self) -> str:
-        """Say which topics and brokers cannot be asked now, and why."""
+        """Return which topics and brokers cannot receive requests now, and why."""
         failed = [
             f"{each.queue}: {each.failure}" for each in self._sources.values() if each.failure
         ]
@@ -238,48 +245,48 @@ class Receiver:
         Raises:
             BackPressureError: too many messages are in flight.
             ClientClosedError: the consumer was closed.
-            CometError: no broker could be asked in all the time; this is the last failure.
+            CometError: no broker responded in all the time; this is the last failure.
         """
         deadline = time.monotonic() + wait_s
-        asked, first = False, True
+        responded, first = False, True
         while True:
-            news = self._news_to_come()
+            change = self._next_change()
             self.follow_routes()
-            for source in self._in_turn():
+            for source in self._rotated():
                 messages = await self._pop_from(source, max_messages, invisible_ms, always=first)
                 if messages:
                     return messages
-                asked = asked or source.failure is None
+                responded = responded or source.failure is None
             self.check_open()
             first, remaining = False, deadline - time.monotonic()
             if remaining > 0:
-                self._hold_all()
-                await asyncio.wait({news}, timeout=remaining)
-            elif asked:
+                self._hold_requests()
+                await asyncio.wait({change}, timeout=remaining)
+            elif responded:
                 return []
             else:
                 raise self._failure()
 
     def _failure(self) -> BaseException:
-        """Give the error of a receive in which no broker could be asked."""
+        """Return the error of a receive in which no broker responded."""
         failed = [each.failure for each in self._sources.values() if each.failure is not None]
         reasons: list[BaseException] = [*failed, *self._absent.values()]
         return reasons[0] if reasons else ClientError("no topic is subscribed: call subscribe")
 
-    def _in_turn(self) -> Sequence[_Source]:
-        """Give the sources, another one first each time."""
+    def _rotated(self) -> Sequence[_BrokerQueues]:
+        """Return the sources in order; each call starts with the next one."""
         sources = [self._sources[queue] for queue in sorted(self._sources)]
         begin = self._next % len(sources) if sources else 0
         self._next = begin + 1
         return sources[begin:] + sources[:begin]
 
     async def _pop_from(
-        self, source: _Source, max_messages: int, invisible_ms: int, *, always: bool
+        self, source: _BrokerQueues, max_messages: int, invisible_ms: int, *, always: bool
     ) -> list[StoredMessage]:
         self.check_open()
         if found := self._take_leftover(max_messages):
             return found
-        if source.rests or (source.failure is not None and source.lock.locked()):
+        if source.is_backing_off or (source.failure is not None and source.lock.locked()):
             return []  # it fails; at most one task waits for it
         async with source.lock:
             if source.pop is not None:  # its task was cancelled
@@ -288,7 +295,7 @@ class Receiver:
             self.check_open()
             if found := self._take_leftover(max_messages):
                 return found
-            if source.rests or not (always or source.promising):
+            if source.is_backing_off or not (always or source.may_have_messages):
                 return []  # the task before found nothing
             room = self._deliveries.reserve(max_messages)
             pop = self._work.spawn(self._pop(source, room, invisible_ms), "pop", awaited=True)
@@ -298,16 +305,18 @@ class Receiver:
             except BaseException:
                 # The request goes on, and the next receive gets what it brings.
                 source.pop = pop
-                pop.add_done_callback(self._keep)
+                pop.add_done_callback(self._keep_result)
                 raise
 
-    async def _pop(self, source: _Source, room: int, invisible_ms: int) -> list[StoredMessage]:
+    async def _pop(
+        self, source: _BrokerQueues, room: int, invisible_ms: int
+    ) -> list[StoredMessage]:
         """Pop once; a failure is noted at the source."""
         queue, began = source.queue, time.monotonic()
         wanted = self._subscriptions.filter_of(queue.topic)
         if wanted is None:
             return []
-        source.promising = False
+        source.may_have_messages = False
         try:
             popped = await self._requests.pop(
                 queue, wanted, max_messages=room, invisible_ms=invisible_ms, start=self._start
@@ -320,10 +329,10 @@ class Receiver:
         self._failing.succeeded(str(queue))
         source.failure, source.ready = None, True
         if popped:
-            source.promising, source.fruitless = True, 0
-        kept: list[tuple[StoredMessage, Handle]] = []
-        exhausted: list[tuple[StoredMessage, Handle]] = []
-        unwanted: list[Handle] = []
+            source.may_have_messages, source.empty_wakeups = True, 0
+        kept: list[tuple[StoredMessage, ReceiptHandle]] = []
+        exhausted: list[tuple[StoredMessage, ReceiptHandle]] = []
+        unwanted: list[ReceiptHandle] = []
         for message, handle in popped:
             if not wanted.takes(message.tags):  # another tag with the same hash
                 unwanted.append(handle)
@@ -334,11 +343,11 @@ class Receiver:
         if unwanted or exhausted:
             self._work.spawn(self._dispose(queue.topic, unwanted, exhausted), "dispose")
         noted = [self._note(queue.topic, message, handle, began) for message, handle in kept]
-        self._leave(noted[room:])  # a broker may bring more than was asked for
+        self._keep_for_next(noted[room:])  # a broker may return more than was requested
         return noted[:room]
 
     def _note(
-        self, topic: str, message: StoredMessage, handle: Handle, began: float
+        self, topic: str, message: StoredMessage, handle: ReceiptHandle, began: float
     ) -> StoredMessage:
         self._instance.namespace.unwrap_topics([message])
         # The broker counts from a moment between the request and the response.
@@ -347,14 +356,17 @@ class Receiver:
         return message
 
     async def _dispose(
-        self, topic: str, unwanted: list[Handle], exhausted: list[tuple[StoredMessage, Handle]]
+        self,
+        topic: str,
+        unwanted: list[ReceiptHandle],
+        exhausted: list[tuple[StoredMessage, ReceiptHandle]],
     ) -> None:
         """Acknowledge what no task receives; dead-letter what was retried too often before."""
         for handle in unwanted:
-            await self._acks.done(topic, handle)
+            await self._acks.ack(topic, handle)
         for message, handle in exhausted:
             if await self._give_up(message):
-                await self._acks.done(topic, handle)
+                await self._acks.ack(topic, handle)
             # else it is redelivered, and tried again, when its invisible time is over
 
     def _failed(self, queue: MessageQueue, error: BaseException) -> None:
@@ -362,32 +374,34 @@ class Receiver:
         source = self._sources.get(queue)
         if source is not None:
             source.failure = error
-            source.rests_until = time.monotonic() + self._settings.retry_ms / 1000
+            source.retry_at = time.monotonic() + self._settings.retry_ms / 1000
 
     # --- waiting ------------------------------------------------------------------------------
 
-    def _news_to_come(self) -> asyncio.Future[None]:
-        """Give the future that ends with the next event that a waiting task must see."""
-        if self._news is None or self._news.done():
-            self._news = asyncio.get_running_loop().create_future()
-        return self._news
+    def _next_change(self) -> asyncio.Future[None]:
+        """Return the future that ends with the next change: waiting tasks check again then."""
+        if self._change is None or self._change.done():
+            self._change = asyncio.get_running_loop().create_future()
+        return self._change
 
     def notify(self) -> None:
-        """Let all waiting tasks look again."""
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        """Wake all waiting tasks, which check again."""
+        if self._change is not None and not self._change.done():
+            self._change.set_result(None)
 
-    def _hold_all(self) -> None:
+    def _hold_requests(self) -> None:
         for source in self._sources.values():
-            if source.hold is None or source.hold.done():
-                source.hold = self._holds.spawn(self._hold(source), f"hold-{source.queue}")
+            if source.held_request is None or source.held_request.done():
+                source.held_request = self._background.spawn(
+                    self._hold_request(source), f"hold-{source.queue}"
+                )
 
-    async def _hold(self, source: _Source) -> None:
+    async def _hold_request(self, source: _BrokerQueues) -> None:
         """Let the broker hold a request, then have the waiting tasks pop."""
-        if source.rests:
-            await asyncio.sleep(source.rests_until - time.monotonic())
-        if source.fruitless:
-            await asyncio.sleep(min(SLOW_STEP_S * source.fruitless, SLOW_MAX_S))
+        if source.is_backing_off:
+            await asyncio.sleep(source.retry_at - time.monotonic())
+        if source.empty_wakeups:
+            await asyncio.sleep(min(SLOW_STEP_S * source.empty_wakeups, SLOW_MAX_S))
         began = time.monotonic()
         try:
             await self._requests.wait_for_messages(source.queue, self._settings.hold_ms)
@@ -396,26 +410,26 @@ class Receiver:
                 raise
             self._failed(source.queue, error)
         # It is popped even if the broker saw nothing: it does not see all redelivered messages.
-        source.fruitless = source.fruitless + 1 if time.monotonic() - began < QUICK_S else 0
-        source.promising = True
+        source.empty_wakeups = source.empty_wakeups + 1 if time.monotonic() - began < QUICK_S else 0
+        source.may_have_messages = True
         self.notify()
 
     # --- what is left for the next receive ----------------------------------------------------
 
-    def _keep(self, pop: asyncio.Task[list[StoredMessage]]) -> None:
-        """Keep what a pop brought whose task was cancelled, for the next receive."""
+    def _keep_result(self, pop: asyncio.Task[list[StoredMessage]]) -> None:
+        """Keep the messages of a pop whose task was cancelled for the next receive."""
         if not pop.cancelled() and pop.exception() is None:
-            self._leave(pop.result())
+            self._keep_for_next(pop.result())
 
-    def _leave(self, messages: Sequence[StoredMessage]) -> None:
-        """Leave messages to the next receive; they are released if none comes soon."""
+    def _keep_for_next(self, messages: Sequence[StoredMessage]) -> None:
+        """Keep messages for the next receive; they are released if none comes soon."""
         if not messages:
             return
         until = time.monotonic() + LEFTOVER_S
         self._leftover.extend((until, message) for message in messages)
         self.notify()
         if not self._closed:
-            self._holds.spawn(self._release_late(), "release")
+            self._background.spawn(self._release_late(), "release")
 
     def _take_leftover(self, max_messages: int) -> list[StoredMessage]:
         count = min(max_messages, len(self._leftover))
@@ -436,7 +450,7 @@ class Receiver:
             except CometError:
                 continue  # its invisible time is over: the broker redelivers it anyway
             self._deliveries.remove(message)
-            await self._acks.later(delivery.topic, delivery.handle, 0.0)
+            await self._acks.nack(delivery.topic, delivery.handle, 0.0)
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -453,7 +467,7 @@ class Receiver:
         """End all receives, let requests end, and release what no task received."""
         self._closed = True
         self.notify()
-        await self._holds.cancel(STOP_S)
+        await self._background.cancel(STOP_S)
         await self._work.drain(self._settings.ack_ms / 1000)
         leftover = [message for _, message in self._leftover]
         self._leftover.clear()

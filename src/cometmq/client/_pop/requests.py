@@ -48,15 +48,15 @@ class HandleError(ProtocolError):
 
 
 @dataclass(frozen=True, slots=True)
-class Handle:
+class ReceiptHandle:
     """The receipt of one delivery of one message."""
 
     text: str
-    """As it travels."""
+    """The text that requests contain."""
     pop_time_ms: int
-    """When the broker handed the message out, by its clock, in ms since 1970."""
+    """When the broker delivered the message, by its clock, in ms since 1970."""
     invisible_ms: int
-    """For how long others don't see the message."""
+    """The invisible time."""
     kind: str
     broker_name: str
     queue_id: int
@@ -64,15 +64,15 @@ class Handle:
     """Of the message in the queue it was taken from."""
 
     @classmethod
-    def parse(cls, text: str, *, offset: int | None = None) -> Handle:
+    def parse(cls, text: str, *, offset: int | None = None) -> ReceiptHandle:
         """Read a receipt.
 
         Args:
             text: the receipt.
-            offset: of the message, for a receipt that does not say it.
+            offset: of the message, for a receipt that does not contain it.
 
         Raises:
-            HandleError: it has another form.
+            HandleError: it has the wrong format.
         """
         parts = text.split(" ")
         if len(parts) < _PARTS_MIN or (len(parts) == _PARTS_MIN and offset is None):
@@ -91,14 +91,14 @@ class Handle:
             raise HandleError(f"receipt {text!r} has a part that is not a number") from None
 
     def topic(self, topic: str, group: str) -> str:
-        """Give the topic that the message lies in.
+        """Return the topic that the message lies in.
 
         Args:
             topic: that it was sent to.
             group: that popped it.
 
         Raises:
-            HandleError: the receipt names no place that is known.
+            HandleError: the receipt has an unknown topic kind.
         """
         if self.kind == NORMAL:
             return topic
@@ -108,20 +108,20 @@ class Handle:
             return f"{RETRY_PREFIX}{group}+{topic}"
         raise HandleError(f"receipt {self.text!r} has the unknown topic kind {self.kind!r}")
 
-    def changed(self, answer: ChangeMessageInvisibletimeResponse) -> Handle:
-        """Give the receipt that replaces this one after the invisible time was changed."""
+    def changed(self, response: ChangeMessageInvisibletimeResponse) -> ReceiptHandle:
+        """Return the receipt that replaces this one after the invisible time was changed."""
         return replace(
             self,
             text=(
-                f"{self.offset} {answer.pop_time} {answer.invisible_time} {answer.revive_qid}"
+                f"{self.offset} {response.pop_time} {response.invisible_time} {response.revive_qid}"
                 f" {self.kind} {self.broker_name} {self.queue_id} {self.offset}"
             ),
-            pop_time_ms=answer.pop_time,
-            invisible_ms=answer.invisible_time,
+            pop_time_ms=response.pop_time,
+            invisible_ms=response.invisible_time,
         )
 
     def expires_ms(self) -> int:
-        """Give the time when others see the message again, by the broker's clock."""
+        """Return the time when others see the message again, by the broker's clock."""
         return self.pop_time_ms + self.invisible_ms
 
 
@@ -129,7 +129,7 @@ def offsets_by_queue(text: str | None) -> dict[tuple[str, int], list[int]]:
     """Read lists of offsets by kind and queue; nothing from nothing.
 
     Raises:
-        HandleError: the text has another form.
+        HandleError: the text has the wrong format.
     """
     found: dict[tuple[str, int], list[int]] = {}
     for entry in (text or "").split(";"):
@@ -144,40 +144,40 @@ def offsets_by_queue(text: str | None) -> dict[tuple[str, int], list[int]]:
 
 
 def handles_of(
-    answer: PopMessageResponse, messages: Sequence[StoredMessage], broker_name: str
-) -> list[Handle]:
-    """Give the receipt of each message of an answer.
+    response: PopMessageResponse, messages: Sequence[StoredMessage], broker_name: str
+) -> list[ReceiptHandle]:
+    """Return the receipt of each message of a response.
 
     Args:
-        answer: what the broker says of all of them.
-        messages: as they were decoded.
+        response: the header of the broker's response.
+        messages: its decoded messages.
         broker_name: of the broker.
 
     Raises:
-        HandleError: the answer, or a receipt in a message, has not the form it should have.
+        HandleError: the response, or a receipt in a message, has the wrong format.
     """
-    starts = offsets_by_queue(answer.start_offset_info)
+    starts = offsets_by_queue(response.start_offset_info)
     first = _first_offsets(messages)
-    return [_handle(answer, message, broker_name, starts, first) for message in messages]
+    return [_handle(response, message, broker_name, starts, first) for message in messages]
 
 
 def _handle(
-    answer: PopMessageResponse,
+    response: PopMessageResponse,
     message: StoredMessage,
     broker_name: str,
     starts: Mapping[tuple[str, int], list[int]],
     first: Mapping[int, int],
-) -> Handle:
+) -> ReceiptHandle:
     given = message.properties.get(names.POP_CK)
     if given:
-        return Handle.parse(given, offset=message.queue_offset)
+        return ReceiptHandle.parse(given, offset=message.queue_offset)
     known = starts.get((NORMAL, message.queue_id))
     start = known[0] if known else first[message.queue_id]
     text = (
-        f"{start} {answer.pop_time} {answer.invisible_time} {answer.revive_qid} {NORMAL}"
+        f"{start} {response.pop_time} {response.invisible_time} {response.revive_qid} {NORMAL}"
         f" {broker_name} {message.queue_id} {message.queue_offset}"
     )
-    return Handle.parse(text)
+    return ReceiptHandle.parse(text)
 
 
 def _first_offsets(messages: Sequence[StoredMessage]) -> dict[int, int]:
@@ -192,11 +192,11 @@ def _first_offsets(messages: Sequence[StoredMessage]) -> dict[int, int]:
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One received message that is neither acknowledged nor put off."""
+    """One received message that is not settled: no ack and no nack."""
 
     topic: str
     """The topic that it was sent to, as brokers know it."""
-    handle: Handle
+    handle: ReceiptHandle
     """The receipt that is valid now: a change of the invisible time replaces it."""
     expires_at: float
     """When the broker redelivers it, in seconds of the steady clock."""
@@ -245,7 +245,7 @@ class Deliveries:
         return self._settings.in_flight_max - self._reserved - len(self._known)
 
     def free(self, count: int) -> None:
-        """Give back room that `reserve` kept."""
+        """Release room that `reserve` reserved."""
         self._reserved -= count
 
     def add(self, message: StoredMessage, delivery: Delivery) -> None:
@@ -263,7 +263,7 @@ class Deliveries:
         if found is None:
             raise ReceiptExpiredError(
                 message.message_id,
-                "it is not in flight at this consumer: it was acknowledged or put off before, its "
+                "it is not in flight at this consumer: it was settled before (ack or nack), its "
                 "invisible time is over, or another consumer received it",
             )
         if found.expires_at <= time.monotonic():
@@ -314,7 +314,7 @@ class PopRequests:
         start: StartFrom,
         hold_ms: int = 0,
         margin_s: float | None = None,
-    ) -> list[tuple[StoredMessage, Handle]]:
+    ) -> list[tuple[StoredMessage, ReceiptHandle]]:
         """Pop messages, each with its receipt; none if there are none.
 
         Args:
@@ -347,18 +347,18 @@ class PopRequests:
             order=False,
             bname=queue.broker_name,
         )
-        answer = await self._instance.brokers.call_raw(
+        response = await self._instance.brokers.call_raw(
             await self._master(queue.topic, queue.broker_name),
             RequestCode.POP_MESSAGE,
             header,
             timeout=hold_ms / 1000 + (self._timeout if margin_s is None else margin_s),
         )
-        if answer.code in _NOTHING:
+        if response.code in _NOTHING:
             return []
-        if answer.code != ResponseCode.SUCCESS:
-            raise ResponseError(answer.code, answer.remark or "")
-        messages = decode_lazily(answer.body, broker_name=queue.broker_name)
-        handles = handles_of(answer.header(PopMessageResponse), messages, queue.broker_name)
+        if response.code != ResponseCode.SUCCESS:
+            raise ResponseError(response.code, response.remark or "")
+        messages = decode_lazily(response.body, broker_name=queue.broker_name)
+        handles = handles_of(response.header(PopMessageResponse), messages, queue.broker_name)
         return list(zip(messages, handles, strict=True))
 
     async def wait_for_messages(self, queue: MessageQueue, hold_ms: int) -> bool:
@@ -380,15 +380,15 @@ class PopRequests:
             born_time=0,
             bname=queue.broker_name,
         )
-        answer = await self._instance.brokers.call(
+        response = await self._instance.brokers.call(
             await self._master(queue.topic, queue.broker_name),
             RequestCode.NOTIFICATION,
             header,
             timeout=hold_ms / 1000 + self._timeout,
         )
-        return answer.header(NotificationResponse).has_msg
+        return response.header(NotificationResponse).has_msg
 
-    async def ack(self, topic: str, handle: Handle) -> None:
+    async def ack(self, topic: str, handle: ReceiptHandle) -> None:
         """Acknowledge a delivery. Brokers confirm one that is over, too: it has no effect then.
 
         Args:
@@ -409,7 +409,9 @@ class PopRequests:
         address, code = await self._master(topic, handle.broker_name), RequestCode.ACK_MESSAGE
         await self._instance.brokers.call(address, code, header, timeout=self._timeout)
 
-    async def change_invisible_time(self, topic: str, handle: Handle, invisible_ms: int) -> Handle:
+    async def change_invisible_time(
+        self, topic: str, handle: ReceiptHandle, invisible_ms: int
+    ) -> ReceiptHandle:
         """Let a message be redelivered this long from now, unless it is acknowledged before.
 
         Returns:
@@ -429,8 +431,8 @@ class PopRequests:
         )
         address = await self._master(topic, handle.broker_name)
         code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-        answer = await self._instance.brokers.call(address, code, header, timeout=self._timeout)
-        return handle.changed(answer.header(ChangeMessageInvisibletimeResponse))
+        response = await self._instance.brokers.call(address, code, header, timeout=self._timeout)
+        return handle.changed(response.header(ChangeMessageInvisibletimeResponse))
 
     async def _master(self, topic: str, broker_name: str) -> str:
         address = (await self._instance.routes.find(topic)).master(broker_name)
@@ -469,7 +471,7 @@ class Acks:
             on_permanent=on_permanent,
         )
 
-    async def done(self, topic: str, handle: Handle) -> bool:
+    async def ack(self, topic: str, handle: ReceiptHandle) -> bool:
         """Acknowledge a delivery; return whether the broker confirmed it.
 
         Args:
@@ -478,7 +480,7 @@ class Acks:
         """
         return await self._settle(topic, self._requests.ack(topic, handle), self._acking)
 
-    async def later(self, topic: str, handle: Handle, seconds: float) -> bool:
+    async def nack(self, topic: str, handle: ReceiptHandle, seconds: float) -> bool:
         """Let a message be redelivered this long from now; return whether the broker confirmed."""
         change = self._requests.change_invisible_time(topic, handle, int(seconds * 1000))
         return await self._settle(topic, change, self._changing)

@@ -1,11 +1,11 @@
-"""Consumes popped messages, several at a time, and acknowledges each or puts it off.
+"""Consumes popped messages, several at a time, and settles each.
 
     popped -> waiting -> handler -> acknowledged
-                                 -> put off: it is redelivered after a delay
+                                 -> negatively acknowledged: redelivered after a delay
                                  -> dead letter, then acknowledged, once it failed too often
 
-A message whose invisible time is over before the handler is called is skipped: its broker delivers
-it again, to any member.
+A message whose invisible time is over before the handler is called is skipped: its broker
+redelivers it, to any member.
 
 Source: ConsumeMessagePopConcurrentlyService, RocketMQ 5.3, whose dead letters do not
 contain the error.
@@ -30,7 +30,7 @@ from cometmq.client._consuming.pulls import selected
 from cometmq.client._consuming.retries import DeadLetterRule, pop_delay_s
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import Workers
-from cometmq.client._pop.requests import Acks, Handle, PopRequests
+from cometmq.client._pop.requests import Acks, PopRequests, ReceiptHandle
 from cometmq.client._supervision import FailureLog, FetchLoop, step_limit_s
 from cometmq.client.filters import Filter
 from cometmq.client.handlers import ConsumeContext
@@ -52,27 +52,27 @@ class PopQueue:
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
         self.dropped = False
-        """Whether it is not this consumer's any more; what was popped is still consumed."""
+        """Whether it is no longer assigned; popped messages are still consumed."""
         self.popped_at = time.monotonic()
         """When the last request was sent, in seconds of the steady clock."""
-        self.on_settled: Callable[[], None] | None = None
-        """Called when messages were settled: there may be room for others."""
+        self.on_removed: Callable[[], None] | None = None
+        """Called after `remove`: there may be room for other messages."""
         self._waiting = 0
 
     @property
     def waiting(self) -> int:
-        """Messages that were popped and not answered for."""
+        """Messages that were popped and are neither settled nor skipped."""
         return self._waiting
 
-    def took(self, count: int) -> None:
-        """Note that so many messages came."""
+    def add(self, count: int) -> None:
+        """Count messages that were popped."""
         self._waiting += count
 
-    def settled(self, count: int) -> None:
-        """Note that so many messages were answered for, or left alone."""
+    def remove(self, count: int) -> None:
+        """Count messages that were settled or skipped."""
         self._waiting -= count
-        if self.on_settled is not None:
-            self.on_settled()
+        if self.on_removed is not None:
+            self.on_removed()
 
 
 @dataclass(slots=True)
@@ -81,11 +81,11 @@ class Popped:
 
     source: PopQueue
     messages: list[StoredMessage]
-    handles: list[Handle]
+    handles: list[ReceiptHandle]
     topic: str
     """As brokers know it."""
     got_at: float = field(default_factory=time.monotonic)
-    """When they came, in seconds of the steady clock."""
+    """When the response came, in seconds of the steady clock."""
 
 
 GiveUp = Callable[[StoredMessage, BaseException | None], Awaitable[bool]]
@@ -96,7 +96,7 @@ class PopService:
 
     Args:
         handling: calls it.
-        acks: tells brokers.
+        acks: acknowledges messages, or negatively.
         give_up: makes a dead letter of a message.
         show: prepares messages for the handler.
         concurrency: calls that run at a time.
@@ -130,13 +130,13 @@ class PopService:
 
     def submit(self, popped: Popped) -> None:
         """Consume what a pop has brought; never blocks."""
-        popped.source.took(len(popped.messages))
+        popped.source.add(len(popped.messages))
         self._workers.add(self._calls(popped))
 
     def _calls(self, popped: Popped) -> Iterator[Popped]:
         """Cut it into calls of the handler; all messages of one are of one queue."""
         pairs = zip(popped.messages, popped.handles, strict=True)
-        by_queue: dict[int, list[tuple[StoredMessage, Handle]]] = {}
+        by_queue: dict[int, list[tuple[StoredMessage, ReceiptHandle]]] = {}
         for message, handle in pairs:
             by_queue.setdefault(message.queue_id, []).append((message, handle))
         for part in by_queue.values():
@@ -156,7 +156,7 @@ class PopService:
     async def stop(self, *, grace_s: float) -> None:
         """Take no further messages, wait for running handlers, then cancel what still runs.
 
-        Messages that no handler has begun are left alone: brokers hand them out again.
+        Messages that no handler has received are not settled: brokers redeliver them.
         """
         self._handling.end(await self._workers.stop(grace_s=grace_s))
 
@@ -165,7 +165,7 @@ class PopService:
             if not _is_over(popped):
                 await self._call(popped)
         finally:
-            popped.source.settled(len(popped.messages))
+            popped.source.remove(len(popped.messages))
 
     async def _call(self, popped: Popped) -> None:
         self._show(popped.messages)
@@ -192,9 +192,9 @@ class PopService:
                 wait_s = outcome.delay_s
                 if wait_s is None:
                     wait_s = pop_delay_s(message.reconsume_times, outcome.delay_level)
-                await self._acks.later(popped.topic, handle, wait_s)
+                await self._acks.nack(popped.topic, handle, wait_s)
                 return
-        await self._acks.done(popped.topic, handle)
+        await self._acks.ack(popped.topic, handle)
 
 
 def _is_over(popped: Popped) -> bool:
@@ -213,8 +213,8 @@ def _is_over(popped: Popped) -> bool:
 STOP_S = 1.0
 """Time for a loop to end once it is cancelled."""
 
-_Response = tuple[Filter, list[tuple[StoredMessage, Handle]]]
-"""The filter of the request, and what it brought."""
+_Response = tuple[Filter, list[tuple[StoredMessage, ReceiptHandle]]]
+"""The filter of the request, and the popped messages."""
 
 
 class PopLoop(FetchLoop[_Response]):
@@ -256,11 +256,11 @@ class PopLoop(FetchLoop[_Response]):
             str(source.queue),
             failures,
             retry_s=settings.retry_ms / 1000,
-            step_s_max=step_limit_s((settings.hold_ms + settings.answer_margin_ms) / 1000),
+            step_s_max=step_limit_s((settings.hold_ms + settings.response_margin_ms) / 1000),
         )
         self.source = source
         self.begun = asyncio.Event()
-        """Set when the broker has answered a pop: it knows where the group starts."""
+        """Set after the first response to a pop: the broker knows where the group starts."""
         self._requests = requests
         self._wanted = wanted
         self._start_from = start
@@ -270,7 +270,7 @@ class PopLoop(FetchLoop[_Response]):
         self._settings = settings
         self._statistics = statistics
         self._suspended = suspended
-        source.on_settled = self._wake_if_free
+        source.on_removed = self._wake_if_free
 
     def retire(self) -> None:
         """Send no further request; what the one that is under way brings is still consumed.
@@ -311,7 +311,7 @@ class PopLoop(FetchLoop[_Response]):
             invisible_ms=self._settings.invisible_ms,
             start=self._start_from,
             hold_ms=self._settings.hold_ms if self.begun.is_set() else 0,
-            margin_s=self._settings.answer_margin_ms / 1000,
+            margin_s=self._settings.response_margin_ms / 1000,
         )
         self.begun.set()
         return wanted, popped
@@ -328,5 +328,5 @@ class PopLoop(FetchLoop[_Response]):
             self._service.submit(Popped(self.source, list(kept), chosen, queue.topic))
         for message, handle in popped:
             if id(message) not in ids:
-                await self._acks.done(queue.topic, handle)
+                await self._acks.ack(queue.topic, handle)
         return True

@@ -92,13 +92,13 @@ class AssignmentMode:
             )
 
 
-class Ownership:
-    """Starts and stops to fetch queues for the rebalancer.
+class AssignedPullQueues:
+    """Starts and stops fetching queues for the rebalancer.
 
     Args:
         fetcher: fetches the assigned queues.
         is_subscribed: whether a topic is still subscribed.
-        revoke: commits what is finished of a queue, and fetches it no longer.
+        revoke: commits the finished offset of a queue, and stops fetching it.
         on_assigned: called after each rebalance.
     """
 
@@ -119,13 +119,13 @@ class Ownership:
         return [queue for queue in self._fetcher.queues if queue.topic == topic]
 
     async def assign(self, queue: MessageQueue) -> bool:
-        """Start to fetch a queue. The fetcher finds where it starts."""
+        """Start fetching a queue. The fetcher finds where it starts."""
         if self._is_subscribed(queue.topic):
             self._fetcher.begin(queue)
         return True
 
     async def revoke(self, queue: MessageQueue) -> bool:
-        """Stop to fetch a queue."""
+        """Stop fetching a queue."""
         await self._revoke(queue)
         return True
 
@@ -200,7 +200,7 @@ class PullCore(Consumer):
             span_max=self._settings.span_max,
             retry_s=self._settings.retry_ms / 1000,
             step_s_max=step_limit_s(
-                (self._settings.hold_ms + self._settings.answer_margin_ms) / 1000
+                (self._settings.hold_ms + self._settings.response_margin_ms) / 1000
             ),
             group=group,
             on_permanent=self._tasks.end,
@@ -220,7 +220,7 @@ class PullCore(Consumer):
         queue = pull.queue
         address = await self._offsets.address(queue, self._replicas.of(queue))
         if pull.lite and not self._instance.broker_version(address):
-            await self._instance.ensure_heartbeat(address)  # its answer tells the version
+            await self._instance.ensure_heartbeat(address)  # its response has the version
         result = await pull_once(
             self._instance.brokers,
             address,
@@ -246,7 +246,7 @@ class PullCore(Consumer):
         """
         self._report_unfinished()
         async with self._committing:
-            due = self._positions.due(queues)
+            due = self._positions.to_commit(queues)
             failures = await self._store_offsets(due)
             for queue in due.keys() - failures.keys():
                 self._positions.committed(queue, due[queue])
@@ -403,12 +403,12 @@ class PullCore(Consumer):
         self._positions.move(queue, offset)
         self._fetcher.begin(queue, offset)
 
-    def _own(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    def _assigned(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Return queues as brokers know them.
 
         Raises:
             ClientClosedError: the consumer is not running.
-            NotAssignedError: one is not this consumer's.
+            NotAssignedError: one is not assigned to this consumer.
         """
         self._check_running()
         found = [self._namespace.wrap_queue(queue) for queue in queues]
@@ -425,7 +425,7 @@ class PullCore(Consumer):
             hold_ms=self._settings.hold_ms,
             lite=True,
         )
-        timeout = (self._settings.hold_ms + self._settings.answer_margin_ms) / 1000
+        timeout = (self._settings.hold_ms + self._settings.response_margin_ms) / 1000
         result = self._shown(await self._pull(pull, offset, timeout))
         kept = self._filter_chain.keep(queue, result.messages)
         return result if kept is result.messages else msgspec.structs.replace(result, messages=kept)

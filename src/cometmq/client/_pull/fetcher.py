@@ -148,7 +148,7 @@ class Held:
     count: int
     size_bytes: int
     pulled_ms: int
-    """When the last pull of it was answered, in ms since 1970."""
+    """When the response to its last pull came, in ms since 1970."""
 
 
 class Fetcher:
@@ -227,7 +227,7 @@ class Fetcher:
         return self._held
 
     def held_of(self, queue: MessageQueue) -> Held:
-        """Give how much of a queue waits; nothing for one that is not fetched."""
+        """Return how much of a queue waits; nothing for one that is not fetched."""
         stream = self._streams.get(queue)
         return Held(stream.count, stream.size_bytes, stream.pulled_ms) if stream else Held(0, 0, 0)
 
@@ -336,7 +336,7 @@ class Fetcher:
         self._arrived.set()
 
     def lowest(self, queue: MessageQueue) -> int | None:
-        """Give the lowest offset of a queue's messages that wait; None if none waits."""
+        """Return the lowest offset of a queue's messages that wait; None if none waits."""
         stream = self._streams.get(queue)
         return stream.bounds[0][0] if stream is not None and stream.bounds else None
 

@@ -135,7 +135,7 @@ class Positions:
         self.count_finished()
         return self._finished.get(queue)
 
-    def due(self, queues: Iterable[MessageQueue] | None = None) -> Offsets:
+    def to_commit(self, queues: Iterable[MessageQueue] | None = None) -> Offsets:
         """Return the offsets that are finished and not committed, of these queues or of all."""
         self.count_finished()
         chosen = self._finished if queues is None else queues
@@ -151,7 +151,7 @@ class Positions:
         if queue in self._finished:
             self._committed[queue] = offset
 
-    def declare(self, queue: MessageQueue, offset: QueueOffset) -> None:
+    def set_finished(self, queue: MessageQueue, offset: QueueOffset) -> None:
         """Set the finished offset of a queue, independent of the deliveries."""
         self._uncounted.discard(queue)
         self._finished[queue] = offset
@@ -179,14 +179,24 @@ class Positions:
         self._uncounted.clear()
 
 
+LISTED_MAX = 8
+"""Limit on the assigned queues in an error's text."""
+
+
 def check_assigned(queue: MessageQueue, assigned: Iterable[MessageQueue]) -> None:
     """Check that a queue is assigned.
 
     Raises:
-        NotAssignedError: it is not.
+        NotAssignedError: it is not; the text lists the assigned queues.
     """
     if queue not in assigned:
-        raise NotAssignedError(f"{queue} is not assigned to this consumer")
+        known = sorted(assigned)
+        listed = ", ".join(map(str, known[:LISTED_MAX])) or "none"
+        more = f" and {len(known) - LISTED_MAX} more" if len(known) > LISTED_MAX else ""
+        raise NotAssignedError(
+            f"{queue} is not assigned to this consumer; assigned are: {listed}{more}. "
+            "Use one of these, or call assign"
+        )
 
 
 T = TypeVar("T")

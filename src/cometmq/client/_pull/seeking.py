@@ -65,12 +65,12 @@ class OffsetCalls(PullCore):
             }
             _raise_first((await self._store_offsets(wrapped)).values())
         elif isinstance(offsets, Mapping):
-            chosen = dict(zip(self._own(offsets), offsets.values(), strict=True))
+            chosen = dict(zip(self._assigned(offsets), offsets.values(), strict=True))
             for queue, offset in chosen.items():
-                self._positions.declare(queue, QueueOffset(offset))
+                self._positions.set_finished(queue, QueueOffset(offset))
             _raise_first(await self._commit_due(chosen))
         else:
-            queues = None if offsets is None else self._own(offsets)
+            queues = None if offsets is None else self._assigned(offsets)
             self._finish_for_commit()
             _raise_first(await self._commit_due(queues))
 
@@ -98,7 +98,7 @@ class OffsetCalls(PullCore):
             ResponseError, RemotingError: the broker refused or did not respond; the position is
                 unchanged.
         """
-        (inner,) = self._own([queue])
+        (inner,) = self._assigned([queue])
         low, high = await self._offsets.bounds(inner)
         if not low <= offset <= high:
             raise OffsetRangeError(f"offset {offset} is out of range: {queue} has {low} to {high}")
@@ -106,12 +106,12 @@ class OffsetCalls(PullCore):
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:
         """Continue at the oldest message of these queues; without arguments, of all queues."""
-        for queue in self._own(queues or self.assignment()):
+        for queue in self._assigned(queues or self.assignment()):
             self._move(queue, (await self._offsets.bounds(queue)).min_offset)
 
     async def seek_to_end(self, *queues: MessageQueue) -> None:
         """Continue after the newest message of these queues; without arguments, of all queues."""
-        for queue in self._own(queues or self.assignment()):
+        for queue in self._assigned(queues or self.assignment()):
             self._move(queue, (await self._offsets.bounds(queue)).max_offset)
 
     async def seek_to_time(self, time: datetime | int, *queues: MessageQueue) -> None:
@@ -127,7 +127,7 @@ class OffsetCalls(PullCore):
                 have moved.
         """
         start_ms = epoch_ms(time)
-        for queue in self._own(queues or self.assignment()):
+        for queue in self._assigned(queues or self.assignment()):
             self._move(queue, await self._offsets.at_time(queue, start_ms))
 
     def pause(self, *queues: MessageQueue) -> None:
@@ -138,7 +138,7 @@ class OffsetCalls(PullCore):
         Raises:
             NotAssignedError: a queue is not assigned to this consumer; nothing was paused.
         """
-        for queue in self._own(queues):
+        for queue in self._assigned(queues):
             self._fetcher.pause(queue)
 
     def resume(self, *queues: MessageQueue) -> None:
@@ -147,7 +147,7 @@ class OffsetCalls(PullCore):
         Raises:
             NotAssignedError: a queue is not assigned to this consumer; nothing was resumed.
         """
-        for queue in self._own(queues):
+        for queue in self._assigned(queues):
             self._fetcher.resume(queue)
 
     def paused(self) -> set[MessageQueue]:

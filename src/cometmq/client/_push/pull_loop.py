@@ -120,7 +120,7 @@ class PullLoop(FetchLoop[PullResult]):
             str(self.queue),
             failures,
             retry_s=settings.retry_ms / 1000,
-            step_s_max=step_limit_s(settings.answer_ms / 1000),
+            step_s_max=step_limit_s(settings.pull_timeout_ms / 1000),
         )
         self._process_queue = process_queue
         self._routes = instance.routes
@@ -219,7 +219,7 @@ class PullLoop(FetchLoop[PullResult]):
                 pulls,
                 self.next_offset,
                 (consumed or None) if target.is_master else None,
-                self._settings.answer_ms / 1000,
+                self._settings.pull_timeout_ms / 1000,
             )
         except (RemotingError, ClientError):
             self._failed_pulls += 1

@@ -5,12 +5,12 @@ Source: DefaultMQAdminExt, RocketMQ 5.3.
 
 from __future__ import annotations
 
-from cometmq.client.admin.groups import Offsets, Progress
+from cometmq.client.admin.groups import GroupLag, Offsets
 from cometmq.client.admin.messages import Track, TrackKind, Tracks
 from cometmq.client.admin.servers import Brokers
 from cometmq.client.admin.topics import Topics
 
-__all__ = ["AdminClient", "Progress", "Track", "TrackKind"]
+__all__ = ["AdminClient", "GroupLag", "Track", "TrackKind"]
 
 
 class AdminClient(Topics, Offsets, Tracks, Brokers):

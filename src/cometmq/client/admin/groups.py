@@ -70,7 +70,7 @@ class Groups(AdminCore):
         check_group_name(config.group_name)
         body = msgspec.json.encode(config)
         for address in await self._masters(brokers):
-            await self._ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+            await self._call(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
     async def delete_group(
         self, group: str, *, keep_offsets: bool = False, brokers: Iterable[str] | None = None
@@ -87,7 +87,7 @@ class Groups(AdminCore):
             group_name=group, clean_offset=forget, remove_offset=forget
         )
         for address in await self._masters(brokers):
-            await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+            await self._call(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def groups(self) -> list[str]:
         """Return the names of all groups with settings on a broker, in alphabetical order."""
@@ -98,8 +98,8 @@ class Groups(AdminCore):
 
     async def broker_groups(self, address: str) -> dict[str, SubscriptionGroupConfig]:
         """Return the settings of all groups of one broker."""
-        answer = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        return SubscriptionGroupWrapper.decode(answer.body).subscription_group_table
+        response = await self._call(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        return SubscriptionGroupWrapper.decode(response.body).subscription_group_table
 
     async def group_config(self, group: str, address: str) -> SubscriptionGroupConfig | None:
         """Return a group's settings on one broker, or None if it has none.
@@ -108,43 +108,47 @@ class Groups(AdminCore):
         """
         header = GetSubscriptionGroupConfigRequest(group=group)
         try:
-            answer = await self._ask(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
+            response = await self._call(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
         except ResponseError as error:
             if error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                 return None
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
             return (await self.broker_groups(address)).get(group)
-        return msgspec.json.decode(answer.body, type=SubscriptionGroupConfig)
+        return msgspec.json.decode(response.body, type=SubscriptionGroupConfig)
 
-    async def may_read(self, group: str, topic: str, allowed: bool | None = None) -> bool:
-        """Return whether a group may read a topic, or set it on every broker of the topic.
-
-        Args:
-            group: the group.
-            topic: the topic.
-            allowed: the new value; None only reads it.
-
-        Returns:
-            Whether the group may read the topic on all of its brokers.
+    async def may_read(self, group: str, topic: str) -> bool:
+        """Return whether a group may read a topic on all of the topic's brokers.
 
         Raises:
             ResponseError: the broker is older than 5.0 and has no such rule.
         """
+        return await self._read_permission(group, topic)
+
+    async def set_may_read(self, group: str, topic: str, allowed: bool) -> None:
+        """Set whether a group may read a topic, on every broker of the topic.
+
+        Raises:
+            ResponseError: the broker is older than 5.0 and has no such rule.
+        """
+        await self._read_permission(group, topic, allowed)
+
+    async def _read_permission(self, group: str, topic: str, allowed: bool | None = None) -> bool:
+        """Return whether a group may read a topic; set it first unless ``allowed`` is None."""
         header = UpdateAndGetGroupForbiddenRequest(group=group, topic=topic, readable=allowed)
-        answers = [
-            await self._ask(address, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, header)
+        responses = [
+            await self._call(address, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, header)
             for address in (await self._route(topic)).masters()
         ]
-        return all(GroupForbidden.decode(answer.body).readable for answer in answers)
+        return all(GroupForbidden.decode(response.body).readable for response in responses)
 
     async def groups_of_topic(self, topic: str) -> list[str]:
         """Return the groups that subscribe to a topic now, or have an offset in it."""
         header = QueryTopicConsumeByWhoRequest(topic=topic)
         found: set[str] = set()
         for address in (await self._route(topic)).masters():
-            answer = await self._ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
-            found.update(GroupList.decode(answer.body).group_list)
+            response = await self._call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+            found.update(GroupList.decode(response.body).group_list)
         return sorted(found - {topic})  # 5.3 names the topic itself if a group subscribes to it
 
     async def topics_of_group(self, group: str) -> list[str]:
@@ -156,8 +160,8 @@ class Groups(AdminCore):
         header = QueryTopicsByConsumerRequest(group=group)
         found: set[str] = set()
         for address in await self._masters():
-            answer = await self._ask(address, RequestCode.QUERY_TOPICS_BY_CONSUMER, header)
-            found.update(TopicList.decode(answer.body).topic_list)
+            response = await self._call(address, RequestCode.QUERY_TOPICS_BY_CONSUMER, header)
+            found.update(TopicList.decode(response.body).topic_list)
         return sorted(found)
 
     async def subscription(self, group: str, topic: str) -> SubscriptionData | None:
@@ -168,8 +172,8 @@ class Groups(AdminCore):
         """
         header = QuerySubscriptionByConsumerRequest(group=group, topic=topic)
         for address in (await self._route(topic)).masters():
-            answer = await self._ask(address, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, header)
-            found = QuerySubscriptionResponseBody.decode(answer.body).subscription_data
+            response = await self._call(address, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, header)
+            found = QuerySubscriptionResponseBody.decode(response.body).subscription_data
             if found is not None:
                 return found
         return None
@@ -179,13 +183,13 @@ TO_THE_END = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class GroupLag:
     """A group's committed offset and lag in one queue.
 
     Example:
-        found: dict[MessageQueue, Progress] = await admin.progress("audit", "orders")
-        for queue, progress in found.items():
-            print(queue, progress.committed, progress.lag)
+        found: dict[MessageQueue, GroupLag] = await admin.lag("audit", "orders")
+        for queue, each in found.items():
+            print(queue, each.committed, each.lag)
     """
 
     committed: QueueOffset | None
@@ -213,13 +217,13 @@ class Offsets(AdminCore):
             for queue in route.read_queues
         }
 
-    async def progress(self, group: str, topic: str) -> dict[MessageQueue, Progress]:
+    async def lag(self, group: str, topic: str) -> dict[MessageQueue, GroupLag]:
         """Return a group's committed offset and lag in each readable queue of a topic."""
         committed, bounds = await self.committed(group, topic), {}
         for queue in committed:
             bounds[queue] = await self._offsets.bounds(queue)
         return {
-            queue: Progress(
+            queue: GroupLag(
                 None if offset is None else QueueOffset(offset),
                 end=bounds[queue].max_offset,
                 begin=bounds[queue].min_offset,
@@ -234,8 +238,8 @@ class Offsets(AdminCore):
         header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
         found: dict[MessageQueue, OffsetWrapper] = {}
         for address in await self._masters():
-            answer = await self._ask(address, RequestCode.GET_CONSUME_STATS, header)
-            found.update(ConsumeStats.decode(answer.body).offset_table)
+            response = await self._call(address, RequestCode.GET_CONSUME_STATS, header)
+            found.update(ConsumeStats.decode(response.body).offset_table)
         return found
 
     async def time_spans(self, group: str, topic: str) -> list[QueueTimeSpan]:
@@ -243,8 +247,8 @@ class Offsets(AdminCore):
         header = QueryConsumeTimeSpanRequest(topic=topic, group=group)
         found: list[QueueTimeSpan] = []
         for address in (await self._route(topic)).masters():
-            answer = await self._ask(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
-            found += QueryConsumeTimeSpanBody.decode(answer.body).consume_time_span_set
+            response = await self._call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+            found += QueryConsumeTimeSpanBody.decode(response.body).consume_time_span_set
         return sorted(found, key=lambda span: span.message_queue)
 
     async def reset_to_time(
@@ -293,7 +297,7 @@ class Offsets(AdminCore):
         )
         address = await self._offsets.address(queue)
         if await self._moves_groups(address):
-            await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+            await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
         else:
             await self._offsets.commit(group, queue, QueueOffset(offset))
 
@@ -308,7 +312,7 @@ class Offsets(AdminCore):
         for topic in topics:
             header = CloneGroupOffsetRequest(src_group=source, dest_group=target, topic=topic)
             for address in (await self._route(topic)).masters():
-                await self._ask(address, RequestCode.CLONE_GROUP_OFFSET, header)
+                await self._call(address, RequestCode.CLONE_GROUP_OFFSET, header)
 
     async def _reset_all(
         self, group: str, topic: str, timestamp_ms: int, *, force: bool
@@ -348,8 +352,8 @@ class Offsets(AdminCore):
     async def _move_members(
         self, address: str, header: InvokeBrokerToResetOffsetRequest
     ) -> dict[MessageQueue, int]:
-        answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-        return dict(ResetOffsetBody.decode(answer.body).offset_table)
+        response = await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        return dict(ResetOffsetBody.decode(response.body).offset_table)
 
     async def _write(
         self, queues: Iterable[MessageQueue], group: str, timestamp_ms: int, *, force: bool
@@ -372,8 +376,8 @@ class Offsets(AdminCore):
 
     async def _moves_groups(self, address: str) -> bool:
         """Whether a broker moves groups by itself; it says so in its settings."""
-        answer = await self._ask(address, RequestCode.GET_BROKER_CONFIG)
-        return b"useServerSideResetOffset=true" in answer.body
+        response = await self._call(address, RequestCode.GET_BROKER_CONFIG)
+        return b"useServerSideResetOffset=true" in response.body
 
 
 def _has_no_members(error: ResponseError) -> bool:

@@ -14,7 +14,7 @@ from cometmq.client._consuming.pulls import Pull, pull_once
 from cometmq.client.admin.groups import Groups
 from cometmq.client.admin.servers import AdminCore, Clients
 from cometmq.client.filters import Filter
-from cometmq.client.trace.records import Record, TraceError, decode
+from cometmq.client.trace.records import Record, TraceError, decode_records
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
@@ -51,8 +51,8 @@ class Queries(AdminCore):
         """
         place = decode_offset_id(offset_message_id)
         header = ViewMessageByIdRequest(offset=place.log_offset)
-        answer = await self._ask(place.address, RequestCode.VIEW_MESSAGE_BY_ID, header)
-        message = decode_messages(answer.body)[0]
+        response = await self._call(place.address, RequestCode.VIEW_MESSAGE_BY_ID, header)
+        message = decode_messages(response.body)[0]
         message.broker_name = await self._broker_at(place.address)
         return message
 
@@ -96,13 +96,13 @@ class Queries(AdminCore):
             unique_key_query=unique_id,
         )
         route = await self._route(topic)
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(self._query(name, route.readable(name), header) for name in sorted(route.brokers))
         )
         found = [
             message
-            for answer in answers
-            for message in answer
+            for response in responses
+            for message in response
             if _has_key(message, key, unique_id=unique_id)
         ]
         return sorted(found, key=lambda message: message.store_time_ms)
@@ -128,18 +128,18 @@ class Queries(AdminCore):
         if address is None:
             return []
         try:
-            answer = await self._ask(address, RequestCode.QUERY_MESSAGE, header, timeout=QUERY_S)
+            response = await self._call(address, RequestCode.QUERY_MESSAGE, header, timeout=QUERY_S)
         except ResponseError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return []
             raise
-        messages = decode_messages(answer.body)
+        messages = decode_messages(response.body)
         for message in messages:
             message.broker_name = broker_name
         return messages
 
     async def _broker_at(self, address: str) -> str:
-        """Give the name of the broker with this address, or nothing if it is not registered."""
+        """Return the name of the broker with this address, or nothing if it is not registered."""
         for name, broker in (await self.cluster_info()).broker_addr_table.items():
             if address in broker.broker_addrs.values():
                 return name
@@ -261,7 +261,7 @@ class Tracks(Queries, Groups, Clients):
 
 def _records(message: StoredMessage) -> list[Record]:
     try:
-        return decode(message.body.decode())
+        return decode_records(message.body.decode())
     except (TraceError, UnicodeDecodeError):
         return []
 

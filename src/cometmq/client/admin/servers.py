@@ -58,7 +58,7 @@ from cometmq.system import java_properties
 
 
 class AdminCore(Lifecycle):
-    """Asks brokers and name servers; each family of calls is a class on top of it."""
+    """Sends requests to brokers and name servers; the base of all families of calls."""
 
     def __init__(
         self,
@@ -92,11 +92,11 @@ class AdminCore(Lifecycle):
 
     async def cluster_info(self) -> ClusterInfo:
         """Return the clusters, their brokers and the brokers' addresses."""
-        answer = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
-        return ClusterInfo.decode(answer.body)
+        response = await self._call_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return ClusterInfo.decode(response.body)
 
     async def _masters(self, brokers: Iterable[str] | None = None) -> list[str]:
-        """Give the addresses of the masters of these brokers, or of all that are registered."""
+        """Return the addresses of the masters of these brokers, or of all that are registered."""
         table = (await self.cluster_info()).broker_addr_table
         names = sorted(table) if brokers is None else list(brokers)
         if unknown := [name for name in names if name not in table]:
@@ -108,11 +108,11 @@ class AdminCore(Lifecycle):
         return masters
 
     async def _route(self, topic: str) -> Route:
-        """Give the route of a topic; the one kept is good enough."""
+        """Return the route of a topic, from the cache if it is there."""
         self._instance.check_running()
         return await self._instance.routes.find(topic)
 
-    async def _ask(
+    async def _call(
         self,
         address: str,
         code: int,
@@ -121,55 +121,55 @@ class AdminCore(Lifecycle):
         *,
         timeout: float | None = None,
     ) -> Command:
-        """Ask one server and give its answer, which says success."""
+        """Send a request to one server; return its successful response."""
         self._instance.check_running()
         return await self._instance.brokers.call(address, code, header, body, timeout=timeout)
 
-    async def _ask_name_server(
+    async def _call_name_server(
         self, code: int, header: Header | None = None, body: bytes = b""
     ) -> Command:
-        """Ask whichever name server answers; for questions only."""
+        """Send a request to name servers in turn until one responds; only for reads."""
         self._instance.check_running()
         timeout = self._instance.settings.call_timeout_ms / 1000
         names = self._instance.name_servers
         return check(await names.call(code, header, body, timeout=timeout))
 
-    async def _tell_name_servers(
+    async def _call_all_name_servers(
         self, code: int, header: Header | None = None, body: bytes = b""
     ) -> list[Command]:
-        """Tell every name server, since none of them tells another; gives their answers."""
+        """Send the request to every name server: they do not replicate."""
         self._instance.check_running()
         addresses = self._instance.name_servers.addresses
-        return [await self._ask(address, code, header, body) for address in addresses]
+        return [await self._call(address, code, header, body) for address in addresses]
 
     async def _put_kv(self, space: str, key: str, value: str | None) -> None:
-        """Let every name server keep a value, or forget it."""
+        """Store a value on every name server; None deletes it."""
         if value is None:
-            forget = DeleteKvConfigRequest(namespace=space, key=key)
-            await self._tell_name_servers(RequestCode.DELETE_KV_CONFIG, forget)
+            delete = DeleteKvConfigRequest(namespace=space, key=key)
+            await self._call_all_name_servers(RequestCode.DELETE_KV_CONFIG, delete)
         else:
-            keep = PutKvConfigRequest(namespace=space, key=key, value=value)
-            await self._tell_name_servers(RequestCode.PUT_KV_CONFIG, keep)
+            put = PutKvConfigRequest(namespace=space, key=key, value=value)
+            await self._call_all_name_servers(RequestCode.PUT_KV_CONFIG, put)
 
     async def _kv_value(self, space: str, key: str) -> str | None:
-        """Give a value that the name servers keep."""
+        """Return a value of the key-value table; None if there is none."""
         header = GetKvConfigRequest(namespace=space, key=key)
         try:
-            answer = await self._ask_name_server(RequestCode.GET_KV_CONFIG, header)
+            response = await self._call_name_server(RequestCode.GET_KV_CONFIG, header)
         except ResponseError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return None
             raise
-        return answer.header(GetKvConfigResponse).value
+        return response.header(GetKvConfigResponse).value
 
 
 class Brokers(AdminCore):
     """Calls about servers."""
 
-    async def broker_figures(self, address: str) -> dict[str, str]:
+    async def broker_runtime_info(self, address: str) -> dict[str, str]:
         """Return a broker's runtime information: counts, rates, offsets, disk use."""
-        answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-        return KVTable.decode(answer.body).table
+        response = await self._call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return KVTable.decode(response.body).table
 
     async def broker_counter(self, address: str, name: str, key: str) -> BrokerStatsData:
         """Return one counter of a broker: sum and rate per minute, hour and day.
@@ -183,10 +183,10 @@ class Brokers(AdminCore):
             ResponseError: the broker has no such counter yet.
         """
         header = ViewBrokerStatsDataRequest(stats_name=name, stats_key=key)
-        answer = await self._ask(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
-        return BrokerStatsData.decode(answer.body)
+        response = await self._call(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
+        return BrokerStatsData.decode(response.body)
 
-    async def broker_progress(self, address: str, *, ordered: bool = False) -> ConsumeStatsList:
+    async def broker_lag(self, address: str, *, ordered: bool = False) -> ConsumeStatsList:
         """Return the offsets and lag of all groups of one broker.
 
         Args:
@@ -194,8 +194,8 @@ class Brokers(AdminCore):
             ordered: only ordered topics.
         """
         header = GetBrokerConsumeStatsRequest(is_order=ordered)
-        answer = await self._ask(address, RequestCode.GET_BROKER_CONSUME_STATS, header)
-        return ConsumeStatsList.decode(answer.body)
+        response = await self._call(address, RequestCode.GET_BROKER_CONSUME_STATS, header)
+        return ConsumeStatsList.decode(response.body)
 
     async def replication(self, address: str) -> HARuntimeInfo:
         """Return the replication state of a broker.
@@ -203,13 +203,13 @@ class Brokers(AdminCore):
         Raises:
             ResponseError: the broker is older than 5.0.
         """
-        answer = await self._ask(address, RequestCode.GET_BROKER_HA_STATUS)
-        return HARuntimeInfo.decode(answer.body)
+        response = await self._call(address, RequestCode.GET_BROKER_HA_STATUS)
+        return HARuntimeInfo.decode(response.body)
 
     async def broker_config(self, address: str) -> dict[str, str]:
         """Return all settings of a broker."""
-        answer = await self._ask(address, RequestCode.GET_BROKER_CONFIG)
-        entries = java_properties.parse(java_properties.decode(answer.body))
+        response = await self._call(address, RequestCode.GET_BROKER_CONFIG)
+        entries = java_properties.parse(java_properties.decode(response.body))
         return {entry.key: entry.value for entry in entries}
 
     async def set_broker_config(self, address: str, changes: Mapping[str, str]) -> None:
@@ -222,7 +222,7 @@ class Brokers(AdminCore):
             ResponseError: a setting cannot be changed, or not to that value; nothing was changed.
         """
         body = java_properties.render(changes).encode()
-        await self._ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+        await self._call(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
     async def clean_up(self, address: str) -> None:
         """Delete a broker's expired files and the queues of deleted topics now."""
@@ -231,7 +231,7 @@ class Brokers(AdminCore):
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
             RequestCode.CLEAN_UNUSED_TOPIC,
         ):
-            await self._ask(address, code)
+            await self._call(address, code)
 
     async def stop_writing(self, broker: str) -> int:
         """Remove the write permission of a broker, by its name, until `resume_writing`.
@@ -241,14 +241,16 @@ class Brokers(AdminCore):
             registers changed topics, producers send to it again.
         """
         code, header = RequestCode.WIPE_WRITE_PERM_OF_BROKER, WipeWritePermOfBrokerRequest
-        answers = await self._tell_name_servers(code, header(broker_name=broker))
-        return max(a.header(WipeWritePermOfBrokerResponse).wipe_topic_count for a in answers)
+        responses = await self._call_all_name_servers(code, header(broker_name=broker))
+        return max(
+            each.header(WipeWritePermOfBrokerResponse).wipe_topic_count for each in responses
+        )
 
     async def resume_writing(self, broker: str) -> int:
         """Restore the write permission of a broker; returns the number of affected topics."""
         code, header = RequestCode.ADD_WRITE_PERM_OF_BROKER, AddWritePermOfBrokerRequest
-        answers = await self._tell_name_servers(code, header(broker_name=broker))
-        return max(a.header(AddWritePermOfBrokerResponse).add_topic_count for a in answers)
+        responses = await self._call_all_name_servers(code, header(broker_name=broker))
+        return max(each.header(AddWritePermOfBrokerResponse).add_topic_count for each in responses)
 
     async def kv_get(self, space: str, key: str) -> str | None:
         """Return a value of the name servers' key-value table, or None."""
@@ -266,12 +268,12 @@ class Brokers(AdminCore):
         """Return all values of a namespace of the key-value table."""
         header = GetKvlistByNamespaceRequest(namespace=space)
         try:
-            answer = await self._ask_name_server(RequestCode.GET_KVLIST_BY_NAMESPACE, header)
+            response = await self._call_name_server(RequestCode.GET_KVLIST_BY_NAMESPACE, header)
         except ResponseError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return {}
             raise
-        return KVTable.decode(answer.body).table
+        return KVTable.decode(response.body).table
 
 
 DIRECTLY_S = 15.0
@@ -288,8 +290,8 @@ class Clients(AdminCore):
             ResponseError: with code 206 if no member is online.
         """
         header = GetConsumerConnectionListRequest(consumer_group=group)
-        answer = await self._ask_any(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
-        return ConsumerConnection.decode(answer.body)
+        response = await self._call_any_broker(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+        return ConsumerConnection.decode(response.body)
 
     async def producer_connections(self, group: str) -> ProducerConnection:
         """Return the online members of a producer group.
@@ -298,13 +300,13 @@ class Clients(AdminCore):
             ResponseError: no member is online.
         """
         header = GetProducerConnectionListRequest(producer_group=group)
-        answer = await self._ask_any(RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
-        return ProducerConnection.decode(answer.body)
+        response = await self._call_any_broker(RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
+        return ProducerConnection.decode(response.body)
 
     async def producers(self, address: str) -> ProducerTableInfo:
         """Return all producers that are connected to one broker, by group."""
-        answer = await self._ask(address, RequestCode.GET_ALL_PRODUCER_INFO)
-        return ProducerTableInfo.decode(answer.body)
+        response = await self._call(address, RequestCode.GET_ALL_PRODUCER_INFO)
+        return ProducerTableInfo.decode(response.body)
 
     async def running_info(
         self, group: str, client_id: str, *, stacks: bool = False
@@ -322,8 +324,8 @@ class Clients(AdminCore):
         header = GetConsumerRunningInfoRequest(
             consumer_group=group, client_id=client_id, jstack_enable=stacks
         )
-        answer = await self._ask_any(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
-        return ConsumerRunningInfo.decode(answer.body)
+        response = await self._call_any_broker(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+        return ConsumerRunningInfo.decode(response.body)
 
     async def consumer_status(
         self, group: str, topic: str, client_id: str = ""
@@ -342,10 +344,10 @@ class Clients(AdminCore):
             topic=topic, group=group, client_addr=client_id or None
         )
         route = await self._route(topic)
-        answer = await self._ask_any(
+        response = await self._call_any_broker(
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header, route.masters()
         )
-        return GetConsumerStatusBody.decode(answer.body).consumer_table
+        return GetConsumerStatusBody.decode(response.body).consumer_table
 
     async def consume_directly(
         self, group: str, client_id: str, message: StoredMessage
@@ -371,25 +373,25 @@ class Clients(AdminCore):
             broker_name=message.broker_name or None,
         )
         code, address = RequestCode.CONSUME_MESSAGE_DIRECTLY, await self._broker_of(message)
-        answer = await self._ask(address, code, header, timeout=DIRECTLY_S)
-        return ConsumeMessageDirectlyResult.decode(answer.body)
+        response = await self._call(address, code, header, timeout=DIRECTLY_S)
+        return ConsumeMessageDirectlyResult.decode(response.body)
 
     async def _broker_of(self, message: StoredMessage) -> str:
-        """Give the address of the broker that stores a message."""
+        """Return the address of the broker that stores a message."""
         try:
             route = await self._route(message.topic)
         except ClientError:
             return message.store_host
         return route.master(message.broker_name) or message.store_host
 
-    async def _ask_any(
+    async def _call_any_broker(
         self, code: int, header: Header, addresses: list[str] | None = None
     ) -> Command:
-        """Ask brokers one after the other until one knows the answer."""
+        """Call brokers in turn until one succeeds."""
         failure: CometError | None = None
         for address in addresses if addresses is not None else await self._masters():
             try:
-                return await self._ask(address, code, header)
+                return await self._call(address, code, header)
             except CometError as error:
                 failure = _better(failure, error)
         raise failure or ClientError(
@@ -398,7 +400,7 @@ class Clients(AdminCore):
 
 
 def _better(before: CometError | None, error: CometError) -> CometError:
-    """Give the failure that says more: a broker's refusal rather than its silence."""
+    """Return the more specific error: a refusal of a broker before a missing response."""
     if before is None or not isinstance(before, ResponseError):
         return error
     if before.code == ResponseCode.CONSUMER_NOT_ONLINE and isinstance(error, ResponseError):

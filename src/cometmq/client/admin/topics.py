@@ -77,7 +77,7 @@ class Topics(AdminCore):
             attributes=_changes(attributes),
         )
         for address in await self._masters(brokers):
-            await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+            await self._call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
         route = await self._instance.routes.refresh(topic)
         return list(route.publish_queues) if route else []
 
@@ -92,19 +92,19 @@ class Topics(AdminCore):
         header = DeleteTopicInBrokerRequest(topic=topic)
         for address in await self._masters():
             try:
-                await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+                await self._call(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
             except CometError as error:
                 failure = failure or error
         forget = DeleteTopicInNamesrvRequest(topic=topic)
-        await self._tell_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, forget)
+        await self._call_all_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, forget)
         self._instance.routes.forget(topic)
         if failure is not None:
             raise failure
 
     async def topics(self) -> list[str]:
         """Return the names of all topics in alphabetical order."""
-        answer = await self._ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return sorted(TopicList.decode(answer.body).topic_list)
+        response = await self._call_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted(TopicList.decode(response.body).topic_list)
 
     async def topic_configs(self, topic: str) -> dict[str, TopicConfig]:
         """Return a topic's settings on each broker that has it, by broker name."""
@@ -119,18 +119,18 @@ class Topics(AdminCore):
     async def _config(self, address: str, topic: str) -> TopicConfig:
         header = GetTopicConfigRequest(topic=topic)
         try:
-            answer = await self._ask(address, RequestCode.GET_TOPIC_CONFIG, header)
+            response = await self._call(address, RequestCode.GET_TOPIC_CONFIG, header)
         except ResponseError as error:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
             return (await self.broker_topics(address))[topic]
-        found = TopicConfigAndQueueMapping.decode(answer.body)
+        found = TopicConfigAndQueueMapping.decode(response.body)
         return TopicConfig(**{name: getattr(found, name) for name in TopicConfig.__struct_fields__})
 
     async def broker_topics(self, address: str) -> dict[str, TopicConfig]:
         """Return the settings of all topics of one broker, including system topics."""
-        answer = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
-        return TopicConfigSerializeWrapper.decode(answer.body).topic_config_table
+        response = await self._call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        return TopicConfigSerializeWrapper.decode(response.body).topic_config_table
 
     async def order_conf(self, topic: str) -> dict[str, int]:
         """Return the fixed number of queues per broker of an ordered topic; {} if there is none."""
@@ -157,8 +157,8 @@ class Topics(AdminCore):
         header = GetTopicStatsInfoRequest(topic=topic)
         stats: dict[MessageQueue, TopicOffset] = {}
         for address in (await self._route(topic)).masters():
-            answer = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, header)
-            stats.update(TopicStatsTable.decode(answer.body).offset_table)
+            response = await self._call(address, RequestCode.GET_TOPIC_STATS_INFO, header)
+            stats.update(TopicStatsTable.decode(response.body).offset_table)
         return stats
 
     async def queue_bounds(self, topic: str) -> dict[MessageQueue, QueueBounds]:

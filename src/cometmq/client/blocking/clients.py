@@ -11,7 +11,7 @@ from typing import Unpack
 import cometmq.client as asynchronous
 from cometmq.client._connection.broker_calls import QueueBounds
 from cometmq.client._consuming.pulls import PullResult
-from cometmq.client.admin.groups import Progress
+from cometmq.client.admin.groups import GroupLag
 from cometmq.client.admin.messages import Track
 from cometmq.client.admin.topics import READ_WRITE
 from cometmq.client.allocation import AllocationStrategy
@@ -809,7 +809,7 @@ class SimpleConsumer(base.Blocking):
 
     @property
     def in_flight(self) -> int:
-        """The number of received messages that are not settled. Expired ones may be among them."""
+        """The number of received messages without ack or nack. Expired ones may be among them."""
         return self._inner.in_flight
 
     def queues(self) -> list[MessageQueue]:
@@ -831,7 +831,7 @@ class SimpleConsumer(base.Blocking):
         self._run(self._inner.ack(*messages))
 
     def nack(self, message: StoredMessage, delay: float | timedelta | None = None) -> None:
-        """Put a received message off: it is redelivered, and counted, after a delay."""
+        """Negatively acknowledge a message: it is redelivered, and counted, after a delay."""
         self._run(self._inner.nack(message, delay))
 
     def extend(self, message: StoredMessage, invisible: float | timedelta) -> None:
@@ -960,9 +960,9 @@ class AdminClient(base.Blocking):
         """Return a group's committed offset in each readable queue of a topic."""
         return self._run(self._inner.committed(group, topic))
 
-    def progress(self, group: str, topic: str) -> dict[MessageQueue, Progress]:
+    def lag(self, group: str, topic: str) -> dict[MessageQueue, GroupLag]:
         """Return a group's committed offset and lag in each readable queue of a topic."""
-        return self._run(self._inner.progress(group, topic))
+        return self._run(self._inner.lag(group, topic))
 
     def consume_stats(
         self, group: str, topic: str | None = None
@@ -1050,9 +1050,13 @@ class AdminClient(base.Blocking):
         """Return a group's settings on one broker, or None if it has none."""
         return self._run(self._inner.group_config(group, address))
 
-    def may_read(self, group: str, topic: str, allowed: bool | None = None) -> bool:
-        """Return whether a group may read a topic, or set it on every broker of the topic."""
-        return self._run(self._inner.may_read(group, topic, allowed))
+    def may_read(self, group: str, topic: str) -> bool:
+        """Return whether a group may read a topic on all of the topic's brokers."""
+        return self._run(self._inner.may_read(group, topic))
+
+    def set_may_read(self, group: str, topic: str, allowed: bool) -> None:
+        """Set whether a group may read a topic, on every broker of the topic."""
+        self._run(self._inner.set_may_read(group, topic, allowed))
 
     def groups_of_topic(self, topic: str) -> list[str]:
         """Return the groups that subscribe to a topic now, or have an offset in it."""
@@ -1096,17 +1100,17 @@ class AdminClient(base.Blocking):
         """Pass one message to one consumer now. Offsets do not change."""
         return self._run(self._inner.consume_directly(group, client_id, message))
 
-    def broker_figures(self, address: str) -> dict[str, str]:
+    def broker_runtime_info(self, address: str) -> dict[str, str]:
         """Return a broker's runtime information: counts, rates, offsets, disk use."""
-        return self._run(self._inner.broker_figures(address))
+        return self._run(self._inner.broker_runtime_info(address))
 
     def broker_counter(self, address: str, name: str, key: str) -> BrokerStatsData:
         """Return one counter of a broker: sum and rate per minute, hour and day."""
         return self._run(self._inner.broker_counter(address, name, key))
 
-    def broker_progress(self, address: str, *, ordered: bool = False) -> ConsumeStatsList:
+    def broker_lag(self, address: str, *, ordered: bool = False) -> ConsumeStatsList:
         """Return the offsets and lag of all groups of one broker."""
-        return self._run(self._inner.broker_progress(address, ordered=ordered))
+        return self._run(self._inner.broker_lag(address, ordered=ordered))
 
     def replication(self, address: str) -> HARuntimeInfo:
         """Return the replication state of a broker."""

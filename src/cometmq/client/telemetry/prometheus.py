@@ -1,13 +1,13 @@
 """Prometheus metrics of sends and deliveries, and of what consumers hold.
 
     cometmq_client_sends_total{group,topic,outcome}             by status, or by the error's class
-    cometmq_client_sent_messages_total{group,topic}             stored, so far as an answer said so
+    cometmq_client_sent_messages_total{group,topic}             stored, as responses confirm
     cometmq_client_send_seconds{group,topic}                    whole sends, all attempts together
     cometmq_client_send_attempts_total{group,topic}             one or more for each send
     cometmq_client_handled_messages_total{group,topic,outcome}  by how the handler's call ended
     cometmq_client_handler_seconds{group,topic}                 calls of the handler
     cometmq_client_delivery_seconds{group,topic}                from storing to the handler's call
-    cometmq_client_redelivered_messages_total{group,topic}      not for the first time
+    cometmq_client_redelivered_messages_total{group,topic}      delivered again
     cometmq_client_queues{group,topic}                          a watched consumer's queues
     cometmq_client_buffered_messages{group,topic}               fetched and not consumed yet
     cometmq_client_lag_messages{group,topic}                    stored after what was consumed last
@@ -49,12 +49,12 @@ log = logging.getLogger(__name__)
 LABELS = ("group", "topic")
 BY_OUTCOME = (*LABELS, "outcome")
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-ANSWER_S = 1.0
-"""Time for a consumer's loop to say what it holds, when it is asked from another thread."""
+STATE_S = 1.0
+"""Time for a consumer's loop to return its state to another thread."""
 
 
 class Watched(Protocol):
-    """A consumer that tells what it holds."""
+    """A consumer with gauges: its queues and its fetched messages."""
 
     @property
     def group(self) -> str:
@@ -113,7 +113,7 @@ class MetricHooks(SendHook, ConsumeHook):
         )
         self._redelivered = Counter(
             "cometmq_client_redelivered_messages",
-            "Messages that came not for the first time.",
+            "Redelivered messages.",
             LABELS,
             registry=where,
         )
@@ -219,7 +219,7 @@ class _Consumers(Collector):
         owned: set[tuple[str, MessageQueue]],
     ) -> None:
         queues, buffered, lag = sums
-        held, info = _ask(consumer, loop)
+        held, info = _state_of(consumer, loop)
         for queue in held:
             labels = (consumer.group, queue.topic)
             owned.add((consumer.group, queue))
@@ -235,7 +235,7 @@ class _Consumers(Collector):
             buffered[consumer.group, namespace.unwrap(queue.topic)] += count
 
 
-def _ask(
+def _state_of(
     consumer: Watched, loop: asyncio.AbstractEventLoop | None
 ) -> tuple[Collection[MessageQueue], ConsumerRunningInfo]:
     """Read a consumer's state in its own loop, which changes its tables.
@@ -248,23 +248,23 @@ def _ask(
     def look() -> tuple[Collection[MessageQueue], ConsumerRunningInfo]:
         return list(consumer.queues()), consumer.running_info()
 
-    def answer() -> None:
-        if answered.set_running_or_notify_cancel():
+    def read() -> None:
+        if future.set_running_or_notify_cancel():
             try:
-                answered.set_result(look())
+                future.set_result(look())
             except Exception as error:
-                answered.set_exception(error)
+                future.set_exception(error)
 
     if loop is None or (_is_in_a_loop() and asyncio.get_running_loop() is loop):
         return look()
     if not loop.is_running():
         raise RuntimeError("the consumer's event loop does not run")
-    answered: Future[tuple[Collection[MessageQueue], ConsumerRunningInfo]] = Future()
-    loop.call_soon_threadsafe(answer)
+    future: Future[tuple[Collection[MessageQueue], ConsumerRunningInfo]] = Future()
+    loop.call_soon_threadsafe(read)
     try:
-        return answered.result(ANSWER_S)
+        return future.result(STATE_S)
     finally:
-        answered.cancel()
+        future.cancel()
 
 
 def _is_in_a_loop() -> bool:

@@ -14,8 +14,8 @@ from cometmq.client.trace.records import (
     Publish,
     Recall,
     Record,
-    decode,
-    encode,
+    decode_records,
+    encode_trace_record,
 )
 
 __all__ = [
@@ -30,6 +30,6 @@ __all__ = [
     "ConsumeAfter",
     "EndTransaction",
     "Recall",
-    "encode",
-    "decode",
+    "encode_trace_record",
+    "decode_records",
 ]

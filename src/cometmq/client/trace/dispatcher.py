@@ -35,7 +35,7 @@ from cometmq.client.trace.records import (
     Publish,
     Recall,
     Record,
-    encode,
+    encode_trace_record,
 )
 from cometmq.model import property_names as names
 from cometmq.model.message import Message, StoredMessage
@@ -58,8 +58,8 @@ RETRY_S = 0.1
 
 
 @dataclass(slots=True)
-class _Parcel:
-    """Records that travel in one message."""
+class _TraceBatch:
+    """Records that are sent in one message."""
 
     topic: str
     since_s: float
@@ -106,11 +106,11 @@ class TraceDispatcher:
         self._users = 0
         self._retains = 0
         self._loop: _SendLoop | None = None
-        self._parcels: dict[tuple[str, str], _Parcel] = {}
-        self._due: deque[_Parcel] = deque()
-        """Parcels that are full or have waited long enough, in the order in which they are sent."""
+        self._batches: dict[tuple[str, str], _TraceBatch] = {}
+        self._due: deque[_TraceBatch] = deque()
+        """Batches that are full or have waited long enough, in the order in which they are sent."""
         self._waiting = 0
-        self._hurry = False
+        self._flushing = False
         self._empty = asyncio.Event()
         self._empty.set()
         self._failures = FailureLog(
@@ -176,32 +176,31 @@ class TraceDispatcher:
             self._drop(1)
             return False
         key = (self._topic(topic, region), region)
-        parcel = self._parcels.get(key)
-        if parcel is None:
-            parcel = self._parcels[key] = _Parcel(key[0], _now())
+        batch = self._batches.get(key)
+        if batch is None:
+            batch = self._batches[key] = _TraceBatch(key[0], _now())
             self._wake()
-        parcel.add(encode(record, cloud=self._cloud), [key for key in keys if key.strip()])
+        batch.add(
+            encode_trace_record(record, cloud=self._cloud), [key for key in keys if key.strip()]
+        )
         self._waiting += 1
         self._empty.clear()
-        if (
-            parcel.text_bytes >= self._settings.body_bytes_max
-            or parcel.keys_bytes >= KEYS_BYTES_MAX
-        ):
-            self._due.append(self._parcels.pop(key))
+        if batch.text_bytes >= self._settings.body_bytes_max or batch.keys_bytes >= KEYS_BYTES_MAX:
+            self._due.append(self._batches.pop(key))
             self._wake()
         return True
 
     def new_id(self) -> str:
-        """Give an id for a call of a handler, which stands in both of its records."""
+        """Return an id for a call of a handler; both of its records contain it."""
         return self._ids.next()
 
     async def flush(self, timeout: float) -> bool:
-        """Send what waits now.
+        """Send the waiting records now.
 
         Returns:
-            Whether all of it left within ``timeout`` seconds.
+            Whether all were sent within ``timeout`` seconds.
         """
-        self._hurry = True
+        self._flushing = True
         self._wake()
         try:
             async with asyncio.timeout(timeout):
@@ -219,51 +218,51 @@ class TraceDispatcher:
         return f"{CLOUD_TOPIC_PREFIX}{region}" if self._cloud else topic or TRACE_TOPIC
 
     def due_in_s(self) -> float:
-        """Return the seconds until something is to be sent."""
-        if self._due or (self._hurry and self._parcels):
+        """Return the seconds until the next batch is due."""
+        if self._due or (self._flushing and self._batches):
             return 0.0
-        return min(map(self._left_s, self._parcels.values()), default=math.inf)
+        return min(map(self._left_s, self._batches.values()), default=math.inf)
 
-    def _left_s(self, parcel: _Parcel) -> float:
-        return parcel.since_s + self._settings.flush_ms / 1000 - _now()
+    def _left_s(self, batch: _TraceBatch) -> float:
+        return batch.since_s + self._settings.flush_ms / 1000 - _now()
 
-    def next_due(self) -> _Parcel | None:
-        """Remove and return what is to be sent next."""
+    def next_due(self) -> _TraceBatch | None:
+        """Remove and return the next batch that is due."""
         self._move_due()
         return self._due.popleft() if self._due else None
 
     def _move_due(self) -> None:
-        """Move the parcels that have waited long enough, or all during a flush."""
-        for key, parcel in list(self._parcels.items()):
-            if self._hurry or self._left_s(parcel) <= 0:
-                self._due.append(self._parcels.pop(key))
+        """Move the batches that have waited long enough, or all during a flush."""
+        for key, batch in list(self._batches.items()):
+            if self._flushing or self._left_s(batch) <= 0:
+                self._due.append(self._batches.pop(key))
 
-    async def send(self, parcel: _Parcel) -> None:
+    async def send(self, batch: _TraceBatch) -> None:
         """Send records; those that cannot be sent are dropped."""
         try:
             timeout = self._settings.timeout_ms / 1000
-            await self._sender.send_message(parcel.message(), timeout=timeout)
+            await self._sender.send_message(batch.message(), timeout=timeout)
         except BaseException:
-            self._drop(len(parcel.texts))
+            self._drop(len(batch.texts))
             raise
         finally:
-            self._settle(parcel)
+            self._settle(batch)
 
-    def _settle(self, parcel: _Parcel) -> None:
-        """Count the records of a parcel as waiting no longer: it was sent or dropped."""
-        self._waiting -= len(parcel.texts)
+    def _settle(self, batch: _TraceBatch) -> None:
+        """Count the records of a batch as waiting no longer: it was sent or dropped."""
+        self._waiting -= len(batch.texts)
         if not self._waiting:
-            self._hurry = False
+            self._flushing = False
             self._empty.set()
 
     def _drop_rest(self) -> None:
-        """Drop all parcels but the one that is being sent."""
-        rest = [*self._due, *self._parcels.values()]
+        """Drop all batches but the one that is being sent."""
+        rest = [*self._due, *self._batches.values()]
         self._due.clear()
-        self._parcels.clear()
-        for parcel in rest:
-            self._drop(len(parcel.texts))
-            self._settle(parcel)
+        self._batches.clear()
+        for batch in rest:
+            self._drop(len(batch.texts))
+            self._settle(batch)
 
     def _drop(self, count: int) -> None:
         if not self.dropped:
@@ -287,10 +286,10 @@ class _SendLoop(SupervisedLoop):
         return self._dispatcher.due_in_s()
 
     async def _step(self) -> None:
-        parcel = self._dispatcher.next_due()
-        if parcel is not None:
-            self._subject = parcel.topic
-            await self._dispatcher.send(parcel)
+        batch = self._dispatcher.next_due()
+        if batch is not None:
+            self._subject = batch.topic
+            await self._dispatcher.send(batch)
 
 
 def _now() -> float:
@@ -298,7 +297,7 @@ def _now() -> float:
 
 
 class SendTrace(SendHook):
-    """Records every try that stored a message, unless its broker wants no traces.
+    """Records each attempt that stored a message, unless its broker disables traces.
 
     Args:
         dispatcher: sends the records.
@@ -310,7 +309,7 @@ class SendTrace(SendHook):
         self._topic = topic
 
     def after_attempt(self, context: SendContext) -> None:
-        """Record a try that stored the message."""
+        """Record an attempt that stored the message."""
         receipt = context.receipt
         message = context.messages[0]
         if receipt is None or not receipt.traced or _is_trace(message.topic, self._topic):
@@ -336,7 +335,7 @@ class SendTrace(SendHook):
 
 
 class EndTrace(EndTransactionHook):
-    """Records what brokers were told of transactions.
+    """Records the ends of transactions that were sent to brokers.
 
     Args:
         dispatcher: sends the records.
@@ -376,7 +375,7 @@ class EndTrace(EndTransactionHook):
 def trace_recall(
     dispatcher: TraceDispatcher, trace_topic: str, group: str, topic: str, message_id: str
 ) -> None:
-    """Record that a timer message was taken back."""
+    """Record that a timer message was recalled."""
     record = Recall(now_ms(), DEFAULT_REGION, group, topic, message_id, success=True)
     dispatcher.add(record, topic=trace_topic, region=DEFAULT_REGION, keys=[message_id])
 
@@ -396,7 +395,7 @@ class _Begun:
 
 
 class ConsumeTrace(ConsumeHook):
-    """Records what handlers get and how their calls end, unless the broker wants no traces.
+    """Records what handlers receive and how their calls end, unless the broker disables traces.
 
     Args:
         dispatcher: sends the records.
@@ -408,7 +407,7 @@ class ConsumeTrace(ConsumeHook):
         self._topic = topic
 
     def before(self, context: DeliveryContext) -> None:
-        """Record each message that the handler is about to get."""
+        """Record each message that the handler is about to receive."""
         traced = [
             message
             for message in context.messages

@@ -1,14 +1,15 @@
 """The records of a trace, and the text they are written as.
 
     text   := { record }
-    record := kind { 0x01 field } 0x02
+    record := record type { 0x01 field } 0x02
 
     Pub            | time | region | group | topic | message id | tags | keys | store host
-                   | body bytes | cost ms | kind | offset message id | success [ | client host ]
+                   | body bytes | cost ms | message kind | offset message id | success
+                   [ | client host ]
     SubBefore      | time | region | group | request id | message id | retries | keys
     SubAfter       | request id | message id | cost ms | success | keys | end [ | time | group ]
     EndTransaction | time | region | group | topic | message id | tags | keys | store host
-                   | kind | transaction id | state | from check
+                   | message kind | transaction id | state | from check
     Recall         | time | region | group | topic | message id | success
 
 Nothing is escaped; what is missing is written as ``null``. Records of type Pub without the offset
@@ -53,12 +54,12 @@ class Publish:
     offset_message_id: str = ""
     success: bool = True
     client_host: str = ""
-    """Read where it is there, never written."""
+    """Read if present, never written."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeBefore:
-    """A handler is about to get a message."""
+    """A handler is about to receive a message."""
 
     time_ms: int
     region: str | None
@@ -87,7 +88,7 @@ class ConsumeAfter:
 
 @dataclass(frozen=True, slots=True)
 class EndTransaction:
-    """A broker was told how a transaction ended."""
+    """The end of a transaction was sent to a broker."""
 
     time_ms: int
     region: str | None
@@ -105,7 +106,7 @@ class EndTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """A timer message was taken back."""
+    """A timer message was recalled."""
 
     time_ms: int
     region: str | None
@@ -118,16 +119,16 @@ class Recall:
 Record = Publish | ConsumeBefore | ConsumeAfter | EndTransaction | Recall
 
 
-def encode(record: Record, *, cloud: bool = False) -> str:
-    """Write one record, its end included."""
+def encode_trace_record(record: Record, *, cloud: bool = False) -> str:
+    """Encode one record, including its end."""
     return FIELD_END.join(map(_text, _fields(record, cloud))) + RECORD_END
 
 
-def decode(text: str) -> list[Record]:
-    """Read the records of a trace message; kinds that are not known are left out.
+def decode_records(text: str) -> list[Record]:
+    """Decode the records of a trace message; unknown record types are skipped.
 
     Raises:
-        TraceError: a record of a known kind is cut short or has a field that is not of its kind.
+        TraceError: a record of a known type is cut short, or has an invalid field.
     """
     rows = [row.split(FIELD_END) for row in text.split(RECORD_END) if row]
     return [_decoded(row) for row in rows if row[0] in _READERS]

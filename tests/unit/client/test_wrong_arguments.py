@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,22 @@ async def handle_all(messages: Sequence[StoredMessage], context: object) -> None
     """A handler of several messages."""
 
 
+async def yield_in_loop(message: StoredMessage) -> AsyncIterator[None]:
+    """An async generator function."""
+    yield
+
+
+def yield_in_thread(message: StoredMessage) -> Iterator[None]:
+    """A generator function."""
+    yield
+
+
+class Yields:
+    async def __call__(self, message: StoredMessage) -> AsyncIterator[None]:
+        """An object that is called as an async generator function."""
+        yield
+
+
 class Desk:
     async def handle(self, message: StoredMessage, hint: str = "") -> None:
         """A method with a further parameter, which has a default."""
@@ -52,6 +69,10 @@ class Desk:
             {"batch_handler": handle},
             r"consumer g: batch_handler has .*: expected \(messages, context\)",
         ),
+        ({"handler": yield_in_loop}, "consumer g: handler is a generator function, whose body"),
+        ({"handler": partial(yield_in_thread)}, "handler is a generator function.*without yield"),
+        ({"handler": Yields()}, "handler is a generator function"),
+        ({"batch_handler": yield_in_loop}, "batch_handler is a generator function"),
         ({}, "give either a handler or a batch_handler"),
         ({"handler": handle, "batch_handler": handle_all}, "give either"),
     ],

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from cometmq.client._callbacks import is_generator
 from cometmq.client._consuming.consumer import SubscribingConsumer
 from cometmq.client._consuming.engine import ABORT_S, Engine
 from cometmq.client._consuming.request_handlers import RequestHandlers
@@ -95,7 +96,8 @@ def check_handler(group: str, handler: object, batch_handler: object) -> None:
     A handler that cannot be called would fail for each message until all are dead letters.
 
     Raises:
-        ConfigError: there is not exactly one, or it takes other arguments.
+        ConfigError: there is not exactly one, it takes other arguments, or it is a generator
+            function.
     """
     if (handler is None) == (batch_handler is None):
         raise ConfigError(f"consumer {group}: give either a handler or a batch_handler")
@@ -104,6 +106,11 @@ def check_handler(group: str, handler: object, batch_handler: object) -> None:
         name, given, arguments = "batch_handler", batch_handler, ["messages", "context"]
     if not callable(given):
         raise ConfigError(f"consumer {group}: {name}={given!r}: expected a function")
+    if is_generator(given):
+        raise ConfigError(
+            f"consumer {group}: {name} is a generator function, whose body would not run: expected "
+            "a function without yield"
+        )
     try:
         signature = inspect.signature(given)
     except (TypeError, ValueError):  # some functions in C have none

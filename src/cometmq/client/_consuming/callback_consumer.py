@@ -9,7 +9,7 @@ import signal
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -135,7 +135,7 @@ class CallbackConsumer(SubscribingConsumer):
     _graceful = True
     _signalled = False
 
-    async def run(self, timeout: float | timedelta = 25.0) -> None:
+    async def run(self, timeout: float | timedelta = 25.0, *, signals: bool = True) -> None:
         """Consume until SIGTERM or SIGINT, or until `close`, and then close. Starts if needed.
 
         On a signal the consumer fetches no more, waits for running handlers, commits offsets,
@@ -151,6 +151,8 @@ class CallbackConsumer(SubscribingConsumer):
         Args:
             timeout: seconds, or a timedelta, to close after a signal: less than the time until the
                 process is killed (Kubernetes: 30 s).
+            signals: whether SIGTERM and SIGINT are handled. False in a program that handles them
+                itself, such as a web server: call `close`, or cancel the call, when it ends.
 
         Raises:
             Exception: the consumer failed and could not go on; or what `start` raises, or
@@ -162,7 +164,7 @@ class CallbackConsumer(SubscribingConsumer):
         self._grace_s = max(limit_s - min(limit_s * RELEASE_SHARE, RELEASE_S_MAX), 0.0)
         if not self._signalled:
             self._check_open()
-        with stop_signals(self._on_signal):
+        with stop_signals(self._on_signal) if signals else nullcontext():
             try:
                 await self.start()
                 if not self._subscriptions.announced():

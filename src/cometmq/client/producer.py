@@ -38,7 +38,7 @@ from cometmq.client.trace import SendTrace, TraceDispatcher, trace_recall
 from cometmq.model.errors import CometError, ConfigError, InvalidNameError
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
-from cometmq.model.times import seconds
+from cometmq.model.times import timeout_s
 from cometmq.model.topic import check_group_name
 from cometmq.protocol.bodies import ProducerData
 from cometmq.protocol.compression import CompressionError, compress_body
@@ -234,7 +234,7 @@ class Producer(Lifecycle):
         target, batched = ANY_QUEUE, timeout is None
         if queue is not None or order_key is not None or selector is not None:
             target = _target(queue, order_key, selector)
-        time_s = self._timeout_s if timeout is None else seconds(timeout)
+        time_s = self._timeout_s if timeout is None else timeout_s(timeout)
         future = self._pending.start_awaited(message, target, time_s, batched)
         if future is not None:
             return await future
@@ -452,7 +452,7 @@ class Producer(Lifecycle):
         Source: DefaultMQProducer.request, RocketMQ 5.3.
         Example: ``reply = await producer.request(Message(topic="quotes", body=b"EUR"))``
         """
-        timeout = seconds(timeout)
+        timeout = timeout_s(timeout)
         deadline = loop_time() + timeout
         replies = Replies.of(self._instance)
         await self._sender.targets.ensure_known(message.topic, timeout)
@@ -509,7 +509,7 @@ class Producer(Lifecycle):
         """
         topic, reserved = reply_to(request)
         message = Message(topic=topic, body=body, tags=tags, properties=dict(properties or {}))
-        return await self._pending.send(message, ANY_QUEUE, seconds(timeout), reserved)
+        return await self._pending.send(message, ANY_QUEUE, timeout_s(timeout), reserved)
 
     async def recall(
         self, topic: str, handle: str, *, timeout: float | timedelta = REQUEST_S
@@ -535,7 +535,7 @@ class Producer(Lifecycle):
         Example: ``await producer.recall("orders", receipt.recall_handle)``
         """
         message_id = await recall(
-            self._instance, self._group, topic, handle, timeout=seconds(timeout)
+            self._instance, self._group, topic, handle, timeout=timeout_s(timeout)
         )
         if self._traces is not None:
             trace_recall(self._traces, self._settings.trace_topic, self._group, topic, message_id)
@@ -563,7 +563,7 @@ class Producer(Lifecycle):
         await asyncio.gather(*(self._sender.targets.queues(topic, READY_S) for topic in topics))
 
     def _time(self, timeout: float | timedelta | None) -> float:
-        return self._timeout_s if timeout is None else seconds(timeout)
+        return self._timeout_s if timeout is None else timeout_s(timeout)
 
 
 def _check_group(name: str) -> None:

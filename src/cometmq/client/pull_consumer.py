@@ -39,7 +39,7 @@ from cometmq.client.settings import MIB, ClientSettings, PullSettings
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.model.times import milliseconds, now_ms, seconds
+from cometmq.model.times import milliseconds, now_ms, seconds, timeout_s
 from cometmq.model.topic import check_topic_name
 from cometmq.protocol.bodies import (
     ConsumerData,
@@ -397,7 +397,7 @@ class PullConsumer(OffsetCalls):
         """
         self._check_running()
         try:
-            async with asyncio.timeout(seconds(timeout)):
+            async with asyncio.timeout(timeout_s(timeout)):
                 received = await self._receive(UNLIMITED)
         except TimeoutError:
             return []
@@ -449,7 +449,7 @@ class PullConsumer(OffsetCalls):
             max_messages=max_messages,
             hold_ms=milliseconds(wait, "wait"),
         )
-        within_s = seconds(wait) + seconds(timeout)
+        within_s = seconds(wait, "wait") + timeout_s(timeout)
         return self._shown(await self._pull(request, QueueOffset(offset), within_s))
 
     async def send_back(self, message: StoredMessage, *, delay_level: int = 0) -> None:

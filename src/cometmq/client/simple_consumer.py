@@ -24,7 +24,7 @@ from cometmq.client.settings import ClientSettings, SimpleSettings
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
-from cometmq.model.times import milliseconds, seconds
+from cometmq.model.times import milliseconds, timeout_s
 from cometmq.protocol.bodies import ConsumeType
 from cometmq.remoting.tasks import Supervisor
 
@@ -224,7 +224,7 @@ class SimpleConsumer(SubscribingConsumer):
         self._check_running()
         if not 1 <= max_messages <= MESSAGES_MAX:
             raise ConfigError(f"max_messages={max_messages}: expected 1 to {MESSAGES_MAX}")
-        wait_s = seconds(wait, "wait")
+        wait_s = timeout_s(wait, "wait")
         if wait_s < 0:
             raise ConfigError(f"wait={wait!r}: expected 0 seconds or more")
         invisible_ms = self._settings.invisible_ms

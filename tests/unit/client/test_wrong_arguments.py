@@ -15,6 +15,7 @@ from cometmq.client import (
     Message,
     PopConsumer,
     Producer,
+    PullConsumer,
     PushConsumer,
     StoredMessage,
 )
@@ -100,6 +101,33 @@ def test_a_handler_may_be_anything_that_takes_a_message(handler: Any) -> None:
 def test_subscriptions_are_a_mapping_of_filters(subscriptions: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         PushConsumer(NAME_SERVER, group="g", handler=handle, subscriptions=subscriptions)
+
+
+@pytest.mark.parametrize("kind", [PushConsumer, PullConsumer])
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"start_from": 1_800_000_000},
+            "consumer g: start_from=1800000000: expected StartFrom.FIRST, StartFrom.LAST, a "
+            "datetime with a time zone, .* or ms since 1970; if these are seconds, multiply",
+        ),
+        ({"start_from": "first"}, "start_from='first': expected StartFrom.FIRST"),
+        ({"broadcast": "no"}, "consumer g: broadcast='no': expected True or False"),
+    ],
+)
+def test_options_of_a_consumer_have_the_right_type(
+    kind: Callable[..., object], options: dict[str, Any], text: str
+) -> None:
+    handlers = {"handler": handle} if kind is PushConsumer else {}
+    with pytest.raises(ConfigError, match=text):
+        kind(NAME_SERVER, group="g", **handlers, **options)
+
+
+def test_in_order_is_said_by_true_or_false() -> None:
+    wrong: Any = "yes"
+    with pytest.raises(ConfigError, match="consumer g: ordered='yes': expected True or False"):
+        PushConsumer(NAME_SERVER, group="g", handler=handle, ordered=wrong)
 
 
 def test_settings_of_another_class_are_refused() -> None:

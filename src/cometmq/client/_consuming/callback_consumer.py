@@ -22,7 +22,7 @@ from cometmq.client.errors import ClientClosedError
 from cometmq.client.settings import PopSettings, PushSettings
 from cometmq.model.errors import ConfigError
 from cometmq.model.queue import MessageQueue
-from cometmq.model.times import seconds
+from cometmq.model.times import timeout_s
 from cometmq.protocol.bodies import ConsumerRunningInfo
 
 log = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ class CallbackConsumer(SubscribingConsumer):
 
         Example: ``await PushConsumer(..., handler=bill).run()``
         """
-        limit_s = seconds(timeout)
+        limit_s = timeout_s(timeout)
         self._grace_s = max(limit_s - min(limit_s * RELEASE_SHARE, RELEASE_S_MAX), 0.0)
         if not self._signalled:
             self._check_open()

@@ -26,6 +26,9 @@ from cometmq.remoting import RemotingClient
 log = logging.getLogger(__name__)
 
 
+NONE_SET = "no name server is set: give name_servers='host:port', or set NAMESRV_ADDR"
+
+
 def parse_addresses(text: str | Iterable[str], *, required: bool = True) -> list[str]:
     """Split a list of addresses: ``host:port;host:port``, or any iterable of them.
 

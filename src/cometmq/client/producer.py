@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Unpack
@@ -35,7 +35,7 @@ from cometmq.client.settings import (
     split_options,
 )
 from cometmq.client.trace import SendTrace, TraceDispatcher, trace_recall
-from cometmq.model.errors import CometError, ConfigError, InvalidNameError
+from cometmq.model.errors import CometError, ConfigError, InvalidMessageError, InvalidNameError
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import timeout_s
@@ -231,6 +231,8 @@ class Producer(Lifecycle):
         Source: DefaultMQProducer.send, RocketMQ 5.3.
         Example: ``receipt = await producer.send(Message(topic="orders", body=b"42"))``
         """
+        if type(message) is not Message:
+            check_message_type(message)
         target, batched = ANY_QUEUE, timeout is None
         if queue is not None or order_key is not None or selector is not None:
             target = _target(queue, order_key, selector)
@@ -277,6 +279,7 @@ class Producer(Lifecycle):
         retry on another broker uses a queue that this broker has.
         Example: ``futures = [await producer.send_soon(message) for message in messages]``
         """
+        check_message_type(message)
         return await self._pending.start(
             message,
             _target(queue, order_key, selector),
@@ -308,6 +311,7 @@ class Producer(Lifecycle):
 
         Example: ``future = producer.send_nowait(Message(topic="logs", body=b"seen"))``
         """
+        check_message_type(message)
         return self._pending.start_nowait(
             message,
             _target(queue, order_key, selector),
@@ -353,6 +357,13 @@ class Producer(Lifecycle):
         Source: DefaultMQProducer.send(Collection), RocketMQ 5.3.
         Example: ``await producer.send_batch([Message(topic="t", body=b"1")] * 3)``
         """
+        if not isinstance(messages, Sequence):
+            raise InvalidMessageError(
+                f"messages of type {type(messages).__name__}: a list of messages is expected; send "
+                "takes one message, and send_all any iterable"
+            )
+        for message in messages:
+            check_message_type(message)
         target = _target(queue, order_key, selector)
         return await self._pending.send_batch(messages, target, self._time(timeout))
 
@@ -387,7 +398,7 @@ class Producer(Lifecycle):
         """
         target, time_s = _target(queue, order_key, selector), self._time(timeout)
         receipts = []
-        for part in split(messages, self._settings.split_bytes):
+        for part in split(_of_messages(messages), self._settings.split_bytes):
             if len(part) == 1:
                 receipt = await self._pending.send(part[0], target, time_s)
             else:
@@ -421,6 +432,7 @@ class Producer(Lifecycle):
         Source: DefaultMQProducer.sendOneway, RocketMQ 5.3.
         Example: ``await producer.send_oneway(Message(topic="logs", body=b"seen"))``
         """
+        check_message_type(message)
         target = _target(queue, order_key, selector)
         return await self._sender.send_message_oneway(message, target, timeout=self._time(timeout))
 
@@ -452,6 +464,7 @@ class Producer(Lifecycle):
         Source: DefaultMQProducer.request, RocketMQ 5.3.
         Example: ``reply = await producer.request(Message(topic="quotes", body=b"EUR"))``
         """
+        check_message_type(message)
         timeout = timeout_s(timeout)
         deadline = loop_time() + timeout
         replies = Replies.of(self._instance)
@@ -564,6 +577,29 @@ class Producer(Lifecycle):
 
     def _time(self, timeout: float | timedelta | None) -> float:
         return self._timeout_s if timeout is None else timeout_s(timeout)
+
+
+def check_message_type(message: object) -> None:
+    """Check that a message was made for sending.
+
+    Raises:
+        InvalidMessageError: it is something else, such as text, or a message that was received.
+    """
+    if not isinstance(message, Message):
+        raise InvalidMessageError(
+            f"a message of type {type(message).__name__}: Message(topic=..., body=...) is expected"
+        )
+
+
+def _of_messages(messages: Iterable[Message]) -> Iterator[Message]:
+    if not isinstance(messages, Iterable):
+        raise InvalidMessageError(
+            f"messages of type {type(messages).__name__}: an iterable of messages is expected; "
+            "send takes one message"
+        )
+    for message in messages:
+        check_message_type(message)
+        yield message
 
 
 def _check_group(name: str) -> None:

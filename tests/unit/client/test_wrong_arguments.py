@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,19 +14,22 @@ from cometmq.client import (
     AdminClient,
     ClientClosedError,
     Message,
+    MessageQueue,
     PopConsumer,
     Producer,
     PullConsumer,
     PushConsumer,
+    SimpleConsumer,
     StoredMessage,
 )
 from cometmq.client._sending.outgoing import properties_of
 from cometmq.client.errors import SendAttempt, SendFailedError
 from cometmq.client.settings import PushSettings
-from cometmq.model.errors import CometError, ConfigError, InvalidMessageError
+from cometmq.model.errors import CometError, ConfigError, InvalidMessageError, InvalidNameError
 from cometmq.remoting.errors import ConnectError
 
 NAME_SERVER = "127.0.0.1:1"
+NUMBER: Any = 5
 
 
 async def handle(message: StoredMessage) -> None:
@@ -166,6 +170,86 @@ async def test_the_target_of_a_send_has_the_right_type(target: dict[str, Any], t
         await producer.send(Message("t", b"x"), **target)
 
 
+CLIENTS: list[Callable[..., object]] = [
+    Producer,
+    PullConsumer,
+    SimpleConsumer,
+    partial(PushConsumer, handler=handle),
+    partial(PopConsumer, handler=handle),
+]
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize("name_servers", [9876, None, [9876], b"127.0.0.1:1"])
+def test_name_servers_that_are_no_text_are_refused(
+    kind: Callable[..., object], name_servers: object
+) -> None:
+    with pytest.raises(ConfigError, match=r"name_servers=.*: expected host:port;host:port, or a"):
+        kind(name_servers, group="g")
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize("group", [None, 5])
+def test_a_group_that_is_no_text_is_refused(kind: Callable[..., object], group: object) -> None:
+    with pytest.raises(InvalidNameError, match=f"group={group}: expected the name of a group"):
+        kind(NAME_SERVER, group=group)
+
+
+async def called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function, and await the result if that is needed."""
+    result = function(*arguments)
+    return await result if inspect.isawaitable(result) else result
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "text"),
+    [
+        ("send", ["text"], r"a message of type str: Message\(topic=..., body=...\) is expected"),
+        ("send_soon", [None], "a message of type NoneType"),
+        ("send_nowait", [b"x"], "a message of type bytes"),
+        ("send_oneway", [["x"]], "a message of type list"),
+        ("request", ["text"], "a message of type str"),
+        ("send_batch", [Message("t", b"x")], "messages of type Message: a list .*; send takes one"),
+        ("send_batch", [iter([])], "a list of messages is expected.* send_all any iterable"),
+        ("send_batch", [["x"]], "a message of type str"),
+        ("send_all", [Message("t", b"x")], "messages of type Message: an iterable of messages"),
+        ("send_all", [["x"]], "a message of type str"),
+        ("recall", ["t", None], "recall handle None: a receipt's handle is expected"),
+    ],
+)
+async def test_a_producer_is_given_messages(call: str, arguments: list[Any], text: str) -> None:
+    async with Producer(NAME_SERVER, group="g") as producer:
+        with pytest.raises(InvalidMessageError, match=text):
+            await called(getattr(producer, call), *arguments)
+
+
+async def test_a_topic_that_is_no_text_is_refused() -> None:
+    wrong: Any = None
+    async with Producer(NAME_SERVER, group="g") as producer:
+        with pytest.raises(InvalidNameError, match="topic=None: expected the name of a topic"):
+            await producer.recall(wrong, "handle")
+    async with PullConsumer(NAME_SERVER, group="g") as consumer:
+        with pytest.raises(InvalidNameError, match="topic=None: expected the name of a topic"):
+            await consumer.subscribe(wrong)
+
+
+@pytest.mark.parametrize("queues", ["topic", "", ["topic"], MessageQueue("t", "b", 0), 3])
+async def test_queues_are_assigned_and_no_topics(queues: Any) -> None:
+    async with PullConsumer(NAME_SERVER, group="g") as consumer:
+        with pytest.raises(
+            ConfigError, match=r"consumer g: assign\(.*: expected a list of Message"
+        ):
+            await consumer.assign(queues)
+
+
+@pytest.mark.parametrize("call", ["ack", "nack", "extend"])
+async def test_messages_are_settled_one_by_one(call: str) -> None:
+    async with SimpleConsumer(NAME_SERVER, group="g") as consumer:
+        arguments = [5.0] if call == "extend" else []
+        with pytest.raises(ConfigError, match=rf"{call} was given a list: .* await {call}\(messag"):
+            await getattr(consumer, call)([], *arguments)
+
+
 async def test_a_closed_producer_asks_for_a_new_one() -> None:
     producer = Producer(NAME_SERVER, group="g")
     with pytest.raises(ClientClosedError, match="is not running: start it first"):
@@ -179,6 +263,7 @@ async def test_a_closed_producer_asks_for_a_new_one() -> None:
 @pytest.mark.parametrize(
     ("message", "text"),
     [
+        (Message("t", b"x", keys=NUMBER), "the keys are 5: a list of texts is expected"),
         (Message("t", b"x", keys=[" "]), "a key is ' ': text without blanks is expected"),
         (Message("t", b"x", properties={"a": ""}), "property 'a' is '': a name and a value of"),
     ],

@@ -458,7 +458,8 @@ def known_name_servers(named: str | Sequence[str], settings: ClientSettings) -> 
     Raises:
         ConfigError: an address is invalid, or there is no address and no HTTP endpoint.
     """
-    addresses = parse_addresses(named or settings.name_servers, required=False)
+    is_empty = isinstance(named, Sequence) and not named
+    addresses = parse_addresses(settings.name_servers if is_empty else named, required=False)
     if not addresses and not endpoint_url(settings):
         raise ConfigError(f"{NONE_SET} (and http_domain is empty)")
     return addresses

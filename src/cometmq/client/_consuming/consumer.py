@@ -318,6 +318,7 @@ class SubscribingConsumer(Consumer):
         start_from: StartFrom | datetime | int,
         retries: bool = False,
     ) -> None:
+        check_group_name(group)
         namespace = lease.instance.namespace
         self._subscriptions = Subscriptions(namespace, namespace.wrap_group(group), retries=retries)
         super().__init__(group, lease, settings, tables, self._subscriptions.shown)

@@ -369,7 +369,10 @@ def joined_keys(given: Iterable[str]) -> str:
         if given.isspace():
             raise InvalidMessageError(f"the keys are {given!r}: text is expected")
         return given
-    keys = list(given)
+    try:
+        keys = list(given)
+    except TypeError:
+        raise InvalidMessageError(f"the keys are {given!r}: a list of texts is expected") from None
     for each in keys:
         if not isinstance(each, str) or each.split() != [each]:
             raise InvalidMessageError(

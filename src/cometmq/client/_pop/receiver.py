@@ -26,7 +26,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.retries import DeadLetterRule
-from cometmq.client._pop.requests import ALL_QUEUES, Acks, Deliveries, Delivery, Handle, PopRequests
+from cometmq.client._pop.requests import (
+    ALL_QUEUES,
+    Acks,
+    Deliveries,
+    Delivery,
+    Handle,
+    PopRequests,
+    not_served,
+)
 from cometmq.client._supervision import FailureLog
 from cometmq.client.errors import (
     ClientClosedError,
@@ -150,11 +158,8 @@ class Receiver:
                 start=self._start,
             )
         except ResponseError as error:
-            raise ResponseError(
-                error.code,
-                f"broker {queue.broker_name} refused to pop from {queue.topic} ({error.remark}): "
-                "SimpleConsumer needs brokers of RocketMQ 5.0 or later with timerWheelEnable=true",
-            ) from error
+            refusal = f"broker {queue.broker_name} refused to pop from {queue.topic}"
+            raise not_served(error, refusal, "SimpleConsumer") from error
         except CometError as error:  # it is asked again later
             self._failed(queue, error)
         else:

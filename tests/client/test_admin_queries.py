@@ -81,7 +81,7 @@ async def test_messages_are_found_by_their_keys_in_the_order_they_were_stored(
     assert [one.body for one in found] == [b"first", b"second"]
     assert await admin.messages_by_key(message.topic, "only-second") == [message]
     assert await admin.messages_by_key(message.topic, "k3") == []
-    assert await admin.messages_by_key(message.topic, "k1", end=1) == []
+    assert await admin.messages_by_key(message.topic, "k1", end=10**11) == []
 
 
 async def test_a_message_is_found_by_its_place_in_a_queue(

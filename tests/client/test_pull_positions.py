@@ -19,6 +19,7 @@ from cometmq.client import (
 )
 from cometmq.client.errors import OffsetRangeError
 from cometmq.client.settings import PullSettings
+from cometmq.model.offsets import QueueOffset
 from support.reading import until_queued
 
 BY_HAND = PullSettings(auto_commit_ms=0)
@@ -154,6 +155,25 @@ async def test_seeking_beyond_what_the_queue_holds_is_refused_and_moves_nothing(
         assert await reading.poll(timeout=0.1) == []
 
 
+@pytest.mark.parametrize("assigned", [True, False])
+async def test_committing_beyond_the_end_is_refused_and_commits_nothing(
+    name_servers: str, queue: MessageQueue, *, assigned: bool
+) -> None:
+    async with consumer(name_servers, queue, settings=BY_HAND) as reading:
+        if assigned:
+            await reading.assign([queue])
+            await take(reading, 2)
+        await reading.commit({queue: 1})
+
+        for offset in (-1, 11, 10**9):
+            with pytest.raises(OffsetRangeError, match=f"offset {offset} is .* has 0 to 10"):
+                await reading.commit({queue: offset})
+        assert await reading.committed(queue) == 1
+
+        await reading.commit({queue: 10})
+        assert await reading.committed(queue) == 10
+
+
 async def test_behind_the_end_only_new_messages_come(
     name_servers: str, queue: MessageQueue
 ) -> None:
@@ -192,8 +212,8 @@ async def test_a_place_that_is_no_longer_there_is_left_for_one_that_is(
     ):
         await reading.assign([queue])
         await reading.seek_to_end()
-        await reading.commit({queue: 10_000})
         await reading.assign([])
+        await reading._offsets.commit(f"g-{queue.topic}", queue, QueueOffset(10_000))
         await reading.assign([queue])
         async with asyncio.timeout(60):
             while reading.position(queue) != 10:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -205,6 +206,36 @@ async def test_what_breaks_a_rule_is_refused_by_every_way_of_sending(
                 await send(message)
 
     assert broker.sends == []
+
+
+MISSING = MessageQueue("t", "a", 99)
+
+
+@pytest.mark.parametrize("known_route", [True, False])
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda producer: producer.send(MESSAGE, queue=MISSING),
+        lambda producer: producer.send_nowait(MESSAGE, queue=MISSING),
+        lambda producer: producer.send_batch([MESSAGE], queue=MISSING),
+    ],
+)
+async def test_a_queue_that_the_broker_does_not_have_is_not_found(
+    send: Callable[[Producer], Awaitable[SendReceipt]], *, known_route: bool
+) -> None:
+    broker = SentBroker("a", *[ResponseCode.INVALID_PARAMETER] * 2)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        Producer(cluster.address, group="g") as producer,
+    ):
+        if known_route:  # the first attempt needs no task of its own
+            await producer.ready("t")
+        with pytest.raises(QueueNotFoundError, match=r"t@a:99 is no queue .*code 29") as e:
+            await send(producer)
+        assert isinstance(e.value.__cause__, ResponseError)
+        known = (await producer.fetch_queues("t"))[0]
+        with pytest.raises(ResponseError):
+            await producer.send(MESSAGE, queue=known)
 
 
 async def test_a_queue_the_topic_does_not_have_is_refused() -> None:

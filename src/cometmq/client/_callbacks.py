@@ -110,10 +110,37 @@ def _without_stop(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it makes a coroutine: async functions, and objects that are called so."""
+    return any(map(inspect.iscoroutinefunction, _called(function)))
+
+
+def is_generator(function: Callable[..., Any]) -> bool:
+    """Whether calling it makes a generator, plain or async, and runs nothing of its body."""
+    called = _called(function)
+    return any(map(inspect.isgeneratorfunction, called)) or any(
+        map(inspect.isasyncgenfunction, called)
+    )
+
+
+def unfinished(result: object) -> TypeError | None:
+    """Return the error for a result whose work has not been done yet: await or iterate it first."""
+    if inspect.isawaitable(result):
+        return TypeError(
+            f"the handler returned {result!r:.100}, which was not awaited: make the handler an "
+            "async def function, and await it there"
+        )
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        return TypeError(
+            f"the handler returned {result!r:.100}, whose body has not run: iterate it in the "
+            "handler"
+        )
+    return None
+
+
+def _called(function: Callable[..., Any]) -> tuple[Any, Any]:
+    """Return the function itself and the ``__call__`` of an object: one of them has the body."""
     while isinstance(function, functools.partial):
         function = function.func
-    call = getattr(function, "__call__", None)  # noqa: B004 - its kind counts, not that it is there
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    return function, getattr(function, "__call__", None)  # noqa: B004 - its kind counts
 
 
 def call_hooks(hooks: Iterable[H], method: Callable[[H, C], None], context: C) -> None:

@@ -197,7 +197,7 @@ class NotAssignedError(ClientError):
 
 
 class OffsetRangeError(ClientError):
-    """The offset is outside the queue; nothing moved.
+    """The offset is outside the queue; nothing moved or was committed.
 
     Example:
         await consumer.assign([queue])

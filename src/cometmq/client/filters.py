@@ -6,7 +6,9 @@ text. Source: FilterAPI.buildSubscriptionData, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Self
 
 from cometmq.model.errors import ConfigError
@@ -20,6 +22,8 @@ from cometmq.protocol.subscription import (
     ExpressionError,
     parse_tag_expression,
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,8 @@ class Filter:
             raise ConfigError(str(error)) from None
         if not parsed.selects_all and not parsed.tags:
             raise ConfigError(f"tag expression {expression!r} names no tag")
+        if "||" not in expression and ("," in expression or "|" in expression):
+            _warn_of_separator(expression)
         return cls(parsed.text, TAG_KIND, parsed.tags, now_ms())
 
     @classmethod
@@ -95,3 +101,9 @@ class Filter:
             code_set=[java_hash(tag) for tag in tags],
             sub_version=self.version,
         )
+
+
+@lru_cache(maxsize=256)
+def _warn_of_separator(expression: str) -> None:
+    """Log an expression once: a tag may contain these characters, but hardly does."""
+    log.warning("tag expression %r selects one tag of that name: separate tags by ||", expression)

@@ -16,7 +16,6 @@ OffsetSerializeWrapper and RebalancePushImpl.computePullFromWhereWithException, 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Mapping
@@ -469,13 +468,10 @@ def check_start(group: str, start: Any, *, times: bool = True) -> None:
     """
     if isinstance(start, StartFrom):
         return
-    expected = "StartFrom.FIRST or StartFrom.LAST"
-    if times:
-        with contextlib.suppress(ConfigError):
-            epoch_ms(start)
-            return
-        expected = "StartFrom.FIRST, StartFrom.LAST, a datetime with a time zone, or ms since 1970"
-    raise ConfigError(f"consumer {group}: start_from={start!r}: expected {expected}")
+    name = f"consumer {group}: start_from"
+    if not times:
+        raise ConfigError(f"{name}={start!r}: expected StartFrom.FIRST or StartFrom.LAST")
+    epoch_ms(start, name, "StartFrom.FIRST, StartFrom.LAST, ")
 
 
 def consume_from_where(start: StartFrom | datetime | int) -> ConsumeFromWhere:

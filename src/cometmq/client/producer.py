@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Unpack
@@ -35,10 +35,10 @@ from cometmq.client.settings import (
     split_options,
 )
 from cometmq.client.trace import SendTrace, TraceDispatcher, trace_recall
-from cometmq.model.errors import CometError, ConfigError, InvalidNameError
+from cometmq.model.errors import CometError, ConfigError, InvalidMessageError, InvalidNameError
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
-from cometmq.model.times import seconds
+from cometmq.model.times import timeout_s
 from cometmq.model.topic import check_group_name
 from cometmq.protocol.bodies import ProducerData
 from cometmq.protocol.compression import CompressionError, compress_body
@@ -231,10 +231,12 @@ class Producer(Lifecycle):
         Source: DefaultMQProducer.send, RocketMQ 5.3.
         Example: ``receipt = await producer.send(Message(topic="orders", body=b"42"))``
         """
+        if type(message) is not Message:
+            check_message_type(message)
         target, batched = ANY_QUEUE, timeout is None
         if queue is not None or order_key is not None or selector is not None:
             target = _target(queue, order_key, selector)
-        time_s = self._timeout_s if timeout is None else seconds(timeout)
+        time_s = self._timeout_s if timeout is None else timeout_s(timeout)
         future = self._pending.start_awaited(message, target, time_s, batched)
         if future is not None:
             return await future
@@ -277,6 +279,7 @@ class Producer(Lifecycle):
         retry on another broker uses a queue that this broker has.
         Example: ``futures = [await producer.send_soon(message) for message in messages]``
         """
+        check_message_type(message)
         return await self._pending.start(
             message,
             _target(queue, order_key, selector),
@@ -308,6 +311,7 @@ class Producer(Lifecycle):
 
         Example: ``future = producer.send_nowait(Message(topic="logs", body=b"seen"))``
         """
+        check_message_type(message)
         return self._pending.start_nowait(
             message,
             _target(queue, order_key, selector),
@@ -353,6 +357,13 @@ class Producer(Lifecycle):
         Source: DefaultMQProducer.send(Collection), RocketMQ 5.3.
         Example: ``await producer.send_batch([Message(topic="t", body=b"1")] * 3)``
         """
+        if not isinstance(messages, Sequence):
+            raise InvalidMessageError(
+                f"messages of type {type(messages).__name__}: a list of messages is expected; send "
+                "takes one message, and send_all any iterable"
+            )
+        for message in messages:
+            check_message_type(message)
         target = _target(queue, order_key, selector)
         return await self._pending.send_batch(messages, target, self._time(timeout))
 
@@ -387,7 +398,7 @@ class Producer(Lifecycle):
         """
         target, time_s = _target(queue, order_key, selector), self._time(timeout)
         receipts = []
-        for part in split(messages, self._settings.split_bytes):
+        for part in split(_of_messages(messages), self._settings.split_bytes):
             if len(part) == 1:
                 receipt = await self._pending.send(part[0], target, time_s)
             else:
@@ -421,6 +432,7 @@ class Producer(Lifecycle):
         Source: DefaultMQProducer.sendOneway, RocketMQ 5.3.
         Example: ``await producer.send_oneway(Message(topic="logs", body=b"seen"))``
         """
+        check_message_type(message)
         target = _target(queue, order_key, selector)
         return await self._sender.send_message_oneway(message, target, timeout=self._time(timeout))
 
@@ -452,7 +464,8 @@ class Producer(Lifecycle):
         Source: DefaultMQProducer.request, RocketMQ 5.3.
         Example: ``reply = await producer.request(Message(topic="quotes", body=b"EUR"))``
         """
-        timeout = seconds(timeout)
+        check_message_type(message)
+        timeout = timeout_s(timeout)
         deadline = loop_time() + timeout
         replies = Replies.of(self._instance)
         await self._sender.targets.ensure_known(message.topic, timeout)
@@ -509,7 +522,7 @@ class Producer(Lifecycle):
         """
         topic, reserved = reply_to(request)
         message = Message(topic=topic, body=body, tags=tags, properties=dict(properties or {}))
-        return await self._pending.send(message, ANY_QUEUE, seconds(timeout), reserved)
+        return await self._pending.send(message, ANY_QUEUE, timeout_s(timeout), reserved)
 
     async def recall(
         self, topic: str, handle: str, *, timeout: float | timedelta = REQUEST_S
@@ -535,7 +548,7 @@ class Producer(Lifecycle):
         Example: ``await producer.recall("orders", receipt.recall_handle)``
         """
         message_id = await recall(
-            self._instance, self._group, topic, handle, timeout=seconds(timeout)
+            self._instance, self._group, topic, handle, timeout=timeout_s(timeout)
         )
         if self._traces is not None:
             trace_recall(self._traces, self._settings.trace_topic, self._group, topic, message_id)
@@ -563,7 +576,30 @@ class Producer(Lifecycle):
         await asyncio.gather(*(self._sender.targets.queues(topic, READY_S) for topic in topics))
 
     def _time(self, timeout: float | timedelta | None) -> float:
-        return self._timeout_s if timeout is None else seconds(timeout)
+        return self._timeout_s if timeout is None else timeout_s(timeout)
+
+
+def check_message_type(message: object) -> None:
+    """Check that a message was made for sending.
+
+    Raises:
+        InvalidMessageError: it is something else, such as text, or a message that was received.
+    """
+    if not isinstance(message, Message):
+        raise InvalidMessageError(
+            f"a message of type {type(message).__name__}: Message(topic=..., body=...) is expected"
+        )
+
+
+def _of_messages(messages: Iterable[Message]) -> Iterator[Message]:
+    if not isinstance(messages, Iterable):
+        raise InvalidMessageError(
+            f"messages of type {type(messages).__name__}: an iterable of messages is expected; "
+            "send takes one message"
+        )
+    for message in messages:
+        check_message_type(message)
+        yield message
 
 
 def _check_group(name: str) -> None:

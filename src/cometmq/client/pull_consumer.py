@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from cometmq.client._connection.instance import ClientInstance, Membership
 from cometmq.client._consuming.engine import bounded
@@ -36,10 +36,11 @@ from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import OffsetStore, StartFrom, consume_from_where
 from cometmq.client.options import PullOptions
 from cometmq.client.settings import MIB, ClientSettings, PullSettings
+from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.model.times import milliseconds, now_ms, seconds
+from cometmq.model.times import milliseconds, now_ms, seconds, timeout_s
 from cometmq.model.topic import check_topic_name
 from cometmq.protocol.bodies import (
     ConsumerData,
@@ -273,6 +274,7 @@ class PullConsumer(OffsetCalls):
             InvalidNameError: the topic name is invalid.
         """
         self._mode.check(Mode.SUBSCRIBED)
+        check_topic_name(topic)
         chosen = Filter.of(filter)
         if not self._started and not self._closing.is_set():
             self._note_subscription(topic, chosen)
@@ -337,12 +339,20 @@ class PullConsumer(OffsetCalls):
         Raises:
             ClientClosedError: the consumer is not running.
             WrongModeError: this consumer subscribes to topics.
-            ConfigError: the filter is invalid, or a broker does not support it.
+            ConfigError: the queues are something else, such as a topic; or the filter is invalid,
+                or a broker does not support it.
             ResponseError, RemotingError: a broker refused to check the filter, or did not respond.
         """
         self._check_running()
         self._mode.check(Mode.ASSIGNED)
-        chosen = {self._namespace.wrap_queue(queue) for queue in queues}
+        is_several = isinstance(queues, Iterable) and not isinstance(queues, str)
+        found: list[Any] = list(queues) if is_several else [None]
+        if not all(isinstance(queue, MessageQueue) for queue in found):
+            raise ConfigError(
+                f"{self._owner}: assign({queues!r}): expected a list of MessageQueue; fetch_queues "
+                "returns those of a topic"
+            )
+        chosen = {self._namespace.wrap_queue(queue) for queue in found}
         of_topics = Filter.of(filter)
         filters = {queue.topic: of_topics for queue in chosen}
         await check_filters(self._instance, self._wire_group, filters)
@@ -397,7 +407,7 @@ class PullConsumer(OffsetCalls):
         """
         self._check_running()
         try:
-            async with asyncio.timeout(seconds(timeout)):
+            async with asyncio.timeout(timeout_s(timeout)):
                 received = await self._receive(UNLIMITED)
         except TimeoutError:
             return []
@@ -449,7 +459,7 @@ class PullConsumer(OffsetCalls):
             max_messages=max_messages,
             hold_ms=milliseconds(wait, "wait"),
         )
-        within_s = seconds(wait) + seconds(timeout)
+        within_s = seconds(wait, "wait") + timeout_s(timeout)
         return self._shown(await self._pull(request, QueueOffset(offset), within_s))
 
     async def send_back(self, message: StoredMessage, *, delay_level: int = 0) -> None:

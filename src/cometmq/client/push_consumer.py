@@ -12,7 +12,7 @@ from typing import Unpack
 
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
 from cometmq.client._consuming.callback_consumer import CallbackConsumer, check_handler
-from cometmq.client._consuming.consumer import resolve
+from cometmq.client._consuming.consumer import check_flag, resolve
 from cometmq.client._consuming.request_handlers import RequestHandlers, common_properties
 from cometmq.client._push.engine import PushEngine, PushSpec
 from cometmq.client.allocation import AllocationStrategy, Averagely
@@ -108,6 +108,8 @@ class PushConsumer(CallbackConsumer):
     ) -> None:
         check_handler(group, handler, batch_handler)
         check_start(group, start_from)
+        check_flag(group, "ordered", ordered)
+        check_flag(group, "broadcast", broadcast)
         self._settings, connecting, tables = resolve(
             PushSettings, options, settings=settings, client=client, config=config
         )

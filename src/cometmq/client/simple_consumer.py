@@ -24,7 +24,7 @@ from cometmq.client.settings import ClientSettings, SimpleSettings
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
-from cometmq.model.times import milliseconds, seconds
+from cometmq.model.times import milliseconds, timeout_s
 from cometmq.protocol.bodies import ConsumeType
 from cometmq.remoting.tasks import Supervisor
 
@@ -224,7 +224,7 @@ class SimpleConsumer(SubscribingConsumer):
         self._check_running()
         if not 1 <= max_messages <= MESSAGES_MAX:
             raise ConfigError(f"max_messages={max_messages}: expected 1 to {MESSAGES_MAX}")
-        wait_s = seconds(wait, "wait")
+        wait_s = timeout_s(wait, "wait")
         if wait_s < 0:
             raise ConfigError(f"wait={wait!r}: expected 0 seconds or more")
         invisible_ms = self._settings.invisible_ms
@@ -245,6 +245,8 @@ class SimpleConsumer(SubscribingConsumer):
             RemotingError: no response. The message may be acknowledged; it can be tried again.
         """
         self._check_running()
+        for message in messages:
+            _check_received("ack", message)
         await self._to_its_end(self._ack_all(messages), "ack")
 
     async def nack(self, message: StoredMessage, delay: float | timedelta | None = None) -> None:
@@ -264,6 +266,7 @@ class SimpleConsumer(SubscribingConsumer):
             RemotingError: no response. The message is redelivered, sooner or later.
         """
         self._check_running()
+        _check_received("nack", message)
         later = pop_delay_s(message.reconsume_times) if delay is None else delay
         await self._change(message, _invisible_ms("delay", later, least_s=0.0), is_settled=True)
 
@@ -283,6 +286,7 @@ class SimpleConsumer(SubscribingConsumer):
                 acknowledgement has no effect, and the message is redelivered.
         """
         self._check_running()
+        _check_received("extend", message)
         invisible_ms = _invisible_ms("invisible", invisible)
         await self._change(message, invisible_ms, is_settled=False)
 
@@ -340,6 +344,19 @@ def _take_error(task: asyncio.Task[None]) -> None:
     """Take the error of a task that is not awaited any more, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
+
+
+def _check_received(call: str, message: object) -> None:
+    """Check that an argument is one message: `receive` returns a list of them.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(message, StoredMessage):
+        raise ConfigError(
+            f"{call} was given a {type(message).__name__}: expected a message; await "
+            f"{call}(message) for each message of a list"
+        )
 
 
 def _invisible_ms(name: str, given: float | timedelta, *, least_s: float = 1.0) -> int:

@@ -26,7 +26,7 @@ from cometmq.client._sending.targets import ANY_QUEUE
 from cometmq.client.handlers import LocalState, TransactionListener
 from cometmq.client.hooks import EndContext, EndTransactionHook, ForbiddenHook, SendHook
 from cometmq.client.options import ProducerOptions
-from cometmq.client.producer import Producer
+from cometmq.client.producer import Producer, check_message_type
 from cometmq.client.receipt import SendReceipt, SendStatus
 from cometmq.client.settings import ClientSettings, ProducerSettings
 from cometmq.client.trace import EndTrace
@@ -192,6 +192,7 @@ class TransactionProducer(Producer):
         Source: TransactionMQProducer.sendMessageInTransaction, RocketMQ 5.3.
         Example: ``sent = await producer.send_in_transaction(Message("orders", b"42"), order)``
         """
+        check_message_type(message)
         if message.is_timed:
             raise InvalidMessageError("a message in a transaction cannot be delivered by a timer")
         reserved = {names.TRAN_MSG: "true", names.PGROUP: self._wire_group}

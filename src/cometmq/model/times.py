@@ -2,19 +2,28 @@
 
 A duration is a number of seconds or a `timedelta`. A point in time is a `datetime` with a time zone
 or a number of milliseconds since 1970. A `datetime` without a time zone is refused, since its
-meaning depends on the machine: containers run in UTC, other machines in local time.
+meaning depends on the machine: containers run in UTC, other machines in local time. A number that
+can only be seconds since 1970 is refused, and a timeout that is more likely milliseconds is logged.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from cometmq.model.errors import ConfigError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
+EPOCH_MS_MIN = 10**11
+"""From here on, in 1973, numbers are ms since 1970: as seconds they are beyond the year 5000."""
+TIMEOUT_S_USUAL = 1_000
+"""From here on a timeout that is given as a number is more likely in milliseconds."""
+
+log = logging.getLogger(__name__)
 
 
 def now_ms() -> int:
@@ -39,6 +48,27 @@ def seconds(value: float | timedelta, name: str = "timeout") -> float:
     return value
 
 
+def timeout_s(value: float | timedelta, name: str = "timeout") -> float:
+    """Return a timeout in seconds, and log a number that is more likely in milliseconds.
+
+    Raises:
+        ConfigError: as for `seconds`.
+    """
+    found = seconds(value, name)
+    if found >= TIMEOUT_S_USUAL and not isinstance(value, timedelta):
+        _warn_of_timeout(name, found)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _warn_of_timeout(name: str, found: float) -> None:
+    """Log each timeout once, since a call with it is often repeated."""
+    log.warning(
+        "%s=%s is %s: timeouts are in seconds; give timedelta(seconds=%s) if that is meant",
+        *(name, found, timedelta(seconds=found), found),
+    )
+
+
 def milliseconds(value: float | timedelta, name: str) -> int:
     """Return a duration in whole milliseconds, rounded; a nonzero value never becomes 0.
 
@@ -49,25 +79,30 @@ def milliseconds(value: float | timedelta, name: str) -> int:
     return round(exact) or math.ceil(exact)
 
 
-def epoch_ms(value: datetime | int, name: str = "time") -> int:
+def epoch_ms(value: datetime | int, name: str = "time", others: str = "") -> int:
     """Return a point in time in milliseconds since 1970.
 
     Args:
         value: what the application passed.
         name: the parameter, for the error.
+        others: what else the parameter may be, for the error.
 
     Raises:
-        ConfigError: the value is neither of the two, has no time zone, or is before 1970.
+        ConfigError: the value is neither of the two, has no time zone, is before 1970, or is a
+            number of seconds. 0 is the start of 1970 in every unit.
     """
+    hint = ""
     if isinstance(value, datetime) and value.utcoffset() is not None:
         found = (value - _EPOCH) // _MS
     elif isinstance(value, int) and not isinstance(value, bool):
         found = value
+        if 0 < found < EPOCH_MS_MIN:
+            found, hint = -1, "; if these are seconds, multiply them by 1000"
     else:
         found = -1
     if found < 0:
         raise ConfigError(
-            f"{name}={value!r}: expected a datetime with a time zone, such as datetime.now(UTC), "
-            "or ms since 1970"
+            f"{name}={value!r}: expected {others}a datetime with a time zone, such as "
+            f"datetime.now(UTC), or ms since 1970{hint}"
         )
     return found

@@ -125,6 +125,8 @@ def check_topic_name(name: str) -> None:
         InvalidNameError: it is blank, too long or has characters that are not allowed; the text is
             that of RocketMQ's brokers.
     """
+    if not isinstance(name, str):
+        raise InvalidNameError(f"topic={name!r}: expected the name of a topic, which is text")
     if not name.strip():
         raise InvalidNameError("The specified topic is blank.")
     if _ILLEGAL.search(name):
@@ -142,6 +144,8 @@ def check_group_name(name: str) -> None:
         InvalidNameError: it is blank, too long or has characters that are not allowed; the text is
             the one RocketMQ's clients show.
     """
+    if not isinstance(name, str):
+        raise InvalidNameError(f"group={name!r}: expected the name of a group, which is text")
     if not name.strip():
         raise InvalidNameError("the specified group is blank")
     if len(name) > GROUP_CHARS_MAX:

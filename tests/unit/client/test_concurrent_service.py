@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -800,6 +800,38 @@ async def test_a_result_without_a_meaning_is_success_and_warned_of_once_for_each
         f"handler returned {result}, which counts as success; expected None, Consumed or"
         " ConsumedInOrder group=g"
         for result in ("False (bool)", "'done' (str)")
+    ]
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+async def test_a_result_that_was_not_awaited_or_iterated_is_a_failure(
+    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture, *, hooked: bool
+) -> None:
+    async def store() -> None:
+        raise AssertionError("nothing awaits it")
+
+    async def lines() -> AsyncIterator[int]:
+        yield 1
+
+    never: Iterator[int] = (n for n in range(0))
+    forgotten: list[Any] = [store(), asyncio.get_running_loop().create_future(), never, lines()]
+
+    async def handle(message: StoredMessage) -> object:
+        return forgotten[message.queue_offset]
+
+    rig = rigs(handler=handle, concurrency=1, hooks=[ConsumeHook()] if hooked else [])
+    rig.fetch(*range(4))
+    await rig.empty()
+    forgotten[0].close()
+
+    assert [offset for offset, _, _ in rig.sent_back] == [0, 1, 2, 3]
+    assert all(isinstance(error, TypeError) for _, _, error in rig.sent_back)
+    texts = [record.getMessage() for record in caplog.records]
+    assert ["not awaited: make the handler an async def" in text for text in texts] == [
+        *(True, True, False, False)
+    ]
+    assert ["whose body has not run: iterate it" in text for text in texts] == [
+        *(False, False, True, True)
     ]
 
 

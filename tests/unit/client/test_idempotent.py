@@ -241,10 +241,18 @@ def test_plain_function_that_gives_a_coroutine_is_refused(path: Path, marks: Sql
     async def work() -> None: ...
 
     coroutine = work()
-    with pytest.raises(ConfigError, match="async def"):
+    with pytest.raises(TypeError, match="not awaited: make the handler an async def"):
         Idempotent(lambda m, t: coroutine, store=marks, group="g")(message())
     coroutine.close()
     assert rows(path, "cometmq_marks") == []
+
+
+def test_generator_function_is_refused(marks: SqliteMarks) -> None:
+    def lines(message: StoredMessage, transaction: SqliteTransaction) -> Iterator[None]:
+        yield
+
+    with pytest.raises(ConfigError, match="'lines' is a generator function"):
+        Idempotent(lines, store=marks, group="g")
 
 
 async def test_cancelled_handler_leaves_nothing_and_the_store_usable(

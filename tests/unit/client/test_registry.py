@@ -97,7 +97,7 @@ async def test_name_servers_come_from_argument_settings_or_environment(
 
 
 def test_without_a_name_server_and_an_endpoint_nothing_is_made() -> None:
-    with pytest.raises(ConfigError, match="no name server address"):
+    with pytest.raises(ConfigError, match=r"no name server is set: .*http_domain is empty"):
         acquire_instance("", settings=ClientSettings(http_domain=""))
 
 
@@ -125,8 +125,12 @@ async def test_a_client_that_could_not_start_leaves_nothing_behind() -> None:
     """Nobody names a name server, and the endpoint does not answer."""
     settings = ClientSettings(client_ip="10.0.0.1", instance_name="x", http_domain="127.0.0.1:1")
     failing = Producer(group="g", client=settings)
+    text = (
+        r"^no name server is set: give name_servers='host:port', or set NAMESRV_ADDR "
+        r"\(http://127\.0\.0\.1:1/rocketmq/nsaddr did not respond: .*\)$"
+    )
 
-    with pytest.raises(NameServerError, match=r"http://127\.0\.0\.1:1/rocketmq/nsaddr"):
+    with pytest.raises(NameServerError, match=text):
         await failing.start()
 
     assert acquire_instance("", settings=settings).instance.holds == 0

@@ -29,6 +29,18 @@ def test_tags_are_compared_by_their_text_and_not_by_their_hash() -> None:
     assert not wanted.takes(None)
 
 
+@pytest.mark.parametrize(("expression", "warned"), [("x,y", 1), ("x | y", 1), ("x,z || y", 0)])
+def test_an_expression_with_another_separator_is_logged_once(
+    caplog: pytest.LogCaptureFixture, expression: str, warned: int
+) -> None:
+    for _ in range(2):
+        Filter.of(expression)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        f"tag expression {expression!r} selects one tag of that name: separate tags by ||"
+    ] * warned
+
+
 def test_a_subscription_tells_the_broker_the_hashes_of_its_tags() -> None:
     data = Filter.tags("a || b").data("t")
 

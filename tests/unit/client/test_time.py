@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cometmq.model.errors import ConfigError
-from cometmq.model.times import epoch_ms, milliseconds, seconds
+from cometmq.model.times import EPOCH_MS_MIN, epoch_ms, milliseconds, seconds, timeout_s
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,23 @@ def test_what_is_no_duration_is_refused_by_name(value: Any) -> None:
         seconds(value, "wait")
 
 
+def test_a_timeout_that_is_more_likely_milliseconds_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given: list[float | timedelta] = [3000, 3000, timedelta(seconds=3001), 999]
+
+    assert [timeout_s(each) for each in given] == [3000, 3000, 3001, 999]
+    assert [record.getMessage() for record in caplog.records] == [
+        "timeout=3000 is 0:50:00: timeouts are in seconds; give timedelta(seconds=3000) if that is"
+        " meant"
+    ]
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
         (0, 0),
+        (EPOCH_MS_MIN, EPOCH_MS_MIN),
         (1_800_000_000_123, 1_800_000_000_123),
         (datetime(1970, 1, 1, 0, 0, 1, 999, tzinfo=UTC), 1_000),
         (datetime(2027, 1, 15, 8, 0, 0, 123_000, tzinfo=UTC), 1_800_000_000_123),
@@ -53,7 +66,18 @@ def test_a_point_in_time_is_a_datetime_or_ms_since_1970(
 
 @pytest.mark.parametrize(
     "value",
-    [-1, 1.5, True, None, "2027-01-15", datetime(2027, 1, 15), datetime(1969, 1, 1, tzinfo=UTC)],
+    [
+        -1,
+        1,
+        1_800_000_000,
+        EPOCH_MS_MIN - 1,
+        1.5,
+        True,
+        None,
+        "2027-01-15",
+        datetime(2027, 1, 15),
+        datetime(1969, 1, 1, tzinfo=UTC),
+    ],
 )
 def test_what_is_no_point_in_time_is_refused_by_name(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"^since=.*: expected a datetime with a time zone"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +14,22 @@ from cometmq.client import (
     AdminClient,
     ClientClosedError,
     Message,
+    MessageQueue,
     PopConsumer,
     Producer,
+    PullConsumer,
     PushConsumer,
+    SimpleConsumer,
     StoredMessage,
 )
 from cometmq.client._sending.outgoing import properties_of
 from cometmq.client.errors import SendAttempt, SendFailedError
 from cometmq.client.settings import PushSettings
-from cometmq.model.errors import CometError, ConfigError, InvalidMessageError
+from cometmq.model.errors import CometError, ConfigError, InvalidMessageError, InvalidNameError
 from cometmq.remoting.errors import ConnectError
 
 NAME_SERVER = "127.0.0.1:1"
+NUMBER: Any = 5
 
 
 async def handle(message: StoredMessage) -> None:
@@ -32,6 +38,22 @@ async def handle(message: StoredMessage) -> None:
 
 async def handle_all(messages: Sequence[StoredMessage], context: object) -> None:
     """A handler of several messages."""
+
+
+async def yield_in_loop(message: StoredMessage) -> AsyncIterator[None]:
+    """An async generator function."""
+    yield
+
+
+def yield_in_thread(message: StoredMessage) -> Iterator[None]:
+    """A generator function."""
+    yield
+
+
+class Yields:
+    async def __call__(self, message: StoredMessage) -> AsyncIterator[None]:
+        """An object that is called as an async generator function."""
+        yield
 
 
 class Desk:
@@ -52,6 +74,10 @@ class Desk:
             {"batch_handler": handle},
             r"consumer g: batch_handler has .*: expected \(messages, context\)",
         ),
+        ({"handler": yield_in_loop}, "consumer g: handler is a generator function, whose body"),
+        ({"handler": partial(yield_in_thread)}, "handler is a generator function.*without yield"),
+        ({"handler": Yields()}, "handler is a generator function"),
+        ({"batch_handler": yield_in_loop}, "batch_handler is a generator function"),
         ({}, "give either a handler or a batch_handler"),
         ({"handler": handle, "batch_handler": handle_all}, "give either"),
     ],
@@ -79,6 +105,33 @@ def test_a_handler_may_be_anything_that_takes_a_message(handler: Any) -> None:
 def test_subscriptions_are_a_mapping_of_filters(subscriptions: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         PushConsumer(NAME_SERVER, group="g", handler=handle, subscriptions=subscriptions)
+
+
+@pytest.mark.parametrize("kind", [PushConsumer, PullConsumer])
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"start_from": 1_800_000_000},
+            "consumer g: start_from=1800000000: expected StartFrom.FIRST, StartFrom.LAST, a "
+            "datetime with a time zone, .* or ms since 1970; if these are seconds, multiply",
+        ),
+        ({"start_from": "first"}, "start_from='first': expected StartFrom.FIRST"),
+        ({"broadcast": "no"}, "consumer g: broadcast='no': expected True or False"),
+    ],
+)
+def test_options_of_a_consumer_have_the_right_type(
+    kind: Callable[..., object], options: dict[str, Any], text: str
+) -> None:
+    handlers = {"handler": handle} if kind is PushConsumer else {}
+    with pytest.raises(ConfigError, match=text):
+        kind(NAME_SERVER, group="g", **handlers, **options)
+
+
+def test_in_order_is_said_by_true_or_false() -> None:
+    wrong: Any = "yes"
+    with pytest.raises(ConfigError, match="consumer g: ordered='yes': expected True or False"):
+        PushConsumer(NAME_SERVER, group="g", handler=handle, ordered=wrong)
 
 
 def test_settings_of_another_class_are_refused() -> None:
@@ -117,6 +170,86 @@ async def test_the_target_of_a_send_has_the_right_type(target: dict[str, Any], t
         await producer.send(Message("t", b"x"), **target)
 
 
+CLIENTS: list[Callable[..., object]] = [
+    Producer,
+    PullConsumer,
+    SimpleConsumer,
+    partial(PushConsumer, handler=handle),
+    partial(PopConsumer, handler=handle),
+]
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize("name_servers", [9876, None, [9876], b"127.0.0.1:1"])
+def test_name_servers_that_are_no_text_are_refused(
+    kind: Callable[..., object], name_servers: object
+) -> None:
+    with pytest.raises(ConfigError, match=r"name_servers=.*: expected host:port;host:port, or a"):
+        kind(name_servers, group="g")
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize("group", [None, 5])
+def test_a_group_that_is_no_text_is_refused(kind: Callable[..., object], group: object) -> None:
+    with pytest.raises(InvalidNameError, match=f"group={group}: expected the name of a group"):
+        kind(NAME_SERVER, group=group)
+
+
+async def called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function, and await the result if that is needed."""
+    result = function(*arguments)
+    return await result if inspect.isawaitable(result) else result
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "text"),
+    [
+        ("send", ["text"], r"a message of type str: Message\(topic=..., body=...\) is expected"),
+        ("send_soon", [None], "a message of type NoneType"),
+        ("send_nowait", [b"x"], "a message of type bytes"),
+        ("send_oneway", [["x"]], "a message of type list"),
+        ("request", ["text"], "a message of type str"),
+        ("send_batch", [Message("t", b"x")], "messages of type Message: a list .*; send takes one"),
+        ("send_batch", [iter([])], "a list of messages is expected.* send_all any iterable"),
+        ("send_batch", [["x"]], "a message of type str"),
+        ("send_all", [Message("t", b"x")], "messages of type Message: an iterable of messages"),
+        ("send_all", [["x"]], "a message of type str"),
+        ("recall", ["t", None], "recall handle None: a receipt's handle is expected"),
+    ],
+)
+async def test_a_producer_is_given_messages(call: str, arguments: list[Any], text: str) -> None:
+    async with Producer(NAME_SERVER, group="g") as producer:
+        with pytest.raises(InvalidMessageError, match=text):
+            await called(getattr(producer, call), *arguments)
+
+
+async def test_a_topic_that_is_no_text_is_refused() -> None:
+    wrong: Any = None
+    async with Producer(NAME_SERVER, group="g") as producer:
+        with pytest.raises(InvalidNameError, match="topic=None: expected the name of a topic"):
+            await producer.recall(wrong, "handle")
+    async with PullConsumer(NAME_SERVER, group="g") as consumer:
+        with pytest.raises(InvalidNameError, match="topic=None: expected the name of a topic"):
+            await consumer.subscribe(wrong)
+
+
+@pytest.mark.parametrize("queues", ["topic", "", ["topic"], MessageQueue("t", "b", 0), 3])
+async def test_queues_are_assigned_and_no_topics(queues: Any) -> None:
+    async with PullConsumer(NAME_SERVER, group="g") as consumer:
+        with pytest.raises(
+            ConfigError, match=r"consumer g: assign\(.*: expected a list of Message"
+        ):
+            await consumer.assign(queues)
+
+
+@pytest.mark.parametrize("call", ["ack", "nack", "extend"])
+async def test_messages_are_settled_one_by_one(call: str) -> None:
+    async with SimpleConsumer(NAME_SERVER, group="g") as consumer:
+        arguments = [5.0] if call == "extend" else []
+        with pytest.raises(ConfigError, match=rf"{call} was given a list: .* await {call}\(messag"):
+            await getattr(consumer, call)([], *arguments)
+
+
 async def test_a_closed_producer_asks_for_a_new_one() -> None:
     producer = Producer(NAME_SERVER, group="g")
     with pytest.raises(ClientClosedError, match="is not running: start it first"):
@@ -130,6 +263,7 @@ async def test_a_closed_producer_asks_for_a_new_one() -> None:
 @pytest.mark.parametrize(
     ("message", "text"),
     [
+        (Message("t", b"x", keys=NUMBER), "the keys are 5: a list of texts is expected"),
         (Message("t", b"x", keys=[" "]), "a key is ' ': text without blanks is expected"),
         (Message("t", b"x", properties={"a": ""}), "property 'a' is '': a name and a value of"),
     ],

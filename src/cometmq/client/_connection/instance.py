@@ -32,6 +32,7 @@ from cometmq.client._connection.identity import (
     vip_address,
 )
 from cometmq.client._connection.name_servers import (
+    NONE_SET,
     NameServers,
     endpoint_url,
     fetch_addresses,
@@ -48,7 +49,7 @@ from cometmq.client.errors import (
     TopicNotFoundError,
 )
 from cometmq.client.settings import ClientSettings, resolve_settings
-from cometmq.model.errors import CometError
+from cometmq.model.errors import CometError, ConfigError
 from cometmq.protocol.bodies import HeartbeatData
 from cometmq.protocol.codes import LanguageCode
 from cometmq.protocol.message_id import UniqueIds
@@ -172,7 +173,10 @@ class ClientCore(Lifecycle):
     async def _start(self) -> None:
         async with self._changing:
             if not self.name_servers.addresses:
-                await self._discover()
+                try:
+                    await self._discover()
+                except NameServerError as error:
+                    raise NameServerError(f"{NONE_SET} ({error})") from None
                 every_s = self.settings.http_refresh_ms / 1000
                 self._tasks.every(every_s, self._refresh_name_servers, "name-servers")
             every_s = self.settings.route_refresh_ms / 1000
@@ -454,8 +458,11 @@ def known_name_servers(named: str | Sequence[str], settings: ClientSettings) -> 
     Raises:
         ConfigError: an address is invalid, or there is no address and no HTTP endpoint.
     """
-    text = named or settings.name_servers
-    return parse_addresses(text, required=not endpoint_url(settings))
+    is_empty = isinstance(named, Sequence) and not named
+    addresses = parse_addresses(settings.name_servers if is_empty else named, required=False)
+    if not addresses and not endpoint_url(settings):
+        raise ConfigError(f"{NONE_SET} (and http_domain is empty)")
+    return addresses
 
 
 def _namespace_of(addresses: Sequence[str]) -> str:

@@ -26,13 +26,22 @@ from cometmq.remoting import RemotingClient
 log = logging.getLogger(__name__)
 
 
+NONE_SET = "no name server is set: give name_servers='host:port', or set NAMESRV_ADDR"
+
+
 def parse_addresses(text: str | Iterable[str], *, required: bool = True) -> list[str]:
     """Split a list of addresses: ``host:port;host:port``, or any iterable of them.
 
     Raises:
         ConfigError: an address is not ``host:port``, or there is none and one is required.
     """
-    parts = text.split(";") if isinstance(text, str) else list(text)
+    parts: list[str] = text.split(";") if isinstance(text, str) else []
+    if not isinstance(text, str):
+        parts = list(text) if isinstance(text, Iterable) else [text]
+    if not all(isinstance(part, str) for part in parts):
+        raise ConfigError(
+            f"name_servers={text!r}: expected host:port;host:port, or a list of texts"
+        )
     addresses = list(dict.fromkeys(_address(part.strip()) for part in parts if part.strip()))
     if required and not addresses:
         raise ConfigError("no name server address: expected host:port;host:port")

@@ -9,10 +9,11 @@ import signal
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
+from cometmq.client._callbacks import is_generator
 from cometmq.client._consuming.consumer import SubscribingConsumer
 from cometmq.client._consuming.engine import ABORT_S, Engine
 from cometmq.client._consuming.request_handlers import RequestHandlers
@@ -21,7 +22,7 @@ from cometmq.client.errors import ClientClosedError
 from cometmq.client.settings import PopSettings, PushSettings
 from cometmq.model.errors import ConfigError
 from cometmq.model.queue import MessageQueue
-from cometmq.model.times import seconds
+from cometmq.model.times import timeout_s
 from cometmq.protocol.bodies import ConsumerRunningInfo
 
 log = logging.getLogger(__name__)
@@ -95,7 +96,8 @@ def check_handler(group: str, handler: object, batch_handler: object) -> None:
     A handler that cannot be called would fail for each message until all are dead letters.
 
     Raises:
-        ConfigError: there is not exactly one, or it takes other arguments.
+        ConfigError: there is not exactly one, it takes other arguments, or it is a generator
+            function.
     """
     if (handler is None) == (batch_handler is None):
         raise ConfigError(f"consumer {group}: give either a handler or a batch_handler")
@@ -104,6 +106,11 @@ def check_handler(group: str, handler: object, batch_handler: object) -> None:
         name, given, arguments = "batch_handler", batch_handler, ["messages", "context"]
     if not callable(given):
         raise ConfigError(f"consumer {group}: {name}={given!r}: expected a function")
+    if is_generator(given):
+        raise ConfigError(
+            f"consumer {group}: {name} is a generator function, whose body would not run: expected "
+            "a function without yield"
+        )
     try:
         signature = inspect.signature(given)
     except (TypeError, ValueError):  # some functions in C have none
@@ -128,7 +135,7 @@ class CallbackConsumer(SubscribingConsumer):
     _graceful = True
     _signalled = False
 
-    async def run(self, timeout: float | timedelta = 25.0) -> None:
+    async def run(self, timeout: float | timedelta = 25.0, *, signals: bool = True) -> None:
         """Consume until SIGTERM or SIGINT, or until `close`, and then close. Starts if needed.
 
         On a signal the consumer fetches no more, waits for running handlers, commits offsets,
@@ -144,6 +151,8 @@ class CallbackConsumer(SubscribingConsumer):
         Args:
             timeout: seconds, or a timedelta, to close after a signal: less than the time until the
                 process is killed (Kubernetes: 30 s).
+            signals: whether SIGTERM and SIGINT are handled. False in a program that handles them
+                itself, such as a web server: call `close`, or cancel the call, when it ends.
 
         Raises:
             Exception: the consumer failed and could not go on; or what `start` raises, or
@@ -151,11 +160,11 @@ class CallbackConsumer(SubscribingConsumer):
 
         Example: ``await PushConsumer(..., handler=bill).run()``
         """
-        limit_s = seconds(timeout)
+        limit_s = timeout_s(timeout)
         self._grace_s = max(limit_s - min(limit_s * RELEASE_SHARE, RELEASE_S_MAX), 0.0)
         if not self._signalled:
             self._check_open()
-        with stop_signals(self._on_signal):
+        with stop_signals(self._on_signal) if signals else nullcontext():
             try:
                 await self.start()
                 if not self._subscriptions.announced():

@@ -34,7 +34,7 @@ from cometmq.client.settings import (
 from cometmq.client.subscription_check import Difference, SubscriptionCheck
 from cometmq.client.trace import ConsumeTrace, TraceDispatcher
 from cometmq.model.errors import ConfigError
-from cometmq.model.times import now_ms, seconds
+from cometmq.model.times import now_ms, timeout_s
 from cometmq.model.topic import check_group_name, check_topic_name, retry_topic
 from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel, SubscriptionData
 
@@ -114,6 +114,17 @@ class Subscriptions:
 
 TASKS_END_S = 1.0
 """Time for background tasks to end once they are cancelled."""
+
+
+def check_flag(group: str, name: str, value: object) -> None:
+    """Check an option that is on or off: of another type, such as text, all but "" would be on.
+
+    Raises:
+        ConfigError: it is no bool.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"consumer {group}: {name}={value!r}: expected True or False")
+
 
 S = TypeVar("S", PushSettings, PopSettings, PullSettings, SimpleSettings)
 
@@ -204,7 +215,7 @@ class Consumer(Lifecycle):
             ClientClosedError: the consumer is not started, or was closed meanwhile.
             Exception: the consumer failed. It cannot go on.
         """
-        limit_s = seconds(timeout)
+        limit_s = timeout_s(timeout)
         if self._start_task is None:
             await asyncio.sleep(0)  # a task that was created before may be about to start it
         if self._start_task is None:
@@ -307,6 +318,7 @@ class SubscribingConsumer(Consumer):
         start_from: StartFrom | datetime | int,
         retries: bool = False,
     ) -> None:
+        check_group_name(group)
         namespace = lease.instance.namespace
         self._subscriptions = Subscriptions(namespace, namespace.wrap_group(group), retries=retries)
         super().__init__(group, lease, settings, tables, self._subscriptions.shown)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from cometmq.client._callbacks import Caller, call_hooks, is_async
+from cometmq.client._callbacks import Caller, call_hooks, is_async, unfinished
 from cometmq.client._connection.identity import Namespace
 from cometmq.client._consuming.retries import class_and_text
 from cometmq.client.errors import ConsumeLater
@@ -265,6 +265,11 @@ class Ended:
     seconds: float
     delivery: DeliveryContext | None
     """What the hooks were shown; None without hooks."""
+
+    def __post_init__(self) -> None:
+        """Make a result that was not awaited or iterated an error: its work was not done."""
+        if self.error is None and self.result is not None:
+            self.error = unfinished(self.result)
 
 
 class HandlerCalls:

@@ -16,14 +16,16 @@ from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.engine import ConsumerSpec, Engine
 from cometmq.client._consuming.group_requests import GroupCalls
 from cometmq.client._consuming.rebalancer import QueueListenerCalls, Rebalancer
-from cometmq.client._pop.requests import Acks, PopRequests
+from cometmq.client._pop.requests import Acks, PopRequests, not_served
 from cometmq.client._pop.service import PopLoop, PopQueue, PopService
 from cometmq.client._supervision import FailureLog, SupervisedTasks
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.offsets import StartFrom
 from cometmq.client.settings import PopSettings
+from cometmq.model.errors import ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import MessageModel
+from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting.tasks import Supervisor
 
 log = logging.getLogger(__name__)
@@ -182,9 +184,15 @@ class PopEngine(Engine):
     async def _allocate(
         self, topic: str, queues: list[MessageQueue]
     ) -> Collection[MessageQueue] | None:
-        entries = await self._calls.assignment(
-            self.group, self._instance.client_id, topic, STRATEGY, MessageModel.CLUSTERING
-        )
+        try:
+            entries = await self._calls.assignment(
+                self.group, self._instance.client_id, topic, STRATEGY, MessageModel.CLUSTERING
+            )
+        except ResponseError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            refusal = f"a broker refused to assign queues of {topic}"
+            raise not_served(error, refusal, "PopConsumer") from error
         return None if entries is None else {entry.message_queue for entry in entries}
 
     def _make_loop(self, source: PopQueue) -> PopLoop:

@@ -33,6 +33,7 @@ from cometmq.client._pop.requests import (
     Delivery,
     PopRequests,
     ReceiptHandle,
+    not_served,
 )
 from cometmq.client._supervision import FailureLog
 from cometmq.client.errors import (
@@ -157,11 +158,8 @@ class Receiver:
                 start=self._start,
             )
         except ResponseError as error:
-            raise ResponseError(
-                error.code,
-                f"broker {queue.broker_name} refused to pop from {queue.topic} ({error.remark}): "
-                "SimpleConsumer needs brokers of RocketMQ 5.0 or later with timerWheelEnable=true",
-            ) from error
+            refusal = f"broker {queue.broker_name} refused to pop from {queue.topic}"
+            raise not_served(error, refusal, "SimpleConsumer") from error
         except CometError as error:  # it is retried later
             self._failed(queue, error)
         else:

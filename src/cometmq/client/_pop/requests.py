@@ -43,6 +43,21 @@ NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 _PARTS_MIN = 7
 
 
+def not_served(error: ResponseError, refusal: str, consumer: str) -> ResponseError:
+    """Return the error of a consumer whose broker does not serve pop.
+
+    Args:
+        error: the response of the broker.
+        refusal: what it refused.
+        consumer: the class of the consumer.
+    """
+    return ResponseError(
+        error.code,
+        f"{refusal} ({error.remark.strip()}): {consumer} needs brokers of RocketMQ 5.0 or later "
+        "with timerWheelEnable=true",
+    )
+
+
 class HandleError(ProtocolError):
     """A receipt handle, or a part of it, has the wrong format."""
 

@@ -23,7 +23,7 @@ import msgspec
 
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
-from cometmq.client._consuming.consumer import Consumer, resolve
+from cometmq.client._consuming.consumer import Consumer, check_flag, resolve
 from cometmq.client._consuming.handler_calls import ConsumeHookCalls, FilterChain
 from cometmq.client._consuming.pulls import Pull, PullResult, ReplicaChoice, pull_once
 from cometmq.client._pull.fetcher import Fetcher
@@ -159,6 +159,7 @@ class PullCore(Consumer):
         options: Mapping[str, Any],
     ) -> None:
         check_start(group, start_from)
+        check_flag(group, "broadcast", broadcast)
         self._settings, used, tables = resolve(
             PullSettings, options, settings=settings, client=client, config=config
         )

@@ -50,6 +50,8 @@ class OffsetCalls(PullCore):
 
         Raises:
             NotAssignedError: a queue is not assigned to this consumer; nothing was committed.
+            OffsetRangeError: an offset is below 0 or beyond the end of its queue; nothing was
+                committed.
             ClientError: several tasks or threads read, and the caller is none of them; nothing was
                 committed. `asyncio.shield`, and `asyncio.wait_for` before Python 3.12, make the
                 call in another task. A mapping may be committed by any task.
@@ -63,8 +65,12 @@ class OffsetCalls(PullCore):
                 self._namespace.wrap_queue(queue): QueueOffset(offset)
                 for queue, offset in offsets.items()
             }
+            await self._check_within(wrapped)
             _raise_first((await self._store_offsets(wrapped)).values())
         elif isinstance(offsets, Mapping):
+            await self._check_within(
+                dict(zip(self._assigned(offsets), offsets.values(), strict=True))
+            )
             chosen = dict(zip(self._assigned(offsets), offsets.values(), strict=True))
             for queue, offset in chosen.items():
                 self._positions.set_finished(queue, QueueOffset(offset))
@@ -73,6 +79,19 @@ class OffsetCalls(PullCore):
             queues = None if offsets is None else self._assigned(offsets)
             self._finish_for_commit()
             _raise_first(await self._commit_due(queues))
+
+    async def _check_within(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Refuse offsets beyond the end of a queue: its next messages would be skipped.
+
+        An offset that was delivered needs no request. One below the oldest message is right: the
+        message may have been deleted after its delivery.
+        """
+        for queue, offset in offsets.items():
+            if 0 <= offset <= (self._positions.position(queue) or 0):
+                continue
+            low, high = await self._offsets.bounds(queue)
+            if not 0 <= offset <= high:
+                raise _out_of_range(self._namespace.unwrap_queue(queue), offset, low, high)
 
     async def bounds(self, queue: MessageQueue) -> QueueBounds:
         """Return a queue's minimum offset, and the offset of its next message."""
@@ -101,7 +120,7 @@ class OffsetCalls(PullCore):
         (inner,) = self._assigned([queue])
         low, high = await self._offsets.bounds(inner)
         if not low <= offset <= high:
-            raise OffsetRangeError(f"offset {offset} is out of range: {queue} has {low} to {high}")
+            raise _out_of_range(queue, offset, low, high)
         self._move(inner, QueueOffset(offset))
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:
@@ -162,6 +181,10 @@ class OffsetCalls(PullCore):
                 suggestion.
         """
         self._replicas.forced = broker_id
+
+
+def _out_of_range(queue: MessageQueue, offset: int, low: int, high: int) -> OffsetRangeError:
+    return OffsetRangeError(f"offset {offset} is out of range: {queue} has {low} to {high}")
 
 
 def _raise_first(failures: Iterable[BaseException]) -> None:

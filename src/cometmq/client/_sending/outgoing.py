@@ -340,8 +340,14 @@ def properties_of(message: Message) -> dict[str, str]:
 
 def _add_delay(message: Message, properties: dict[str, str]) -> None:
     """Add the delay or the delivery time, of which only one is allowed."""
-    if message.delay_level:
-        properties[names.DELAY] = str(message.delay_level)
+    level = message.delay_level
+    if level:
+        if type(level) is not int or level < 0:
+            raise InvalidMessageError(
+                f"delay_level={level!r}: expected the number of a delay level of the broker; "
+                "give a duration as delay=, which needs a broker of RocketMQ 5"
+            )
+        properties[names.DELAY] = str(level)
     try:
         if delay_ms := milliseconds(message.delay, "delay"):
             properties[names.TIMER_DELAY_MS] = str(delay_ms)
@@ -363,7 +369,10 @@ def joined_keys(given: Iterable[str]) -> str:
         if given.isspace():
             raise InvalidMessageError(f"the keys are {given!r}: text is expected")
         return given
-    keys = list(given)
+    try:
+        keys = list(given)
+    except TypeError:
+        raise InvalidMessageError(f"the keys are {given!r}: a list of texts is expected") from None
     for each in keys:
         if not isinstance(each, str) or each.split() != [each]:
             raise InvalidMessageError(

@@ -23,7 +23,7 @@ from cometmq.model.flags import SysFlag
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.times import now_ms
-from cometmq.model.topic import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
+from cometmq.model.topic import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, check_topic_name
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.compression import decompress_body
 from cometmq.protocol.headers import (
@@ -169,7 +169,7 @@ def decode_handle(text: str) -> RecallHandle:
     """
     try:
         parts = base64.b64decode(text, altchars=b"-_", validate=True).decode().split(" ")
-    except (binascii.Error, UnicodeDecodeError, ValueError):
+    except (binascii.Error, UnicodeDecodeError, ValueError, TypeError):
         parts = []
     if len(parts) != _PARTS or parts[0] != VERSION:
         raise InvalidMessageError(f"recall handle {text!r}: a receipt's handle is expected")
@@ -188,6 +188,7 @@ async def recall(
 
     Where that broker is unknown, any of the topic is asked.
     """
+    check_topic_name(topic)
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         raise InvalidMessageError(f"messages of {topic} cannot be recalled")
     broker_name = decode_handle(handle).broker_name

@@ -41,6 +41,7 @@ from cometmq.client._sending.targets import (
     SendTarget,
     Targets,
 )
+from cometmq.client.errors import QueueNotFoundError
 from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
 from cometmq.client.receipt import SendReceipt, SendStatus, receipt_from
 from cometmq.client.settings import ProducerSettings
@@ -307,7 +308,7 @@ class Sender:
         """
         attempts = self._attempts(outgoing, target, deadline, policy)
         if failed is not None and not attempts.fail(*failed):
-            raise attempts.error()
+            raise self._failure(attempts, target.queue)
         if self._is_closed():
             raise attempts.closed_error()
         return await self._attempt_all(outgoing, target, deadline, policy, attempts, None)
@@ -379,7 +380,28 @@ class Sender:
                 break
         if stored is not None:
             return stored
-        raise attempts.error()
+        raise self._failure(attempts, fixed)
+
+    def _failure(self, attempts: SendAttempts, fixed: MessageQueue | None) -> CometError:
+        """Return the error of a send, which may be that the chosen queue does not exist.
+
+        A broker refuses such a queue with a code that says less. The route alone does not decide:
+        the queue may be newer.
+        """
+        error = attempts.error()
+        if not isinstance(error, ResponseError) or fixed is None:
+            return error
+        queue = self._namespace.wrap_queue(fixed)
+        if not self.targets.lacks(queue):
+            return error
+        shown = self._namespace.unwrap_queue(queue)
+        missing = QueueNotFoundError(
+            f"{shown} is no queue of the topic that can be written to,"
+            f" and the broker refused the message (response code {error.code}): fetch_queues "
+            "returns the queues"
+        )
+        missing.__cause__ = error
+        return missing
 
     async def send_oneway(
         self,

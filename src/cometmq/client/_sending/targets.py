@@ -154,6 +154,11 @@ class Targets:
         message = msgspec.structs.replace(outgoing.message)
         return self._namespace.wrap_queue(chosen(target.selector, queues, message))
 
+    def lacks(self, queue: MessageQueue) -> bool:
+        """Whether the topic is known to have no such queue to write to."""
+        route = self._instance.routes.known(queue.topic)
+        return route is not None and queue not in route.publish_queues
+
     def shown(self, queue: MessageQueue) -> MessageQueue:
         """Return a queue as applications know it."""
         return self._namespace.unwrap_queue(queue)

@@ -179,16 +179,18 @@ class CallbackConsumer(Blocking):
 
     _inner: asynchronous.PushConsumer | asynchronous.PopConsumer
 
-    def run(self, timeout: float | timedelta = 25.0) -> None:
+    def run(self, timeout: float | timedelta = 25.0, *, signals: bool = True) -> None:
         """Consume until SIGTERM or SIGINT, or until `close`, and then close within ``timeout``.
 
-        Signals are handled in the main thread only.
+        Signals are handled in the main thread only, and not at all with ``signals=False``: then
+        another thread calls `close`.
         """
         with self._starting:
             portal = self._portal = self._portal or acquire_portal()
         try:
-            with _signals(lambda: portal.soon(self._inner._on_signal)):
-                self._run(self._inner.run(timeout))
+            on_signal = _signals(lambda: portal.soon(self._inner._on_signal))
+            with on_signal if signals else contextlib.nullcontext():
+                self._run(self._inner.run(timeout, signals=signals))
         finally:
             self.close()
 

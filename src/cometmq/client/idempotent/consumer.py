@@ -9,7 +9,6 @@ is redelivered.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -19,7 +18,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from enum import Enum
 from typing import Any, Protocol
 
-from cometmq.client._callbacks import is_async
+from cometmq.client._callbacks import is_async, is_generator, unfinished
 from cometmq.client.errors import KeyMissingError
 from cometmq.client.handlers import Consumed, ConsumedInOrder
 from cometmq.model.errors import CometError, ConfigError
@@ -171,7 +170,8 @@ class Idempotent:
             producer that sends again after a lost response makes a new id.
 
     Raises:
-        ConfigError: the store has no transactions for this kind of handler.
+        ConfigError: the store has no transactions for this kind of handler, or it is a generator
+            function.
 
     Writes outside the transaction, such as a call to another service, may still happen more than
     once.
@@ -191,6 +191,11 @@ class Idempotent:
         group: str | None = None,
         key: Callable[[StoredMessage], str] = first_key,
     ) -> None:
+        if is_generator(handle):
+            raise ConfigError(
+                f"handler {getattr(handle, '__name__', handle)!r} is a generator function, whose "
+                "body would not run: expected a function without yield"
+            )
         way, method = ("async with", "__aenter__") if is_async(handle) else ("with", "__enter__")
         if not hasattr(store.transaction(), method):
             raise ConfigError(
@@ -257,8 +262,9 @@ class _NotDoneError(Exception):
 
 def _checked(result: Any) -> Any:
     """Return the handler's result, or roll the transaction back if it is no success."""
-    if inspect.isawaitable(result):
-        raise ConfigError("a plain handler returned an awaitable: make it an async def function")
+    error = unfinished(result)
+    if error is not None:
+        raise error
     if isinstance(result, Enum) and result in _NOT_DONE:
         raise _NotDoneError(result)
     return result

@@ -107,6 +107,38 @@ async def test_a_send_waits_for_the_only_broker_until_it_is_back(way: str, retri
 
 
 @pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize("hooks", [[], [SendHook()]], ids=["fast path", "general path"])
+@pytest.mark.parametrize("way", SENDS)
+async def test_a_send_waits_for_a_broker_that_is_stopping(way: str, hooks: list[SendHook]) -> None:
+    """Its refusals are certainly not stored, so the send can be repeated to the same queue."""
+    broker = Timed("a", *[ResponseCode.SERVICE_NOT_AVAILABLE] * 5)
+    async with sending(broker, retries=0, retries_async=0, hooks=hooks) as producer:
+        receipt = await SENDS[way](producer)
+
+    assert receipt.status is SendStatus.SEND_OK
+    pauses_s = [later - one for one, later in itertools.pairwise(broker.times_s)]
+    assert len(pauses_s) == 5
+    assert all(
+        pause_s >= 0.99 * min(SEND_BACK_OFF_S * 2**number, SEND_BACK_OFF_S_MAX) / 2
+        for number, pause_s in enumerate(pauses_s)
+    )
+
+
+@pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize("way", ["send", "queue", "send_nowait"])
+async def test_a_send_fails_at_its_deadline_with_the_refusal_of_a_stopping_broker(way: str) -> None:
+    broker = ScriptedBroker("a", *[ResponseCode.SERVICE_NOT_AVAILABLE] * 90)
+    async with sending(broker) as producer:
+        began_s = now()
+        with pytest.raises(ResponseError, match="as scripted") as failure:
+            await SENDS[way](producer)
+        took_s = now() - began_s
+
+    assert failure.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert took_s == pytest.approx(3.0, abs=0.1)
+
+
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_send_whose_connection_breaks_waits_for_the_only_broker() -> None:
     broker = ScriptedBroker("a", Act.HANG_UP)
     async with sending(broker) as producer:
@@ -334,7 +366,10 @@ async def test_the_memory_of_a_long_wait_is_bounded() -> None:
     assert sorted(attempt.broker_name for attempt in failure.value.attempts) == ["a", "b"]
 
 
-async def test_a_restart_of_the_only_broker_fails_no_send(own_cluster: Cluster) -> None:
+@pytest.mark.parametrize("ordered", [False, True], ids=["any queue", "order key"])
+async def test_a_restart_of_the_only_broker_fails_no_send(
+    own_cluster: Cluster, ordered: bool
+) -> None:
     """Sends go on while a real broker is stopped and started; each message is there."""
     topic = "restarted"
     bodies: list[bytes] = []
@@ -347,7 +382,7 @@ async def test_a_restart_of_the_only_broker_fails_no_send(own_cluster: Cluster) 
             while not back.is_set():
                 body = b"%d-%d" % (name, number)
                 send = producer.send_nowait if name % 2 else producer.send
-                await send(Message(topic, body))
+                await send(Message(topic, body), order_key=str(name) if ordered else None)
                 bodies.append(body)
                 number += 1
 

@@ -339,7 +339,7 @@ class SendFailedError(RemotingError):
     Args:
         topic: the topic of the message.
         attempts: the attempts in order; empty if time ran out before the first. Of the attempts
-            that could not connect, only the last one of each broker.
+            that could not connect, or met a stopping broker, only the last one of each broker.
         reason: why there was no attempt.
 
     ``maybe_stored`` is False when no attempt reached a broker; otherwise the message may be stored,

@@ -205,8 +205,8 @@ class Producer(Lifecycle):
             selector: picks the target queue from the queues of the topic; as with ``queue``.
             timeout: seconds for the whole call, with the wait for room and the retries. The first
                 retry goes to another broker at once; if the topic has none left, retries follow
-                after pauses that grow from 50 to 500 ms. A broker that cannot be reached is waited
-                for until the timeout, with a chosen queue as well.
+                after pauses that grow from 50 to 500 ms. A broker that cannot be reached, or
+                is stopping, is waited for until the timeout, with a chosen queue as well.
                 None uses the setting ``timeout_ms``. With the setting ``auto_batch``, only sends
                 with ``timeout=None`` are batched.
 

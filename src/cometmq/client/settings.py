@@ -276,8 +276,8 @@ class ProducerSettings(Checked):
 
     retries: int = setting(2, key="retryTimesWhenSendFailed", low=0, high=16)
     """Retries after the first attempt failed, on other brokers if there are any. When each broker
-    has failed, a retry pauses first. An attempt that could not connect uses up no retry: a broker
-    that cannot be reached is waited for until the timeout."""
+    has failed, a retry pauses first. A broker that cannot be reached, or is stopping, is waited for
+    until the timeout and uses up no retry."""
 
     retries_async: int = setting(2, key="retryTimesWhenSendAsyncFailed", low=0, high=16)
     """The same for `Producer.send_soon` and `Producer.send_nowait`, which retry only after

@@ -23,7 +23,7 @@ BEGUN = RetryPolicy(2, 2, frozenset(), retry_not_stored=False, retry_when_full=F
     ("error", "awaited", "begun"),
     [
         (ResponseError(1, ""), True, False),
-        (ResponseError(14, ""), True, False),
+        (ResponseError(14, ""), True, True),
         (ResponseError(13, ""), False, False),
         (ProtocolError("unreadable"), False, False),
         (CallTimeoutError("late"), True, True),

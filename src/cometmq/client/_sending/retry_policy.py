@@ -7,11 +7,14 @@
       ▼ each broker has
       pause, each one about twice as long as the one before ──► attempt, if there is time
 
-An attempt that could not connect has sent nothing. It uses up no retry: a send waits for a broker
-that restarts, until its deadline. Closing the producer ends the pauses; nothing is retried then.
+An attempt that could not connect has sent nothing, and a broker that responds SERVICE_NOT_AVAILABLE
+while it stops has stored nothing. Neither uses up a retry: a send waits for a broker that restarts,
+until its deadline, even if the caller chose the queue.
+
+Closing the producer ends the pauses, and nothing is retried then.
 
 Source: DefaultMQProducerImpl.sendDefaultImpl and MQClientAPIImpl.onExceptionImpl, RocketMQ 5.3.
-There is no pause there, and a refused connection uses up a retry.
+There is no pause there, and such attempts use up a retry.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from cometmq.client.errors import (
 )
 from cometmq.client.settings import ProducerSettings
 from cometmq.model.errors import CometError, ProtocolError, ResponseError
+from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import CallTimeoutError, ConnectError, TooManyCallsError
 
 CALL_S_MIN = 0.001
@@ -67,7 +71,7 @@ class RetryPolicy:
     refusal_counts_as_slow: bool = True
     """Whether a broker that refused counts as slow, if slow brokers are avoided."""
     waits_for_broker: bool = True
-    """Whether an attempt that cannot connect uses up no retry, until the deadline."""
+    """Whether an attempt on a broker that is away uses up no retry, until the deadline."""
 
     @classmethod
     def of_awaited(cls, settings: ProducerSettings) -> RetryPolicy:
@@ -91,10 +95,14 @@ class RetryPolicy:
     def allows_retry(self, error: CometError) -> bool:
         """Whether an attempt that failed with this error may be retried."""
         if isinstance(error, ResponseError):
-            return error.code in self.codes
+            return error.code in self.codes or self.waits_after(error)
         if isinstance(error, ProtocolError):  # the broker has stored the message
             return False
         return self.retry_when_full or not isinstance(error, TooManyCallsError)
+
+    def waits_after(self, error: CometError | None) -> bool:
+        """Whether a retry after this error waits for the broker, and is not counted."""
+        return self.waits_for_broker and _is_away(error)
 
 
 class Pauses:
@@ -186,7 +194,7 @@ class SendAttempts:
         self._back_off = back_off
         self._left = policy.fixed_retries if is_fixed else policy.retries
         self.failed: list[SendAttempt] = []
-        """In order. Of the attempts that could not connect, only the last one of each broker."""
+        """In order. Of the attempts on brokers that were away, only the last one of each."""
         self.failed_brokers: set[str] = set()
         """Those that failed since the last pause."""
         self.has_failed = False
@@ -203,14 +211,17 @@ class SendAttempts:
         """
         self.failed_brokers.add(broker)
         self.has_failed, self.is_written = True, False
-        could_connect = not isinstance(error, ConnectError)
         if error is not None:
-            if not could_connect:
-                self.failed = [each for each in self.failed if not _is_unreached(each, broker)]
+            if _is_away(error):
+                self.failed = [
+                    each
+                    for each in self.failed
+                    if each.broker_name != broker or not _is_away(each.error)
+                ]
             self.failed.append(attempt_of(broker, error))
             if not self._policy.allows_retry(error):
                 return False
-        if could_connect or not self._policy.waits_for_broker:
+        if not self._policy.waits_after(error):
             self._left -= 1
         return self._left >= 0
 
@@ -252,5 +263,8 @@ def closed_error(*, maybe_stored: bool) -> ClientClosedError:
     return ClientClosedError("not sent: the producer was closed")
 
 
-def _is_unreached(attempt: SendAttempt, broker: str) -> bool:
-    return attempt.broker_name == broker and isinstance(attempt.error, ConnectError)
+def _is_away(error: CometError | None) -> bool:
+    """Whether the broker cannot be reached, or stops; the message is not stored."""
+    if isinstance(error, ResponseError):
+        return error.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    return isinstance(error, ConnectError)

@@ -24,12 +24,13 @@ from cometmq.client import (
     SendStatus,
     SendTimeoutError,
 )
+from cometmq.client._connection.routes import REFRESH_S
 from cometmq.client._sending.retry_policy import SEND_BACK_OFF_S, SEND_BACK_OFF_S_MAX
 from cometmq.client.hooks import SendContext, SendHook
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import ConnectError, Request, Response
 from support.reading import read_until
-from support.scripted import Act, ScriptedBroker, ScriptedCluster
+from support.scripted import Act, ScriptedBroker, ScriptedCluster, route
 
 MESSAGE = Message(topic="t", body=b"x")
 AWAY_S = 1.0
@@ -165,6 +166,57 @@ async def test_a_send_fails_at_its_deadline_if_the_broker_stays_away() -> None:
     assert took_s == pytest.approx(2.0, abs=0.01)
     assert not failure.value.maybe_stored
     assert [type(attempt.error) for attempt in failure.value.attempts] == [ConnectError]
+
+
+@pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize("way", ["send", "queue", "send_nowait"])
+async def test_waiting_sends_find_a_broker_at_its_new_address_with_a_lookup_a_second(
+    way: str,
+) -> None:
+    broker = ScriptedBroker()
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        Producer(cluster.address, group="g", retries=0, timeout_ms=10_000) as producer,
+    ):
+        await producer.send(MESSAGE)
+        await leave(broker)
+        broker.sends.clear()
+        lookups = cluster.name_server.asked
+        lookups.clear()
+        began_s = now()
+        sends = [asyncio.ensure_future(SENDS[way](producer)) for _ in range(10)]
+        await asyncio.sleep(3 * AWAY_S)
+        assert 2 <= len(lookups) <= 3
+        await broker.move()
+        cluster.name_server.routes["t"] = route({"a": broker.address})
+        await asyncio.gather(*sends)
+        took_s = now() - began_s
+
+    assert len(broker.sends) == 10
+    assert took_s <= 3 * AWAY_S + REFRESH_S + 2 * SEND_BACK_OFF_S_MAX
+    assert len(lookups) <= 5
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_sends_to_a_broker_that_has_left_its_topic_make_a_lookup_a_second() -> None:
+    brokers = ScriptedBroker("a"), ScriptedBroker("b")
+    async with (
+        ScriptedCluster(list(brokers)) as cluster,
+        Producer(cluster.address, group="g") as producer,
+    ):
+        await producer.send(MESSAGE)
+        whole = cluster.name_server.routes["t"]
+        cluster.name_server.routes["t"] = route({"b": brokers[1].address})
+        await asyncio.sleep(60)
+        lookups = cluster.name_server.asked
+        lookups.clear()
+        sends = [asyncio.ensure_future(SENDS["queue"](producer)) for _ in range(10)]
+        await asyncio.sleep(2 * AWAY_S)
+        assert len(lookups) <= 3
+        cluster.name_server.routes["t"] = whole
+        await asyncio.gather(*sends)
+
+    assert len(lookups) <= 5
 
 
 @pytest.mark.usefixtures("virtual_time")

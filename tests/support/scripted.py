@@ -82,6 +82,11 @@ class _Peer:
         self._server = self._make_server()
         await self.start(port)
 
+    async def move(self) -> None:
+        """After a stop: accept connections at another address."""
+        self._server = self._make_server()
+        await self.start()
+
 
 class ScriptedBroker(_Peer):
     """A broker whose answers to sends are given in advance; without any it says yes."""

@@ -39,6 +39,10 @@ LOGICAL_PREFIX = "__syslo__"
 NO_BROKER = "__syslo__none__"
 PROVISIONAL_S = 1.0
 """How long a provisional route serves before the topic's own one is asked for again."""
+REFRESH_S = 1.0
+"""How old a route must be before sends that cannot reach its brokers refresh it."""
+REFRESH_TIMEOUT_S = 0.5
+"""How long such a refresh may take: the retry of its send waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,8 @@ def provisional_route(topic: str, template: TopicRouteData, queues_max: int) -> 
 class _Cached:
     route: Route
     since: float
+    tried_s: float
+    """When it was fetched, or a lookup after `REFRESH_S` began."""
 
 
 @dataclass(slots=True)
@@ -257,6 +263,20 @@ class Routes:
         self._failures.succeeded(topic)
         return route
 
+    async def refresh_old(self, topic: str, *, timeout: float) -> Route | None:
+        """Refresh the route if it is older than `REFRESH_S`; return the newest one, or None.
+
+        However many sends wait for a broker, one of them makes one lookup in this time; the others
+        go on with the cached route.
+        """
+        cached = self._known.get(topic)
+        now = asyncio.get_running_loop().time()
+        if cached is not None:
+            if now - cached.tried_s < REFRESH_S:
+                return cached.route
+            cached.tried_s = now
+        return await self.refresh(topic, timeout=min(timeout, REFRESH_TIMEOUT_S))
+
     async def refresh_all(self) -> None:
         """Fetch the routes of all cached topics again, one after the other."""
         for topic in self.topics():
@@ -311,7 +331,7 @@ class Routes:
         if before is not None and route == before:
             route = before  # what was derived from it stays valid
         now = asyncio.get_running_loop().time()
-        self._known[route.topic] = _Cached(route, now)
+        self._known[route.topic] = _Cached(route, now, now)
         self.version += 1
         if route != before:
             log.info("route changed topic=%s brokers=%s", route.topic, sorted(route.brokers))

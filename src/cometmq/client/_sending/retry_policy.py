@@ -5,7 +5,8 @@
       │ retries are used up ────────────► the send fails
       │ a broker has not failed since the last pause ──► attempt there, at once
       ▼ each broker has
-      pause, each one about twice as long as the one before ──► attempt, if there is time
+      pause, each one about twice as long as the one before, and refresh an old route
+      └─► attempt, if there is time
 
 An attempt that could not connect has sent nothing, and a broker that responds SERVICE_NOT_AVAILABLE
 while it stops has stored nothing. Neither uses up a retry: a send waits for a broker that restarts,
@@ -225,11 +226,13 @@ class SendAttempts:
             self._left -= 1
         return self._left >= 0
 
-    async def pause_before_retry(self, broker: str) -> bool:
-        """Pause if the broker has failed already; return whether time is left for the retry."""
-        if broker in self.failed_brokers:
-            await self._back_off.pause()
-            self.failed_brokers.clear()
+    async def pause(self) -> None:
+        """Pause, because every broker has failed; after that each of them may be tried again."""
+        await self._back_off.pause()
+        self.failed_brokers.clear()
+
+    def is_time_left(self) -> bool:
+        """Whether there is time for one more attempt."""
         return self._back_off.is_time_left()
 
     def error(self) -> CometError:

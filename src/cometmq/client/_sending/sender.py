@@ -358,11 +358,16 @@ class Sender:
         stored: SendReceipt | None = None
         while True:
             queue = fixed or self.targets.next(route, attempts.failed_brokers)
-            if not await attempts.pause_before_retry(queue.broker_name):
-                break
+            must_pause = queue.broker_name in attempts.failed_brokers
+            if must_pause:
+                await attempts.pause()
             if attempts.has_failed and self._is_closed():
                 if stored is None:
                     raise attempts.closed_error()
+                break
+            if must_pause:
+                await self.targets.refresh_old(outgoing.topic, deadline)
+            if not attempts.is_time_left():
                 break
             failure: CometError | None = None
             try:

@@ -109,11 +109,15 @@ class Targets:
         route = routes.known(queue.topic)
         address = _master_in(route, queue)
         if address is None:
-            route = await routes.refresh(queue.topic, timeout=seconds_left(deadline))
+            route = await routes.refresh_old(queue.topic, timeout=seconds_left(deadline))
             address = _master_in(route, queue)
         if address is None or route is None:
             raise NoMasterError(f"broker {queue.broker_name} has no master now")
         return address, route.physical(queue)
+
+    async def refresh_old(self, topic: str, deadline: float) -> None:
+        """Fetch the topic's route again unless it is new: a broker may be back elsewhere."""
+        await self._instance.routes.refresh_old(topic, timeout=seconds_left(deadline))
 
     def next(self, route: Route, avoid: Collection[str] = ()) -> MessageQueue:
         """Choose a queue by the newest route, if possible on no broker of ``avoid``."""

@@ -31,6 +31,7 @@ from cometmq.client.errors import NameServerError
 from cometmq.client.hooks import SendContext, SendHook
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import ConnectError, Request, Response
+from cometmq.remoting.client import REFUSED_S
 from support.reading import read_until
 from support.scripted import Act, ScriptedBroker, ScriptedCluster, route
 
@@ -262,6 +263,29 @@ async def test_a_send_to_a_missing_topic_fails_at_once() -> None:
         with pytest.raises(TopicNotFoundError):
             await producer.send(Message(topic="missing", body=b"x"))
         assert now() - began_s <= 0.1
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_many_waiting_sends_make_few_connection_attempts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = ScriptedBroker()
+    async with sending(broker) as producer:
+        await leave(broker)
+        loop = asyncio.get_running_loop()
+        connect, attempts = loop.create_connection, 0
+
+        def counted(*args: Any, **options: Any) -> Any:
+            nonlocal attempts
+            attempts += 1
+            return connect(*args, **options)
+
+        monkeypatch.setattr(loop, "create_connection", counted)
+        sends = [producer.send(MESSAGE, timeout=1.0) for _ in range(100)]
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+
+    assert all(isinstance(outcome, SendTimeoutError) for outcome in outcomes)
+    assert 3 <= attempts <= 1.0 / REFUSED_S + 1
 
 
 @pytest.mark.usefixtures("virtual_time")

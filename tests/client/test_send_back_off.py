@@ -23,12 +23,15 @@ from cometmq.client import (
     SendReceipt,
     SendStatus,
     SendTimeoutError,
+    TopicNotFoundError,
 )
 from cometmq.client._connection.routes import REFRESH_S
 from cometmq.client._sending.retry_policy import SEND_BACK_OFF_S, SEND_BACK_OFF_S_MAX
+from cometmq.client.errors import NameServerError
 from cometmq.client.hooks import SendContext, SendHook
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import ConnectError, Request, Response
+from cometmq.remoting.client import REFUSED_S
 from support.reading import read_until
 from support.scripted import Act, ScriptedBroker, ScriptedCluster, route
 
@@ -217,6 +220,72 @@ async def test_sends_to_a_broker_that_has_left_its_topic_make_a_lookup_a_second(
         await asyncio.gather(*sends)
 
     assert len(lookups) <= 5
+
+
+@pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize("way", ["send", "send_batch", "send_nowait"])
+async def test_the_first_send_waits_for_a_name_server(way: str) -> None:
+    async with (
+        ScriptedCluster([ScriptedBroker()]) as cluster,
+        Producer(cluster.address, group="g") as producer,
+    ):
+        away = asyncio.create_task(cluster.name_server.be_away(AWAY_S))
+        await asyncio.sleep(AWAY_S / 2)
+        began_s = now()
+        receipt = await SENDS[way](producer)
+        await away
+
+        assert receipt.status is SendStatus.SEND_OK
+        assert now() - began_s <= AWAY_S / 2 + SEND_BACK_OFF_S_MAX
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_send_without_a_name_server_fails_at_its_deadline_or_when_it_is_closed() -> None:
+    async with ScriptedCluster([ScriptedBroker()]) as cluster:
+        producer = Producer(cluster.address, group="g")
+        await producer.start()
+        await cluster.name_server.stop()
+        began_s = now()
+        with pytest.raises(NameServerError):
+            await producer.send(MESSAGE, timeout=2.0)
+        assert now() - began_s == pytest.approx(2.0, abs=0.01)
+        pending = producer.send_nowait(MESSAGE)
+        await asyncio.sleep(AWAY_S)
+        await producer.close()
+        with pytest.raises(ClientClosedError, match="not sent"):
+            await pending
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_send_to_a_missing_topic_fails_at_once() -> None:
+    async with sending(ScriptedBroker()) as producer:
+        began_s = now()
+        with pytest.raises(TopicNotFoundError):
+            await producer.send(Message(topic="missing", body=b"x"))
+        assert now() - began_s <= 0.1
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_many_waiting_sends_make_few_connection_attempts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = ScriptedBroker()
+    async with sending(broker) as producer:
+        await leave(broker)
+        loop = asyncio.get_running_loop()
+        connect, attempts = loop.create_connection, 0
+
+        def counted(*args: Any, **options: Any) -> Any:
+            nonlocal attempts
+            attempts += 1
+            return connect(*args, **options)
+
+        monkeypatch.setattr(loop, "create_connection", counted)
+        sends = [producer.send(MESSAGE, timeout=1.0) for _ in range(100)]
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+
+    assert all(isinstance(outcome, SendTimeoutError) for outcome in outcomes)
+    assert 3 <= attempts <= 1.0 / REFUSED_S + 1
 
 
 @pytest.mark.usefixtures("virtual_time")

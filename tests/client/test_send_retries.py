@@ -247,7 +247,10 @@ async def test_a_broker_without_a_master_counts_as_not_reached() -> None:
 # --- sends that are only begun ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [*RETRIED_CODES, ResponseCode.MESSAGE_ILLEGAL])
+@pytest.mark.parametrize(
+    "code",
+    sorted({*RETRIED_CODES, ResponseCode.MESSAGE_ILLEGAL} - {ResponseCode.SERVICE_NOT_AVAILABLE}),
+)
 async def test_a_begun_send_is_not_tried_again_after_a_refusal(code: int) -> None:
     async with both(code) as cluster, producer(cluster) as sending:
         with pytest.raises(ResponseError) as refusal:

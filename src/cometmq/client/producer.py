@@ -219,7 +219,7 @@ class Producer(Lifecycle):
             InvalidNameError: the topic name is invalid; not sent.
             TopicNotFoundError: no broker has the topic; not sent.
             QueueNotFoundError: the topic has no such queue; not sent.
-            NameServerError: the route is unknown and no name server responded; not sent.
+            NameServerError: the route is unknown and no name server responded in time; not sent.
             ResponseError: the broker refused the message. It is not stored, unless an earlier
                 attempt got no response and stored it. The error's notes list such attempts.
             SendTimeoutError: no response in time, or no room. ``maybe_stored`` says whether the

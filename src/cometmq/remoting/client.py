@@ -25,6 +25,10 @@ log = logging.getLogger(__name__)
 
 CONNECT_S = 3.0
 CLOSE_S = 1.0
+REFUSED_S = 0.05
+"""For so long after a refused connection, calls of its address fail without another attempt."""
+REFUSED_MAX = 256
+"""The addresses for which that is known; more are simply tried."""
 SILENT_S = 1.0
 """A call that waited less does not show that its peer is silent."""
 CHECKS_PER_IDLE_TIME = 4
@@ -81,6 +85,7 @@ class RemotingClient:
         self._leaving: set[Connection] = set()
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._refused: dict[str, tuple[float, str]] = {}
         self._supervisor = Supervisor(name)
         self._closed = False
         self._abandoned: list[Connection] = []
@@ -250,6 +255,9 @@ class RemotingClient:
             return found
         if self._closed:
             raise ConnectError(f"cannot connect to {address}: this client is closed")
+        refused_s, reason = self._refused.get(address, (0.0, ""))
+        if reason and asyncio.get_running_loop().time() - refused_s < REFUSED_S:
+            raise ConnectError(reason)
         opening = self._opening.get(address)
         if opening is None:
             opening = self._supervisor.spawn(
@@ -286,7 +294,12 @@ class RemotingClient:
         except (OSError, UnicodeError) as problem:
             connection.abort()
             reason = str(problem) or self._reason_without_text(problem)
-            raise ConnectError(f"cannot connect to {address}: {reason}") from None
+            text = f"cannot connect to {address}: {reason}"
+            if isinstance(problem, ConnectionRefusedError):
+                if len(self._refused) >= REFUSED_MAX:
+                    self._refused.clear()
+                self._refused[address] = loop.time(), text
+            raise ConnectError(text) from None
         except asyncio.CancelledError:
             connection.abort()
             raise
@@ -294,6 +307,7 @@ class RemotingClient:
             connection.abort()
             raise ConnectError(f"cannot connect to {address}: this client is closed")
         self._connections[address] = connection
+        self._refused.pop(address, None)
         self._start_idle_checks()
         if self.on_connect is not None:
             self.on_connect(address, connection)

@@ -72,7 +72,8 @@ class RetryPolicy:
     refusal_counts_as_slow: bool = True
     """Whether a broker that refused counts as slow, if slow brokers are avoided."""
     waits_for_broker: bool = True
-    """Whether an attempt on a broker that is away uses up no retry, until the deadline."""
+    """Whether a send waits until its deadline, without using up retries, for a broker that is away,
+    and for a name server."""
 
     @classmethod
     def of_awaited(cls, settings: ProducerSettings) -> RetryPolicy:
@@ -227,7 +228,7 @@ class SendAttempts:
         return self._left >= 0
 
     async def pause(self) -> None:
-        """Pause, because every broker has failed; after that each of them may be tried again."""
+        """Pause before a retry; after that each broker may be tried again."""
         await self._back_off.pause()
         self.failed_brokers.clear()
 

@@ -41,7 +41,7 @@ from cometmq.client._sending.targets import (
     SendTarget,
     Targets,
 )
-from cometmq.client.errors import QueueNotFoundError
+from cometmq.client.errors import NameServerError, QueueNotFoundError
 from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
 from cometmq.client.receipt import SendReceipt, SendStatus, receipt_from
 from cometmq.client.settings import ProducerSettings
@@ -333,7 +333,7 @@ class Sender:
         context: SendContext | None,
     ) -> SendReceipt:
         try:
-            route = await self.targets.route(outgoing.topic, seconds_left(deadline))
+            route = await self._route(outgoing.topic, deadline, policy, attempts)
             fixed = self.targets.fixed_queue(outgoing, route, target)
             return await self._attempt_on(
                 outgoing, route, fixed, deadline, policy, attempts, context
@@ -342,6 +342,22 @@ class Sender:
             if self.pauses.is_closed:  # the time of `close` for sends in flight is over
                 raise attempts.closed_error() from None
             raise
+
+    async def _route(
+        self, topic: str, deadline: float, policy: RetryPolicy, attempts: SendAttempts
+    ) -> Route:
+        """Return the route of a topic; wait until the deadline for a name server."""
+        while True:
+            try:
+                return await self.targets.route(topic, seconds_left(deadline))
+            except NameServerError:
+                if not policy.waits_for_broker:
+                    raise
+                await attempts.pause()
+                if self._is_closed():
+                    raise attempts.closed_error() from None
+                if not attempts.is_time_left():
+                    raise
 
     async def _attempt_on(
         self,

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+import contextlib
+import logging
+from collections import Counter, defaultdict
+from concurrent.futures import Executor
+
+import pytest
+from servers import Cluster
 
 from cometmq.client import (
     AdminClient,
@@ -17,13 +23,14 @@ from cometmq.client import (
     StoredMessage,
 )
 from cometmq.client._connection.instance import core_of
+from cometmq.model.errors import CometError
 from cometmq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from support.clusters import COMET
 from support.consuming import from_the_first
 from support.dead_letters import dead_letters
-from support.seen import WAIT_S, FailsAtFirst, Seen, until
+from support.seen import WAIT_S, FailsAtFirst, Seen, until, until_answered
 
 
 async def send_numbers(producer: Producer, queue: MessageQueue, count: int) -> None:
@@ -84,6 +91,79 @@ async def test_each_queue_is_consumed_in_order_by_two_members_that_come_and_go(
         bodies = [int(message.body) for message in seen.messages if message.queue_id == number]
         assert list(dict.fromkeys(bodies)) == list(range(100))
         assert target != COMET or len(bodies) == 100, bodies
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+async def test_two_members_keep_their_queues_over_a_restart_of_the_broker(
+    cluster: Cluster,
+    starter: Executor,
+    name_servers: str,
+    instance: ClientInstance,
+    producer: Producer,
+    queues: list[MessageQueue],
+    group: str,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    killed: bool,
+) -> None:
+    """No queue is consumed by two members at a time, and none goes back."""
+    topic, seen = queues[0].topic, Seen()
+    running: Counter[int] = Counter()
+    handled: Counter[int] = Counter()
+    overlapping: list[int] = []
+
+    async def handle(message: StoredMessage) -> None:
+        running[message.queue_id] += 1
+        if running[message.queue_id] > 1:
+            overlapping.append(message.queue_id)
+        await asyncio.sleep(0.001)
+        seen.add(message)
+        handled[message.queue_id] += 1
+        running[message.queue_id] -= 1
+
+    async def send_more() -> None:
+        """Send to each queue until each has brought 100 more messages."""
+        goal = {queue.queue_id: handled[queue.queue_id] + 100 for queue in queues}
+        while any(handled[number] < goal[number] for number in goal):
+            for queue in queues:
+                with contextlib.suppress(CometError):
+                    await producer.send(Message(topic=topic, body=b"x"), queue=queue)
+
+    options = from_the_first(group, topic) | {"handler": handle, "ordered": True}
+    async with (
+        PushConsumer(name_servers, **options) as one,
+        PushConsumer(name_servers, **options) as two,
+    ):
+        members = {one.client_id, two.client_id}
+        await until(lambda: len(one.queues()) == 2 and len(two.queues()) == 2)
+        before = [one.queues(), two.queues()]
+        await send_more()
+        caplog.clear()
+        caplog.set_level(logging.INFO)
+        loop = asyncio.get_running_loop()
+
+        async def both_listed() -> bool:
+            with contextlib.suppress(CometError):
+                return set((await core_of(instance).members(group, topic)).client_ids) == members
+            return False
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(send_more())
+            if killed:
+                await loop.run_in_executor(starter, cluster.kill_broker)
+                await loop.run_in_executor(starter, cluster.start_broker)
+            else:
+                await loop.run_in_executor(starter, cluster.restart_broker)
+            await until_answered(both_listed, timeout=WAIT_S)
+        await send_more()
+        assert [one.queues(), two.queues()] == before
+        moves = [each.message for each in caplog.records if "queues assigned" in each.message]
+
+    assert moves == []
+    assert overlapping == []
+    for queue in queues:
+        offsets = [each.queue_offset for each in seen.messages if each.queue_id == queue.queue_id]
+        assert offsets == list(range(len(offsets)))
 
 
 async def test_a_failing_message_holds_up_its_queue_and_no_other(

@@ -60,7 +60,7 @@ async def test_an_application_sees_no_namespace_and_a_broker_nothing_else(
                 first = await got.get()
             assert [queue.topic for queue in consumer.queues()] == ["orders"]
             members = await core_of(instance).members(f"{namespace}%{group}", f"{namespace}%orders")
-            assert len(members) == 1
+            assert len(members.client_ids) == 1
 
     assert (first.topic, first.body) == ("orders", b"1")
     assert first.properties[names.INSTANCE_ID] == namespace

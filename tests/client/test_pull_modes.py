@@ -618,7 +618,8 @@ async def test_brokers_list_a_subscribed_consumer_as_a_stream(
     ):
 
         async def listed() -> bool:
-            return await core_of(other).members(group, topic) == [consumer.client_id]
+            found = await core_of(other).members(group, topic)
+            return found.client_ids == [consumer.client_id]
 
         await until(listed)
     assert consumer.client_id.endswith("@STREAM")

@@ -214,7 +214,7 @@ async def test_a_broker_knows_this_client_once_a_heartbeat_was_waited_for(
 
         await asyncio.gather(*(client.ensure_heartbeat(address) for _ in range(5)))
 
-        assert await client.members(group, topic) == [client.client_id]
+        assert (await client.members(group, topic)).client_ids == [client.client_id]
 
 
 async def test_a_broker_that_knows_the_client_is_told_of_a_new_member_too() -> None:

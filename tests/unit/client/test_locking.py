@@ -7,12 +7,15 @@ from collections.abc import Iterable
 
 import pytest
 
+from cometmq.client import PushConsumer
 from cometmq.client._push import ordered as locking
 from cometmq.client._push.ordered import Locks
 from cometmq.client._push.process_queue import ProcessQueue
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.model.queue import MessageQueue
 from support.consuming import QUEUE
+from support.group_broker import GroupBroker
+from support.scripted import ScriptedCluster
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -128,6 +131,29 @@ async def test_a_lost_lock_is_asked_for_again_long_before_the_next_renewal(
         while len(rig.broker.locked) == asked:
             await asyncio.sleep(0.005)
     await rig.locks.stop()
+
+
+async def test_the_queues_of_a_consumer_are_locked_again_at_once_by_a_broker_that_restarted() -> (
+    None
+):
+    broker = GroupBroker()
+    async with ScriptedCluster([broker]) as cluster:
+        consumer = PushConsumer(
+            cluster.address, group="g", handler=print, ordered=True, subscriptions={"t": "*"}
+        )
+        broker.members = [consumer.client_id]
+        async with consumer:
+            await broker.wait_until(lambda: len(broker.locked_by) == 2)
+            await consumer.ready()
+            await asyncio.sleep(5.0)  # the first renewal is over, the next one is far
+            broker.locked_by.clear()
+            restarted_s = asyncio.get_running_loop().time()
+            await broker.be_away(0.0)
+
+            await broker.wait_until(lambda: len(broker.locked_by) == 2)
+
+            # The first pull that fails is retried after a second, and reconnects.
+            assert asyncio.get_running_loop().time() - restarted_s < 1.5
 
 
 async def test_a_queue_is_unlocked_at_once_when_it_is_released_without_delay() -> None:

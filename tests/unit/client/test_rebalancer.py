@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cometmq.client._connection.instance import ClientCore
-from cometmq.client._consuming.rebalancer import MemberAllocation, Rebalancer
+from cometmq.client._consuming.rebalancer import RECONNECT_S, MemberAllocation, Rebalancer
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.client.allocation import AllocationStrategy, Averagely
 from cometmq.client.errors import ClientError
@@ -231,6 +231,124 @@ async def test_queues_stay_when_the_broker_does_not_tell_the_members(group: Grou
     assert not await rebalancer.once()
 
     assert group.owner.mine == set(ALL)
+
+
+async def restart(broker: GroupBroker, *members: str) -> None:
+    """Lose all connections; then list these members, those that reconnected first."""
+    broker.members = list(members)
+    await broker.be_away(0.1)
+
+
+OTHER = "0-first"
+
+
+async def test_queues_stay_while_members_reconnect_to_a_broker_that_restarted(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    own, broker = group.instance.client_id, group.broker
+    broker.members = [OTHER, own]
+    rebalancer = group.rebalancer()
+    await rebalancer.once()
+
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            await restart(broker, own)
+            assert not await rebalancer.once()
+            assert not await rebalancer.once()
+            await restart(broker)
+            assert not await rebalancer.once()
+            broker.members = [own, OTHER]
+            assert await rebalancer.once()
+
+    assert group.owner.mine == set(ALL[2:])
+    assert group.owner.told == [(TOPIC, 4, ALL[2:])]
+    waits = [each.message for each in caplog.records if "not reconnected" in each.message]
+    assert (
+        waits
+        == [
+            "members have not reconnected yet, queues stay"
+            f" group=g address={broker.address} missing=1"
+        ]
+        * 2
+    ), "once for each restart"
+
+
+@pytest.mark.parametrize("breaks", [False, True], ids=["once", "again and again"])
+async def test_a_member_that_died_with_the_broker_is_waited_for_until_it_had_time_to_reconnect(
+    group: Group, *, breaks: bool
+) -> None:
+    loop = asyncio.get_running_loop()
+    own, broker = group.instance.client_id, group.broker
+    broker.members = [OTHER, own]
+    rebalancer = group.rebalancer(min_interval_s=1.0)
+    rebalancer.start(group.tasks)
+    await group.owner.until(lambda: group.owner.mine == set(ALL[2:]))
+    await restart(broker, own)
+    rebalancer.wake()
+    began_s = loop.time()
+    while breaks and loop.time() < began_s + RECONNECT_S - 1:
+        await asyncio.sleep(3.0)
+        await restart(broker, own)
+
+    await group.owner.until(lambda: group.owner.mine == set(ALL))
+
+    assert RECONNECT_S <= loop.time() - began_s < RECONNECT_S + 3
+    await rebalancer.stop()
+
+
+async def test_queues_of_a_member_that_leaves_are_taken_at_once(group: Group) -> None:
+    """Also soon after a restart, once the member has reconnected."""
+    own, broker = group.instance.client_id, group.broker
+    broker.members = [OTHER, own]
+    rebalancer = group.rebalancer()
+    await rebalancer.once()
+    broker.members = [own]
+    assert await rebalancer.once()
+    assert group.owner.mine == set(ALL)
+
+    await restart(broker, own, OTHER)
+    assert await rebalancer.once()
+    assert group.owner.mine == set(ALL[2:])
+    broker.members = [own]
+    assert await rebalancer.once()
+
+    assert group.owner.mine == set(ALL)
+
+
+async def test_a_member_that_joins_waits_for_those_that_reconnect(group: Group) -> None:
+    own, broker = group.instance.client_id, group.broker
+    broker.members = [OTHER, own]
+    rebalancer = group.rebalancer()
+    await rebalancer.once()
+
+    await restart(broker, own, "0-new")
+    assert not await rebalancer.once()
+    assert group.owner.mine == set(ALL[2:])
+    broker.members = [OTHER, own, "0-new"]
+    assert await rebalancer.once()
+
+    assert group.owner.mine == {ALL[3]}
+
+
+async def test_queues_stay_when_one_of_several_brokers_restarted() -> None:
+    """A round requests the members from any of them."""
+    brokers = [GroupBroker("a"), GroupBroker("b")]
+    async with ScriptedCluster(brokers) as cluster, ClientCore(cluster.address) as instance:
+        group = Group(cluster, brokers[0], instance)
+        for broker in brokers:
+            broker.members = [OTHER, instance.client_id]
+        rebalancer = group.rebalancer()
+        while not all(broker.member_questions for broker in brokers):
+            await rebalancer.once()
+        before = set(group.owner.mine)
+        await restart(brokers[1], instance.client_id)
+        asked = brokers[1].member_questions
+
+        while brokers[1].member_questions < asked + 5:
+            await rebalancer.once()
+
+        assert len(before) == 2
+        assert group.owner.mine == before
 
 
 async def test_queues_stay_when_the_strategy_cannot_divide(group: Group) -> None:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import ssl
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 from weakref import WeakSet, WeakValueDictionary
 
 from cometmq.client._connection.broker_calls import BrokerCalls
@@ -66,6 +67,16 @@ T = TypeVar("T")
 FIRST_HEARTBEAT_S = 1.0
 LEAVE_S = 1.0
 """Time for unregistering from the brokers when a member leaves, in seconds."""
+
+
+class MemberList(NamedTuple):
+    """The members of a consumer group, as one broker lists them."""
+
+    client_ids: list[str]
+    address: str
+    """The broker's."""
+    connected_s: float
+    """When the connection to it was made, in the loop's time."""
 
 
 class ClientCore(Lifecycle):
@@ -133,6 +144,8 @@ class ClientCore(Lifecycle):
         """Grows whenever a broker may no longer know every member."""
         self._joined = 0
         """Calls of `join` so far."""
+        self._connected_s: dict[str, float] = {}
+        """When the connection to each broker was made, in the loop's time."""
         self._heartbeats_in_flight: set[str] = set()
         self._heartbeat_tasks: dict[str, asyncio.Task[None]] = {}
         self._shared: dict[type[Any], Any] = {}
@@ -352,8 +365,8 @@ class ClientCore(Lifecycle):
         """Return the version in a broker's last heartbeat response; 0 if unknown."""
         return self._heartbeats.version(address)
 
-    async def members(self, group: str, topic: str) -> list[str]:
-        """Return the client ids of a consumer group, from one broker of the topic.
+    async def members(self, group: str, topic: str) -> MemberList:
+        """Request the members of a consumer group from one broker of the topic.
 
         Raises:
             TopicNotFoundError: no broker has the topic now.
@@ -364,7 +377,8 @@ class ClientCore(Lifecycle):
         address = (await self.routes.find(topic)).any_broker()
         if address is None:
             raise TopicNotFoundError(topic, "its route names no broker")
-        return await self.brokers.members(address, group)
+        members = await self.brokers.members(address, group)
+        return MemberList(members, address, self._connected_s.get(address, -math.inf))
 
     async def heartbeat(self) -> None:
         """Send a heartbeat with all producers and consumers to every known broker."""
@@ -409,6 +423,7 @@ class ClientCore(Lifecycle):
         """Send a heartbeat over a new connection: a broker forgets the members of a lost one."""
         if address not in self.routes.addresses(masters_only=False):
             return
+        self._connected_s[address] = asyncio.get_running_loop().time()
         self._up_to_date.discard(address)
         self.heartbeat_epoch += 1
         self._heartbeats.forget(address)
@@ -443,6 +458,8 @@ class ClientCore(Lifecycle):
         for gone in self._registered - mentioned:
             self._heartbeat_failures.forget(gone)
         self._registered &= mentioned
+        for gone in self._connected_s.keys() - mentioned:
+            del self._connected_s[gone]
         if not self._up_to_date <= mentioned:
             self._up_to_date &= mentioned
             self.heartbeat_epoch += 1

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from cometmq.client._callbacks import Caller
-from cometmq.client._connection.instance import ClientCore
+from cometmq.client._connection.instance import ClientCore, MemberList
 from cometmq.client._connection.routes import Route
-from cometmq.client._supervision import FailureLog, PeriodicLoop
+from cometmq.client._supervision import JITTER, LOOP_BACK_OFF_S_MAX, FailureLog, PeriodicLoop
 from cometmq.client.allocation import AllocationError, AllocationStrategy, QueueOwner
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.handlers import QueueListener
@@ -173,11 +173,23 @@ class RouteListenerCalls(QueueListenerCalls):
 
 
 Allocate = Callable[[str, list[MessageQueue]], Awaitable[Collection[MessageQueue] | None]]
-"""Returns the queues of a topic that are allocated to this member; None if unknown."""
+"""Returns the queues of a topic that are allocated to this member; None if unknown for now."""
+
+RECONNECT_S = LOOP_BACK_OFF_S_MAX * (1 + JITTER)
+"""How long a member that is missing after a lost connection may take to reconnect.
+
+This is the longest pause between two attempts of a member's loops to reach a broker. It is shorter
+than the 30 s for which a member trusts its queue locks: it still consumes its queues meanwhile.
+"""
 
 
 class MemberAllocation:
     """Allocates queues in the client: each member of a group computes its own.
+
+    A broker that restarted lists only the members that have reconnected, and the others still
+    consume their queues. So if members are missing in the first lists over a new connection, the
+    allocation is unknown until they are listed again, for at most `RECONNECT_S` seconds. After
+    that, a member that unregisters or dies loses its queues at once.
 
     Args:
         instance: the connections and routes to use.
@@ -193,25 +205,56 @@ class MemberAllocation:
         self._group = group
         self._broadcast = broadcast
         self._strategy = strategy
+        self._former: frozenset[str] = frozenset()
+        """The members of the last allocation."""
+        self._wait_ends_s: float | None = None
+        """When the wait for missing members ends; None while there is no wait."""
+        self._complete: set[tuple[str, float]] = set()
+        """New connections over which no missing member is waited for: address and time."""
 
-    async def __call__(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue]:
-        """Return the queues of a topic that are allocated to this member."""
+    async def __call__(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue] | None:
+        """Return the queues allocated to this member; None while members reconnect."""
         if self._broadcast:
             return queues
-        own, members = self._instance.client_id, await self._members(topic)
+        listed = await self._members(topic)
+        if self._awaits_members(listed):
+            return None
+        own, members = self._instance.client_id, sorted(set(listed.client_ids))
+        self._former = frozenset(members)
         if own not in members:
             log.warning(
                 "this client is missing in the member list group=%s client=%s", self._group, own
             )
         return self._strategy.allocate(self._group, own, queues, members)
 
-    async def _members(self, topic: str) -> list[str]:
+    def _awaits_members(self, listed: MemberList) -> bool:
+        """Return whether members of the last allocation are missing and may still reconnect."""
+        now_s = asyncio.get_running_loop().time()
+        missing = self._former.difference(listed.client_ids)
+        connection = (listed.address, listed.connected_s)
+        is_new = now_s - listed.connected_s < RECONNECT_S
+        if missing and is_new and connection not in self._complete:
+            if self._wait_ends_s is None:
+                self._wait_ends_s = now_s + RECONNECT_S
+                log.info(
+                    "members have not reconnected yet, queues stay group=%s address=%s missing=%d",
+                    *(self._group, listed.address, len(missing)),
+                )
+            if now_s < self._wait_ends_s:  # also if the connection breaks again and again
+                return True
+        self._wait_ends_s = None
+        self._complete = {each for each in self._complete if now_s - each[1] < RECONNECT_S}
+        if is_new:
+            self._complete.add(connection)
+        return False
+
+    async def _members(self, topic: str) -> MemberList:
         """Request the member list, after a heartbeat if the broker does not know this client."""
-        members = await self._instance.members(self._group, topic)
-        if self._instance.client_id not in members:
+        listed = await self._instance.members(self._group, topic)
+        if self._instance.client_id not in listed.client_ids:
             await self._instance.heartbeat()
-            members = await self._instance.members(self._group, topic)
-        return sorted(set(members))
+            listed = await self._instance.members(self._group, topic)
+        return listed
 
 
 MOVES_MAX = 16
@@ -369,7 +412,7 @@ class Rebalancer:
         queues = sorted((await self._instance.routes.find(topic)).read_queues)
         mine = await self._allocate(topic, queues)
         if mine is None:
-            return True
+            return False
         self._known.add(topic)
         self._assigned.discard(topic)
         balanced = await self._apply(topic, queues, set(mine))

@@ -118,6 +118,7 @@ class PushEngine(Engine):
         self.service.start()
         if self._locks is not None:
             self._locks.start(self.settings.lock_ms / 1000, self.tasks)
+            self._instance.on_broker.append(self._broker_came)
         self.tasks.repeat(self.settings.persist_ms / 1000, self._persist, "persist")
         self.rebalancer.start(self.tasks)
 
@@ -132,6 +133,8 @@ class PushEngine(Engine):
     async def _release_queues(self, step_s: float, *, hard: bool) -> BaseException | None:
         error = await bounded(self.queues.persist(), step_s, "offsets")
         if self._locks is not None:
+            if self._broker_came in self._instance.on_broker:
+                self._instance.on_broker.remove(self._broker_came)
             unlock = self._locks.stop_renewing() if hard else self._locks.stop()
             await bounded(unlock, step_s, "locks")
         await self.queues.close()
@@ -208,6 +211,10 @@ class PushEngine(Engine):
             dead_letters=self._dead_letters,
             statistics=self.statistics,
         )
+
+    def _broker_came(self, address: str) -> None:
+        assert self._locks is not None
+        self._locks.renew_soon()
 
     def _locked_again(self, queue: ProcessQueue) -> None:
         assert isinstance(self.service, OrderedService)

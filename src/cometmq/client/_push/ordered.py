@@ -95,6 +95,10 @@ class Locks:
             check_s, renew_due, "renew-locks", first_s=min(FIRST_RENEWAL_S, interval_s)
         )
 
+    def renew_soon(self) -> None:
+        """Renew all locks now: a broker that restarted has lost them."""
+        self._tasks.spawn(self.renew(), "renew-locks")
+
     def _is_lost(self) -> bool:
         return any(not queue.locked and not queue.dropped for queue in self._queues())
 

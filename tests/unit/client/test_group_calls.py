@@ -42,7 +42,7 @@ class Refuses:
         if (call.code, address) in self.requests:
             raise LookupError("no key to sign with")
 
-    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Nothing is looked at."""
 
 

@@ -68,8 +68,8 @@ ROWS = {
         ),
         Row("send-async", SENDS, (RATE, CPU), work="send"),
         Row("awaited", f"awaited sends of 128 B, {WINDOW} in flight", LOADED),
-        Row("handler", "messages of 128 B through a listener, one by one", LOADED, fill=BACKLOG),
-        Row("consume", "messages of 128 B through a listener, batches of 32", LOADED, fill=BACKLOG),
+        Row("handler", "messages of 128 B through a handler, one by one", LOADED, fill=BACKLOG),
+        Row("consume", "messages of 128 B through a handler, batches of 32", LOADED, fill=BACKLOG),
         Row(
             "decode",
             "messages cut out of a pull's response, decoded lazily",

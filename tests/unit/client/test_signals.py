@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -62,8 +61,8 @@ def test_a_blocking_run_without_signals_leaves_them_to_the_program(
     seen: list[bool] = []
 
     def end() -> None:
-        while not consumer.running:
-            time.sleep(0.001)
+        while not consumer.running:  # `run` starts it in the main thread
+            signalled.wait(0.001)
         os.kill(os.getpid(), signal.SIGTERM)
         seen.extend([signalled.wait(WAIT_S), consumer.running])
         consumer.close()

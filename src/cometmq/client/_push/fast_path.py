@@ -32,7 +32,7 @@ from cometmq.client._consuming.pulls import (
 )
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol import header_scanner, octets
-from cometmq.protocol.codes import LanguageCode, ResponseCode
+from cometmq.protocol.codes import LanguageCode
 from cometmq.protocol.command import Command, cut_head, encode_head
 from cometmq.protocol.frame import JSON_HEADER, PREFIX_BYTES, frame_prefix
 from cometmq.protocol.header_scanner import HeaderScanner
@@ -60,7 +60,7 @@ _MARKS = tuple(b"%d" % number for number in (_OFFSET, _FLAGS, _COMMIT, _OPAQUE))
 _NUMBERS_BYTES_MAX = 80
 """Four numbers in decimal digits."""
 _PREFIX_BYTES, _NOT_PLAIN = PREFIX_BYTES, header_scanner.NOT_PLAIN
-_TEXT, _FOUND_CODE, _WRAPPED = header_scanner.TEXT, int(ResponseCode.SUCCESS), WRAPPED
+_TEXT, _WRAPPED = header_scanner.TEXT, WRAPPED
 _FOUND, _STATUS = PullStatus.FOUND, {int(code): status for code, status in STATUS.items()}
 
 # The fields of a response that are read in the receive buffer.

@@ -50,7 +50,7 @@ def test_a_ratio_is_demanded_to_each_java_client_and_to_no_other(results):
 
 def test_a_client_before_must_not_have_cost_less(results):
     for row, title, metric in [
-        ("handler", "messages of 128 B through a listener, one by one", CPU),
+        ("handler", "messages of 128 B through a handler, one by one", CPU),
         ("many", "1,000 consumers", "memory at rest"),
     ]:
         take(results, row, "cometmq", [{metric: 100.0}] * 5)

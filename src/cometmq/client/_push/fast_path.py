@@ -106,10 +106,8 @@ class QueuePulls:
     def encode(self, offset: int, flags: int, commit_offset: int, opaque: int) -> bytes:
         """Encode a request when this module is not compiled."""
         one, two, three, four, five = self.pieces
-        numbers = (offset, flags, commit_offset, opaque)
-        header = b"%b%d%b%d%b%d%b%d%b" % (
-            *(one, numbers[0], two, numbers[1], three, numbers[2], four, numbers[3], five),
-        )
+        values = (one, offset, two, flags, three, commit_offset, four, opaque, five)
+        header = b"%b%d%b%d%b%d%b%d%b" % values
         return frame_prefix(JSON_HEADER, len(header), 0) + header
 
 
@@ -277,9 +275,7 @@ class PullFastPath:
     ) -> FastPull | None:
         """Write the request of a pull; None if the general path must."""
         connection = self._remoting.ready(address)
-        if connection is None or timeout <= 0:
-            return None
-        if not pulls.pieces:
+        if connection is None or timeout <= 0 or not pulls.pieces:
             return None
         inflight = connection.inflight
         inflight.has_readers = True

@@ -24,6 +24,7 @@ from cometmq.client.settings import MIB, PushSettings
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import now_ms
 from cometmq.protocol.bodies import ProcessQueueInfo
 from cometmq.protocol.lazy_record import LazyMessage
 
@@ -317,7 +318,7 @@ class ProcessQueue:
         )
 
     def _wall_ms(self, moment: float) -> int:
-        return time.time_ns() // 1_000_000 - int((self._now() - moment) * 1000)
+        return now_ms() - int((self._now() - moment) * 1000)
 
 
 def _size_of(message: Any) -> int:

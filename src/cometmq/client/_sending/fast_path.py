@@ -558,7 +558,7 @@ class SendFastPath:
         pieces = cut_head(head, _MARKS)
         if pieces is None:
             return None
-        shown = self._sender.targets.shown(queue)
+        shown = self._sender.namespace.unwrap_queue(queue)
         return QueueTarget(shown, address, self._instance.send_address(address), pieces)
 
 

@@ -457,10 +457,8 @@ class Sender:
         address = ""
         try:
             address, broker_name = await self.targets.master(queue, deadline)
-            send_address, attempt_s = (
-                self._instance.send_address(address),
-                self._attempt_s(deadline),
-            )
+            send_address = self._instance.send_address(address)
+            attempt_s = self._attempt_s(deadline)
             await self._instance.remoting.connection(send_address, timeout=attempt_s)
             attempts.is_written = True
             response = await self._instance.remoting.call(

@@ -80,7 +80,7 @@ class Targets:
     async def queues(self, topic: str, timeout: float) -> list[MessageQueue]:
         """Return the queues of a topic that can be sent to, as applications know them."""
         route = await self.route(self._namespace.wrap_topic(topic), timeout)
-        return list(map(self.shown, route.publish_queues))
+        return list(map(self._namespace.unwrap_queue, route.publish_queues))
 
     async def ensure_known(self, topic: str, timeout: float) -> None:
         """Send a heartbeat to the topic's brokers, unless they know this client; or time out.
@@ -150,7 +150,7 @@ class Targets:
             return queue
         if target.selector is None:
             return None
-        queues = tuple(map(self.shown, route.publish_queues))
+        queues = tuple(map(self._namespace.unwrap_queue, route.publish_queues))
         message = msgspec.structs.replace(outgoing.message)
         return self._namespace.wrap_queue(chosen(target.selector, queues, message))
 
@@ -158,10 +158,6 @@ class Targets:
         """Whether the topic is known to have no such queue to write to."""
         route = self._instance.routes.known(queue.topic)
         return route is not None and queue not in route.publish_queues
-
-    def shown(self, queue: MessageQueue) -> MessageQueue:
-        """Return a queue as applications know it."""
-        return self._namespace.unwrap_queue(queue)
 
 
 def _master_in(route: Route | None, queue: MessageQueue) -> str | None:

@@ -365,11 +365,7 @@ class CheckService:
         member = self._next_member(half.group)
         if member is None:
             return
-        try:
-            topic, queue_id = half.target()
-        except InvalidMessageError as problem:
-            log.warning("cannot check a half message id=%s: %s", half.unique_key, problem)
-            return
+        topic, queue_id = half.named_target()
         record = half.record
         body, sys_flag = record.body, record.sys_flag
         if sys_flag & SysFlag.COMPRESSED:

@@ -153,17 +153,23 @@ class HalfMessage:
         Raises:
             InvalidMessageError: there are none.
         """
-        topic = self.properties.get(names.REAL_TOPIC, "")
-        queue_text = self.properties.get(names.REAL_QID, "")
+        topic, queue_id = self.named_target()
         try:
             check_subscribed_topic(topic)
         except ResponseError as problem:
             raise InvalidMessageError(problem.remark) from None
-        if _QUEUE_ID.fullmatch(queue_text) is None or topic in _NO_TARGETS:
+        if queue_id < 0 or topic in _NO_TARGETS:
             raise InvalidMessageError(
-                f"expected a target topic and queue, met topic {topic!r}, queue {queue_text[:80]!r}"
+                f"expected a target topic and queue, met topic {topic!r}, queue"
+                f" {self.properties.get(names.REAL_QID, '')[:80]!r}"
             )
-        return topic, int(queue_text)
+        return topic, queue_id
+
+    def named_target(self) -> tuple[str, int]:
+        """Return the same without a check; the queue is -1 for a text that is no number."""
+        queue_text = self.properties.get(names.REAL_QID, "")
+        queue_id = int(queue_text) if _QUEUE_ID.fullmatch(queue_text) else -1
+        return self.properties.get(names.REAL_TOPIC, ""), queue_id
 
     def put_back(self, times_checked: int) -> HalfMessage:
         """Return the copy that is put back into the half queue; its offsets are not known yet."""

@@ -622,7 +622,7 @@ async def test_without_an_index_a_late_decision_is_left_to_the_next_check(
     producer = Asked(world)
     half = world.half()
     await world.round()
-    assert (await world.end(half, COMMIT)).code == 0
+    assert (await world.end(half, COMMIT)).code == 604
     assert world.bodies() == []
     ((asked, _),) = await producer.until(1)
     changes = {
@@ -632,6 +632,44 @@ async def test_without_an_index_a_late_decision_is_left_to_the_next_check(
     assert (await world.end(half, COMMIT, **changes)).code == 0
     assert world.bodies() == [b"half"]
     world.store.close()
+
+
+async def test_a_commit_of_what_was_given_up_is_delivered_once(world: World) -> None:
+    world.settings(transaction_check_max=1)
+    half = world.half()
+    await world.round()
+    await world.round()
+    assert world.bodies(TRANSACTION_GIVEN_UP_TOPIC) == [b"half"]
+    for late in (half, *world.messages(HALF_TOPIC)):
+        assert (await world.end(late, COMMIT)).code == 0
+    await world.restart()
+    assert (await world.end(half, COMMIT)).code == 0
+    await world.round()
+    assert world.bodies() == [b"half"]
+
+
+async def test_a_rollback_of_what_was_given_up_changes_nothing(world: World) -> None:
+    world.settings(transaction_check_max=1)
+    half = world.half()
+    await world.round()
+    await world.round()
+    end = world.store.written_to
+    assert (await world.end(half, ROLLBACK)).code == 0
+    assert world.store.written_to == end
+
+
+async def test_two_commits_at_a_time_of_what_was_given_up_are_one(world: World) -> None:
+    world.settings(transaction_check_max=1)
+    half = world.half()
+    await world.round()
+    await world.round()
+    other = link(world.handlers)[1]
+    code, fields = RequestCode.END_TRANSACTION, world.fields(half, COMMIT)
+    answers = await asyncio.gather(
+        *(side.call(code, fields=fields, timeout=60) for side in (world.client, other))
+    )
+    assert [answer.code for answer in answers] == [0, 0]
+    assert world.bodies() == [b"half"]
 
 
 # --- resume -------------------------------------------------------------------------------------

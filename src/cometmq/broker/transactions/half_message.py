@@ -182,6 +182,13 @@ class HalfMessage:
         record = self.record._replace(properties=encode_properties(properties))
         return HalfMessage(record, properties)
 
+    def stored_at(self, queue_offset: int, log_offset: int) -> HalfMessage:
+        """Return a copy with its offsets, once it is in the half queue."""
+        record = self.record._replace(
+            topic=HALF_TOPIC, queue_offset=queue_offset, log_offset=log_offset
+        )
+        return HalfMessage(record, self.properties)
+
     def waiting(self) -> NewMessage:
         """Return what is appended to the half queue for a copy."""
         return self._stored_again(

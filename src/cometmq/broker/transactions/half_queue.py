@@ -229,8 +229,12 @@ class HalfQueue:
             await self._cold_reads.run(partial(bring_in, cold))
         return found
 
-    async def newest_copy(self, half: HalfMessage) -> HalfMessage | None:
-        """Return the newest copy of a half message that was put back, perhaps itself.
+    async def newest_copy(self, half: HalfMessage, topic: str = HALF_TOPIC) -> HalfMessage | None:
+        """Return the newest record of a topic that is a copy of a half message, perhaps itself.
+
+        Args:
+            half: the half message, as it was sent or as it was put back.
+            topic: the half topic, or that of the half messages that were given up.
 
         Returns:
             None if the index has none of them, for example because it is disabled.
@@ -239,7 +243,7 @@ class HalfQueue:
             return None
         latest_ms = self._clock.now_ms() + CLOCK_MS
         search = self._store.search(
-            HALF_TOPIC, half.unique_key, COPIES_MAX, half.record.born_time_ms - CLOCK_MS, latest_ms
+            topic, half.unique_key, COPIES_MAX, half.record.born_time_ms - CLOCK_MS, latest_ms
         )
         slices = Slices()
         while True:
@@ -297,6 +301,16 @@ class HalfQueue:
         for half, _ in pairs:
             self._decided.add(half.queue_offset)
         return stored[::2]
+
+    def resume(self, given_up: HalfMessage) -> tuple[HalfMessage, Appended]:
+        """Put a half message that was given up back into the half queue, as if never checked.
+
+        Raises:
+            StoreError, InvalidMessageError: the store does not take it; nothing has changed.
+        """
+        copy = given_up.put_back(0)
+        (stored,) = self._store.append_all([copy.waiting()])
+        return copy.stored_at(stored.queue_offset, stored.log_offset), stored
 
     def skip(self, offset: int) -> None:
         """Count an offset as decided whose record is deleted, or cannot be read."""

@@ -1,7 +1,9 @@
 """Handles END_TRANSACTION (37) and RESUME_CHECK_HALF_MESSAGE (323).
 
 A producer decides once about each half message; if it decides again, nothing is delivered a second
-time. Producers mostly send the decision one-way, and a broker that has got none asks.
+time. A commit of a half message that was put back counts for its newest copy, and one that was given
+up is put back for it. Producers mostly send the decision one-way, and a broker that has got none
+asks.
 
 Source: EndTransactionProcessor and AdminBrokerProcessor.resumeCheckHalfMessage, RocketMQ 4.9 and
 5.3 (codes, remarks and the order of the checks). RocketMQ delivers again if the decision comes
@@ -93,7 +95,7 @@ class TransactionHandler:
             return None
         try:
             half = self._half_of(header)
-            if not self._halves.is_decided(half.queue_offset):
+            if not self._is_decided(half):
                 return self._decide(request, header, half)
         except PrerequisiteError:
             pass
@@ -103,13 +105,75 @@ class TransactionHandler:
     async def _end_later(self, request: Request, header: EndTransactionRequest) -> Response | None:
         """Do the same if something has to be read or created first, or the index is needed."""
         half = await after_prerequisites(lambda: self._half_of(header))
-        newest: HalfMessage | None = half
-        if self._halves.is_decided(half.queue_offset):
-            newest = await self._halves.newest_copy(half)
+        if self._is_decided(half):
+            return await self._end_copy(request, header, half)
+        return await after_prerequisites(lambda: self._decide(request, header, half))
+
+    async def _end_copy(
+        self, request: Request, header: EndTransactionRequest, half: HalfMessage
+    ) -> Response | None:
+        """Apply a decision about a half message that is decided or was stored again."""
+        newest = await self._newest_copy(half)
         if newest is None:
-            return Response()
-        chosen = newest
-        return await after_prerequisites(lambda: self._decide(request, header, chosen))
+            raise ResponseError(
+                ResponseCode.ILLEGAL_OPERATION,
+                "the half message is decided or was stored again, and the index does not have it:"
+                " if it is undecided, a check decides about it",
+            )
+        if header.commit_or_rollback == _ROLLBACK or not self._is_decided(newest):
+            return await after_prerequisites(lambda: self._decide(request, header, newest))
+        async with self._resuming:
+            given_up = await self._given_up_after(newest)
+            if given_up is None:
+                return Response()  # it is decided
+            resumed = await after_prerequisites(lambda: self._resumed(given_up))
+            return await after_prerequisites(lambda: self._decide(request, header, resumed))
+
+    def _is_decided(self, half: HalfMessage) -> bool:
+        return self._halves.is_decided(half.queue_offset)
+
+    async def _given_up_after(self, half: HalfMessage) -> HalfMessage | None:
+        """Return the record of a half message that was given up, unless it was resumed since.
+
+        Args:
+            half: its newest copy in the half queue, when that was looked up.
+        """
+        found = await self._newest_copy(half, TRANSACTION_GIVEN_UP_TOPIC)
+        newest = await self._newest_copy(half)  # another request may have resumed it
+        if found is None or newest is None or not self._is_decided(newest):
+            return None
+        return found if found.record.log_offset > newest.record.log_offset else None
+
+    async def _newest_copy(self, half: HalfMessage, topic: str = HALF_TOPIC) -> HalfMessage | None:
+        """Look a copy up as `HalfQueue.newest_copy` does; all that is stored before is found."""
+        if self._commit is not None:
+            await self._until_synced(self._commit)
+        return await self._halves.newest_copy(half, topic)
+
+    async def _until_synced(self, commit: GroupCommit) -> None:
+        """Wait for the disk: with synchronous flush the index shows only what is on it."""
+        synced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_outcome(is_synced: bool, error: StoreError | None) -> None:
+            if synced.done():
+                return
+            if is_synced:
+                synced.set_result(None)
+            else:
+                late = error or StoreError("the disk takes too long")
+                synced.set_exception(_not_available(late))
+
+        commit.wait(self._store.written_to, on_outcome)
+        await synced
+
+    def _resumed(self, given_up: HalfMessage) -> HalfMessage:
+        """Put a half message that was given up back, so that it can be decided."""
+        try:
+            return self._halves.resume(given_up)[0]
+        except SegmentNotReadyError:
+            raise PrerequisiteError(self._segment) from None
+        except (StoreError, InvalidMessageError) as problem:
+            raise _not_put_back(str(problem)) from problem
 
     def _half_of(self, header: EndTransactionRequest) -> HalfMessage:
         """Return the half message that a request names, if it may decide about it."""
@@ -153,7 +217,7 @@ class TransactionHandler:
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 "Service not available now: the disk was full, and queues catch up with the log",
             )
-        if self._halves.is_decided(half.queue_offset):
+        if self._is_decided(half):
             return Response()
         try:
             if header.commit_or_rollback == _COMMIT:
@@ -203,7 +267,7 @@ class TransactionHandler:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(problem)) from problem
         async with self._resuming:  # else two requests might put back the same message
             named = await after_prerequisites(lambda: self._undelivered_at(log_offset))
-            newest = await self._halves.newest_copy(named)
+            newest = await self._newest_copy(named)
             return await after_prerequisites(lambda: self._put_back(request, named, newest))
 
     def _undelivered_at(self, log_offset: int) -> HalfMessage:
@@ -228,7 +292,7 @@ class TransactionHandler:
         half = named if newest is None else newest
         is_half = half.record.topic == HALF_TOPIC
         try:
-            if is_half and not self._halves.is_decided(half.queue_offset):
+            if is_half and not self._is_decided(half):
                 copy = half.put_back(0)
                 (stored,) = self._halves.replace([(half, copy.waiting())])
             elif is_half and half.record.log_offset >= named.record.log_offset:
@@ -237,7 +301,7 @@ class TransactionHandler:
                     f" in {TRANSACTION_GIVEN_UP_TOPIC} that was not put back before"
                 )
             else:
-                (stored,) = self._store.append_all([named.put_back(0).waiting()])
+                stored = self._halves.resume(named)[1]
         except SegmentNotReadyError:
             raise PrerequisiteError(self._segment) from None
         except (StoreError, InvalidMessageError) as problem:

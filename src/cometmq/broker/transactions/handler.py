@@ -1,9 +1,8 @@
 """Handles END_TRANSACTION (37) and RESUME_CHECK_HALF_MESSAGE (323).
 
 A producer decides once about each half message; if it decides again, nothing is delivered a second
-time. A commit of a half message that was put back counts for its newest copy, and one that was given
-up is put back for it. Producers mostly send the decision one-way, and a broker that has got none
-asks.
+time. A commit of a half message that was put back counts for its newest copy; one that was given up
+is put back for it. Producers mostly send the decision one-way, and a broker that has got none asks.
 
 Source: EndTransactionProcessor and AdminBrokerProcessor.resumeCheckHalfMessage, RocketMQ 4.9 and
 5.3 (codes, remarks and the order of the checks). RocketMQ delivers again if the decision comes

@@ -2,8 +2,6 @@
 
 The broker stores the message, invisible to consumers. Then ``execute`` runs the local transaction.
 If the broker does not get the outcome, it later calls ``check`` of any producer of the group.
-
-Needs RocketMQ's broker: CometMQ's broker refuses transactions in this release.
 """
 
 import asyncio

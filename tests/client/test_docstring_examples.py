@@ -37,13 +37,10 @@ from cometmq.client import (
     TransactionProducer,
 )
 from docs.pages import CLIENT_MODULES
-from support.clusters import COMET, TARGETS
-from support.versions import ALL_VERSIONS, VERSIONS_5
+from support.clusters import TARGETS
+from support.versions import VERSIONS_5
 
-NEEDS_ROCKETMQ = {
-    **dict.fromkeys(("PopConsumer", "SimpleConsumer", "ReceiptExpiredError"), VERSIONS_5),
-    **dict.fromkeys(("TransactionProducer", "TransactionReceipt", "LocalState"), ALL_VERSIONS),
-}
+NEEDS_ROCKETMQ = dict.fromkeys(("PopConsumer", "SimpleConsumer", "ReceiptExpiredError"), VERSIONS_5)
 """Examples of what our broker does not serve, and the versions of RocketMQ that do."""
 NOT_BROUGHT_ABOUT = {
     "ConsumeLater",
@@ -89,7 +86,7 @@ class Orders:
 
 @pytest.fixture
 async def shared(
-    name_servers: str, instance: ClientInstance, tmp_path: Path, target: str
+    name_servers: str, instance: ClientInstance, tmp_path: Path
 ) -> AsyncIterator[dict[str, Any]]:
     """The public names, and the objects that examples use without making them."""
     known = {
@@ -105,10 +102,9 @@ async def shared(
         await admin.create_topic(RETURNS, queues=1)
         receipt = await producer.send(Message(ORDERS, b"42", tags="paid"), queue=queues[0])
         message = await admin.message_at(receipt.offset_message_id)
-        if target != COMET:
-            known["transactions"] = await opened.enter_async_context(
-                TransactionProducer(name_servers, group="books", listener=Orders())
-            )
+        known["transactions"] = await opened.enter_async_context(
+            TransactionProducer(name_servers, group="books", listener=Orders())
+        )
         yield known | {
             "asyncio": asyncio,
             "timedelta": timedelta,

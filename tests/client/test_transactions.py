@@ -30,7 +30,6 @@ from cometmq.protocol.headers import EndTransactionRequest
 from cometmq.protocol.properties import decode_properties
 from support.scripted import Act, ScriptedCluster
 from support.transacting import LOG_OFFSET, QUEUE_OFFSET, TransactionBroker
-from support.versions import ALL_VERSIONS
 
 MESSAGE = Message(topic="t", body=b"paid", keys=["order-1"])
 BITS = {LocalState.COMMIT: 8, LocalState.ROLLBACK: 12, LocalState.UNKNOWN: 0}
@@ -387,7 +386,6 @@ class Table:
         return self.checked[message.body.decode()]
 
 
-@pytest.mark.only_on(*ALL_VERSIONS)
 async def test_messages_are_delivered_when_their_transaction_commits(make_cluster: Any) -> None:
     """Committed at once or by a check, each is delivered; the others never are."""
     cluster = make_cluster({"transactionTimeOut": 1000, "transactionCheckInterval": 1000})
@@ -418,13 +416,3 @@ async def test_messages_are_delivered_when_their_transaction_commits(make_cluste
 
     assert got == {"now", "later", "last"}
     assert [one.state for one in sent] == [local[body] for body in list(local)[:4]]
-
-
-@pytest.mark.only_on("comet")
-async def test_a_broker_without_transactions_refuses_the_half_message(
-    target: str, name_servers: str, topic: str, group: str
-) -> None:
-    table = Table({}, {})
-    async with TransactionProducer(name_servers, group=group, listener=table) as sending:
-        with pytest.raises(ResponseError, match="transaction message"):
-            await sending.send_in_transaction(Message(topic=topic, body=b"x"), "now")

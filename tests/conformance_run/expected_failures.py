@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from expectations import Expected
 
-_TRANSACTIONS = "the broker refuses half messages"
 _SQL = "the broker refuses SQL92 filters"
 _POP = "the broker refuses POP requests"
 _TIMERS = "the broker refuses timer messages and their recall"
@@ -20,8 +19,6 @@ _AUTH = "the broker has no users and policies (auth 2.0)"
 EXPECTED = {
     "protocol": Expected(
         failing={
-            "test_transactions.py": _TRANSACTIONS,
-            "test_robustness.py::test_resumed_check_of_a_half_message": _TRANSACTIONS,
             "test_filter_sql.py": _SQL,
             "test_pop.py": _POP,
             "test_timers.py": _TIMERS,

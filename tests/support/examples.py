@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from support.versions import ALL_VERSIONS, VERSIONS_5
+from support.versions import VERSIONS_5
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "examples"
 TIMEOUT_S = 150
@@ -65,7 +65,6 @@ UNTIL_SIGTERM = dict.fromkeys(
 """Examples that run until a signal, and what they print before it, if that is not all."""
 
 NEEDS_ROCKETMQ: dict[str, tuple[str, ...]] = {
-    "19_transaction": ALL_VERSIONS,
     "22_pop": VERSIONS_5,
     "23_receive_and_ack": VERSIONS_5,
 }

@@ -202,7 +202,6 @@ NOT_CALLED = {
     "connection_lost": "asyncio calls it",
     "connection_made": "asyncio calls it",
     "encode_command": "deploy/healthcheck.py calls it",
-    "encode_record": "tests and benchmarks make records with it",
     "decode_unique_id": "tests read ids with it",
     "eof_received": "asyncio calls it",
     "get_buffer": "asyncio calls it",

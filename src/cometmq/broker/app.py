@@ -21,7 +21,8 @@ from cometmq.broker.assembly import FEATURES, Endpoint, Parts, assemble
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.fast_paths import FastPaths
 from cometmq.broker.registration import Identity
-from cometmq.model.errors import StoreError
+from cometmq.broker.transactions.half_queue import HalfQueue
+from cometmq.model.errors import CometError, StoreError
 from cometmq.protocol.record import encode_host
 from cometmq.remoting import (
     Connection,
@@ -128,11 +129,20 @@ class Broker:
         except StoreError as problem:  # sends wait for the file, or are refused
             log.warning("cannot allocate the first commit-log file: %s", problem)
         parts.commit.start()
+        await self._load_half_queue(parts.half_queue)
         features = await self._listen(parts)
         parts.delay.start()
         self._jobs = JobRunner([job for feature in features for job in feature.jobs])
         self._jobs.start()
         await parts.registration.start(self._identity(), self._name_servers())
+
+    async def _load_half_queue(self, half_queue: HalfQueue) -> None:
+        """Read which transactions are decided; the checks try again if the disk refuses."""
+        try:
+            if await half_queue.load():
+                half_queue.append_missing_ops()
+        except CometError as problem:
+            log.warning("cannot load the half queue: %s", problem)
 
     async def _listen(self, parts: Parts) -> list[Feature]:
         """Open the ports; return the features, whose handlers know the address."""

@@ -44,6 +44,8 @@ from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
 from cometmq.broker.stats.throughput import Throughput
 from cometmq.broker.topics import feature as topics
 from cometmq.broker.topics.table import TopicTable
+from cometmq.broker.transactions import feature as transactions
+from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.model.delay import DelayLevels
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.remoting import RemotingClient
@@ -88,6 +90,7 @@ class Parts(msgspec.Struct, frozen=True):
     cold_reads: ColdReads
     levels: DelayLevels
     delay: ScheduledDelivery
+    half_queue: HalfQueue
     validation: SendValidation
     flow: FlowControl
     commit: GroupCommit
@@ -123,6 +126,7 @@ FEATURES: Sequence[Callable[[Parts, Endpoint], Feature]] = (
     topics.build,
     groups.build,
     delay.build,
+    transactions.build,
     queries.build,
     stats.build,
     storage.build,
@@ -226,6 +230,7 @@ def _build_parts(
         cold_reads=cold_reads,
         levels=levels,
         delay=delay,
+        half_queue=HalfQueue(store, offsets, levels, clock=clock, cold_reads=cold_reads),
         validation=SendValidation(
             send_rules(broker_settings, store_settings(), address.host),
             topics,

@@ -154,6 +154,28 @@ class BrokerSettings:
     broker_fast_failure_enable: bool = setting(True, key="brokerFastFailureEnable", remote=True)
     """Whether requests that have waited too long are refused."""
 
+    # --- transactions ---------------------------------------------------------------------------
+
+    reject_transaction_message: bool = setting(False, key="rejectTransactionMessage", remote=True)
+    """Whether half messages are refused."""
+
+    transaction_timeout_ms: int = setting(
+        6_000, key="transactionTimeOut", unit="ms", low=1, high=86_400_000, remote=True
+    )
+    """An undecided half message that is older than this is checked."""
+
+    transaction_check_interval_ms: int = setting(
+        30_000, key="transactionCheckInterval", unit="ms", low=10, high=86_400_000, remote=True
+    )
+    """Interval at which undecided half messages are checked."""
+
+    transaction_check_max: int = setting(
+        15, key="transactionCheckMax", low=1, high=1_000_000, remote=True
+    )
+    """After so many checks an undecided half message is given up: it is moved to
+    ``TRANS_CHECK_MAX_TIME_TOPIC``.
+    """
+
     # --- pulling --------------------------------------------------------------------------------
 
     long_polling_enable: bool = setting(True, key="longPollingEnable", remote=True)

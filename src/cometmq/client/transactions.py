@@ -84,8 +84,6 @@ class _Check:
 class TransactionProducer(Producer):
     """Sends messages that are delivered only if a local transaction commits.
 
-    It needs RocketMQ's brokers; CometMQ's broker refuses transactions.
-
     Args:
         name_servers: ``host:port;host:port``, or a sequence of addresses.
         group: the producer group. The broker checks a transaction with any member of the group,

@@ -17,6 +17,15 @@ class Peer(Wire):
     version: int
     """The version of its last request."""
 
+    @property
+    def ready(self) -> bool:
+        """Whether a request can be written now: the peer takes what is sent to it."""
+        raise NotImplementedError
+
+    async def until_writable(self, timeout: float) -> None:
+        """Return once the peer takes what is written to it."""
+        raise NotImplementedError
+
     async def call(
         self,
         code: int,

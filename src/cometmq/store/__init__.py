@@ -3,7 +3,7 @@
 `MessageStore` is its interface. It uses no connection and no event loop.
 """
 
-from cometmq.store.appender import Appended, AppendedBatch
+from cometmq.store.appender import Appended, AppendedBatch, NewMessage
 from cometmq.store.config import StoreSettings
 from cometmq.store.errors import (
     SegmentCreateError,
@@ -21,6 +21,7 @@ __all__ = [
     "StoreSettings",
     "Appended",
     "AppendedBatch",
+    "NewMessage",
     "GetResult",
     "GetStatus",
     "QueryResult",

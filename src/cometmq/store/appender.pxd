@@ -60,8 +60,15 @@ cdef class Appender:
     cdef list _late_arrivals
     cdef Py_ssize_t _late_written
 
-    @cython.locals(appended=Appended)
     cpdef Appended append(
+        self, str topic, int queue_id, bytes body, bytes properties, int flag, int sys_flag,
+        long long born_ms, bytes born_host, bytes store_host, int reconsumed,
+        long long prepared_offset)
+
+    @cython.locals(whole=cython.longlong, body=bytes, text=bytes)
+    cpdef list append_all(self, list messages)
+    @cython.locals(appended=Appended)
+    cpdef Appended _append(
         self, str topic, int queue_id, bytes body, bytes properties, int flag, int sys_flag,
         long long born_ms, bytes born_host, bytes store_host, int reconsumed,
         long long prepared_offset)

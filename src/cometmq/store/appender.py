@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from cometmq.model.errors import InvalidMessageError, InvalidNameError
 from cometmq.model.flags import SysFlag
@@ -64,6 +64,22 @@ _CRC_MASK = CRC_MASK
 
 Arrival = Callable[[str, int, int, int, int, bytes], None]
 """Called for each message: topic, queue, queue offset, tags code, store time, properties."""
+
+
+class NewMessage(NamedTuple):
+    """A message to append; see `MessageStore.append` for the fields."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes
+    flag: int
+    sys_flag: int
+    born_time_ms: int
+    born_host: bytes
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
 
 
 class Appended:
@@ -184,6 +200,51 @@ class Appender:
     ) -> Appended:
         """Store one message; see `MessageStore.append`."""
         self.finish_deferred()
+        return self._append(
+            topic,
+            queue_id,
+            body,
+            properties,
+            flag,
+            sys_flag,
+            born_ms,
+            born_host,
+            store_host,
+            reconsumed,
+            prepared_offset,
+        )
+
+    def append_all(self, messages: list[NewMessage]) -> list[Appended]:
+        """Store several messages with one write; see `MessageStore.append_all`."""
+        self.finish_deferred()
+        whole = 0
+        for message in messages:
+            topic, queue_id, body, text, _, _, _, born_host, store_host, _, _ = message
+            self._prepare(topic, queue_id, b"")
+            _check_text(text, 0, len(text))
+            whole += self._record_bytes(len(body), len(text))
+            whole += self._extra_bytes(born_host, store_host)
+            self._make_room(self._queue, whole, len(messages))
+        self.defer()  # all of them fit into the same write now
+        try:
+            return [self._append(*message) for message in messages]
+        finally:
+            self.write_staged()
+
+    def _append(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        flag: int,
+        sys_flag: int,
+        born_ms: int,
+        born_host: bytes,
+        store_host: bytes,
+        reconsumed: int,
+        prepared_offset: int,
+    ) -> Appended:
         self.put(
             topic,
             queue_id,

@@ -16,7 +16,7 @@ from struct import error as StructError  # noqa: N812 (an error by name)
 
 from cometmq.model.errors import InvalidMessageError, StoreError
 from cometmq.store.abort_file import AbortFile, Ending
-from cometmq.store.appender import Appended, AppendedBatch, Appender, Arrival
+from cometmq.store.appender import Appended, AppendedBatch, Appender, Arrival, NewMessage
 from cometmq.store.checkpoint import read_checkpoint
 from cometmq.store.cleaner import Cleaner
 from cometmq.store.commit_log import CommitLog, segment_failure
@@ -406,6 +406,16 @@ class MessageStore:
         except (OverflowError, StructError) as problem:
             raise InvalidMessageError(f"a number does not fit its field: {problem}") from problem
 
+    def append_all(self, messages: list[NewMessage]) -> list[Appended]:
+        """Append several messages one behind the other in one log file, with one write.
+
+        A power cut keeps some of the first ones. All of them are stored, or none; see `append`.
+        """
+        try:
+            return self._appender.append_all(messages)
+        except (OverflowError, StructError) as problem:
+            raise InvalidMessageError(f"a number does not fit its field: {problem}") from problem
+
     def append_batch(
         self,
         topic: str,
@@ -514,6 +524,15 @@ class MessageStore:
     def _record_bytes_max(self) -> int:
         """Return the limit of a record that is found by nothing but an offset."""
         return max(_REQUESTED_RECORD_BYTES, self.settings.message_bytes_max + _RECORD_REST_BYTES)
+
+    def last_record(self) -> bytes | None:
+        """Return the record at the end of the log, or None if none with a queue ends there."""
+        end = self._log.written_to
+        for queue in self._table.all():
+            if queue.max_physical == end and queue.max_offset > queue.min_offset:
+                log_offset, size, _ = queue.unit(queue.max_offset - 1)
+                return self.record_at(log_offset, size)
+        return None
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset and the one behind the last that readers see.

@@ -324,6 +324,25 @@ async def test_messages_are_counted(make: Make) -> None:
     assert world.stats.put_messages == 3
 
 
+@both
+async def test_the_answer_to_a_half_message_names_its_place_in_the_half_queue(
+    make: Make, sync: bool
+) -> None:
+    """And the queue that the producer chose; with synchronous flush it is on disk by then."""
+    world = make(sync=sync)
+    for opaque in (1, 2):
+        world.ask(f="4", e="3", i="TRAN_MSG\x01true\x02PGROUP\x01g\x02", opaque=opaque)
+    first, second = await world.answers(2)
+
+    half = all_messages(world.store, "RMQ_SYS_TRANS_HALF_TOPIC")[1]
+    assert (first.code, second.code) == (0, 0)
+    assert second.fields == TRACE | {
+        "msgId": f"{HOST.hex().upper()}{half.log_offset:016X}", "queueId": "3", "queueOffset": "1"
+    }  # fmt: skip
+    assert (half.sys_flag, half.properties["REAL_QID"]) == (0, "3")
+    assert world.stored(3) == []
+
+
 # --- refusal ------------------------------------------------------------------------------------
 
 
@@ -336,7 +355,7 @@ async def test_messages_are_counted(make: Make) -> None:
         ({"b": "unknown", "c": "none"}, b"x", 17, "topic[unknown] not exist, apply first please!"),
         ({"e": "4"}, b"x", 29, "request queueId[4] is illegal"),
         ({"b": "SELF_TEST_TOPIC"}, b"x", 16, "is forbidden."),
-        ({"i": "TRAN_MSG\x01true\x02"}, b"x", 16, "sending transaction message is forbidden"),
+        ({"f": "4"}, b"x", 13, "expected the property TRAN_MSG=true"),
         ({}, b"", 13, "Met a body of 0B"),
         ({}, bytes(5001), 13, "Met a body of 5001B"),
         ({"m": "true"}, b"\x00\x00\x00\x09junk", 13, ""),

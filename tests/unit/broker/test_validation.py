@@ -34,10 +34,7 @@ RULES = SendRules(
 )
 STAMPS = {"CLUSTER": "c1", "MSG_REGION": "r1", "TRACE_ON": "true"}
 FRESH = {"UNIQ_KEY": "FRESH"}
-FORBIDDEN = (
-    "the broker[10.0.0.1] sending transaction message is forbidden:"
-    " transactions are not served in this release"
-)
+FORBIDDEN = "the broker[10.0.0.1] sending transaction message is forbidden"
 RETRY, DEAD = "%RETRY%G", "%DLQ%G"
 BEFORE_TELLING, TELLING = 120, 121
 """Versions of clients that do not, and do, tell how often to retry."""
@@ -272,6 +269,7 @@ async def test_of_several_reasons_the_first_in_rocketmqs_order_is_told(door: Doo
     door.broker(auto_create_subscription_group=False)
     door.topic(RETRY, order=True, read_queue_nums=4, write_queue_nums=4)
     rules: dict[str, Any] = {"accept_from_ms": now_ms + 1, "broker_writable": False}
+    rules["rejects_transactions"] = True
     asked: dict[str, Any] = {"topic": RETRY, "queue_id": 4, "body": b""}
     properties = {"TRAN_MSG": "true"}
     met: list[tuple[int, str]] = []
@@ -414,17 +412,53 @@ async def test_a_topic_without_queues_takes_nothing(door: Door) -> None:
     assert door.chances == []
 
 
-@pytest.mark.parametrize("kind", ["route", "route_batch"])
-async def test_a_half_message_is_refused_however_it_says_so(door: Door, kind: str) -> None:
-    route = getattr(door, kind)
-    expected = (16, FORBIDDEN)
+@pytest.mark.parametrize("said", ["true", "TRUE"])
+async def test_a_half_message_waits_in_the_half_topic(door: Door, said: str) -> None:
+    """Its flag loses the transaction bits, so the half queue gets a unit for it."""
+    properties = {"TRAN_MSG": said, "PGROUP": "g", "DELAY": "2", "UNIQ_KEY": "u"}
+    placement = door.route(properties, queue_id=3, sys_flag=int(SysFlag.TRANSACTION_PREPARED) | 1)
 
-    for said in ("true", "TRUE"):
-        assert refusal(route, {"TRAN_MSG": said}) == expected
+    assert (placement.topic, placement.queue_id) == ("RMQ_SYS_TRANS_HALF_TOPIC", 0)
+    assert (placement.requested_queue_id, placement.sys_flag) == (3, 1)
+    assert stored(placement) == properties | STAMPS | {
+        "REAL_TOPIC": "T", "REAL_QID": "3", "__transactionId__": "u"
+    }  # fmt: skip
+
+
+async def test_a_half_message_without_an_id_gets_one(door: Door) -> None:
+    met = stored(door.route({"TRAN_MSG": "true"}))
+    assert (met["UNIQ_KEY"], met["__transactionId__"]) == ("FRESH", "FRESH")
+
+
+async def test_a_half_message_cannot_claim_to_be_a_copy(door: Door) -> None:
+    """A decision about the message that it claims to be would lose it."""
+    claims = {"TRAN_PREPARED_QUEUE_OFFSET": "0", "TRANSACTION_CHECK_TIMES": "15"}
+    assert stored(door.route({"TRAN_MSG": "true"} | claims)).keys() & claims.keys() == set()
+
+
+async def test_a_broker_may_refuse_half_messages(door: Door) -> None:
+    door.rules(rejects_transactions=True)
+    assert refusal(door.route, {"TRAN_MSG": "true"}) == (16, FORBIDDEN)
+    assert door.route({"TRAN_MSG": "false"}).topic == "T"
+
+
+async def test_the_flag_of_a_half_message_alone_is_refused(door: Door) -> None:
+    """RocketMQ stores such a message where no consumer and no check ever finds it."""
     for bits in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
-        assert refusal(route, sys_flag=int(bits) | 1) == expected
-    assert route({"TRAN_MSG": "false"}).topic == "T"
-    assert route(sys_flag=int(SysFlag.TRANSACTION_COMMIT)).topic == "T"
+        assert refusal(door.route, sys_flag=int(bits) | 1)[0] == 13
+    assert door.route(sys_flag=int(SysFlag.TRANSACTION_COMMIT)).topic == "T"
+
+
+async def test_a_delayed_retry_of_a_committed_message_is_no_half_message(door: Door) -> None:
+    properties = {"TRAN_MSG": "true", "DELAY": "1"}
+    placement = door.route(properties, topic=RETRY, reconsume_times=1)
+    assert placement.topic == "SCHEDULE_TOPIC_XXXX"
+
+
+@pytest.mark.parametrize("more", [{"sys_flag": 4}, {"properties": {"TRAN_MSG": "true"}}])
+async def test_a_batch_cannot_be_part_of_a_transaction(door: Door, more: dict[str, Any]) -> None:
+    properties = more.pop("properties", None)
+    assert refusal(door.route_batch, properties, **more)[0] == 13
 
 
 @pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])

@@ -18,7 +18,7 @@ from cometmq.model.topic import retry_topic
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_record, encode_host, encode_record
-from cometmq.store import MessageStore, SegmentCreateError, StoreUnavailableError
+from cometmq.store import MessageStore, NewMessage, SegmentCreateError, StoreUnavailableError
 from cometmq.store.errors import DeferredFullError
 from cometmq.store.inspect import StoreReader
 from cometmq.system.clock import ManualClock
@@ -332,6 +332,67 @@ def test_nothing_is_taken_before_open_and_after_close(
     with pytest.raises(StoreUnavailableError, match="shut"):
         put(store)
     store.close()
+
+
+# --- several at once ----------------------------------------------------------------------------
+
+
+def new(body: bytes, topic: str = TOPIC, properties: bytes = b"KEYS\x01k\x02") -> NewMessage:
+    return NewMessage(topic, 0, body, properties, 0, 0, 123, PRODUCER, BROKER, 0, 0)
+
+
+def test_messages_that_are_appended_together_follow_each_other(store: MessageStore) -> None:
+    told: list[str] = []
+    store.notify_of_arrivals(lambda topic, *rest: told.append(topic))
+    put(store)
+    first, second, third = store.append_all([new(b"a"), new(b"b", "other"), new(b"c")])
+    assert second.log_offset == first.log_offset + first.size_bytes
+    assert (
+        third.log_offset
+        == second.log_offset + second.size_bytes
+        == store.written_to - (third.size_bytes)
+    )
+    assert (first.queue_offset, second.queue_offset, third.queue_offset) == (1, 0, 2)
+    assert (bodies(store)[1:], bodies(store, "other")) == ([b"a", b"c"], [b"b"])
+    assert told == [TOPIC, TOPIC, "other", TOPIC]
+    assert len(store.query(TOPIC, "k", 9, 0, 2**62).records) == 2
+
+
+@pytest.mark.parametrize("room", [1, 300, 700])
+def test_messages_that_are_appended_together_are_in_one_file(
+    store: MessageStore, room: int
+) -> None:
+    fill = LOG_FILE_BYTES - room - store.written_to
+    put(store, bytes(fill - 200))
+    stored = store.append_all([new(b"a" * 200), new(b"b" * 200)])
+    assert {one.log_offset // LOG_FILE_BYTES for one in stored} in ({0}, {1})
+    assert stored[1].log_offset == stored[0].log_offset + stored[0].size_bytes
+
+
+@pytest.mark.parametrize("wrong", [new(b"x", ""), new(b"x", properties=b"\0"), new(bytes(5 << 20))])
+def test_of_messages_that_are_appended_together_one_refused_refuses_all(
+    store: MessageStore, wrong: NewMessage
+) -> None:
+    put(store)
+    end = store.written_to
+    with pytest.raises(InvalidMessageError):
+        store.append_all([new(b"a"), wrong])
+    assert (store.written_to, len(bodies(store))) == (end, 1)
+    put(store)
+    assert len(bodies(store)) == 2
+
+
+def test_the_last_record_is_the_one_at_the_end_of_the_log(
+    open_store: Callable[..., MessageStore],
+) -> None:
+    store = open_store()
+    assert store.last_record() is None
+    for topic in ("first", "second", "first"):
+        stored = put(store, topic=topic)
+        assert store.last_record() == store.record_at(stored.log_offset)
+    store.close()
+    store = open_store()
+    assert store.last_record() == store.record_at(stored.log_offset)
 
 
 # --- holding ------------------------------------------------------------------------------------

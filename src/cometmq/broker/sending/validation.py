@@ -25,6 +25,7 @@ import msgspec
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay.routing import schedule
 from cometmq.broker.sending.send import Send, SendHeader
+from cometmq.broker.transactions.half_message import HALF_QUEUE, half_properties, is_half
 from cometmq.model import property_names
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import InvalidNameError, ResponseError
@@ -32,6 +33,7 @@ from cometmq.model.flags import SysFlag
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import (
     DLQ_PREFIX,
+    HALF_TOPIC,
     RETRY_PREFIX,
     SEND_FORBIDDEN_TOPICS,
     TOPIC_CHARS_MAX,
@@ -133,6 +135,7 @@ class SendRules(msgspec.Struct, frozen=True):
     broker_writable: bool = True
     accept_from_ms: int = 0
     body_bytes_max: int = 4 * 1024 * 1024
+    rejects_transactions: bool = False
 
 
 class SendValidation:
@@ -264,8 +267,8 @@ class SendValidation:
 
     def _route_message(self, send: Send, header: SendHeader) -> None:
         text = bytes(send.text)
-        is_half = header.sys_flag & PREPARED
-        if is_half or _needs_rewrite.search(_END + text) or header.topic.startswith(RETRY_PREFIX):
+        prepared = header.sys_flag & PREPARED
+        if prepared or _needs_rewrite.search(_END + text) or header.topic.startswith(RETRY_PREFIX):
             self._route_rewritten(send, header)
             return
         send.more = self._suffix
@@ -279,7 +282,9 @@ class SendValidation:
         if header.topic.startswith(RETRY_PREFIX):
             raise _illegal(f"batch request does not support retry group {header.topic}")
         properties = decode_properties(header.properties or "")
-        self._refuse_half_and_timer(header, properties)
+        if header.sys_flag & PREPARED or is_half(properties):
+            raise _illegal("a batch cannot be part of a transaction")
+        self._refuse_timer(properties)
         if self._levels.level_of(properties.get(property_names.DELAY)):
             raise _illegal("a batch cannot be delayed")
         self._rewrite(send, properties | self._broker_properties)
@@ -361,8 +366,8 @@ class SendValidation:
             f" of {body_bytes}B and properties of {text_bytes}B."
         )
 
-    def _forbidden(self, what: str, why: str = "") -> ResponseError:
-        remark = f"the broker[{self.rules.broker_ip}] {what} is forbidden{why}"
+    def _forbidden(self, what: str) -> ResponseError:
+        remark = f"the broker[{self.rules.broker_ip}] {what} is forbidden"
         return ResponseError(ResponseCode.NO_PERMISSION, remark)
 
     # --- properties ---------------------------------------------------------------------------
@@ -371,15 +376,19 @@ class SendValidation:
         properties = decode_properties(header.properties or "")
         if send.topic.startswith(RETRY_PREFIX):
             send.topic, send.queue_id = self._retry_target(header, send.queue_id, send.wire.version)
-        self._refuse_half_and_timer(header, properties)
+        is_prepared = self._is_half(header, properties)
+        self._refuse_timer(properties)
         properties.pop(property_names.POP_CK, None)
         if not properties.get(property_names.UNIQ_KEY):
             properties[property_names.UNIQ_KEY] = self._new_unique_key()
         if send.topic.startswith(DLQ_PREFIX) and send.topic != header.topic:
             properties.pop(property_names.DELAY, None)
         properties.update(self._broker_properties)
-        scheduled = schedule(self._levels, send.topic, send.queue_id, properties)
-        if scheduled is not None:
+        if is_prepared:  # a delay begins when the message is committed
+            properties = half_properties(send.topic, send.queue_id, properties)
+            send.topic, send.queue_id = HALF_TOPIC, HALF_QUEUE
+            send.sys_flag &= ~SysFlag.TRANSACTION_MASK
+        elif scheduled := schedule(self._levels, send.topic, send.queue_id, properties):
             send.topic, send.queue_id, properties = scheduled
         self._rewrite(send, properties)
 
@@ -399,13 +408,21 @@ class SendValidation:
             return dead.topic_name, self._queue_chance(max(dead.write_queue_nums, 1))
         return header.topic, queue_id
 
-    def _refuse_half_and_timer(self, header: SendHeader, properties: dict[str, str]) -> None:
-        """Refuse half messages and timer messages: this release does not serve them."""
-        is_half = properties.get(property_names.TRAN_MSG, "").lower() == "true"
-        if is_half or header.sys_flag & PREPARED:
-            raise self._forbidden(
-                "sending transaction message", ": transactions are not served in this release"
+    def _is_half(self, header: SendHeader, properties: dict[str, str]) -> bool:
+        """Return whether a message is a half message, if the broker takes those."""
+        level = self._levels.level_of(properties.get(property_names.DELAY))
+        if is_half(properties) and not (level and header.reconsume_times):
+            if self.rules.rejects_transactions:
+                raise self._forbidden("sending transaction message")
+            return True
+        if header.sys_flag & PREPARED:
+            raise _illegal(
+                "a message with the flag of half messages, expected the property TRAN_MSG=true"
             )
+        return False
+
+    def _refuse_timer(self, properties: dict[str, str]) -> None:
+        """Refuse timer messages: this release does not serve them."""
         level = self._levels.level_of(properties.get(property_names.DELAY))
         if level == 0 and any(name in properties for name in _TIMERS):
             raise ResponseError(
@@ -487,4 +504,5 @@ def send_rules(settings: BrokerSettings, stored: StoreSettings, ip: str) -> Send
         broker_writable=bool(settings.broker_permission & Perm.WRITE),
         accept_from_ms=settings.start_accept_send_request_ms,
         body_bytes_max=stored.message_bytes_max,
+        rejects_transactions=settings.reject_transaction_message,
     )

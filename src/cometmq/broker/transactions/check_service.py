@@ -1,0 +1,421 @@
+"""Checks undecided half messages: asks a producer of their group what became of the transaction.
+
+A round begins every transactionCheckInterval. It goes through the undecided half messages in their
+order. One that is old enough is stored again at the end of the half queue, counted once more, and
+then a producer of its group is asked; its answer names the new offsets. One that was checked
+transactionCheckMax times, or is older than the log's files may become, is given up: it is moved to
+``TRANS_CHECK_MAX_TIME_TOPIC``. A round ends at the first one that is younger than
+transactionTimeOut, because those behind it are younger.
+
+A half message with an immunity time of its own waits where it is, and a round goes on behind it;
+RocketMQ stores it again, and then may deliver it twice. The committed offset waits with it.
+
+The work is divided into slices, so that a million half messages never keep the event loop busy.
+Source: TransactionalMessageServiceImpl.check, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from cometmq.broker.clients.members import Member
+from cometmq.broker.clients.producers import ProducerRegistry
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.thread_calls import SharedCall
+from cometmq.broker.topics.table import TopicTable, internal_topic
+from cometmq.broker.transactions.half_message import HALF_QUEUE, HalfMessage, read_half
+from cometmq.broker.transactions.half_queue import HalfQueue, queue_offset_of, records_of
+from cometmq.model.errors import CometError, InvalidMessageError, RemotingError, StoreError
+from cometmq.model.flags import SysFlag
+from cometmq.model.topic import HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.compression import CompressionError, decompress_body
+from cometmq.protocol.headers import CheckTransactionStateRequest
+from cometmq.protocol.message_id import encode_offset_id
+from cometmq.protocol.record import encode_record
+from cometmq.remoting.slices import Slices, off_loop
+from cometmq.store import Appended, MessageStore, NewMessage, SegmentNotReadyError, StoreSettings
+from cometmq.system.clock import Clock
+
+if TYPE_CHECKING:
+    from cometmq.broker.sending.group_commit import GroupCommit
+
+log = logging.getLogger(__name__)
+
+ROUND_S_MAX = 60.0
+"""A round that takes longer ends; the next one continues."""
+READY_S = 1.0
+"""How long a round waits until a group reads its requests; then it goes on without it."""
+TRIES = 3
+"""Members of a group that are considered for one request."""
+HELD_MAX = 2_000_000
+"""Half messages with an immunity time that may wait; 16 bytes each."""
+HELD_AT_ONCE = 1_000
+"""Of those are looked at before other requests are handled."""
+UNSENT_MAX = 256
+UNSENT_BYTES = 4 * 1024 * 1024
+"""Requests that wait together until their half messages are on the disk."""
+INFLATED_AT_ONCE_BYTES = 16 * 1024
+"""Compressed bodies up to this size are decompressed in the event loop."""
+_MS_PER_HOUR = 3_600_000
+
+
+class _Plan(NamedTuple):
+    """What a round does with some half messages; it is applied without a pause."""
+
+    again: list[tuple[HalfMessage, HalfMessage]]
+    """Those to be checked, each with its copy."""
+    old: list[HalfMessage]
+    """Those to be given up."""
+    held: list[tuple[int, int]]
+    """Offsets of those with an immunity time, and when it ends."""
+    done: list[int]
+    """Offsets of those that are decided under another offset."""
+    stop: int
+    """The first offset that the plan does not cover."""
+    is_last: bool
+    """Whether a half message there is too young, so that the round ends."""
+
+
+class _Check(NamedTuple):
+    """A half message that was put back, and is to be checked."""
+
+    half: HalfMessage
+    stored: Appended
+
+
+class CheckService:
+    """Checks the undecided half messages of a broker.
+
+    Args:
+        halves: the half messages.
+        store: contains them.
+        producers: the groups that are online.
+        topics: gets the topic of those that are given up.
+        settings, stored: return the current settings of broker and store.
+        clock: decides how old a half message is.
+        commit: syncs what is put back, before a producer is asked; None with asynchronous flush.
+    """
+
+    def __init__(
+        self,
+        halves: HalfQueue,
+        store: MessageStore,
+        *,
+        producers: ProducerRegistry,
+        topics: TopicTable,
+        settings: Callable[[], BrokerSettings],
+        stored: Callable[[], StoreSettings],
+        clock: Clock,
+        commit: GroupCommit | None = None,
+    ) -> None:
+        self._halves = halves
+        self._store = store
+        self._producers = producers
+        self._topics = topics
+        self._settings = settings
+        self._stored = stored
+        self._clock = clock
+        self._commit = commit
+        self._scanned_to = 0
+        """The first half message that no round has examined."""
+        self._held = array("q")
+        """Undecided half messages before it, which wait for the end of their immunity time."""
+        self._held_until = array("q")
+        """When each of those may be checked."""
+        self._turn = 0
+        self._unsent: list[_Check] = []
+        self._unsent_bytes = 0
+        self._segment = SharedCall(store.wait_for_segment)
+        self._unresponsive: set[str] = set()
+        """Groups that do not read their requests, in this round."""
+        self._failing = False
+
+    async def run(self) -> None:
+        """Make one round."""
+        if self._settings().broker_id != 0:
+            return
+        try:
+            if await self._halves.load():
+                await self._round()
+            self._failing = False
+        except CometError as problem:
+            if not self._failing:
+                self._failing = True
+                log.warning("transaction checks failed, retrying: %s", problem)
+
+    async def _round(self) -> None:
+        self._halves.append_missing_ops()
+        self._unresponsive.clear()
+        slices = Slices()
+        failure = None
+        try:
+            async with asyncio.timeout(ROUND_S_MAX):
+                await self._check_all(slices)
+        except TimeoutError:
+            log.info("transaction checks continue in the next round offset=%d", self._scanned_to)
+        except CometError as problem:
+            failure = problem
+        await self._send_requests()
+        await self._halves.commit_offsets(self._first_undecided(), slices)
+        if failure is not None:
+            raise failure
+
+    def _first_undecided(self) -> int:
+        return self._held[0] if self._held else self._halves.first_open(self._scanned_to)
+
+    # --- a round --------------------------------------------------------------------------------
+
+    async def _check_all(self, slices: Slices) -> None:
+        end = self._store.bounds(HALF_TOPIC, HALF_QUEUE)[1]
+        await self._check_held(slices)
+        is_last = False
+        while not is_last and len(self._held) < HELD_MAX:
+            offset = self._halves.first_open(self._scanned_to)
+            if offset >= end:
+                self._scanned_to = max(end, self._scanned_to)
+                return
+            is_last = not await self._check_from(offset, end, slices)
+
+    async def _check_held(self, slices: Slices) -> None:
+        """Check those whose immunity time is over."""
+        held, until = self._held, self._held_until
+        self._held, self._held_until = array("q"), array("q")
+        now_ms = self._clock.now_ms()
+        done = 0
+        try:
+            while done < len(held):
+                offset, until_ms = held[done], until[done]
+                if done % HELD_AT_ONCE == 0:
+                    await slices.pause()
+                if self._halves.is_decided(offset):
+                    pass
+                elif until_ms >= now_ms:
+                    self._held.append(offset)
+                    self._held_until.append(until_ms)
+                else:
+                    await self._check_from(offset, offset + 1, slices)
+                done += 1
+        finally:  # the rest waits for the next round if the store refuses
+            self._held.extend(held[done:])
+            self._held_until.extend(until[done:])
+
+    async def _check_from(self, offset: int, end: int, slices: Slices) -> bool:
+        """Check some half messages from an offset on; return False at one that is too young."""
+        found = await self._halves.read(offset, end - offset)
+        if found is None:
+            self._scanned_to = max(self._scanned_to, offset + 1)
+            return True
+        halves = [
+            read_half(data)
+            for data in records_of(found)
+            if not self._halves.is_decided(queue_offset_of(data))
+        ]
+        while True:
+            await slices.pause()
+            plan = self._plan(halves, end, min(found.next_begin_offset, end))
+            if plan.old and self._topics.get(TRANSACTION_GIVEN_UP_TOPIC) is None:
+                await self._topics.create_all([internal_topic(TRANSACTION_GIVEN_UP_TOPIC, 1)])
+                continue
+            waiting = self._unready_members(plan)
+            if waiting is not None:
+                await self._until_ready(*waiting)
+                continue
+            try:
+                self._apply(plan)
+            except SegmentNotReadyError:
+                await self._segment()
+                continue
+            await self._send_requests(all_of_them=False)
+            return not plan.is_last
+
+    def _plan(self, halves: list[HalfMessage], end: int, stop: int) -> _Plan:
+        now_ms = self._clock.now_ms()
+        settings = self._settings()
+        life_ms = self._stored().file_reserved_hours * _MS_PER_HOUR
+        again: list[tuple[HalfMessage, HalfMessage]] = []
+        old: list[HalfMessage] = []
+        held: list[tuple[int, int]] = []
+        done: list[int] = []
+        for half in halves:
+            at, born_ms = half.queue_offset, half.record.born_time_ms
+            if at >= end or self._halves.is_decided(at):
+                continue
+            if self._halves.is_decided_copy(half):
+                done.append(at)
+                continue
+            times = half.times_checked
+            if times >= settings.transaction_check_max or now_ms - born_ms > life_ms:
+                old.append(half)
+                continue
+            immunity_ms = half.immunity_ms(settings.transaction_timeout_ms)
+            if immunity_ms is None:
+                if 0 <= now_ms - born_ms <= settings.transaction_timeout_ms:
+                    return _Plan(again, old, held, done, at, True)
+            elif now_ms - born_ms <= immunity_ms:
+                held.append((at, born_ms + min(immunity_ms, life_ms)))
+                continue
+            again.append((half, half.put_back(max(times, 0) + 1)))
+        return _Plan(again, old, held, done, stop, False)
+
+    def _apply(self, plan: _Plan) -> None:
+        """Store what is put back and given up with one write.
+
+        Raises:
+            StoreError: the store does not take it.
+        """
+        pairs: list[tuple[HalfMessage, NewMessage]] = [
+            *((half, copy.waiting()) for half, copy in plan.again),
+            *((half, half.given_up()) for half in plan.old),
+        ]
+        stored = self._store_again(pairs)
+        held = list(plan.held)
+        for (half, copy), appended in zip(plan.again, stored, strict=False):
+            if appended is None:
+                held.append((half.queue_offset, 0))  # it waits, and so does the committed offset
+            else:
+                self._unsent.append(_Check(copy, appended))
+                self._unsent_bytes += appended.size_bytes
+        given_up: list[str] = []
+        for half, appended in zip(plan.old, stored[len(plan.again) :], strict=True):
+            if appended is None:
+                held.append((half.queue_offset, 0))
+            else:
+                given_up.append(f"{half.group}/{half.unique_key}")
+        if given_up:
+            log.warning(
+                "half messages are given up count=%d group/id=%s",
+                len(given_up),
+                ", ".join(given_up),
+            )
+        for at in plan.done:
+            self._halves.skip(at)
+        for at, until_ms in sorted(held):
+            self._held.append(at)
+            self._held_until.append(until_ms)
+        self._scanned_to = max(self._scanned_to, plan.stop)
+
+    def _store_again(
+        self, pairs: list[tuple[HalfMessage, NewMessage]]
+    ) -> Sequence[Appended | None]:
+        """Store half messages again; the result is None for one that the store never takes."""
+        if not pairs:
+            return []
+        try:
+            return self._halves.replace(pairs)
+        except InvalidMessageError as problem:
+            if len(pairs) == 1:
+                log.error(
+                    "a half message cannot be stored again id=%s offset=%d: %s",
+                    *(pairs[0][0].unique_key, pairs[0][0].queue_offset, problem),
+                )
+                return [None]
+            return [stored for pair in pairs for stored in self._store_again([pair])]
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def _unready_members(self, plan: _Plan) -> tuple[str, list[Member]] | None:
+        """Return a group that has members, but none that reads its requests."""
+        for group in {half.group for half, _ in plan.again} - self._unresponsive:
+            members = self._producers.members(group)
+            if members and not any(member.connection.ready for member in members):
+                return group, members
+        return None
+
+    async def _until_ready(self, group: str, members: list[Member]) -> None:
+        try:
+            await members[self._turn % len(members)].connection.until_writable(READY_S)
+        except RemotingError as problem:
+            self._unresponsive.add(group)
+            log.warning("a producer group reads no checks group=%s: %s", group, problem)
+
+    async def _send_requests(self, *, all_of_them: bool = True) -> None:
+        """Ask about what was put back; with synchronous flush when enough of it waits for that."""
+        if not self._unsent:
+            return
+        if self._commit is not None:
+            is_few = len(self._unsent) < UNSENT_MAX and self._unsent_bytes < UNSENT_BYTES
+            if is_few and not all_of_them:
+                return
+            last = self._unsent[-1].stored
+            is_synced = await self._until_synced(self._commit, last)
+        else:
+            is_synced = True
+        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        for check in unsent if is_synced else ():
+            await self._send_request(check)
+
+    async def _until_synced(self, commit: GroupCommit, stored: Appended) -> bool:
+        """Return whether what was put back is on the disk, where a decision finds it."""
+        synced: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def on_outcome(is_synced: bool, error: StoreError | None) -> None:
+            if not synced.done():
+                synced.set_result(is_synced)
+
+        commit.wait(stored.log_offset + stored.size_bytes, on_outcome)
+        return await synced
+
+    async def _send_request(self, check: _Check) -> None:
+        half, stored = check
+        member = self._next_member(half.group)
+        if member is None:
+            return
+        topic, queue_id = half.named_target()
+        record = half.record
+        body, sys_flag = record.body, record.sys_flag
+        if sys_flag & SysFlag.COMPRESSED:
+            body = await _decompressed(body, sys_flag, half.unique_key)
+            sys_flag &= ~SysFlag.COMPRESSED
+        header = CheckTransactionStateRequest(
+            tran_state_table_offset=stored.queue_offset,
+            commit_log_offset=stored.log_offset,
+            msg_id=half.unique_key,
+            transaction_id=half.unique_key,
+            offset_msg_id=encode_offset_id(record.store_host, stored.log_offset),
+            topic=HALF_TOPIC,
+            bname=self._settings().broker_name,
+        )
+        data = encode_record(
+            topic.encode(),
+            body,
+            record.properties,
+            queue_id=queue_id,
+            queue_offset=stored.queue_offset,
+            log_offset=stored.log_offset,
+            born_time_ms=record.born_time_ms,
+            born_host=record.born_host,
+            store_time_ms=stored.store_time_ms,
+            store_host=record.store_host,
+            flag=record.flag,
+            sys_flag=sys_flag,
+            reconsume_times=record.reconsume_times,
+            prepared_offset=record.prepared_offset,
+            crc=record.body_crc,
+        )
+        member.connection.oneway(RequestCode.CHECK_TRANSACTION_STATE, header, data)
+
+    def _next_member(self, group: str) -> Member | None:
+        """Return the next member of a group, in turn, that reads its requests; None for none."""
+        members = self._producers.members(group)
+        for _ in range(min(TRIES, len(members))):
+            self._turn += 1
+            member = members[self._turn % len(members)]
+            if member.connection.ready:
+                return member
+        return None
+
+
+async def _decompressed(body: bytes, sys_flag: int, message_id: str) -> bytes:
+    """Return a body as its producer made it; the producer sees one that cannot be read as it is."""
+    try:
+        if len(body) <= INFLATED_AT_ONCE_BYTES:
+            return decompress_body(body, sys_flag)
+        return await off_loop(lambda: decompress_body(body, sys_flag))
+    except CompressionError as problem:
+        log.warning("cannot decompress a half message id=%s: %s", message_id, problem)
+        return body

@@ -1,0 +1,53 @@
+"""Request handlers and jobs for transactions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cometmq.broker.transactions.check_service import CheckService
+from cometmq.broker.transactions.handler import TransactionHandler
+from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import exclusive
+from cometmq.remoting.features import Feature
+from cometmq.remoting.jobs import Job
+from cometmq.store import StoreSettings
+
+if TYPE_CHECKING:
+    from cometmq.broker.assembly import Endpoint, Parts
+
+
+def build(parts: Parts, _endpoint: Endpoint) -> Feature:
+    """Build the handler of decisions, and the checks of undecided half messages."""
+    commit = parts.commit if parts.sync_flush else None
+    handler = TransactionHandler(
+        parts.half_queue,
+        parts.store,
+        stats=parts.stats,
+        settings=parts.settings,
+        clock=parts.clock,
+        cold_reads=parts.cold_reads,
+        commit=commit,
+    )
+    checks = CheckService(
+        parts.half_queue,
+        parts.store,
+        producers=parts.producers,
+        topics=parts.topics,
+        settings=parts.settings,
+        stored=parts.configuration.reader_of(StoreSettings),
+        clock=parts.clock,
+        commit=commit,
+    )
+    return Feature(
+        {
+            RequestCode.END_TRANSACTION: handler.end,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: exclusive(handler.resume),
+        },
+        [
+            Job(
+                "check-transactions",
+                lambda: parts.settings().transaction_check_interval_ms / 1000,
+                checks.run,
+            )
+        ],
+    )

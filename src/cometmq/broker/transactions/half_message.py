@@ -1,0 +1,241 @@
+"""The half message: how it waits in the half topic, and what it becomes.
+
+A half message waits in queue 0 of ``RMQ_SYS_TRANS_HALF_TOPIC``, with its target queue in the
+properties REAL_TOPIC and REAL_QID and without the transaction bits of its flags. A decision is an
+op message: the decimal queue offset of the half message, in ``RMQ_SYS_TRANS_OP_HALF_TOPIC``.
+Brokers of RocketMQ 5 write several offsets into one op message, each followed by a comma.
+
+Source: TransactionalMessageBridge, TransactionalMessageServiceImpl and EndTransactionProcessor,
+RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from cometmq.broker.checks import check_subscribed_topic
+from cometmq.broker.delay.routing import schedule
+from cometmq.model import property_names as names
+from cometmq.model.delay import DelayLevels
+from cometmq.model.errors import InvalidMessageError, ResponseError
+from cometmq.model.flags import SysFlag
+from cometmq.model.topic import (
+    DELAY_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    TRANSACTION_GIVEN_UP_TOPIC,
+)
+from cometmq.protocol.properties import decode_properties, encode_properties
+from cometmq.protocol.record import RecordParts, split_record
+from cometmq.store import NewMessage
+
+HALF_QUEUE = 0
+"""The queue of half messages, and of their op messages."""
+_OP_PROPERTIES = encode_properties({names.TAGS: "d", names.WAIT: "true"})
+_OF_BROKERS = (names.TRANSACTION_CHECK_TIMES, names.TRAN_PREPARED_QUEUE_OFFSET)
+_QUEUE_ID = re.compile(r"[0-9]{1,9}")
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_OFFSET = re.compile(rb"[0-9]{1,18}")
+_NO_TARGETS = (DELAY_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC)
+
+
+def is_half(properties: Mapping[str, str]) -> bool:
+    """Return whether a message that is sent is a half message."""
+    return properties.get(names.TRAN_MSG, "").lower() == "true"
+
+
+def half_properties(topic: str, queue_id: int, properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties with which a message waits for its decision.
+
+    Args:
+        topic, queue_id: its target queue.
+        properties: those of the message, with a unique id; what only a broker may set is dropped.
+    """
+    changed = {name: value for name, value in properties.items() if name not in _OF_BROKERS}
+    changed[names.TRANSACTION_ID] = properties[names.UNIQ_KEY]
+    changed[names.REAL_TOPIC] = topic
+    changed[names.REAL_QID] = str(queue_id)
+    return changed
+
+
+class HalfMessage:
+    """A half message, read from the log.
+
+    Args:
+        record: its record.
+        properties: those of the record, decoded; None to decode them here.
+    """
+
+    __slots__ = ("properties", "record")
+
+    def __init__(self, record: RecordParts, properties: dict[str, str] | None = None) -> None:
+        self.record = record
+        self.properties = decode_properties(record.properties) if properties is None else properties
+
+    @property
+    def queue_offset(self) -> int:
+        """Its offset in the half queue."""
+        return self.record.queue_offset
+
+    @property
+    def group(self) -> str:
+        """The producer group that may decide."""
+        return self.properties.get(names.PGROUP, "")
+
+    @property
+    def unique_key(self) -> str:
+        """The id that its producer gave it."""
+        return self.properties.get(names.UNIQ_KEY, "")
+
+    @property
+    def times_checked(self) -> int:
+        """How often it was checked; -1 if it was never put back."""
+        return _number(self.properties.get(names.TRANSACTION_CHECK_TIMES), -1)
+
+    @property
+    def first_offset(self) -> int:
+        """The first queue offset of a copy that RocketMQ put back unchecked; -1 for others."""
+        return _number(self.properties.get(names.TRAN_PREPARED_QUEUE_OFFSET), -1)
+
+    def immunity_ms(self, default_ms: int) -> int | None:
+        """Return for how long it is not checked if its producer says so; None if it does not.
+
+        Args:
+            default_ms: the result for a text that is no number of seconds.
+        """
+        text = self.properties.get(names.CHECK_IMMUNITY_TIME_IN_SECONDS)
+        if text is None:
+            return None
+        seconds = _number(text, -1)
+        return default_ms if seconds == -1 else seconds * 1000
+
+    def is_copy_of(self, other: HalfMessage) -> bool:
+        """Return whether both are the same message, one of them put back or given up.
+
+        A producer that sends again uses the same unique id, but at another time.
+        """
+        return (
+            self.unique_key == other.unique_key
+            and self.record.born_time_ms == other.record.born_time_ms
+            and self.record.born_host == other.record.born_host
+            and self.group == other.group
+        )
+
+    # --- what it becomes ------------------------------------------------------------------------
+
+    def op(self, now_ms: int) -> NewMessage:
+        """Return the op message which says that this one is decided, or stored again elsewhere."""
+        host = self.record.store_host
+        body = b"%d" % self.queue_offset
+        return NewMessage(
+            OP_HALF_TOPIC, HALF_QUEUE, body, _OP_PROPERTIES, 0, 0, now_ms, host, host, 0, 0
+        )
+
+    def committed(self, levels: DelayLevels) -> NewMessage:
+        """Return the message for consumers; a delay begins now.
+
+        Raises:
+            InvalidMessageError: the half message has no valid target queue.
+        """
+        topic, queue_id = self.target()
+        text = self.record.properties
+        scheduled = schedule(levels, topic, queue_id, self.properties)
+        if scheduled is not None:
+            topic, queue_id, text = *scheduled[:2], encode_properties(scheduled.properties)
+        record = self.record
+        sys_flag = record.sys_flag & ~SysFlag.TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT
+        return self._stored_again(topic, queue_id, text, sys_flag, record.log_offset)
+
+    def target(self) -> tuple[str, int]:
+        """Return the topic and the queue for which its producer sent it.
+
+        Raises:
+            InvalidMessageError: there are none.
+        """
+        topic, queue_id = self.named_target()
+        try:
+            check_subscribed_topic(topic)
+        except ResponseError as problem:
+            raise InvalidMessageError(problem.remark) from None
+        if queue_id < 0 or topic in _NO_TARGETS:
+            raise InvalidMessageError(
+                f"expected a target topic and queue, met topic {topic!r}, queue"
+                f" {self.properties.get(names.REAL_QID, '')[:80]!r}"
+            )
+        return topic, queue_id
+
+    def named_target(self) -> tuple[str, int]:
+        """Return the same without a check; the queue is -1 for a text that is no number."""
+        queue_text = self.properties.get(names.REAL_QID, "")
+        queue_id = int(queue_text) if _QUEUE_ID.fullmatch(queue_text) else -1
+        return self.properties.get(names.REAL_TOPIC, ""), queue_id
+
+    def put_back(self, times_checked: int) -> HalfMessage:
+        """Return the copy that is put back into the half queue; its offsets are not known yet."""
+        properties = self.properties | {
+            names.TRANSACTION_CHECK_TIMES: str(times_checked),
+            names.WAIT: "false",
+        }
+        # The copy is found under its own offset, not under the one RocketMQ put it back from.
+        properties.pop(names.TRAN_PREPARED_QUEUE_OFFSET, None)
+        record = self.record._replace(properties=encode_properties(properties))
+        return HalfMessage(record, properties)
+
+    def stored_at(self, queue_offset: int, log_offset: int) -> HalfMessage:
+        """Return a copy with its offsets, once it is in the half queue."""
+        record = self.record._replace(
+            topic=HALF_TOPIC, queue_offset=queue_offset, log_offset=log_offset
+        )
+        return HalfMessage(record, self.properties)
+
+    def waiting(self) -> NewMessage:
+        """Return what is appended to the half queue for a copy."""
+        return self._stored_again(
+            HALF_TOPIC, HALF_QUEUE, self.record.properties, self.record.sys_flag, 0
+        )
+
+    def given_up(self) -> NewMessage:
+        """Return the message for the topic of those that were checked in vain."""
+        record = self.record
+        return self._stored_again(
+            TRANSACTION_GIVEN_UP_TOPIC, 0, record.properties, record.sys_flag, 0
+        )
+
+    def _stored_again(
+        self, topic: str, queue_id: int, properties: bytes, sys_flag: int, prepared_offset: int
+    ) -> NewMessage:
+        record = self.record
+        return NewMessage(
+            topic,
+            queue_id,
+            record.body,
+            properties,
+            record.flag,
+            sys_flag,
+            record.born_time_ms,
+            record.born_host,
+            record.store_host,
+            record.reconsume_times,
+            prepared_offset,
+        )
+
+
+def read_half(data: bytes | memoryview) -> HalfMessage:
+    """Read a half message.
+
+    Raises:
+        RecordError: the bytes are not a record.
+    """
+    return HalfMessage(split_record(data))
+
+
+def op_offsets(body: bytes) -> list[int]:
+    """Return the half messages that an op message names; RocketMQ 5 writes several into one."""
+    if _OFFSET.fullmatch(body):
+        return [int(body)]
+    return [int(text) for text in body.split(b",") if _OFFSET.fullmatch(text)]
+
+
+def _number(text: str | None, default: int) -> int:
+    return int(text) if text is not None and _WHOLE_NUMBER.fullmatch(text) else default

@@ -1,0 +1,375 @@
+"""The half queue: which half messages are decided, and how that is stored.
+
+    decided := its op message is stored, or its offset is before the committed one
+
+In memory there is one bit for each half message from the committed offset on. A start reads them
+from the op queue, from the op offset on that was committed with it; both belong to the group
+``CID_RMQ_SYS_TRANS``, so a broker of RocketMQ continues with the same files.
+
+What becomes of a half message is stored in one write with its op message behind it: the message for
+consumers, the copy that is put back, the copy that is given up. A power cut leaves a prefix of the
+log, so only the last record can lack its op message, and a start appends it first. Therefore a
+message is delivered once, whenever the broker is killed.
+
+A decision may name a half message that was put back since; then it counts for the newest copy,
+which the index finds by the unique id. Used in the event loop's thread.
+
+Source: TransactionalMessageServiceImpl, RocketMQ 5.3, which forgets what is decided.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from cometmq.broker.cold_reads import ColdReads, bring_in
+from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.transactions.decided_offsets import DecidedOffsets
+from cometmq.broker.transactions.half_message import (
+    HALF_QUEUE,
+    HalfMessage,
+    op_offsets,
+    read_half,
+)
+from cometmq.model.delay import DelayLevels
+from cometmq.model.flags import SysFlag, transaction_type
+from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
+from cometmq.protocol.record import (
+    BODY_LENGTH_BEFORE_BODY,
+    QUEUE_OFFSET_AT,
+    SYS_FLAG_AT,
+    body_at,
+)
+from cometmq.remoting.slices import Slices
+from cometmq.store import Appended, GetResult, MessageStore, NewMessage
+from cometmq.system.clock import Clock
+
+log = logging.getLogger(__name__)
+
+GROUP = "CID_RMQ_SYS_TRANS"
+"""The group that commits the offsets of half queue and op queue."""
+READ_MESSAGES = 32
+READ_BYTES = 256 * 1024
+"""The limits of one read; what is put back together has one write."""
+EARLY_MAX = 100_000
+"""Decided offsets before the committed one that are kept, for copies that RocketMQ put back."""
+SEARCH_ENTRIES = 2_000
+"""Index entries that are looked at before other requests are handled."""
+COPIES_MAX = 64
+"""Copies of one message that are looked at, the newest first."""
+CLOCK_MS = 24 * 3600 * 1000
+"""How far the clock may have been set back since a copy was stored."""
+
+
+class HalfQueue:
+    """The half messages of a broker.
+
+    Args:
+        store: contains them.
+        offsets: the committed offsets.
+        levels: the delay levels of committed messages.
+        clock: the time of op messages.
+        cold_reads: reads what is on the disk only.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        offsets: OffsetStore,
+        levels: DelayLevels,
+        *,
+        clock: Clock,
+        cold_reads: ColdReads,
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._levels = levels
+        self._clock = clock
+        self._cold_reads = cold_reads
+        self._decided = DecidedOffsets()
+        self._early: set[int] = set()
+        self._op_offset = 0
+        """The first op message that names a half message which is not before the base."""
+        self._without_op: list[HalfMessage] = []
+        """Decided half messages whose op messages the store did not take at the start."""
+        self.is_loaded = False
+        """Whether it is known which half messages are decided."""
+
+    # --- start ----------------------------------------------------------------------------------
+
+    async def load(self) -> bool:
+        """Read from the store which half messages are decided; do nothing if that is known.
+
+        Returns:
+            Whether it is known: a full disk may keep records of the log out of the queues.
+
+        Raises:
+            StoreError, ResponseError: the disk cannot read.
+        """
+        if self.is_loaded or self._store.dispatch_backlog_bytes:
+            return self.is_loaded
+        low, high = self._store.bounds(HALF_TOPIC, HALF_QUEUE)
+        self._decided = DecidedOffsets(self._committed(HALF_TOPIC, low, high))
+        self._op_offset = self._committed(
+            OP_HALF_TOPIC, *self._store.bounds(OP_HALF_TOPIC, HALF_QUEUE)
+        )
+        slices = Slices()
+        offset = self._op_offset
+        while found := await self._read(OP_HALF_TOPIC, offset):
+            for body in _bodies(found):
+                self._note_decided(op_offsets(body), high)
+            offset = found.next_begin_offset
+            await slices.pause()
+        await self._find_missing_op(slices)
+        self.is_loaded = True
+        return True
+
+    def _committed(self, topic: str, low: int, high: int) -> int:
+        offset = self._offsets.committed(GROUP, topic, HALF_QUEUE)
+        return low if offset is None else min(max(offset, low), high)
+
+    def _note_decided(self, offsets: Sequence[int], high: int) -> None:
+        for offset in offsets:
+            if self._decided.base <= offset < high:
+                self._decided.add(offset)
+            elif offset < self._decided.base and len(self._early) < EARLY_MAX:
+                self._early.add(offset)
+
+    async def _find_missing_op(self, slices: Slices) -> None:
+        """Find the half message of the log's last record, whose op message a crash has cut off."""
+        data = self._store.last_record()
+        if data is None:
+            return
+        last = read_half(data)
+        half = None
+        if transaction_type(last.record.sys_flag) == SysFlag.TRANSACTION_COMMIT:
+            data = self._store.record_at(last.record.prepared_offset)
+            half = None if data is None else read_half(data)
+        elif last.record.topic == TRANSACTION_GIVEN_UP_TOPIC or is_copy_in_queue(last):
+            half = await self._newest_before(last, slices)
+        if (
+            half is not None
+            and half.record.topic == HALF_TOPIC
+            and half.is_copy_of(last)
+            and not self.is_decided(half.queue_offset)
+        ):
+            self._decided.add(half.queue_offset)
+            self._without_op.append(half)
+
+    async def _newest_before(self, copy: HalfMessage, slices: Slices) -> HalfMessage | None:
+        """Return the newest undecided half message of which another one is the copy."""
+        end = self._store.bounds(HALF_TOPIC, HALF_QUEUE)[1]
+        newest = None
+        offset = self.first_open(0)
+        while offset < end and (found := await self._read(HALF_TOPIC, offset)):
+            for data in records_of(found):
+                if self.is_decided(queue_offset_of(data)):
+                    continue
+                half = read_half(data)
+                if half.record.log_offset == copy.record.log_offset:
+                    return newest
+                if half.is_copy_of(copy):
+                    newest = half
+            offset = self.first_open(found.next_begin_offset)
+            await slices.pause()
+        return newest
+
+    def append_missing_ops(self) -> None:
+        """Append the op message that a crash has cut off; before any other message.
+
+        Raises:
+            StoreError: the store does not take it; the next call tries again.
+        """
+        while self._without_op:
+            self._store.append_all([self._without_op[0].op(self._clock.now_ms())])
+            del self._without_op[0]
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def is_decided(self, offset: int) -> bool:
+        """Return whether a half message is decided, put back or given up."""
+        return offset in self._decided
+
+    def is_decided_copy(self, half: HalfMessage) -> bool:
+        """Return whether the message of which RocketMQ put back this copy is decided."""
+        first = half.first_offset
+        return first >= 0 and (
+            first in self._early or (first >= self._decided.base and first in self._decided)
+        )
+
+    def first_open(self, offset: int) -> int:
+        """Return the first undecided offset from an offset on, perhaps that of no message yet."""
+        return self._decided.first_open(offset)
+
+    async def read(self, offset: int, count: int) -> GetResult | None:
+        """Return up to ``count`` half messages from an offset on, in memory; None for none.
+
+        Raises:
+            StoreError, ResponseError: the disk cannot read, or too many other reads wait.
+        """
+        return await self._read(HALF_TOPIC, offset, count)
+
+    async def _read(self, topic: str, offset: int, count: int = READ_MESSAGES) -> GetResult | None:
+        """Return messages of queue 0 from an offset on, in memory; None at its end."""
+        low, high = self._store.bounds(topic, HALF_QUEUE)
+        offset = max(offset, low)
+        if offset >= high:
+            return None
+        count = min(count, READ_MESSAGES)
+        reader = self._store.reader
+        cold = reader.cold_units(topic, HALF_QUEUE, offset, count, None)
+        if cold:
+            await self._cold_reads.run(partial(bring_in, cold))
+        found = self._store.get(topic, HALF_QUEUE, offset, count, max_bytes=READ_BYTES)
+        if found.next_begin_offset <= offset:
+            return None
+        cold = reader.cold_records(found)
+        if cold:
+            await self._cold_reads.run(partial(bring_in, cold))
+        return found
+
+    async def newest_copy(self, half: HalfMessage, topic: str = HALF_TOPIC) -> HalfMessage | None:
+        """Return the newest record of a topic that is a copy of a half message, perhaps itself.
+
+        Args:
+            half: the half message, as it was sent or as it was put back.
+            topic: the half topic, or that of the half messages that were given up.
+
+        Returns:
+            None if the index has none of them, for example because it is disabled.
+        """
+        if not half.unique_key:
+            return None
+        latest_ms = self._clock.now_ms() + CLOCK_MS
+        search = self._store.search(
+            topic, half.unique_key, COPIES_MAX, half.record.born_time_ms - CLOCK_MS, latest_ms
+        )
+        slices = Slices()
+        while True:
+            await self._cold_reads.run(partial(search.bring_in, SEARCH_ENTRIES))
+            await slices.pause()
+            if search.advance(SEARCH_ENTRIES):
+                break
+        await self._cold_reads.run(partial(search.bring_in_found, READ_BYTES))
+        for data in reversed(search.result().records):
+            found = read_half(data)
+            if found.is_copy_of(half):
+                return found
+        return None
+
+    # --- deciding -------------------------------------------------------------------------------
+
+    def commit(self, half: HalfMessage) -> tuple[NewMessage, list[Appended]]:
+        """Store the message for consumers; return it, and its record followed by the op message.
+
+        Raises:
+            StoreError, InvalidMessageError: the store does not take it; nothing has changed.
+        """
+        message = half.committed(self._levels)
+        stored = self._store.append_all([message, half.op(self._clock.now_ms())])
+        self._decided.add(half.queue_offset)
+        return message, stored
+
+    def roll_back(self, half: HalfMessage) -> Appended:
+        """Store that a half message is rolled back.
+
+        Raises:
+            StoreError: the store does not take the op message; nothing has changed.
+        """
+        (stored,) = self._store.append_all([half.op(self._clock.now_ms())])
+        self._decided.add(half.queue_offset)
+        return stored
+
+    def replace(self, pairs: Sequence[tuple[HalfMessage, NewMessage]]) -> list[Appended]:
+        """Store half messages again, elsewhere or at the end of the half queue.
+
+        Args:
+            pairs: each half message, and what is stored for it.
+
+        Returns:
+            Where the new messages are.
+
+        Raises:
+            StoreError, InvalidMessageError: the store does not take them; nothing has changed.
+        """
+        now_ms = self._clock.now_ms()
+        messages: list[NewMessage] = []
+        for half, message in pairs:
+            messages += (message, half.op(now_ms))
+        stored = self._store.append_all(messages)
+        for half, _ in pairs:
+            self._decided.add(half.queue_offset)
+        return stored[::2]
+
+    def resume(self, given_up: HalfMessage) -> tuple[HalfMessage, Appended]:
+        """Put a half message that was given up back into the half queue, as if never checked.
+
+        Raises:
+            StoreError, InvalidMessageError: the store does not take it; nothing has changed.
+        """
+        copy = given_up.put_back(0)
+        (stored,) = self._store.append_all([copy.waiting()])
+        return copy.stored_at(stored.queue_offset, stored.log_offset), stored
+
+    def skip(self, offset: int) -> None:
+        """Count an offset as decided whose record is deleted, or cannot be read."""
+        self._decided.add(offset)
+
+    # --- committed offsets ----------------------------------------------------------------------
+
+    async def commit_offsets(self, offset: int, slices: Slices) -> None:
+        """Commit how far all is decided, in half queue and op queue.
+
+        Args:
+            offset: the first half message that may be undecided; none after it counts.
+            slices: the work is divided into them.
+        """
+        end = self._store.bounds(HALF_TOPIC, HALF_QUEUE)[1]
+        self._decided.advance(min(offset, end))
+        base = self._decided.base
+        while found := await self._read(OP_HALF_TOPIC, self._op_offset):
+            done = self._done_before(found, base)
+            self._op_offset = found.next_begin_offset - found.count + done
+            if done < found.count:
+                break
+            await slices.pause()
+        self._offsets.commit(GROUP, HALF_TOPIC, HALF_QUEUE, base)
+        self._offsets.commit(GROUP, OP_HALF_TOPIC, HALF_QUEUE, self._op_offset)
+
+    def _done_before(self, found: GetResult, base: int) -> int:
+        """Return how many op messages name only half messages before the base."""
+        done = 0
+        for body in _bodies(found):
+            if any(offset >= base for offset in op_offsets(body)):
+                break
+            done += 1
+        return done
+
+
+def is_copy_in_queue(half: HalfMessage) -> bool:
+    """Return whether a record is a half message that was put back."""
+    return half.record.topic == HALF_TOPIC and half.times_checked >= 0
+
+
+def records_of(found: GetResult) -> Iterator[memoryview]:
+    """Yield the records of a read."""
+    for part in found.slices:
+        at = 0
+        while at < len(part):
+            size = int.from_bytes(part[at : at + 4], "big")
+            yield part[at : at + size]
+            at += size
+
+
+def queue_offset_of(record: memoryview) -> int:
+    """Return the queue offset of a record."""
+    return int.from_bytes(record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], "big")
+
+
+def _bodies(found: GetResult) -> Iterator[bytes]:
+    """Yield the bodies of a read's messages."""
+    for record in records_of(found):
+        start = body_at(int.from_bytes(record[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big"))
+        size = int.from_bytes(record[start - BODY_LENGTH_BEFORE_BODY : start], "big")
+        yield bytes(record[start : start + size])

@@ -1,0 +1,320 @@
+"""Handles END_TRANSACTION (37) and RESUME_CHECK_HALF_MESSAGE (323).
+
+A producer decides once about each half message; if it decides again, nothing is delivered a second
+time. A commit of a half message that was put back counts for its newest copy; one that was given up
+is put back for it. Producers mostly send the decision one-way, and a broker that has got none asks.
+
+Source: EndTransactionProcessor and AdminBrokerProcessor.resumeCheckHalfMessage, RocketMQ 4.9 and
+5.3 (codes, remarks and the order of the checks). RocketMQ delivers again if the decision comes
+again, and takes any record for the half message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from cometmq.broker.cold_reads import ColdReads
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
+from cometmq.broker.stats.counters import BrokerStats
+from cometmq.broker.thread_calls import SharedCall
+from cometmq.broker.transactions.half_message import HalfMessage, read_half
+from cometmq.broker.transactions.half_queue import HalfQueue
+from cometmq.model import property_names as names
+from cometmq.model.errors import InvalidMessageError, ResponseError, StoreError
+from cometmq.model.flags import SysFlag
+from cometmq.model.topic import HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers import EndTransactionRequest, ResumeCheckHalfMessageRequest
+from cometmq.protocol.message_id import InvalidMessageIdError, decode_offset_id
+from cometmq.remoting import Request, Response
+from cometmq.store import Appended, MessageStore, SegmentCreateError, SegmentNotReadyError
+from cometmq.system.clock import Clock
+
+if TYPE_CHECKING:
+    from cometmq.broker.sending.group_commit import GroupCommit
+
+_UNKNOWN = SysFlag.TRANSACTION_NONE
+_COMMIT = SysFlag.TRANSACTION_COMMIT
+_ROLLBACK = SysFlag.TRANSACTION_ROLLBACK
+
+
+class TransactionHandler:
+    """Applies the decisions of producers, and puts half messages back for operators.
+
+    Args:
+        halves: the half messages.
+        store: contains them.
+        stats: counts committed messages.
+        settings: returns the current settings of the broker.
+        clock: decides whether a decision comes too late.
+        cold_reads: reads what is on the disk only.
+        commit: syncs decisions to the disk; None with asynchronous flush.
+    """
+
+    def __init__(
+        self,
+        halves: HalfQueue,
+        store: MessageStore,
+        *,
+        stats: BrokerStats,
+        settings: Callable[[], BrokerSettings],
+        clock: Clock,
+        cold_reads: ColdReads,
+        commit: GroupCommit | None = None,
+    ) -> None:
+        self._halves = halves
+        self._store = store
+        self._segment = SharedCall(store.wait_for_segment)
+        self._stats = stats
+        self._settings = settings
+        self._clock = clock
+        self._cold_reads = cold_reads
+        self._commit = commit
+        self._resuming = asyncio.Lock()
+
+    # --- END_TRANSACTION ------------------------------------------------------------------------
+
+    def end(self, request: Request) -> Response | Awaitable[Response | None] | None:
+        """Commit or roll back a half message."""
+        header = request.header(EndTransactionRequest)
+        if header.commit_or_rollback not in (_UNKNOWN, _COMMIT, _ROLLBACK):
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR,
+                f"commitOrRollback field wrong: met {header.commit_or_rollback},"
+                " expected 0, 8 or 12",
+            )
+        if self._settings().broker_id != 0:
+            raise ResponseError(
+                ResponseCode.SLAVE_NOT_AVAILABLE, "a slave ends no transactions, its master does"
+            )
+        if header.commit_or_rollback == _UNKNOWN:
+            return None
+        try:
+            half = self._half_of(header)
+            if not self._is_decided(half):
+                return self._decide(request, header, half)
+        except PrerequisiteError:
+            pass
+        request.is_exclusive = True  # the decisions of a connection keep their order
+        return self._end_later(request, header)
+
+    async def _end_later(self, request: Request, header: EndTransactionRequest) -> Response | None:
+        """Do the same if something has to be read or created first, or the index is needed."""
+        half = await after_prerequisites(lambda: self._half_of(header))
+        if self._is_decided(half):
+            return await self._end_copy(request, header, half)
+        return await after_prerequisites(lambda: self._decide(request, header, half))
+
+    async def _end_copy(
+        self, request: Request, header: EndTransactionRequest, half: HalfMessage
+    ) -> Response | None:
+        """Apply a decision about a half message that is decided or was stored again."""
+        newest = await self._newest_copy(half)
+        if newest is None:
+            raise ResponseError(
+                ResponseCode.ILLEGAL_OPERATION,
+                "the half message is decided or was stored again, and the index does not have it:"
+                " if it is undecided, a check decides about it",
+            )
+        if header.commit_or_rollback == _ROLLBACK or not self._is_decided(newest):
+            return await after_prerequisites(lambda: self._decide(request, header, newest))
+        async with self._resuming:
+            given_up = await self._given_up_after(newest)
+            if given_up is None:
+                return Response()  # it is decided
+            resumed = await after_prerequisites(lambda: self._resumed(given_up))
+            return await after_prerequisites(lambda: self._decide(request, header, resumed))
+
+    def _is_decided(self, half: HalfMessage) -> bool:
+        return self._halves.is_decided(half.queue_offset)
+
+    async def _given_up_after(self, half: HalfMessage) -> HalfMessage | None:
+        """Return the record of a half message that was given up, unless it was resumed since.
+
+        Args:
+            half: its newest copy in the half queue, when that was looked up.
+        """
+        found = await self._newest_copy(half, TRANSACTION_GIVEN_UP_TOPIC)
+        newest = await self._newest_copy(half)  # another request may have resumed it
+        if found is None or newest is None or not self._is_decided(newest):
+            return None
+        return found if found.record.log_offset > newest.record.log_offset else None
+
+    async def _newest_copy(self, half: HalfMessage, topic: str = HALF_TOPIC) -> HalfMessage | None:
+        """Look a copy up as `HalfQueue.newest_copy` does; all that is stored before is found."""
+        if self._commit is not None:
+            await self._until_synced(self._commit)
+        return await self._halves.newest_copy(half, topic)
+
+    async def _until_synced(self, commit: GroupCommit) -> None:
+        """Wait for the disk: with synchronous flush the index shows only what is on it."""
+        synced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_outcome(is_synced: bool, error: StoreError | None) -> None:
+            if synced.done():
+                return
+            if is_synced:
+                synced.set_result(None)
+            else:
+                late = error or StoreError("the disk takes too long")
+                synced.set_exception(_not_available(late))
+
+        commit.wait(self._store.written_to, on_outcome)
+        await synced
+
+    def _resumed(self, given_up: HalfMessage) -> HalfMessage:
+        """Put a half message that was given up back, so that it can be decided."""
+        try:
+            return self._halves.resume(given_up)[0]
+        except SegmentNotReadyError:
+            raise PrerequisiteError(self._segment) from None
+        except (StoreError, InvalidMessageError) as problem:
+            raise _not_put_back(str(problem)) from problem
+
+    def _half_of(self, header: EndTransactionRequest) -> HalfMessage:
+        """Return the half message that a request names, if it may decide about it."""
+        log_offset = header.commit_log_offset
+        self._cold_reads.require_in_memory(self._store.cold_record(log_offset))
+        data = self._store.record_at(log_offset) if log_offset >= 0 else None
+        half = None if data is None else read_half(data)
+        if half is None or half.record.topic != HALF_TOPIC:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed"
+            )
+        if not header.from_transaction_check and self._is_too_late(half):
+            raise ResponseError(
+                ResponseCode.ILLEGAL_OPERATION,
+                "the immunity time of the half message is over, a check decides about it",
+            )
+        if half.group != header.producer_group:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if half.queue_offset != header.tran_state_table_offset:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong"
+            )
+        if half.record.log_offset != log_offset:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
+        return half
+
+    def _is_too_late(self, half: HalfMessage) -> bool:
+        """Return whether the time is over in which a producer decides without a check."""
+        if names.CHECK_IMMUNITY_TIME_IN_SECONDS not in half.properties:
+            return False
+        timeout_ms = self._settings().transaction_timeout_ms
+        allowed_ms = max(half.immunity_ms(timeout_ms) or 0, timeout_ms)
+        return self._clock.now_ms() - half.record.born_time_ms > allowed_ms
+
+    def _decide(
+        self, request: Request, header: EndTransactionRequest, half: HalfMessage
+    ) -> Response | None:
+        """Store the decision about an undecided half message."""
+        if not self._halves.is_loaded:
+            raise ResponseError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "Service not available now: the disk was full, and queues catch up with the log",
+            )
+        if self._is_decided(half):
+            return Response()
+        try:
+            if header.commit_or_rollback == _COMMIT:
+                message, (final, stored) = self._halves.commit(half)
+                self._stats.put(message.topic, message.queue_id, 1, final.size_bytes)
+            else:
+                stored = self._halves.roll_back(half)
+        except SegmentNotReadyError:
+            raise PrerequisiteError(self._segment) from None
+        except SegmentCreateError as problem:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR, f"Create mapped file failed. {problem}"
+            ) from problem
+        except InvalidMessageError as problem:
+            raise ResponseError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "The message is illegal, maybe msg body or properties length not matched."
+                f" {problem}",
+            ) from problem
+        except StoreError as problem:
+            raise _not_available(problem) from problem
+        return self._respond(request, stored)
+
+    def _respond(self, request: Request, stored: Appended) -> Response | None:
+        """Respond at once or, with synchronous flush, when the record is on the disk."""
+        if self._commit is None:
+            return Response()
+
+        def on_outcome(synced: bool, error: StoreError | None) -> None:
+            if error is None:  # also if the sync takes long: then it is stored, as with sends
+                request.reply(Response())
+            else:
+                refused = _not_available(error)
+                request.reply(Response(refused.code, refused.remark))
+
+        self._commit.wait(stored.log_offset + stored.size_bytes, on_outcome)
+        return None
+
+    # --- RESUME_CHECK_HALF_MESSAGE --------------------------------------------------------------
+
+    async def resume(self, request: Request) -> Response | None:
+        """Put a half message, mostly one that was given up, back into the half queue."""
+        header = request.header(ResumeCheckHalfMessageRequest)
+        try:
+            log_offset = decode_offset_id(header.msg_id or "").log_offset
+        except InvalidMessageIdError as problem:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(problem)) from problem
+        async with self._resuming:  # else two requests might put back the same message
+            named = await after_prerequisites(lambda: self._undelivered_at(log_offset))
+            newest = await self._newest_copy(named)
+            return await after_prerequisites(lambda: self._put_back(request, named, newest))
+
+    def _undelivered_at(self, log_offset: int) -> HalfMessage:
+        """Return the record that a request names, if it is a half message or one given up."""
+        self._cold_reads.require_in_memory(self._store.cold_record(log_offset))
+        data = self._store.record_at(log_offset) if log_offset >= 0 else None
+        half = None if data is None else read_half(data)
+        if half is None or half.record.topic not in (HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC):
+            raise _not_put_back(f"no half message has the physical offset {log_offset}")
+        return half
+
+    def _put_back(
+        self, request: Request, named: HalfMessage, newest: HalfMessage | None
+    ) -> Response | None:
+        """Store a half message again, as one that was never checked.
+
+        Args:
+            request: the request.
+            named: the record that it names.
+            newest: the newest half message that is a copy of it; None if none is known.
+        """
+        half = named if newest is None else newest
+        is_half = half.record.topic == HALF_TOPIC
+        try:
+            if is_half and not self._is_decided(half):
+                copy = half.put_back(0)
+                (stored,) = self._halves.replace([(half, copy.waiting())])
+            elif is_half and half.record.log_offset >= named.record.log_offset:
+                raise _not_put_back(
+                    "it is decided or was given up; expected an undecided half message, or one"
+                    f" in {TRANSACTION_GIVEN_UP_TOPIC} that was not put back before"
+                )
+            else:
+                stored = self._halves.resume(named)[1]
+        except SegmentNotReadyError:
+            raise PrerequisiteError(self._segment) from None
+        except (StoreError, InvalidMessageError) as problem:
+            raise _not_put_back(str(problem)) from problem
+        return self._respond(request, stored)
+
+
+def _not_available(problem: StoreError) -> ResponseError:
+    return ResponseError(
+        ResponseCode.SERVICE_NOT_AVAILABLE, f"Service not available now. {problem}"
+    )
+
+
+def _not_put_back(why: str) -> ResponseError:
+    return ResponseError(
+        ResponseCode.SYSTEM_ERROR, f"Put message back to {HALF_TOPIC} failed. {why}"
+    )

@@ -1,0 +1,149 @@
+"""Our broker goes on with the transactions that RocketMQ 4.9.7 and 5.3.3 left open."""
+
+from __future__ import annotations
+
+import asyncio
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.clients.producers import ProducerRegistry
+from cometmq.broker.cold_reads import ColdReads
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.stats.counters import BrokerStats
+from cometmq.broker.topics.table import TopicTable
+from cometmq.broker.transactions.check_service import CheckService
+from cometmq.broker.transactions.half_queue import GROUP, HalfQueue
+from cometmq.broker.transactions.handler import TransactionHandler
+from cometmq.model.delay import DelayLevels
+from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.headers import CheckTransactionStateRequest
+from cometmq.protocol.record import decode_record
+from cometmq.remoting import Request
+from cometmq.store import MessageStore, StoreSettings
+from cometmq.store.config_files import JsonFile
+from cometmq.system.clock import ManualClock
+from cometmq.system.files import SystemFiles
+from golden.recordings import VECTORS, VERSIONS, recorded
+from support.memory_link import link
+from support.stores import all_messages
+
+COMMIT = 8
+OPEN_KEY, OPEN_OFFSET = "tu", 5
+DECIDED = 5
+"""Half messages of the recorded stores with an op message."""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_the_open_transaction_of_a_recorded_store_is_checked_and_committed(
+    version: str, tmp_path: Path
+) -> None:
+    with tarfile.open(VECTORS / "stores" / f"{version}-main.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    settings = StoreSettings(
+        root=tmp_path / "store",
+        commit_log_file_bytes=1 << 20,
+        consume_queue_file_bytes=6000,
+        index_slots=1000,
+        index_entries=4000,
+        flush_disk_type="ASYNC_FLUSH",
+    )
+    clock = ManualClock()
+    store = MessageStore(settings, clock=clock)
+    store.open()
+    newest = all_messages(store, HALF_TOPIC)[-1]
+    clock.set_wall(newest.born_time_ms + 60_000)
+    offsets = OffsetStore(_json(tmp_path, "consumerOffset"), clock=clock)
+    offsets.load(store.bounds)
+    topics = TopicTable(BrokerSettings, _json(tmp_path, "topics"), clock=clock)
+    topics.load()
+    producers = ProducerRegistry(clock)
+    cold_reads = ColdReads()
+    halves = HalfQueue(store, offsets, DelayLevels.parse(), clock=clock, cold_reads=cold_reads)
+    assert await halves.load()
+    halves.append_missing_ops()
+    checks = CheckService(
+        halves,
+        store,
+        producers=producers,
+        topics=topics,
+        settings=BrokerSettings,
+        stored=lambda: settings,
+        clock=clock,
+    )
+    handler = TransactionHandler(
+        halves,
+        store,
+        stats=BrokerStats("C", clock=clock, is_system_topic=topics.is_system),
+        settings=BrokerSettings,
+        clock=clock,
+        cold_reads=cold_reads,
+    )
+    asked: asyncio.Queue[Request] = asyncio.Queue()
+    server, client = link(
+        {RequestCode.END_TRANSACTION: handler.end},
+        {RequestCode.CHECK_TRANSACTION_STATE: asked.put_nowait},
+    )
+    producers.register(server, "c", newest.properties["PGROUP"])
+
+    await checks.run()
+    async with asyncio.timeout(60):
+        request = await asked.get()
+    header = request.header(CheckTransactionStateRequest)
+    shown = decode_record(request.body)
+    assert shown.properties["KEYS"] == OPEN_KEY
+    assert asked.empty()
+    fields = {
+        "producerGroup": newest.properties["PGROUP"],
+        "tranStateTableOffset": str(header.tran_state_table_offset),
+        "commitLogOffset": str(header.commit_log_offset),
+        "commitOrRollback": str(COMMIT),
+        "fromTransactionCheck": "true",
+        "msgId": shown.properties["UNIQ_KEY"],
+    }
+    for _ in range(2):
+        end = await client.call(RequestCode.END_TRANSACTION, fields=fields, timeout=60)
+        assert end.code == 0
+
+    committed = all_messages(store, "TopicTx", 0) + all_messages(store, "TopicTx", 1)
+    assert [m.properties["KEYS"] for m in committed].count(OPEN_KEY) == 1
+    assert len(committed) == 4
+    await checks.run()
+    high, op_high = (store.bounds(topic, 0)[1] for topic in (HALF_TOPIC, OP_HALF_TOPIC))
+    assert high == DECIDED + 2
+    assert offsets.committed(GROUP, HALF_TOPIC, 0) == high
+    assert offsets.committed(GROUP, OP_HALF_TOPIC, 0) == op_high
+    store.close()
+
+
+def _json(folder: Path, name: str) -> JsonFile:
+    return JsonFile(folder / "store" / "config" / f"{name}.json", SystemFiles())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_recorded_checks_have_the_fields_of_ours(version: str) -> None:
+    """Release 4.9 sends neither the half topic nor the name of the broker."""
+    checks = [
+        frame.command()
+        for frame in recorded(f"{version}/transaction.jsonl")
+        if frame.row["code"] == RequestCode.CHECK_TRANSACTION_STATE
+    ]
+    assert checks
+    for command in checks:
+        header = command.header(CheckTransactionStateRequest)
+        shown = decode_record(command.body, decompress=False)
+        assert command.is_oneway
+        assert header.msg_id == header.transaction_id == shown.properties["UNIQ_KEY"]
+        assert header.offset_msg_id == shown.offset_message_id
+        assert header.tran_state_table_offset == shown.queue_offset
+        assert header.commit_log_offset == shown.log_offset
+        assert (shown.topic, str(shown.queue_id)) == (
+            shown.properties["REAL_TOPIC"],
+            shown.properties["REAL_QID"],
+        )
+        assert shown.properties["WAIT"] == "false"
+        assert int(shown.properties["TRANSACTION_CHECK_TIMES"]) >= 1
+        assert header.topic in (None, HALF_TOPIC)

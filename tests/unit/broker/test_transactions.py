@@ -1,0 +1,887 @@
+"""Half messages, decisions about them, and the checks of those that are undecided."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.broker.clients.producers import ProducerRegistry
+from cometmq.broker.cold_reads import ColdReads
+from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.sending.group_commit import GroupCommit
+from cometmq.broker.stats.counters import BrokerStats
+from cometmq.broker.transactions.check_service import CheckService
+from cometmq.broker.transactions.half_message import half_properties
+from cometmq.broker.transactions.half_queue import GROUP, HalfQueue
+from cometmq.broker.transactions.handler import TransactionHandler
+from cometmq.model.delay import DelayLevels
+from cometmq.model.message import StoredMessage
+from cometmq.model.topic import (
+    DELAY_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    TRANSACTION_GIVEN_UP_TOPIC,
+)
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.compression import compress_body
+from cometmq.protocol.headers import CheckTransactionStateRequest
+from cometmq.protocol.message_id import encode_offset_id
+from cometmq.protocol.properties import encode_properties
+from cometmq.protocol.record import decode_record, encode_host
+from cometmq.remoting import Connection, Request
+from cometmq.store import Appended
+from support.memory_link import link
+from support.stores import all_messages
+from unit.broker.conftest import Tables, open_store
+
+PRODUCER, BROKER = encode_host("10.0.0.9", 51000), encode_host("10.0.0.7", 10911)
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+TIMEOUT_MS = 6000
+HOUR_MS = 3_600_000
+
+
+class Asked:
+    """A producer of a group; it keeps what it is asked."""
+
+    def __init__(self, world: World, group: str = "shop") -> None:
+        self.checks: list[tuple[CheckTransactionStateRequest, StoredMessage]] = []
+        self.came = asyncio.Event()
+        self.server, self.client = link(
+            world.handlers, {RequestCode.CHECK_TRANSACTION_STATE: self._asked}
+        )
+        world.producers.register(self.server, f"client-{id(self)}", group)
+
+    def _asked(self, request: Request) -> None:
+        assert request.oneway
+        header = request.header(CheckTransactionStateRequest)
+        self.checks.append((header, decode_record(request.body, decompress=False)))
+        self.came.set()
+
+    async def until(self, count: int) -> list[tuple[CheckTransactionStateRequest, StoredMessage]]:
+        async with asyncio.timeout(60):
+            while len(self.checks) < count:
+                await self.came.wait()
+                self.came.clear()
+        return self.checks
+
+
+class World:
+    """A store with transactions, the clock they go by, and one client."""
+
+    def __init__(self, folder: Path, tables: Tables, *, sync: bool = False, **store: Any) -> None:
+        self.folder, self.tables, self.clock = folder, tables, tables.clock
+        self.sync = sync
+        self.store_settings = {"flush_disk_type": "SYNC_FLUSH" if sync else "ASYNC_FLUSH"} | store
+        self.producers = ProducerRegistry(self.clock)
+        self.keys = 0
+        self._open()
+
+    def _open(self) -> None:
+        self.store = open_store(self.folder, self.tables, **self.store_settings)
+        cold_reads = ColdReads()
+        self.commit = GroupCommit(self.store, timeout_s=60) if self.sync else None
+        self.halves = HalfQueue(
+            self.store,
+            self.tables.offsets,
+            DelayLevels.parse("1s 5s"),
+            clock=self.clock,
+            cold_reads=cold_reads,
+        )
+        self.stats = BrokerStats("C", clock=self.clock, is_system_topic=lambda _: False)
+        handler = TransactionHandler(
+            self.halves,
+            self.store,
+            stats=self.stats,
+            settings=lambda: self.tables.settings,
+            clock=self.clock,
+            cold_reads=cold_reads,
+            commit=self.commit,
+        )
+        self.handlers = {
+            RequestCode.END_TRANSACTION: handler.end,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: handler.resume,
+        }
+        self.client: Connection = link(self.handlers)[1]
+        self.checks = CheckService(
+            self.halves,
+            self.store,
+            producers=self.producers,
+            topics=self.tables.topics,
+            settings=lambda: self.tables.settings,
+            stored=lambda: self.store.settings,
+            clock=self.clock,
+            commit=self.commit,
+        )
+
+    async def start(self) -> World:
+        """Do what the broker does at its start."""
+        if self.commit is not None:
+            self.commit.start()
+        assert await self.halves.load()
+        self.halves.append_missing_ops()
+        return self
+
+    async def restart(self) -> None:
+        """Stop and start again."""
+        await self.stop()
+        self.store.close()
+        self._open()
+        await self.start()
+
+    async def lose_power(self, log_end: int) -> None:
+        """Start again after a power cut that kept the log up to an offset, and no offsets."""
+        await self.stop()
+        end = self.store.written_to
+        self.store.abandon()
+        with (self.folder / "commitlog" / f"{0:020d}").open("r+b") as log:
+            log.seek(log_end)
+            log.write(bytes(end - log_end))
+        (self.folder / "abort").write_bytes(b"1\n")
+        self.tables.offsets = OffsetStore(self.tables.file("consumerOffset"), clock=self.clock)
+        self._open()
+        assert self.store.written_to == log_end
+        await self.start()
+
+    async def stop(self) -> None:
+        if self.commit is not None:
+            await self.commit.stop()
+
+    def settings(self, **changes: Any) -> None:
+        self.tables.settings = dataclasses.replace(self.tables.settings, **changes)
+
+    def half(self, body: bytes = b"half", *, queue: int = 0, **changes: Any) -> Appended:
+        """Store a half message as a send does."""
+        properties = {"TRAN_MSG": "true", "PGROUP": "shop", "TAGS": "t"}
+        self.keys += 1
+        properties["UNIQ_KEY"] = f"KEY{self.keys}"
+        record = {
+            "flag": 3,
+            "sys_flag": 2,
+            "born_time_ms": self.clock.now_ms(),
+            "born_host": PRODUCER,
+            "store_host": BROKER,
+        }
+        record |= {name: changes.pop(name) for name in list(changes) if name in record}
+        text = encode_properties(half_properties("T", queue, properties | changes))
+        stored = self.store.append(HALF_TOPIC, 0, body, text, **record)
+        if self.sync:
+            self.store.flush()
+        return stored
+
+    def fields(self, half: Any, decision: int, **changes: Any) -> dict[str, str]:
+        fields = {
+            "producerGroup": "shop",
+            "tranStateTableOffset": half.queue_offset,
+            "commitLogOffset": half.log_offset,
+            "commitOrRollback": decision,
+            "fromTransactionCheck": "false",
+            "msgId": "id",
+        }
+        return {name: str(value) for name, value in (fields | changes).items()}
+
+    async def end(self, half: Any, decision: int, **changes: Any) -> Command:
+        fields = self.fields(half, decision, **changes)
+        return await self.client.call(RequestCode.END_TRANSACTION, fields=fields, timeout=60)
+
+    async def resume(self, log_offset: int) -> Command:
+        fields = {"msgId": encode_offset_id(BROKER, log_offset)}
+        code = RequestCode.RESUME_CHECK_HALF_MESSAGE
+        return await self.client.call(code, fields=fields, timeout=60)
+
+    async def round(self, after_ms: int = TIMEOUT_MS + 1) -> None:
+        """Let time pass, and make one round of checks."""
+        self.clock.advance(after_ms)
+        await self.checks.run()
+
+    def messages(self, topic: str = "T", queue: int = 0) -> list[StoredMessage]:
+        if self.sync:
+            self.store.flush()
+        return all_messages(self.store, topic, queue)
+
+    def bodies(self, topic: str = "T", queue: int = 0) -> list[bytes]:
+        return [message.body for message in self.messages(topic, queue)]
+
+    def ops(self) -> list[bytes]:
+        return self.bodies(OP_HALF_TOPIC)
+
+    def committed(self) -> tuple[int | None, int | None]:
+        offsets = self.tables.offsets
+        return offsets.committed(GROUP, HALF_TOPIC, 0), offsets.committed(GROUP, OP_HALF_TOPIC, 0)
+
+
+@pytest.fixture(params=[False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def world(request: Any, tmp_path: Path, tables: Tables) -> AsyncIterator[World]:
+    made = await World(tmp_path / "store", tables, sync=request.param).start()
+    yield made
+    await made.stop()
+    made.store.close()
+
+
+# --- decisions ----------------------------------------------------------------------------------
+
+
+async def test_a_commit_stores_the_message_for_consumers(world: World) -> None:
+    half = world.half(queue=2, KEYS="k")
+    world.clock.advance(10)
+    assert (await world.end(half, COMMIT)).code == 0
+
+    (message,) = world.messages(queue=2)
+    (before,) = world.messages(HALF_TOPIC)
+    assert (message.body, message.flag, message.sys_flag) == (b"half", 3, 2 | COMMIT)
+    assert message.prepared_offset == half.log_offset
+    assert message.properties == before.properties
+    assert (message.born_time_ms, message.born_host) == (before.born_time_ms, before.born_host)
+    assert (message.store_time_ms, message.store_host) == (world.clock.now_ms(), "10.0.0.7:10911")
+    assert world.store.consume_queue_units("T", 2, 0, 1)[0][2] == ord("t")
+
+
+async def test_a_decision_is_an_op_message_right_behind_the_message(world: World) -> None:
+    world.half()
+    half = world.half()
+    await world.end(half, COMMIT)
+
+    (message,), (op,) = world.messages(), world.messages(OP_HALF_TOPIC)
+    assert op.log_offset == message.log_offset + message.size_bytes
+    assert (op.body, op.properties) == (b"1", {"TAGS": "d", "WAIT": "true"})
+    assert (op.queue_id, op.sys_flag, op.prepared_offset) == (0, 0, 0)
+    assert world.store.consume_queue_units(OP_HALF_TOPIC, 0, 0, 1)[0][2] == ord("d")
+
+
+async def test_a_rollback_delivers_nothing(world: World) -> None:
+    assert (await world.end(world.half(), ROLLBACK)).code == 0
+    assert (world.bodies(), world.ops()) == ([], [b"0"])
+
+
+@pytest.mark.parametrize("first", [COMMIT, ROLLBACK])
+@pytest.mark.parametrize("second", [COMMIT, ROLLBACK])
+async def test_only_the_first_decision_counts(world: World, first: int, second: int) -> None:
+    half = world.half()
+    assert (await world.end(half, first)).code == 0
+    end = world.store.written_to
+    assert (await world.end(half, second)).code == 0
+    assert world.store.written_to == end
+    assert len(world.bodies()) == (first == COMMIT)
+
+
+async def test_a_decision_counts_after_a_restart(world: World) -> None:
+    halves = [world.half() for _ in range(20)]
+    for half in halves[::2]:
+        await world.end(half, COMMIT)
+    await world.restart()
+    for half in halves:
+        assert (await world.end(half, COMMIT)).code == 0
+    assert len(world.bodies()) == 20
+    assert sorted(map(int, world.ops())) == list(range(20))
+
+
+async def test_an_unknown_state_gets_no_answer(world: World) -> None:
+    half = world.half()
+    unanswered = asyncio.ensure_future(world.end(half, UNKNOWN))
+    assert (await world.end(half, COMMIT)).code == 0  # its answer comes behind
+    assert not unanswered.done()
+    unanswered.cancel()
+
+
+async def test_a_oneway_decision_counts_without_an_answer(world: World) -> None:
+    half = world.half()
+    world.client.oneway(RequestCode.END_TRANSACTION, fields=world.fields(half, COMMIT))
+    assert (await world.end(half, COMMIT)).code == 0
+    assert world.bodies() == [b"half"]
+
+
+async def test_a_delay_begins_with_the_commit(world: World) -> None:
+    half = world.half(DELAY="2")
+    world.clock.advance(1000)
+    await world.end(half, COMMIT)
+
+    assert world.bodies() == []
+    (message,) = world.messages(DELAY_TOPIC, 1)
+    due_ms = world.store.consume_queue_units(DELAY_TOPIC, 1, 0, 1)[0][2]
+    assert due_ms == world.clock.now_ms() + 5000
+    assert (message.properties["REAL_TOPIC"], message.properties["REAL_QID"]) == ("T", "0")
+    assert (message.sys_flag, message.prepared_offset) == (2 | COMMIT, half.log_offset)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "remark"),
+    [
+        ({"commitOrRollback": 4}, 1, "commitOrRollback field wrong"),
+        ({"commitLogOffset": 1 << 60}, 1, "Find prepared transaction message failed"),
+        ({"commitLogOffset": -1}, 1, "Find prepared transaction message failed"),
+        ({"producerGroup": "thieves", "tranStateTableOffset": 9}, 1, "The producer group wrong"),
+        ({"tranStateTableOffset": 9}, 1, "The transaction state table offset wrong"),
+        ({"msgId": "null", "producerGroup": "null"}, 1, "The producer group wrong"),
+    ],
+)
+async def test_a_wrong_decision_is_refused(
+    world: World, changes: dict[str, Any], code: int, remark: str
+) -> None:
+    answer = await world.end(world.half(), COMMIT, **changes)
+    assert answer.code == code
+    assert (answer.remark or "").startswith(remark)
+    assert (world.bodies(), world.ops()) == ([], [])
+
+
+async def test_a_message_that_is_no_half_message_cannot_be_committed(world: World) -> None:
+    """RocketMQ stores it again."""
+    half = world.half()
+    await world.end(half, COMMIT)
+    (message,) = world.messages()
+    answer = await world.end(message, COMMIT)
+    assert (answer.code, answer.remark) == (1, "Find prepared transaction message failed")
+    assert len(world.bodies()) == 1
+
+
+async def test_a_slave_ends_no_transactions(world: World) -> None:
+    half = world.half()
+    world.settings(broker_id=1)
+    assert (await world.end(half, UNKNOWN)).code == 11
+
+
+@pytest.mark.parametrize("target", [{"REAL_TOPIC": "../T"}, {"REAL_QID": "x"}])
+async def test_a_half_message_without_a_target_cannot_be_committed(
+    world: World, target: dict[str, str]
+) -> None:
+    properties = {"TRAN_MSG": "true", "PGROUP": "shop", "REAL_TOPIC": "T", "REAL_QID": "0"}
+    half = world.store.append(
+        HALF_TOPIC,
+        0,
+        b"x",
+        encode_properties(properties | target),
+        born_time_ms=world.clock.now_ms(),
+        born_host=PRODUCER,
+        store_host=BROKER,
+    )
+    world.store.flush()
+    assert (await world.end(half, COMMIT)).code == 13
+    assert (await world.end(half, ROLLBACK)).code == 0
+
+
+async def test_a_full_store_refuses_and_a_later_decision_counts(world: World) -> None:
+    half = world.half()
+    world.store.appender.refusal = "the disk is full"
+    answer = await world.end(half, COMMIT)
+    assert (answer.code, answer.remark) == (14, "Service not available now. the disk is full")
+    world.store.appender.refusal = None
+    assert (await world.end(half, COMMIT)).code == 0
+    assert world.bodies() == [b"half"]
+
+
+@pytest.mark.parametrize(("immunity_s", "late_ms"), [(1, TIMEOUT_MS + 1), (10, 10_001)])
+async def test_a_decision_after_the_immunity_time_is_left_to_a_check(
+    world: World, immunity_s: int, late_ms: int
+) -> None:
+    half = world.half(CHECK_IMMUNITY_TIME_IN_SECONDS=str(immunity_s))
+    world.clock.advance(late_ms)
+    assert (await world.end(half, COMMIT)).code == 604
+    assert (await world.end(half, COMMIT, fromTransactionCheck="true")).code == 0
+    timely = world.half(CHECK_IMMUNITY_TIME_IN_SECONDS=str(immunity_s))
+    world.clock.advance(late_ms - 1)
+    assert (await world.end(timely, COMMIT)).code == 0
+
+
+# --- checks -------------------------------------------------------------------------------------
+
+
+async def test_an_undecided_half_message_is_put_back_and_its_producer_asked(world: World) -> None:
+    producer = Asked(world)
+    half = world.half(b"paid", queue=3)
+    await world.round()
+
+    ((asked, shown),) = await producer.until(1)
+    _, copy = world.messages(HALF_TOPIC)
+    assert (asked.tran_state_table_offset, asked.commit_log_offset) == (1, copy.log_offset)
+    assert asked.msg_id == asked.transaction_id == "KEY1"
+    assert asked.offset_msg_id == encode_offset_id(BROKER, copy.log_offset)
+    assert (asked.topic, asked.bname) == (HALF_TOPIC, "b")
+    assert (shown.topic, shown.queue_id, shown.body) == ("T", 3, b"paid")
+    assert shown.properties == copy.properties
+    assert copy.properties["TRANSACTION_CHECK_TIMES"] == "1"
+    assert copy.properties["WAIT"] == "false"
+    assert "TRAN_PREPARED_QUEUE_OFFSET" not in copy.properties
+    assert (copy.born_time_ms, copy.flag) == (world.messages(HALF_TOPIC)[0].born_time_ms, 3)
+    assert world.ops() == [b"%d" % half.queue_offset]
+
+    assert (await world.end(copy, COMMIT, fromTransactionCheck="true")).code == 0
+    assert world.bodies(queue=3) == [b"paid"]
+
+
+async def test_each_check_is_counted_until_the_half_message_is_given_up(world: World) -> None:
+    world.settings(transaction_check_max=3)
+    producer = Asked(world)
+    world.half(b"lost")
+    for _ in range(3):
+        await world.round()
+    await producer.until(3)
+    times = [m.properties.get("TRANSACTION_CHECK_TIMES") for m in world.messages(HALF_TOPIC)]
+    assert times == [None, "1", "2", "3"]
+
+    await world.round()
+    assert world.bodies(TRANSACTION_GIVEN_UP_TOPIC) == [b"lost"]
+    topic = world.tables.topics.get(TRANSACTION_GIVEN_UP_TOPIC)
+    assert topic is not None
+    assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
+    await world.round()
+    assert len(producer.checks) == 3
+    assert len(world.messages(HALF_TOPIC)) == 4
+    assert world.committed() == (4, 4)
+
+
+async def test_a_half_message_as_old_as_log_files_may_become_is_given_up(world: World) -> None:
+    world.half(b"old")
+    await world.round(world.store.settings.file_reserved_hours * HOUR_MS + 1)
+    assert world.bodies(TRANSACTION_GIVEN_UP_TOPIC) == [b"old"]
+
+
+async def test_a_young_half_message_ends_the_round(world: World) -> None:
+    producer = Asked(world)
+    world.half(b"old")
+    world.clock.advance(TIMEOUT_MS)
+    world.half(b"young")
+    await world.round(1)
+    ((_, shown),) = await producer.until(1)
+    assert shown.body == b"old"
+    assert world.committed() == (1, 1)
+    await world.round()
+    assert {shown.body for _, shown in await producer.until(3)} == {b"old", b"young"}
+
+
+async def test_a_producer_with_a_clock_ahead_is_asked_at_once(world: World) -> None:
+    producer = Asked(world)
+    world.half(born_time_ms=world.clock.now_ms() + HOUR_MS)
+    await world.round(1)
+    assert len(await producer.until(1)) == 1
+
+
+async def test_decided_half_messages_are_passed_over(world: World) -> None:
+    producer = Asked(world)
+    halves = [world.half(b"%d" % number) for number in range(100)]
+    for number, half in enumerate(halves):
+        if number not in (40, 77):
+            await world.end(half, COMMIT if number % 2 else ROLLBACK)
+    await world.round()
+    assert [shown.body for _, shown in await producer.until(2)] == [b"40", b"77"]
+    assert world.committed() == (100, 100)
+
+
+async def test_an_immune_half_message_is_not_checked_and_holds_up_no_other(world: World) -> None:
+    producer = Asked(world)
+    half = world.half(b"immune", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+    world.half(b"other")
+    await world.round()
+    assert [shown.body for _, shown in await producer.until(1)] == [b"other"]
+    assert world.committed() == (0, 0)
+    assert (await world.end(half, COMMIT, fromTransactionCheck="true")).code == 0
+    assert world.bodies() == [b"immune"]
+    await world.round(60_000)
+    assert world.bodies(HALF_TOPIC)[2:] == [b"other", b"other"]
+
+
+async def test_an_immune_half_message_is_checked_when_its_time_is_over(world: World) -> None:
+    producer = Asked(world)
+    world.half(b"immune", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+    await world.round(60_000)
+    assert producer.checks == []
+    await world.round(1)
+    assert [shown.body for _, shown in await producer.until(1)] == [b"immune"]
+    assert world.committed() == (1, 1)
+
+
+async def test_an_immunity_time_over_a_restart(world: World) -> None:
+    producer = Asked(world)
+    world.half(b"immune", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+    await world.round()
+    await world.restart()
+    await world.round(53_000)
+    assert producer.checks == []
+    await world.round(1000)
+    assert [shown.body for _, shown in await producer.until(1)] == [b"immune"]
+
+
+async def test_members_of_a_group_are_asked_in_turn(world: World) -> None:
+    first, second, stranger = Asked(world), Asked(world), Asked(world, "other")
+    for _ in range(4):
+        world.half()
+    await world.round()
+    await first.until(2)
+    await second.until(2)
+    assert stranger.checks == []
+
+
+async def test_without_a_producer_the_check_is_counted_all_the_same(world: World) -> None:
+    world.half()
+    await world.round()
+    producer = Asked(world)
+    await world.round()
+    ((_, shown),) = await producer.until(1)
+    assert shown.properties["TRANSACTION_CHECK_TIMES"] == "2"
+
+
+async def test_a_compressed_body_is_shown_plain(world: World) -> None:
+    producer = Asked(world)
+    body = compress_body(b"plain" * 9000, 0x300, 5)
+    world.half(body, sys_flag=0x301)
+    await world.round()
+    ((_, shown),) = await producer.until(1)
+    assert (shown.body, shown.sys_flag & 1) == (b"plain" * 9000, 0)
+
+
+async def test_a_body_that_cannot_be_decompressed_is_shown_as_it_is(world: World) -> None:
+    producer = Asked(world)
+    world.half(b"broken", sys_flag=0x301)
+    await world.round()
+    ((_, shown),) = await producer.until(1)
+    assert shown.body == b"broken"
+
+
+async def test_a_slave_checks_nothing(world: World) -> None:
+    world.half()
+    world.settings(broker_id=1)
+    await world.round()
+    assert len(world.messages(HALF_TOPIC)) == 1
+
+
+async def test_checks_wait_for_a_full_store(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    producer = Asked(world)
+    world.half()
+    world.store.appender.refusal = "the disk is full"
+    await world.round()
+    await world.round()
+    assert caplog.text.count("transaction checks failed") == 1
+    assert world.committed() == (0, 0)
+    world.store.appender.refusal = None
+    await world.round()
+    ((_, shown),) = await producer.until(1)
+    assert shown.properties["TRANSACTION_CHECK_TIMES"] == "1"
+
+
+async def test_what_cannot_be_stored_again_holds_up_no_other(world: World) -> None:
+    producer = Asked(world)
+    world.half(b"large" * 1000)
+    world.half(b"small")
+    world.store.appender.message_bytes_max = 100
+    await world.round()
+    assert [shown.body for _, shown in await producer.until(1)] == [b"small"]
+    assert world.committed() == (0, 0)
+    world.store.appender.message_bytes_max = 10_000
+    await world.round()
+    assert {shown.body[:5] for _, shown in await producer.until(3)} == {b"small", b"large"}
+    assert world.committed()[0] == 3
+
+
+# --- decisions about what was put back ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+async def test_a_late_decision_counts_for_the_newest_copy(world: World, rounds: int) -> None:
+    half = world.half()
+    for _ in range(rounds):
+        await world.round()
+    assert (await world.end(half, COMMIT)).code == 0
+    copy = world.messages(HALF_TOPIC)[-1]
+    (message,) = world.messages()
+    assert message.prepared_offset == copy.log_offset
+    assert world.ops()[-1] == b"%d" % copy.queue_offset
+
+    for again in (half, copy, *world.messages(HALF_TOPIC)):
+        assert (await world.end(again, COMMIT)).code == 0
+    assert len(world.bodies()) == 1
+
+
+async def test_a_late_decision_counts_after_a_restart(world: World) -> None:
+    half = world.half()
+    await world.round()
+    await world.restart()
+    assert (await world.end(half, COMMIT)).code == 0
+    await world.round()
+    assert world.bodies() == [b"half"]
+    assert len(world.messages(HALF_TOPIC)) == 2
+
+
+async def test_a_second_send_of_a_message_is_another_transaction(world: World) -> None:
+    """A producer that got no answer sends the same unique id again."""
+    first = world.half(UNIQ_KEY="same")
+    world.clock.advance(1)
+    world.half(UNIQ_KEY="same")
+    assert (await world.end(first, COMMIT)).code == 0
+    assert (await world.end(first, COMMIT)).code == 0
+    assert len(world.bodies()) == 1
+    assert len(world.ops()) == 1
+
+
+async def test_without_an_index_a_late_decision_is_left_to_the_next_check(
+    tmp_path: Path, tables: Tables
+) -> None:
+    world = await World(tmp_path / "store", tables, index_enabled=False).start()
+    producer = Asked(world)
+    half = world.half()
+    await world.round()
+    assert (await world.end(half, COMMIT)).code == 604
+    assert world.bodies() == []
+    ((asked, _),) = await producer.until(1)
+    changes = {
+        "tranStateTableOffset": asked.tran_state_table_offset,
+        "commitLogOffset": asked.commit_log_offset,
+    }
+    assert (await world.end(half, COMMIT, **changes)).code == 0
+    assert world.bodies() == [b"half"]
+    world.store.close()
+
+
+async def test_a_commit_of_what_was_given_up_is_delivered_once(world: World) -> None:
+    world.settings(transaction_check_max=1)
+    half = world.half()
+    await world.round()
+    await world.round()
+    assert world.bodies(TRANSACTION_GIVEN_UP_TOPIC) == [b"half"]
+    for late in (half, *world.messages(HALF_TOPIC)):
+        assert (await world.end(late, COMMIT)).code == 0
+    await world.restart()
+    assert (await world.end(half, COMMIT)).code == 0
+    await world.round()
+    assert world.bodies() == [b"half"]
+
+
+async def test_a_rollback_of_what_was_given_up_changes_nothing(world: World) -> None:
+    world.settings(transaction_check_max=1)
+    half = world.half()
+    await world.round()
+    await world.round()
+    end = world.store.written_to
+    assert (await world.end(half, ROLLBACK)).code == 0
+    assert world.store.written_to == end
+
+
+async def test_two_commits_at_a_time_of_what_was_given_up_are_one(world: World) -> None:
+    world.settings(transaction_check_max=1)
+    half = world.half()
+    await world.round()
+    await world.round()
+    other = link(world.handlers)[1]
+    code, fields = RequestCode.END_TRANSACTION, world.fields(half, COMMIT)
+    answers = await asyncio.gather(
+        *(side.call(code, fields=fields, timeout=60) for side in (world.client, other))
+    )
+    assert [answer.code for answer in answers] == [0, 0]
+    assert world.bodies() == [b"half"]
+
+
+# --- resume -------------------------------------------------------------------------------------
+
+
+async def test_an_undecided_half_message_is_put_back_once(world: World) -> None:
+    half = world.half()
+    assert (await world.resume(half.log_offset)).code == 0
+    first, copy = world.messages(HALF_TOPIC)
+    assert copy.properties["TRANSACTION_CHECK_TIMES"] == "0"
+    assert (await world.end(first, COMMIT)).code == 0
+    assert (await world.end(copy, COMMIT)).code == 0
+    assert len(world.bodies()) == 1
+
+
+async def test_a_message_that_was_given_up_is_checked_again(world: World) -> None:
+    world.settings(transaction_check_max=1)
+    producer = Asked(world)
+    world.half()
+    await world.round()
+    await world.round()
+    (given_up,) = world.messages(TRANSACTION_GIVEN_UP_TOPIC)
+    assert (await world.resume(given_up.log_offset)).code == 0
+    assert (await world.resume(given_up.log_offset)).code == 0
+    await world.round()
+    asked, _ = (await producer.until(2))[-1]
+    changes = {
+        "tranStateTableOffset": asked.tran_state_table_offset,
+        "commitLogOffset": asked.commit_log_offset,
+    }
+    assert (await world.end(given_up, COMMIT, **changes)).code == 0
+    answer = await world.resume(given_up.log_offset)
+    assert answer.code == 1
+    assert (answer.remark or "").startswith(f"Put message back to {HALF_TOPIC} failed. it is")
+    await world.round()
+    assert len(world.bodies()) == 1
+
+
+async def test_a_message_that_no_half_message_is_cannot_be_put_back(world: World) -> None:
+    half = world.half()
+    await world.end(half, COMMIT)
+    (message,) = world.messages()
+    for log_offset in (message.log_offset, half.log_offset, 1 << 60):
+        answer = await world.resume(log_offset)
+        assert answer.code == 1
+        assert (answer.remark or "").startswith("Put message back to RMQ_SYS_TRANS_HALF_TOPIC")
+    code = RequestCode.RESUME_CHECK_HALF_MESSAGE
+    answer = await world.client.call(code, fields={"msgId": "junk"}, timeout=60)
+    assert answer.code == 1
+
+
+# --- crashes ------------------------------------------------------------------------------------
+
+
+async def test_a_commit_whose_op_message_was_cut_off_is_not_repeated(world: World) -> None:
+    half = world.half()
+    await world.end(half, COMMIT)
+    (op,) = world.messages(OP_HALF_TOPIC)
+    await world.lose_power(op.log_offset)
+
+    assert (await world.end(half, COMMIT)).code == 0
+    await world.round()
+    assert (world.bodies(), world.ops()) == ([b"half"], [b"0"])
+    assert len(world.messages(HALF_TOPIC)) == 1
+
+
+async def test_a_commit_that_was_cut_off_is_undecided(world: World) -> None:
+    producer = Asked(world)
+    half = world.half()
+    await world.end(half, COMMIT)
+    (message,) = world.messages()
+    await world.lose_power(message.log_offset)
+
+    assert (world.bodies(), world.ops()) == ([], [])
+    await world.round()
+    await producer.until(1)
+    assert (await world.end(half, COMMIT)).code == 0
+    assert len(world.bodies()) == 1
+
+
+async def test_a_delayed_commit_whose_op_message_was_cut_off_is_not_repeated(world: World) -> None:
+    half = world.half(DELAY="1")
+    await world.end(half, COMMIT)
+    (op,) = world.messages(OP_HALF_TOPIC)
+    await world.lose_power(op.log_offset)
+    assert (await world.end(half, COMMIT)).code == 0
+    assert len(world.messages(DELAY_TOPIC, 0)) == 1
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+async def test_a_copy_whose_op_message_was_cut_off_is_the_only_one(
+    world: World, rounds: int
+) -> None:
+    world.half(b"other")
+    half = world.half()
+    await world.end(world.messages(HALF_TOPIC)[0], ROLLBACK)
+    for _ in range(rounds):
+        await world.round()
+    op = world.messages(OP_HALF_TOPIC)[-1]
+    await world.lose_power(op.log_offset)
+
+    copies = world.messages(HALF_TOPIC)[1:]
+    assert len(copies) == 1 + rounds
+    for copy in (half, *copies):
+        assert (await world.end(copy, COMMIT)).code == 0
+    assert len(world.bodies()) == 1
+    assert len(world.ops()) == 2 + rounds
+
+
+async def test_a_message_given_up_whose_op_message_was_cut_off_is_given_up_once(
+    world: World,
+) -> None:
+    world.settings(transaction_check_max=1)
+    world.half()
+    await world.round()
+    await world.round()
+    op = world.messages(OP_HALF_TOPIC)[-1]
+    await world.lose_power(op.log_offset)
+    await world.round()
+    assert len(world.messages(TRANSACTION_GIVEN_UP_TOPIC)) == 1
+    assert world.ops() == [b"0", b"1"]
+
+
+async def test_a_message_that_a_client_flags_as_committed_decides_nothing(world: World) -> None:
+    half = world.half()
+    world.store.append(
+        "T",
+        0,
+        b"not a commit",
+        encode_properties({"UNIQ_KEY": "KEY1"}),
+        sys_flag=COMMIT,
+        born_time_ms=1,
+        born_host=PRODUCER,
+        store_host=BROKER,
+    )
+    world.store.flush()
+    await world.lose_power(world.store.written_to)
+    assert (await world.end(half, COMMIT)).code == 0
+    assert world.bodies() == [b"not a commit", b"half"]
+
+
+async def test_the_missing_op_message_is_appended_once(world: World) -> None:
+    half = world.half()
+    await world.end(half, COMMIT)
+    (op,) = world.messages(OP_HALF_TOPIC)
+    await world.lose_power(op.log_offset)
+    end = world.store.written_to
+    assert end > op.log_offset
+    await world.round()
+    await world.restart()
+    assert world.store.written_to == end
+
+
+# --- stores of others ---------------------------------------------------------------------------
+
+
+async def test_op_messages_of_rocketmq_5_name_several_half_messages(world: World) -> None:
+    halves = [world.half() for _ in range(5)]
+    world.store.append(
+        OP_HALF_TOPIC,
+        0,
+        b"0,3,99999999999,junk,",
+        b"TAGS\x01d\x02",
+        born_time_ms=1,
+        born_host=BROKER,
+        store_host=BROKER,
+    )
+    await world.restart()
+    for half in halves:
+        assert (await world.end(half, COMMIT)).code == 0
+    assert sorted(message.prepared_offset for message in world.messages()) == sorted(
+        halves[number].log_offset for number in (1, 2, 4)
+    )
+
+
+async def test_a_copy_that_rocketmq_put_back_unchecked_is_decided_with_its_first(
+    world: World,
+) -> None:
+    world.half()
+    await world.end(world.messages(HALF_TOPIC)[0], COMMIT)
+    properties = {"TRAN_MSG": "true", "PGROUP": "shop", "UNIQ_KEY": "KEY1"}
+    copied = {"TRAN_PREPARED_QUEUE_OFFSET": "0", "CHECK_IMMUNITY_TIME_IN_SECONDS": "1"}
+    world.store.append(
+        HALF_TOPIC,
+        0,
+        b"half",
+        encode_properties(half_properties("T", 0, properties) | copied),
+        born_time_ms=world.clock.now_ms(),
+        born_host=PRODUCER,
+        store_host=BROKER,
+    )
+    world.tables.offsets.commit(GROUP, HALF_TOPIC, 0, 1)
+    await world.restart()
+    await world.round()
+    assert len(world.messages(HALF_TOPIC)) == 2
+    assert world.committed() == (2, 1)
+
+
+async def test_committed_offsets_outside_their_queues_are_corrected(world: World) -> None:
+    half = world.half()
+    world.tables.offsets.commit(GROUP, HALF_TOPIC, 0, 99)
+    world.tables.offsets.commit(GROUP, OP_HALF_TOPIC, 0, 99)
+    await world.restart()
+    assert not world.halves.is_decided(half.queue_offset + 1)
+    await world.round()
+    assert world.committed() == (1, 0)
+
+
+async def test_op_messages_are_committed_up_to_the_first_that_is_needed(world: World) -> None:
+    halves = [world.half() for _ in range(4)]
+    for number in (1, 0, 3):
+        await world.end(halves[number], ROLLBACK)
+    world.settings(transaction_timeout_ms=HOUR_MS)
+    await world.round()
+    assert world.committed() == (2, 2)

@@ -67,6 +67,10 @@ _SAME_PROPERTIES, _PROPERTY_ORDER = SAME_PROPERTIES, PROPERTY_ORDER
 _PUSH, _MAP, _COMBINE, _SKIP_IF = PUSH, MAP, COMBINE, SKIP_IF
 
 _NAME_END, _VALUE_END = 1, 2
+_BLOCK_BYTES = 64
+"""See ``marks_in`` in the declarations of this module."""
+_SEVERAL = 255
+"""Several names begin with the same byte."""
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 _LONG_MAX = 2**63 - 1
 _LONG_MAX_TENTH = _LONG_MAX // 10
@@ -142,7 +146,8 @@ class Expression:
     _steps: Any
     _texts: Any
     _choices: Any
-    _lengths: Any
+    _firsts: Any
+    _sizes: Any
 
     def __init__(
         self, text: str, names: list[bytes], program: list[Instruction], stack_size: int
@@ -159,6 +164,7 @@ class Expression:
             self._copy(program)
         else:
             self._steps = program
+            self._sizes = [len(name) for name in names]
 
     def _copy(self, program: list[Instruction]) -> None:
         """Copy names and instructions into C arrays; only compiled."""
@@ -194,7 +200,9 @@ class Expression:
                 self._texts[at].start = cython.cast(cython.p_uchar, text)
                 self._texts[at].size = len(text)
                 self._texts[at].slot = self._names[text]
-                self._lengths |= cython.cast(cython.ulonglong, 1) << (len(text) & 63)
+                self._sizes[self._names[text]] = len(text)
+                first = self._texts[at].start[0]
+                self._firsts[first] = _SEVERAL if self._firsts[first] else at + 1
             for at in range(len(choices)):
                 text = choices[at][1]
                 self._choices[at].start = cython.cast(cython.p_uchar, text)
@@ -259,7 +267,9 @@ class Expression:
         for slot in range(self._slots):
             slots[slot].start = -1
             slots[slot].integer_state = slots[slot].number_state = 0
-        if spans is None:
+        if self._slots == 0:
+            pass
+        elif spans is None:
             self._locate(memory, start, stop, slots)
         else:
             for span in spans:
@@ -270,24 +280,52 @@ class Expression:
 
     def _locate(self, memory: Any, at: int, stop: int, slots: Any) -> None:
         """Find the properties of the condition; of equal names the last one wins."""
+        if cython.compiled:
+            first = block = at
+            while block < stop:  # the separators of 64 bytes at a time
+                marks = marks_in(memory, first, block, stop)  # type: ignore[name-defined]  # noqa: F821
+                while marks:
+                    end = block + __builtin_ctzll(marks)  # type: ignore[name-defined]  # noqa: F821
+                    self._take(memory, at, end, slots)
+                    at = end + 1
+                    marks &= marks - 1
+                block += _BLOCK_BYTES
+            if at < stop:
+                self._take(memory, at, stop, slots)
+            return
         while at < stop:
             end = octets.end_of_run(memory, at, stop, _VALUE_END)
-            name_end = octets.end_of_run(memory, at, end, _NAME_END)
-            if at < name_end < end - 1:
-                slot = self._slot_of(memory, at, name_end - at)
-                if slot >= 0:
-                    slots[slot].start = name_end + 1
-                    slots[slot].stop = end
+            self._take(memory, at, end, slots)
             at = end + 1
 
-    def _slot_of(self, memory: Any, at: int, size: int) -> int:
-        """Return the slot of a name; -1 if the condition does not name it."""
+    def _take(self, memory: Any, at: int, end: int, slots: Any) -> None:
+        """Note where the value of an entry is, if the condition names its property."""
+        slot = self._slot_at(memory, at, end)
+        if slot >= 0:
+            start = at + self._sizes[slot] + 1
+            if start < end:  # an empty value is none
+                slots[slot].start = start
+                slots[slot].stop = end
+
+    def _slot_at(self, memory: Any, at: int, end: int) -> int:
+        """Return the slot of the name that an entry begins with; -1 if it is none of ours."""
         if cython.compiled:
-            if not self._lengths >> (size & 63) & 1:
+            place = self._firsts[memory[at]]
+            if place == 0:
                 return -1
-            place = _search(self._texts, 0, self._slots, memory + at, size)
-            return -1 if place < 0 else self._texts[place].slot
-        return self._names.get(memory[at : at + size], -1)
+            if place != _SEVERAL:
+                place -= 1
+                size = self._texts[place].size
+                if at + size >= end or memory[at + size] != _NAME_END:
+                    return -1
+                if memcmp(memory + at, self._texts[place].start, size) == 0:
+                    return self._texts[place].slot  # type: ignore[no-any-return]
+                return -1
+            size = octets.end_of_run(memory, at, end, _NAME_END) - at
+            found = _search(self._texts, 0, self._slots, memory + at, size)
+            return -1 if found < 0 or at + size == end else self._texts[found].slot
+        name, mark, _ = memory[at:end].partition(b"\x01")
+        return self._names.get(name, -1) if mark else -1
 
     def _is_choice(self, memory: Any, at: int, size: int, step: int) -> bool:
         """Return whether a value is in the list of an instruction."""

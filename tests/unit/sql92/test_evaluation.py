@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import mmap
+import random
 
 import pytest
 
-from cometmq.protocol.properties import encode_properties
+from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.sql92 import EvaluationError, compile_expression
 
 ERROR = "error"
@@ -259,3 +260,20 @@ def test_other_text_than_ascii() -> None:
     assert matches("city CONTAINS '🚀' AND city STARTSWITH '北'", record)
     assert matches("city IN ('上海', '北京 🚀')", record)
     assert not matches("city = '\ud83d'", record)
+
+
+def test_records_of_all_lengths() -> None:
+    """A record is read in blocks; entries and separators may be anywhere in them."""
+    source = random.Random(64)
+    condition = compile_expression("a = '1' AND ab IS NULL AND b = 'x' OR long_name = 'y'")
+    values = (b"a\x011", b"a\x01z", b"a\x01", b"a", b"ab\x012", b"b\x01x", b"long_name\x01y", b"")
+    seen = set()
+    for length in [*range(200)] * 20:
+        entries = source.choices((*values, b"q" * source.randrange(40)), k=12)
+        record = b"\x02".join(entries)[:length]
+        around = b"\x02" * source.randrange(70) + record + b"\x02a\x011\x02"
+        start = len(around) - 5 - len(record)
+        expected = condition.evaluate(decode_properties(record)) is True
+        assert condition.matches(around, start, start + len(record)) is expected, record
+        seen.add(expected)
+    assert seen == {True, False}

@@ -1,10 +1,10 @@
 """Compares how fast messages are matched against SQL92 conditions: ours, and RocketMQ's module.
 
 For each message a broker takes the properties out of the record and evaluates the condition. Ours
-is called from Python for each message; RocketMQ's module gets the property string as bytes, as its
-broker does, in one JVM per measurement, warmed up as long as it is measured. The rounds of both
-alternate. A figure is messages per CPU second; of RocketMQ's it is that of the whole JVM, with its
-garbage collection. Both must match the same messages.
+is called for each message, once from compiled code and once from Python. RocketMQ's module gets the
+property string as bytes, as its broker does, in one JVM per measurement, warmed up as long as it is
+measured. The rounds alternate. A figure is messages per CPU second; of RocketMQ's it is that of the
+whole JVM, with its garbage collection. All must match the same messages.
 
 Examples::
 
@@ -15,12 +15,13 @@ Examples::
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -34,8 +35,11 @@ sys.path[:0] = [str(TESTS), str(TESTS / "interop")]
 import toolchain  # noqa: E402
 
 from cometmq.cli.build import version_line  # noqa: E402
+from cometmq.protocol import octets  # noqa: E402
 from cometmq.protocol.properties import encode_properties  # noqa: E402
-from cometmq.sql92 import compile_expression  # noqa: E402
+from cometmq.sql92 import Expression, compile_expression  # noqa: E402
+
+Loop = Callable[[Expression, list[bytes]], int]
 
 RESULTS = machine.ROOT / machine.RESULT_FILES
 VERSIONS = ("4.9.7", "5.3.3")
@@ -63,6 +67,7 @@ class Row:
 
     name: str
     ours: list[float] = field(default_factory=list)
+    from_python: list[float] = field(default_factory=list)
     java: dict[str, list[float]] = field(default_factory=dict)
     matching: set[float] = field(default_factory=set)
 
@@ -72,11 +77,12 @@ def main() -> None:
     asked = _arguments()
     machine.refuse_other_sources()
     messages = list(_messages())
+    loop = _compiled_loop()
     rows = [Row(name) for name in CONDITIONS]
     with machine.NoiseWatch() as watch:
         for _ in range(asked.rounds):
             for row in rows:
-                _measure(row, messages, asked.seconds)
+                _measure(row, messages, loop, asked.seconds)
     for row in rows:
         if len(row.matching) != 1:
             raise SystemExit(f"{row.name}: not the same messages match: {row.matching}")
@@ -85,7 +91,15 @@ def main() -> None:
     if asked.rounds >= ROUNDS_MIN and asked.seconds >= SECONDS:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / "sql92.md").write_text("\n".join(lines) + "\n")
-        figures = [{"condition": row.name, "ours": row.ours, "java": row.java} for row in rows]
+        figures = [
+            {
+                "condition": row.name,
+                "ours": row.ours,
+                "from Python": row.from_python,
+                "java": row.java,
+            }
+            for row in rows
+        ]
         (RESULTS / "sql92.json").write_text(json.dumps(figures, indent=1) + "\n")
 
 
@@ -94,6 +108,39 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=ROUNDS_MIN)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each measurement")
     return parser.parse_args()
+
+
+def _compiled_loop() -> Loop:
+    """Compile sql92_loop.pyx."""
+    from Cython.Build import cythonize
+    from setuptools import Distribution, Extension
+
+    if not octets.is_compiled():
+        sys.exit("the hot modules are interpreted; expected the compiled build: make compile")
+    folder = machine.ROOT / "build" / "bench" / "sql92"
+    source = Path(__file__).with_name("sql92_loop.pyx")
+    modules = cythonize(
+        [Extension("sql92_loop", [str(source)])],
+        build_dir=str(folder),
+        include_path=[str(machine.ROOT / "src")],
+        quiet=True,
+    )
+    command = Distribution({"ext_modules": modules}).get_command_obj("build_ext")
+    command.build_lib = command.build_temp = str(folder)
+    command.ensure_finalized()
+    command.run()
+    sys.path.insert(0, str(folder))
+    loop: Loop = importlib.import_module("sql92_loop").count_matches
+    return loop
+
+
+def _from_python(condition: Expression, messages: list[bytes]) -> int:
+    """What the compiled loop does, in Python."""
+    matching = 0
+    for data in messages:
+        if condition.matches(data, 0, len(data)):
+            matching += 1
+    return matching
 
 
 def _messages() -> Iterator[bytes]:
@@ -114,32 +161,30 @@ def _messages() -> Iterator[bytes]:
         )
 
 
-def _measure(row: Row, messages: list[bytes], seconds: float) -> None:
-    per_second, matching = _ours(CONDITIONS[row.name], messages, seconds)
-    row.ours.append(per_second)
-    row.matching.add(matching)
-    print(f"{row.name}: {per_second:,.0f}", end="", flush=True)
+def _measure(row: Row, messages: list[bytes], loop: Loop, seconds: float) -> None:
+    print(row.name, end=": ", flush=True)
+    for figures, once in ((row.ours, loop), (row.from_python, _from_python)):
+        per_second, matching = _ours(once, CONDITIONS[row.name], messages, seconds)
+        figures.append(per_second)
+        row.matching.add(matching)
+        print(f"{per_second:,.0f}", end=", ", flush=True)
     for version in VERSIONS:
         per_second, matching = _java(version, CONDITIONS[row.name], messages, seconds)
         row.java.setdefault(version, []).append(per_second)
         row.matching.add(matching)
-        print(f", RocketMQ {version} {per_second:,.0f}", end="", flush=True)
+        print(f"RocketMQ {version} {per_second:,.0f}", end=", ", flush=True)
     print()
 
 
-def _ours(condition: str, messages: list[bytes], seconds: float) -> tuple[float, float]:
+def _ours(once: Loop, text: str, messages: list[bytes], seconds: float) -> tuple[float, float]:
     """Messages per CPU second, and the share that matches."""
-    matches = compile_expression(condition).matches
-    sizes = [(data, len(data)) for data in messages]
-    matching = runs = 0
+    condition = compile_expression(text)
+    matching = count = 0
     end = time.monotonic() + seconds
     began = time.process_time()
     while time.monotonic() < end:
-        for data, size in sizes:
-            if matches(data, 0, size):
-                matching += 1
-        runs += 1
-    count = runs * len(messages)
+        matching += once(condition, messages)
+        count += len(messages)
     return count / (time.process_time() - began), matching / count
 
 
@@ -178,17 +223,24 @@ def _head(asked: argparse.Namespace, noise: machine.Noise) -> Iterator[str]:
 
 
 def _table(rows: list[Row], noise: machine.Noise) -> Iterator[str]:
-    titles = ["condition", "matching", "CometMQ", *(f"RocketMQ {v}" for v in VERSIONS)]
+    titles = [
+        "condition",
+        "matching",
+        "CometMQ",
+        "called from Python",
+        *(f"RocketMQ {v}" for v in VERSIONS),
+    ]
     titles += ["times the faster one", "targets"]
     yield f"| {' | '.join(titles)} |"
-    yield "|---|--:|--:|" + "--:|" * len(VERSIONS) + "--:|---|"
+    yield "|---|--:|--:|--:|" + "--:|" * len(VERSIONS) + "--:|---|"
     for row in rows:
         times = [
             ours / max(values)
             for ours, *values in zip(row.ours, *(row.java[v] for v in VERSIONS), strict=True)
         ]
         [share] = row.matching
-        cells = [f"{row.name}: `{_short(CONDITIONS[row.name])}`", f"{share:.0%}", _cell(row.ours)]
+        cells = [f"{row.name}: `{_short(CONDITIONS[row.name])}`", f"{share:.0%}"]
+        cells += [_cell(row.ours), _cell(row.from_python)]
         cells += [_cell(row.java[version]) for version in VERSIONS]
         cells += [f"{median(times):.1f}", _targets(row, times, noise)]
         yield f"| {' | '.join(cells)} |"

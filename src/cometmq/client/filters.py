@@ -7,6 +7,7 @@ text. Source: FilterAPI.buildSubscriptionData, RocketMQ 5.3.
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Self
@@ -22,8 +23,12 @@ from cometmq.protocol.subscription import (
     ExpressionError,
     parse_tag_expression,
 )
+from cometmq.sql92 import SqlError, SqlLimitError, compile_expression
 
 log = logging.getLogger(__name__)
+
+_WORDS_OF_5 = re.compile("contains|startswith|endswith", re.IGNORECASE)
+"""Operators of RocketMQ 5.x; for 4.9 they are names of properties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +72,9 @@ class Filter:
         It needs RocketMQ's brokers with ``enablePropertyFilter=true``; CometMQ's broker refuses it.
 
         Raises:
-            ConfigError: the expression is empty.
+            ConfigError: the expression is no SQL92 condition.
         """
-        if not expression.strip():
-            raise ConfigError("an SQL filter needs an expression")
+        _check_sql(expression)
         return cls(expression, SQL92_KIND, frozenset(), now_ms())
 
     @classmethod
@@ -101,6 +105,17 @@ class Filter:
             code_set=[java_hash(tag) for tag in tags],
             sub_version=self.version,
         )
+
+
+def _check_sql(expression: str) -> None:
+    """Check a condition; a broker decides where brokers differ: its limits, and its words."""
+    try:
+        compile_expression(expression)
+    except SqlLimitError:
+        return
+    except SqlError as error:
+        if not _WORDS_OF_5.search(expression):
+            raise ConfigError(f"SQL filter {expression!r}: {error}") from None
 
 
 @lru_cache(maxsize=256)

@@ -158,8 +158,8 @@ async def test_a_filter_that_one_broker_refuses_is_refused(asked: Asked) -> None
         ResponseCode.SUBSCRIPTION_PARSE_FAILED, "no SQL"
     )
 
-    with pytest.raises(ConfigError, match="broker b cannot filter t by 'a >': no SQL"):
-        await asked.calls.check_filter("g", "me", "t", Filter.sql("a >"))
+    with pytest.raises(ConfigError, match="broker b cannot filter t by 'a > 5': no SQL"):
+        await asked.calls.check_filter("g", "me", "t", Filter.sql("a > 5"))
 
 
 async def test_refusal_for_another_reason_is_not_a_wrong_setting(asked: Asked) -> None:

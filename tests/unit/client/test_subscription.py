@@ -62,6 +62,14 @@ def test_an_expression_without_a_tag_is_refused(expression: str) -> None:
         Filter.tags(expression)
 
 
-def test_an_sql_filter_needs_an_expression() -> None:
-    with pytest.raises(ConfigError):
-        Filter.sql(" ")
+@pytest.mark.parametrize("expression", ["", " ", "a >", "a != 1", "(a = 1", "a > 'x'"])
+def test_an_sql_filter_needs_a_condition(expression: str) -> None:
+    with pytest.raises(ConfigError, match=r"SQL filter .* at character \d+: met .* expected "):
+        Filter.sql(expression)
+
+
+@pytest.mark.parametrize(
+    "expression", ["a = 1 garbage", "contains = 'x'", "a IN ('x'" + ", 'x'" * 5000 + ")"]
+)
+def test_brokers_check_the_sql_on_which_they_differ(expression: str) -> None:
+    assert Filter.sql(expression).expression == expression

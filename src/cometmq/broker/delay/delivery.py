@@ -148,6 +148,15 @@ class ScheduledDelivery:
         if content is not None:
             self._take(content)
         self._note_progress()
+        if self._saved_log_offset is None:
+            self._store_position()
+
+    def _store_position(self) -> None:
+        """Store the end of the log before messages that wait are delivered."""
+        try:
+            self.persist()
+        except StoreError as problem:  # the job tries again
+            log.warning("scheduled messages may be delivered again after a crash: %s", problem)
 
     def _take(self, content: Mapping[str, Any]) -> None:
         self._saved = read_numbers(content.get("offsetTable") or {}, self._file)

@@ -67,7 +67,7 @@ ATTEMPTS = 4
 RESPONSE_S = 30.0
 
 TOPICS, GROUPS, MEMBERS, MESSAGES = 10_000, 3_000, 300, 120_000
-DUE_MESSAGES = 100_000
+DUE_MESSAGES, LARGE_BYTES = 100_000, 1024 * 1024
 WIDE_QUEUES = 16_384
 WIDE_FILES = rounds(test=200, long=2_000)
 """Queues of them that have messages."""
@@ -1213,7 +1213,7 @@ NAMESRV_CASES: dict[RequestCode, NamesCase] = {
 
 
 def many_due_messages(servers: Servers) -> Frames:
-    """Very many scheduled messages of all levels are due at once, and some very large ones."""
+    """Very many scheduled messages of two levels are due at once, and some large ones."""
     parts = servers.broker.parts
     host = bytes([127, 0, 0, 1]) + bytes(4)
     ends = {level: end for level, (_, end) in parts.delay.progress().items()}
@@ -1236,7 +1236,7 @@ def many_due_messages(servers: Servers) -> Frames:
             )
 
     servers.prepare(store(DUE_MESSAGES, b"x" * 100))
-    servers.prepare(store(20, b"x" * FRAME_MAX))
+    servers.prepare(store(40, b"x" * LARGE_BYTES))
     while any(parts.delay.offsets().get(level, 0) < end for level, end in ends.items()):
         servers.run(asyncio.sleep(0.01))
     yield frame(RequestCode.GET_ALL_DELAY_OFFSET)

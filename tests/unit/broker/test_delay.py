@@ -538,11 +538,16 @@ async def test_a_wall_clock_that_jumps_ahead_is_seen_within_a_second(delayed: De
     assert asyncio.get_running_loop().time() - began_s <= delivery.CHECK_INTERVAL_S + 0.01
 
 
-@pytest.mark.parametrize(("slice_s", "most"), [(60.0, RUN_MESSAGES_MAX), (0.0, 1)])
+@pytest.mark.parametrize(
+    ("slice_s", "slice_bytes", "most"),
+    [(60.0, 1 << 20, RUN_MESSAGES_MAX), (0.0, 1 << 20, 1), (60.0, 400, 3)],
+)
 async def test_other_work_runs_between_the_slices_of_all_levels(
-    delayed: Delayed, monkeypatch: pytest.MonkeyPatch, slice_s: float, most: int
+    delayed: Delayed, monkeypatch: pytest.MonkeyPatch, slice_s: float, slice_bytes: int, most: int
 ) -> None:
+    """A record has between 134 and 199 bytes."""
     monkeypatch.setattr(delivery, "SLICE_S", slice_s)
+    monkeypatch.setattr(delivery, "RUN_BYTES_MAX", slice_bytes)
     count = 3 * (RUN_MESSAGES_MAX + 1)
     for n in range(count):
         delayed.park(str(n), 1 + n % 3)

@@ -53,7 +53,9 @@ _LOG_OFFSET: Final = "logOffset"
 """The entry of the file that names the end of the log."""
 
 RUN_MESSAGES_MAX: Final = 128
-"""Messages delivered in one slice; fewer, if they take longer than `SLICE_S`."""
+"""Messages delivered in one slice; fewer, if they are large or take longer than `SLICE_S`."""
+RUN_BYTES_MAX: Final = 256 * 1024
+"""A slice ends with the message that exceeds it: the next one may take milliseconds."""
 CHECK_INTERVAL_S: Final = 1.0
 STORE_BUSY_S: Final = 0.1
 FAILURE_S = 10.0
@@ -322,7 +324,7 @@ class ScheduledDelivery:
         self._noted = dict(self._offsets), self._store.written_to
 
     def _deliver_slice(self, level: int) -> float | None:
-        end_s = monotonic() + SLICE_S
+        end_s, left_bytes = monotonic() + SLICE_S, RUN_BYTES_MAX
         offset = self._offset(level)
         queue = (DELAY_TOPIC, level - 1, offset, RUN_MESSAGES_MAX)
         cold = self._store.reader.cold_units(*queue, None)
@@ -347,7 +349,8 @@ class ScheduledDelivery:
                 return None
             self._deliver(level, offset, log_offset, size_bytes)
             offset += 1
-            if monotonic() >= end_s:
+            left_bytes -= size_bytes
+            if left_bytes <= 0 or monotonic() >= end_s:
                 break
         return 0.0
 

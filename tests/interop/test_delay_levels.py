@@ -81,13 +81,13 @@ def test_a_table_that_is_shorter_after_a_restart(
     """Messages of levels that are gone are still delivered, and retries take the last level."""
     if target != "comet":
         pytest.skip("RocketMQ leaves messages of levels that are gone where they are")
-    topic, old, new = make_topic(), clients(JAVA_49), clients(JAVA_53)
+    topic, name, old, new = make_topic(), make_group(), clients(JAVA_49), clients(JAVA_53)
     old.send(topic, [{"body": "of a level that is gone", "delay": GONE_LEVEL}])
 
     cluster.stop()
     cluster.settings["messageDelayLevel"] = SHORT
     cluster.start()
-    group = new.group(make_group(), topic, members=1)
+    group = new.group(name, topic, members=1)
     new.send(topic, [{"body": "retry me"}, {"body": "of the last level", "delay": GONE_LEVEL}])
     group.wait_for(["of a level that is gone", "of the last level", "retry me"])
 

@@ -50,8 +50,15 @@ def test_levels_above_eighteen_and_above_the_last_one(
 
 
 def test_mqadmin_shows_how_far_each_level_was_delivered(
-    cluster: Cluster, clients: Callable[[Kind], Client], make_topic: MakeTopic, tmp_path: Path
+    target: str,
+    cluster: Cluster,
+    clients: Callable[[Kind], Client],
+    make_topic: MakeTopic,
+    tmp_path: Path,
 ) -> None:
+    expected = {"4": "0,1", "20": "4,4"}
+    if target == "4.9.7":  # shows a level from its first delivery on
+        del expected["4"]
     clients(JAVA_53).send(make_topic(), [{"body": "waits", "delay": 4}])
     mqadmin = MqAdmin(tmp_path)
     try:
@@ -64,7 +71,7 @@ def test_mqadmin_shows_how_far_each_level_was_delivered(
                 for name, text in lines.items()
                 if name.startswith("scheduleMessageOffset_")
             }
-            if levels == {"4": "0,1", "20": "4,4"}:
+            if levels == expected:
                 return
             assert time.monotonic() < deadline, printed
     finally:

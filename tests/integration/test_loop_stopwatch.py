@@ -28,7 +28,7 @@ import pytest
 from cometmq.broker.app import Broker
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.queue import MessageQueue
-from cometmq.model.topic import TopicConfig
+from cometmq.model.topic import DELAY_TOPIC, TopicConfig
 from cometmq.namesrv.app import NameServer
 from cometmq.namesrv.kv_config.table import ORDER_NAMESPACE
 from cometmq.namesrv.registry import Registration
@@ -67,6 +67,7 @@ ATTEMPTS = 4
 RESPONSE_S = 30.0
 
 TOPICS, GROUPS, MEMBERS, MESSAGES = 10_000, 3_000, 300, 120_000
+DUE_MESSAGES, LARGE_BYTES = 100_000, 1024 * 1024
 WIDE_QUEUES = 16_384
 WIDE_FILES = rounds(test=200, long=2_000)
 """Queues of them that have messages."""
@@ -1211,6 +1212,36 @@ NAMESRV_CASES: dict[RequestCode, NamesCase] = {
 }
 
 
+def many_due_messages(servers: Servers) -> Frames:
+    """Very many scheduled messages of two levels are due at once, and some large ones."""
+    parts = servers.broker.parts
+    host = bytes([127, 0, 0, 1]) + bytes(4)
+    ends = {level: end for level, (_, end) in parts.delay.progress().items()}
+
+    async def store(count: int, body: bytes) -> None:
+        for number in range(count):
+            level = 1 + number % 2  # of 1 and 5 seconds
+            ends[level] = ends.get(level, 0) + 1
+            properties = b"DELAY\x01%d\x02REAL_TOPIC\x01%s\x02REAL_QID\x010\x02" % (
+                *(level, LONG.encode()),
+            )
+            parts.store.append(
+                DELAY_TOPIC,
+                level - 1,
+                body,
+                properties,
+                born_time_ms=1,
+                born_host=host,
+                store_host=host,
+            )
+
+    servers.prepare(store(DUE_MESSAGES, b"x" * 100))
+    servers.prepare(store(40, b"x" * LARGE_BYTES))
+    while any(parts.delay.offsets().get(level, 0) < end for level, end in ends.items()):
+        servers.run(asyncio.sleep(0.01))
+    yield frame(RequestCode.GET_ALL_DELAY_OFFSET)
+
+
 # --- the tests ------------------------------------------------------------------------------------
 
 
@@ -1269,6 +1300,12 @@ def test_no_removal_of_brokers_keeps_the_loop_of_a_name_server_busy(
     names: Names, case: NamesCase
 ) -> None:
     check(names, names.server.address, case)
+
+
+def test_no_delivery_of_scheduled_messages_keeps_the_loop_of_a_broker_busy(
+    servers: Servers,
+) -> None:
+    check(servers, servers.broker.address, many_due_messages)
 
 
 def test_every_request_code_has_hostile_requests(servers: Servers, names: Names) -> None:

@@ -324,7 +324,8 @@ class Cluster:
     def __init__(self, target: str, folder: Path, settings: Settings | None = None) -> None:
         self.target = target
         self.store = folder / "store"
-        extra = settings or {}
+        extra = self.settings = settings or {}
+        """Of the broker; a change counts from its next start on."""
         self._servers: list[Server]
         if target == "comet":
             ours = CometStandalone(folder / "standalone", store=self.store, settings=extra)

@@ -195,7 +195,12 @@ def _build_parts(
     levels = DelayLevels.parse(store_settings().delay_levels)
     cold_reads = ColdReads(lambda: cold_read_limit(settings()))
     delay = ScheduledDelivery(
-        store, levels, tables["delayOffset"], clock=clock, cold_reads=cold_reads
+        store,
+        levels,
+        tables["delayOffset"],
+        topics=topics.get,
+        clock=clock,
+        cold_reads=cold_reads,
     )
     delay.load()
     stats = BrokerStats(
@@ -211,6 +216,8 @@ def _build_parts(
     throughput = Throughput(stats, clock=clock)
     commit = GroupCommit(store, timeout_s=store_settings().sync_flush_timeout_ms / 1000)
     Arrivals(store, held, delay.arrived, commit.request_sync)
+    if not store.shows_unsynced:
+        delay.request_sync = commit.request_sync
     address = broker_address(broker_settings)
     return Parts(
         configuration=configuration,

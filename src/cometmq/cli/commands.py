@@ -139,7 +139,7 @@ def send(
         ),
     ] = None,
     delay_level: Annotated[
-        int, typer.Option(min=0, max=18, help="Delay level of the broker; 0 for no delay.")
+        int, typer.Option(min=0, help="Delay level of the broker; 0 for no delay.")
     ] = 0,
     timeout: Annotated[
         float, typer.Option(min=0.01, help="Timeout of each send in seconds.")

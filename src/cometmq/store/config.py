@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from cometmq.model.delay import DEFAULT_LEVELS
+from cometmq.model.delay import DEFAULT_LEVELS, DelayLevels
 from cometmq.model.errors import ConfigError
 from cometmq.system.settings import setting
 
@@ -200,15 +200,16 @@ class StoreSettings:
     """Maximum messages in the response to a query by key."""
 
     delay_levels: str = setting(DEFAULT_LEVELS, key="messageDelayLevel")
-    """The delay of each level, from level 1 on."""
+    """The delay of each level, from level 1 on: numbers with the units s, m, h or d."""
 
     def __post_init__(self) -> None:
         """Check what a range cannot say.
 
         Raises:
             ConfigError: several directories are given for the commit log, or what is given for
-                an hour is none.
+                an hour or for a delay level is none.
         """
+        DelayLevels.parse(self.delay_levels)
         for hour in self.delete_when:
             if not (hour.isascii() and hour.isdigit() and int(hour) <= 23):
                 raise ConfigError(f"deleteWhen: met {hour!r}, expected hours from 00 to 23")

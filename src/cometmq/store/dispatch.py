@@ -110,7 +110,7 @@ class Dispatcher:
 
     def __init__(self, index: Index | None, delay_levels: str) -> None:
         self._index: Any = index
-        self._levels = DelayLevels.read(delay_levels)
+        self._levels = DelayLevels.parse(delay_levels)
 
     def dispatch(
         self,

@@ -6,7 +6,7 @@ RocketMQ 5.3. Unlike there, a query has exact times and each message once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import msgspec
@@ -16,7 +16,7 @@ from cometmq.protocol.properties import index_keys_of
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from cometmq.store.index import Index, IndexFile
-from cometmq.store.record_scan import body_end, read_facts, record_size, store_time
+from cometmq.store.record_scan import RecordFacts, body_end, read_facts, record_size, store_time
 from cometmq.store.segments import Segment
 
 _INDEX_STEP_MS = 1000
@@ -67,6 +67,20 @@ def record_at(
     if facts.problem is not None:
         return None
     return log.record(log_offset, total)
+
+
+def facts_from(log: CommitLog, log_offset: int) -> Iterator[RecordFacts]:
+    """Yield the fields of each record from an offset on, up to where no record begins."""
+    for segment in list(log.segments.items):
+        position = max(0, log_offset - segment.base_offset)
+        while position < segment.size_bytes and segment.base_offset + position < log.readable_to():
+            facts = read_facts(segment, position, False)
+            if facts.problem is not None:
+                return
+            if facts.total == 0:  # the blank at the end of a file
+                break
+            yield facts
+            position += facts.total
 
 
 def cold_record(

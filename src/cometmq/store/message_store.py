@@ -32,6 +32,7 @@ from cometmq.store.lookup import (
     TimeSearchPages,
     cold_record,
     cold_store_time,
+    facts_from,
     offset_at_time,
     record_at,
     store_time_of_unit,
@@ -45,6 +46,7 @@ from cometmq.store.queue_reader import (
     QueueReader,
     ReadLimits,
 )
+from cometmq.store.record_scan import RecordFacts
 from cometmq.store.recovery import Recovery, dispatch_again
 from cometmq.store.remover import Remover
 from cometmq.store.segment_allocator import SegmentAllocator
@@ -510,6 +512,13 @@ class MessageStore:
         """
         record = record_at(self._log, log_offset, size_bytes, self._record_bytes_max())
         return None if record is None else bytes(record)
+
+    def facts_from(self, log_offset: int) -> Iterator[RecordFacts]:
+        """Yield the fields of each record from a log offset on, where a record begins.
+
+        It ends where no record begins, at the end of the log at the latest.
+        """
+        return facts_from(self._log, log_offset)
 
     def cold_record(
         self, log_offset: int, size_bytes: int | None = None

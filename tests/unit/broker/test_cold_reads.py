@@ -57,6 +57,8 @@ class ColdDisk(SystemFiles):
         self.is_broken = False
         self.broken_from = 1 << 62
         """Where the log can no longer be read."""
+        self.bad_sectors: set[int] = set()
+        """Where reads begin that fail."""
         self.forgets = False
         """Whether what was read leaves the memory at once."""
 
@@ -80,7 +82,8 @@ class ColdFile(SystemMappedFile):
         assert self._disk.go.wait(WAIT_S)
         if self._disk.is_broken:
             raise OSError(errno.EIO, "the disk is gone")
-        if self.path.parent.name == "commitlog" and stop > self._disk.broken_from:
+        is_log = self.path.parent.name == "commitlog"
+        if is_log and (stop > self._disk.broken_from or start in self._disk.bad_sectors):
             raise OSError(errno.EIO, "a bad sector")
         super().bring_in(start, stop)
         if not self._disk.forgets:
@@ -118,9 +121,11 @@ def delivery_of(store: MessageStore, tables: Tables, reads: ColdReads) -> Schedu
         store,
         DelayLevels.parse(),
         tables.file("delayOffset"),
+        topics=tables.topics.get,
         clock=tables.clock,
         cold_reads=reads,
     )
+    tables.topic("T", queues=2)
     delivery.load()
     tables.clock.advance(60_000)
     return delivery
@@ -410,6 +415,35 @@ async def test_a_level_waits_for_a_disk_that_cannot_read(
         disk.broken_from = 1 << 62
         await delivered.get()
         await delivered.get()
+    delivery.stop()
+    reads.close()
+    store.close()
+
+
+async def test_a_message_that_the_disk_cannot_read_does_not_stop_those_behind_it(
+    tables: Tables,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(delivery_module, "FAILURE_S", 0.01)
+    units = put_delayed(tables, tmp_path / "store")
+    disk = ColdDisk()
+    store = open_on(disk, tables, tmp_path / "store")
+    disk.bad_sectors = {units[1][0]}
+    reads = ColdReads()
+    delivery = delivery_of(store, tables, reads)
+    delivered = asyncio.Queue[str]()
+    delivery.on_delivery = lambda topic, *_: delivered.put_nowait(topic)
+    delivery.start()
+    async with asyncio.timeout(WAIT_S):
+        await delivered.get()
+        await delivered.get()
+    found = store.get("T", 1, 0, 10)
+    bodies = [each.body for part in found.slices for each in decode_messages(part)]
+    assert bodies == [b"0", b"2"]
+    assert delivery.offsets() == {1: 3}
+    assert "level=1 offset=1 error=cannot read from the disk: [Errno 5] a bad sector" in caplog.text
     delivery.stop()
     reads.close()
     store.close()

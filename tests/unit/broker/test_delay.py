@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from cometmq.broker.cold_reads import ColdReads
+from cometmq.broker.delay import delivered, delivery, rate_limited_log
 from cometmq.broker.delay.delivery import RUN_MESSAGES_MAX, ScheduledDelivery
 from cometmq.broker.delay.routing import schedule
 from cometmq.model.delay import DelayLevels
-from cometmq.model.topic import DELAY_TOPIC
-from cometmq.protocol.properties import encode_properties
-from cometmq.protocol.record import decode_record, encode_host, iter_records
+from cometmq.model.errors import StoreError
+from cometmq.model.topic import DELAY_TOPIC, TopicConfig
+from cometmq.protocol.properties import decode_properties, encode_properties
+from cometmq.protocol.record import decode_record, encode_host, iter_records, split_record
 from unit.broker.conftest import Tables, open_store
 
 BORN = encode_host("10.0.0.9", 51000)
@@ -31,6 +33,8 @@ class Delayed:
         self.tables = tables
         self.clock = tables.clock
         self.levels = DelayLevels.parse(LEVELS)
+        self.find_topic: Callable[[str], TopicConfig | None] = tables.topics.get
+        tables.topic("T", queues=2)
         self.store = open_store(tables.config.parent / "store", tables, delay_levels=LEVELS)
         self.delivery = self._deliver()
 
@@ -40,6 +44,7 @@ class Delayed:
             self.store,
             self.levels,
             self.tables.file("delayOffset"),
+            topics=lambda name: self.find_topic(name),
             clock=self.clock,
             cold_reads=ColdReads(),
             check_interval_s=0.002,
@@ -51,15 +56,17 @@ class Delayed:
         )
         return delivery
 
-    def restart(self, *, persist: bool = True) -> None:
+    def restart(self, *, persist: bool = True, levels: str | None = None) -> None:
         self.delivery.stop()
         if persist:
             self.delivery.persist()
+        if levels is not None:
+            self.levels = DelayLevels.parse(levels)
         self.delivery = self._deliver()
         self.delivery.start()
 
-    def park(self, body: str, level: int, *, topic: str = "T", queue: int = 0) -> None:
-        properties = {"DELAY": str(level), "TAGS": "t"}
+    def park(self, body: str, level: int, *, topic: str = "T", queue: int = 0, **more: str) -> None:
+        properties = {"DELAY": str(level), "TAGS": "t", **more}
         parked = schedule(self.levels, topic, queue, properties)
         assert parked is not None
         self.put(parked.topic, parked.queue_id, parked.properties, body)
@@ -81,6 +88,16 @@ class Delayed:
     def bodies(self, topic: str = "T", queue: int = 0) -> list[str]:
         found = self.store.get(topic, queue, 0, 1000)
         return [m.body.decode() for part in found.slices for m in iter_records(part)]
+
+    async def deliver_one_by_one(self, *bodies: str) -> None:
+        """Deliver messages of level 1, and store the offsets once before the last of them."""
+        self.delivery.start()
+        for body in bodies:
+            if body == bodies[-1]:
+                self.delivery.persist()
+            self.park(body, 1)
+            self.clock.advance(1000)
+            await self.bodies_become(*bodies[: bodies.index(body) + 1])
 
     async def bodies_become(self, *bodies: str, topic: str = "T", queue: int = 0) -> None:
         async with asyncio.timeout(60):
@@ -163,13 +180,131 @@ async def test_what_fell_due_while_the_broker_was_down_comes_at_its_start(delaye
     await delayed.bodies_become("a")
 
 
-async def test_offsets_that_were_not_kept_deliver_again_but_lose_nothing(delayed: Delayed) -> None:
+async def test_without_a_file_messages_are_delivered_again_but_none_is_lost(
+    delayed: Delayed,
+) -> None:
     delayed.delivery.start()
     delayed.park("a", 1)
     delayed.clock.advance(1000)
     await delayed.bodies_become("a")
     delayed.restart(persist=False)
     await delayed.bodies_become("a", "a")
+    delayed.restart(persist=False)  # the last start has stored where the log ended
+    await settle()
+    assert delayed.bodies() == ["a", "a"]
+
+
+async def test_what_was_delivered_before_a_crash_is_recognized_in_the_log(delayed: Delayed) -> None:
+    await delayed.deliver_one_by_one("a", "b")
+    delayed.park("c", 1)
+    delayed.park("other", 2)
+    delayed.restart(persist=False)
+    assert delayed.delivery.offsets() == {1: 2}
+    delayed.clock.advance(5000)
+    await delayed.bodies_become("a", "b", "c", "other")
+    delayed.restart(persist=False)  # of which the stored offsets know neither
+    await settle()
+    assert delayed.bodies() == ["a", "b", "c", "other"]
+    assert delayed.delivery.offsets() == {1: 3, 2: 1}
+
+
+async def test_equal_messages_are_counted_one_by_one(delayed: Delayed) -> None:
+    delayed.delivery.start()
+    for _ in range(4):
+        delayed.park("same", 1)
+    delayed.delivery.persist()
+    delayed.delivery.stop()
+    delayed.clock.advance(1000)
+    for at in range(3):
+        log_offset, size, _ = delayed.store.consume_queue_units(DELAY_TOPIC, 0, at, 1)[0]
+        delayed.delivery._deliver(1, at, log_offset, size)
+    delayed.restart(persist=False)
+    await delayed.bodies_become(*["same"] * 4)
+    await settle()
+    assert delayed.bodies() == ["same"] * 4
+
+
+async def test_a_copy_by_a_broker_of_rocketmq_is_recognized(delayed: Delayed) -> None:
+    """It writes the properties in another order."""
+    delayed.park("a", 1)
+    delayed.delivery.persist()
+    log_offset, size, _ = delayed.store.consume_queue_units(DELAY_TOPIC, 0, 0, 1)[0]
+    data = delayed.store.record_at(log_offset, size)
+    assert data is not None
+    properties = decode_properties(split_record(data).properties)
+    delayed.put("T", 0, dict(reversed(properties.items())), "a")
+    delayed.put("T", 1, {}, "another message")
+    delayed.restart(persist=False)
+    assert delayed.delivery.offsets() == {1: 1}
+
+
+async def test_messages_that_were_skipped_before_a_crash_are_passed_over(delayed: Delayed) -> None:
+    delayed.delivery.start()
+    for _ in range(5):
+        delayed.put(DELAY_TOPIC, 0, {"DELAY": "1"}, "bad")
+    delayed.park("good", 1)
+    delayed.delivery.persist()
+    delayed.clock.advance(1000)
+    await delayed.bodies_become("good")
+    delayed.restart(persist=False)
+    assert delayed.delivery.offsets() == {1: 6}
+
+
+async def test_a_start_does_not_read_more_of_the_log_than_it_may(
+    delayed: Delayed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await delayed.deliver_one_by_one("a", "b")
+    monkeypatch.setattr(delivered, "SCAN_BYTES_MAX", 100)
+    delayed.restart(persist=False)
+    assert "messages may be delivered again" in caplog.text
+    await delayed.bodies_become("a", "b", "b")
+
+
+async def test_the_end_of_the_log_is_stored_again_when_it_has_grown(
+    delayed: Delayed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = delayed.tables.file("delayOffset").path
+    delayed.delivery.start()
+    delayed.delivery.persist()
+    assert not path.exists()
+    delayed.park("a", 3)
+    delayed.delivery.persist()
+    first = json.loads(path.read_bytes())
+    assert first["logOffset"] == 0
+    delayed.put("T", 0, {}, "more")
+    await settle()
+    delayed.delivery.persist()
+    assert json.loads(path.read_bytes()) == first
+    monkeypatch.setattr(delivery, "UNRECORDED_BYTES_MAX", 100)
+    delayed.delivery.persist()
+    assert json.loads(path.read_bytes()) == first | {"logOffset": delayed.store.written_to}
+
+
+async def test_offsets_stored_by_rocketmq_have_no_end_of_the_log(delayed: Delayed) -> None:
+    await delayed.deliver_one_by_one("a", "b")
+    path = delayed.tables.file("delayOffset").path
+    path.write_text('{"offsetTable":{1:1}}')
+    delayed.restart(persist=False)
+    await delayed.bodies_become("a", "b", "b")
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5", "true", '"7"'])
+async def test_an_end_of_the_log_that_is_no_offset_is_refused(delayed: Delayed, text: str) -> None:
+    path = delayed.tables.file("delayOffset").path
+    path.write_text('{"offsetTable":{1:0},"logOffset":%s}' % text)
+    with pytest.raises(StoreError, match=r"logOffset .* expected an offset"):
+        delayed.delivery.load()
+
+
+@pytest.mark.parametrize("log_offset", [1, 10**12])
+async def test_an_end_of_the_log_where_no_record_begins_recognizes_nothing(
+    delayed: Delayed, log_offset: int
+) -> None:
+    await delayed.deliver_one_by_one("a", "b")
+    path = delayed.tables.file("delayOffset").path
+    path.write_text('{"offsetTable":{1:1},"logOffset":%d}' % log_offset)
+    delayed.restart(persist=False)
+    await delayed.bodies_become("a", "b", "b")
 
 
 async def test_messages_wait_in_order_while_the_store_takes_none(
@@ -221,6 +356,232 @@ async def test_a_message_without_a_real_place_does_not_stop_its_level(
     assert delayed.delivery.offsets() == {1: 2}
 
 
+@pytest.mark.parametrize(("queue", "moved"), [(2, 0), (3, 1), (999_999_999, 1)])
+async def test_a_queue_that_the_topic_no_longer_has_is_replaced_by_another(
+    delayed: Delayed, queue: int, moved: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    delayed.delivery.start()
+    delayed.park("a", 1, queue=queue)
+    delayed.clock.advance(1000)
+    await delayed.bodies_become("a", queue=moved)
+    assert caplog.text.count("moved a scheduled message") == 1
+    assert f"queue={queue} to={moved}" in caplog.text
+
+
+async def test_a_queue_that_is_only_read_from_is_kept(delayed: Delayed) -> None:
+    delayed.tables.topics.put_now(
+        [TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=0)]
+    )
+    delayed.delivery.start()
+    delayed.park("a", 1, queue=3)
+    delayed.park("b", 1, queue=4)
+    delayed.clock.advance(1000)
+    await delayed.bodies_become("a", queue=3)
+    await delayed.bodies_become("b", queue=0)
+
+
+async def test_messages_of_a_deleted_topic_are_skipped_with_few_lines(
+    delayed: Delayed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rate_limited_log, "LINES_MAX", 3)
+    delayed.tables.topic("gone")
+    for n in range(10):
+        delayed.park(str(n), 1, topic="gone")
+    delayed.park("good", 1)
+    delayed.find_topic = lambda name: None if name == "gone" else delayed.tables.topics.get(name)
+    delayed.delivery.start()
+    delayed.clock.advance(1000)
+    await delayed.bodies_become("good")
+    assert ("gone", 0) not in delayed.store.queue_keys()
+    assert caplog.text.count("skipped a scheduled message") == 3
+    assert "met topic 'gone'" in caplog.text
+    delayed.delivery.stop()
+    assert "7 more scheduled messages were skipped or moved" in caplog.text
+
+
+async def test_a_body_above_the_limit_of_today_does_not_stop_its_level(
+    delayed: Delayed, caplog: pytest.LogCaptureFixture
+) -> None:
+    delayed.park("large", 1)
+    delayed.park("ok", 1)
+    delayed.store.appender.message_bytes_max = 4
+    delayed.delivery.start()
+    delayed.clock.advance(1000)
+    await delayed.bodies_become("ok")
+    assert "level=1 offset=0 error=a body of 5 bytes, at most 4" in caplog.text
+
+
+async def test_a_damaged_record_does_not_stop_its_level(
+    delayed: Delayed, caplog: pytest.LogCaptureFixture
+) -> None:
+    delayed.park("bad", 1)
+    delayed.park("good", 1)
+    log_offset, size, _ = delayed.store.consume_queue_units(DELAY_TOPIC, 0, 0, 1)[0]
+    path = next(delayed.store.paths.commit_log.iterdir())
+    with path.open("r+b") as file:
+        file.seek(log_offset + 4)
+        file.write(bytes(4))
+    delayed.delivery.start()
+    delayed.clock.advance(1000)
+    await delayed.bodies_become("good")
+    assert f"offset=0 error=no record of {size} bytes at {log_offset}" in caplog.text
+
+
+async def test_a_message_that_fails_for_no_known_reason_is_skipped_after_some_tries(
+    delayed: Delayed, caplog: pytest.LogCaptureFixture
+) -> None:
+    def find(name: str) -> TopicConfig | None:
+        if name == "poison":
+            raise RuntimeError("a defect")
+        return delayed.tables.topics.get(name)
+
+    delayed.find_topic = find
+    delayed.park("bad", 1, topic="poison")
+    delayed.park("good", 1)
+    delayed.park("other level", 2)
+    delayed.delivery.start()
+    delayed.clock.advance(5000)
+    await delayed.bodies_become("other level")
+    await delayed.bodies_become("other level", "good")
+    assert caplog.text.count("scheduled delivery failed level=1") == delivery.FAILURES_MAX
+    assert caplog.text.count("skipped a scheduled message") == 1
+    assert "error=RuntimeError: a defect" in caplog.text
+
+
+async def test_an_error_after_a_delivery_does_not_repeat_it(delayed: Delayed) -> None:
+    def count(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    delayed.delivery.on_delivery = count
+    delayed.delivery.start()
+    delayed.park("a", 1)
+    delayed.park("b", 1)
+    delayed.clock.advance(1000)
+    await delayed.bodies_become("a", "b")
+
+
+async def test_a_level_that_the_settings_no_longer_have_is_delivered_when_due(
+    delayed: Delayed,
+) -> None:
+    delayed.park("a", 3)
+    delayed.park("b", 3)
+    delayed.restart(levels="1s")
+    delayed.clock.advance(3_599_999)
+    await settle()
+    assert delayed.bodies() == []
+    delayed.clock.advance(1)
+    await delayed.bodies_become("a", "b")
+    assert delayed.delivery.offsets() == {3: 2}
+    delayed.restart(levels="2s")
+    assert delayed.delivery.offsets() == {3: 2}
+    assert delayed.delivery.progress() == {3: (2, 2)}
+    delayed.delivery.persist()
+    content = json.loads(delayed.tables.file("delayOffset").path.read_bytes())
+    assert content["offsetTable"] == {"3": 2}
+
+
+async def test_a_level_that_is_gone_does_not_wait_for_a_clock_that_was_set_back(
+    delayed: Delayed,
+) -> None:
+    delayed.park("a", 3)
+    delayed.restart(levels="1s")
+    await settle()
+    assert delayed.bodies() == []
+    delayed.clock.set_wall(delayed.clock.now_ms() - 1)
+    await delayed.bodies_become("a")
+
+
+async def test_a_level_that_was_made_longer_keeps_the_times_of_its_messages(
+    delayed: Delayed,
+) -> None:
+    delayed.park("old", 1)
+    delayed.restart(levels="1h 5s")
+    delayed.clock.advance(999)
+    await settle()
+    assert delayed.bodies() == []
+    delayed.clock.advance(1)
+    await delayed.bodies_become("old")
+
+
+async def test_a_level_that_was_made_shorter_delivers_what_is_due_too_late_for_it(
+    delayed: Delayed,
+) -> None:
+    delayed.park("old", 3)
+    delayed.restart(levels="1s 5s 10s")
+    await delayed.bodies_become("old")
+
+
+async def test_a_new_level_above_eighteen_is_delivered(delayed: Delayed) -> None:
+    table = " ".join(["1h"] * 24 + ["2s"])
+    delayed.store.close()
+    delayed.store = open_store(
+        delayed.tables.config.parent / "store", delayed.tables, delay_levels=table
+    )
+    delayed.restart(persist=False, levels=table)
+    delayed.park("a", 99)
+    assert delayed.store.bounds(DELAY_TOPIC, 24) == (0, 1)
+    delayed.clock.advance(1999)
+    await settle()
+    assert delayed.bodies() == []
+    delayed.clock.advance(1)
+    await delayed.bodies_become("a")
+
+
+async def test_a_wall_clock_that_jumps_ahead_is_seen_within_a_second(delayed: Delayed) -> None:
+    delayed.delivery._check_interval_s = delivery.CHECK_INTERVAL_S
+    delayed.delivery.start()
+    delayed.park("a", 3)
+    await settle()
+    delayed.clock.set_wall(delayed.clock.now_ms() + 3_600_000)
+    began_s = asyncio.get_running_loop().time()
+    await delayed.bodies_become("a")
+    assert asyncio.get_running_loop().time() - began_s <= delivery.CHECK_INTERVAL_S + 0.01
+
+
+@pytest.mark.parametrize(
+    ("slice_s", "slice_bytes", "most"),
+    [(60.0, 1 << 20, RUN_MESSAGES_MAX), (0.0, 1 << 20, 1), (60.0, 400, 3)],
+)
+async def test_other_work_runs_between_the_slices_of_all_levels(
+    delayed: Delayed, monkeypatch: pytest.MonkeyPatch, slice_s: float, slice_bytes: int, most: int
+) -> None:
+    """A record has between 134 and 199 bytes."""
+    monkeypatch.setattr(delivery, "SLICE_S", slice_s)
+    monkeypatch.setattr(delivery, "RUN_BYTES_MAX", slice_bytes)
+    count = 3 * (RUN_MESSAGES_MAX + 1)
+    for n in range(count):
+        delayed.park(str(n), 1 + n % 3)
+    delayed.clock.advance(3_600_000)
+    done: list[int] = []
+    delayed.delivery.on_delivery = lambda *_: done.append(0)
+    delayed.delivery.start()
+    largest = 0
+    async with asyncio.timeout(60):
+        while len(done) < count:
+            seen = len(done)
+            await asyncio.sleep(0)
+            largest = max(largest, len(done) - seen)
+    assert largest == most
+
+
+async def test_readers_that_wait_for_the_disk_get_a_sync_after_each_slice(
+    delayed: Delayed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "SLICE_S", 60.0)
+    syncs: list[int] = []
+    delayed.delivery.request_sync = lambda: syncs.append(delayed.store.bounds("T", 0)[1])
+    delayed.delivery.start()
+    await settle()
+    assert syncs == []
+    for n in range(RUN_MESSAGES_MAX + 1):
+        delayed.park(str(n), 1)
+    delayed.clock.advance(1000)
+    async with asyncio.timeout(60):
+        while len(syncs) < 2:
+            await asyncio.sleep(0.002)
+    assert syncs == [RUN_MESSAGES_MAX, RUN_MESSAGES_MAX + 1]
+
+
 async def test_progress_names_the_levels_that_were_used(delayed: Delayed) -> None:
     delayed.delivery.start()
     delayed.park("a", 1)
@@ -228,7 +589,8 @@ async def test_progress_names_the_levels_that_were_used(delayed: Delayed) -> Non
     delayed.clock.advance(1000)
     await delayed.bodies_become("a", "b")
     delayed.park("c", 1)
-    assert delayed.delivery.progress() == {1: (2, 3)}
+    delayed.park("waits", 3)
+    assert delayed.delivery.progress() == {1: (2, 3), 3: (0, 1)}
 
 
 async def test_an_offset_beyond_its_queue_is_moved_to_the_end(delayed: Delayed) -> None:
@@ -268,6 +630,7 @@ async def test_the_file_names_levels_and_offsets(delayed: Delayed) -> None:
     content = json.loads(path.read_bytes())
     assert content["offsetTable"] == {"2": 1}
     assert content["dataVersion"]["counter"] == 1
+    assert content["logOffset"] == delayed.store.written_to
     path.unlink()
     delayed.delivery.persist()
     assert not path.exists()

@@ -9,7 +9,7 @@ import pytest
 from cometmq.protocol.record import decode_record
 from cometmq.store import MessageStore, lookup
 from cometmq.system.clock import ManualClock
-from support.stores import TOPIC, put
+from support.stores import LOG_FILE_BYTES, TOPIC, put
 
 BASE_MS = 1_700_000_000_000
 
@@ -156,3 +156,14 @@ def test_a_search_ends_after_a_number_of_entries(
         keyed(store, clock, number, "k")
     assert store.query(TOPIC, "k", 64, BASE_MS, BASE_MS + 10).records == []
     assert len(store.query(TOPIC, "k", 64, BASE_MS, BASE_MS + 100).records) == 20
+
+
+def test_the_records_from_an_offset_on_are_read_over_the_ends_of_files(store: MessageStore) -> None:
+    stored = [put(store, body=b"x" * 1000) for _ in range(40)]
+    offsets = [each.log_offset for each in stored]
+    assert len({offset // LOG_FILE_BYTES for offset in offsets}) > 2
+    assert [facts.log_offset for facts in store.facts_from(0)] == offsets
+    assert [facts.log_offset for facts in store.facts_from(offsets[7])] == offsets[7:]
+    assert list(store.facts_from(offsets[7] + 1)) == []
+    assert list(store.facts_from(store.written_to)) == []
+    assert list(store.facts_from(1 << 40)) == []

@@ -2,11 +2,17 @@
 
 Every level has its queue in ``SCHEDULE_TOPIC_XXXX``, ordered by due time, whose entries have that
 time as their tags code; the offset of a level is the number of messages delivered. An offset
-advances only after the message was appended, and is stored in config/delayOffset.json.
+advances only after the message was appended, and is stored in config/delayOffset.json, together
+with the end of the log at that time: what was delivered later is recognized there at the next
+start. RocketMQ ignores that entry, and removes it when it stores the file.
+
+Levels that the settings do not have any more are delivered as well, at the times in their queues.
 
 One timer per level waits for the level's next message; it reads the clock at least once a second,
-because the wall clock may jump. Used in the event loop's thread. The delivered record keeps the
-properties of the scheduled one, DELAY, REAL_TOPIC and REAL_QID included, and its store host.
+because the wall clock may jump. Messages that are due are delivered in slices, one level after the
+other, with other work of the event loop in between. Used in the event loop's thread. The delivered
+record keeps the properties of the scheduled one, DELAY, REAL_TOPIC and REAL_QID included, and its
+store host.
 
 Source: ScheduleMessageService, RocketMQ 5.3, which polls instead of using timers.
 """
@@ -17,37 +23,50 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from time import monotonic
+from typing import Any, Final
 
-from cometmq.broker.checks import check_subscribed_topic
 from cometmq.broker.cold_reads import ColdReads, bring_in
+from cometmq.broker.delay.delivered import offsets_by_log
+from cometmq.broker.delay.rate_limited_log import RateLimitedLog
 from cometmq.broker.offsets.offset_store import Numbers, read_numbers, read_version
 from cometmq.model import property_names
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import CometError, InvalidMessageError, ResponseError, StoreError
-from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC
+from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC, TopicConfig
 from cometmq.protocol.bodies import DataVersion
-from cometmq.protocol.properties import decode_properties
-from cometmq.protocol.record import RecordParts, split_record
+from cometmq.protocol.properties import marker, value_of
+from cometmq.protocol.record import split_record
+from cometmq.remoting.slices import SLICE_S
 from cometmq.store import MessageStore
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
 
-_QUEUE_ID = re.compile(r"[0-9]{1,9}")
+_QUEUE_ID = re.compile(rb"[0-9]{1,9}")
+_REAL_TOPIC = marker(property_names.REAL_TOPIC.encode())
+_REAL_QID = marker(property_names.REAL_QID.encode())
+_LOG_OFFSET: Final = "logOffset"
+"""The entry of the file that names the end of the log."""
 
-RUN_MESSAGES_MAX = 128
-"""Messages delivered in one iteration of the event loop, per level."""
-CHECK_INTERVAL_S = 1.0
-STORE_BUSY_S = 0.1
+RUN_MESSAGES_MAX: Final = 128
+"""Messages delivered in one slice; fewer, if they are large or take longer than `SLICE_S`."""
+RUN_BYTES_MAX: Final = 256 * 1024
+"""A slice ends with the message that exceeds it: the next one may take milliseconds."""
+CHECK_INTERVAL_S: Final = 1.0
+STORE_BUSY_S: Final = 0.1
 FAILURE_S = 10.0
-READ_AHEAD_MS = 1000
+FAILURES_MAX: Final = 3
+"""How often one message may fail in a way that the store is not to blame for."""
+READ_AHEAD_MS: Final = 1000
 """Messages that are due within this time are read with those that are due now."""
-READS_AT_ONCE = 2
+READS_AT_ONCE: Final = 2
 """For the queue entries and for the messages; a level that needs more reads waits between them."""
+UNRECORDED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""While messages wait, the log grows by so much until its end is stored again."""
 
 
 class ScheduledDelivery:
@@ -57,6 +76,7 @@ class ScheduledDelivery:
         store: contains the schedule topic and the target topics.
         levels: the delay levels.
         file: delayOffset.json.
+        topics: returns a topic by its name; None if there is none.
         clock: decides when a message is due.
         cold_reads: reads what is on the disk only.
         check_interval_s: the longest time until the clock is read again.
@@ -69,6 +89,7 @@ class ScheduledDelivery:
         levels: DelayLevels,
         file: JsonFile,
         *,
+        topics: Callable[[str], TopicConfig | None],
         clock: Clock,
         cold_reads: ColdReads,
         check_interval_s: float = CHECK_INTERVAL_S,
@@ -77,6 +98,7 @@ class ScheduledDelivery:
         self._store = store
         self._levels = levels
         self._file = file
+        self._topics = topics
         self._clock = clock
         self._cold_reads = cold_reads
         self._reading: dict[int, asyncio.Task[None]] = {}
@@ -86,38 +108,79 @@ class ScheduledDelivery:
         self._check_interval_s = check_interval_s
         self._store_busy_s = store_busy_s
         self._offsets: Numbers = {}
+        self._known: set[int] = set()
+        """The levels of the settings, and those that only have a queue any more."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._due: dict[int, None] = {}
+        """The levels that have messages to deliver now, in turn."""
+        self._slice: asyncio.Handle | None = None
         self._store_waits: set[int] = set()
         """Levels whose messages the store refuses now; each was logged once."""
-        self._changed = False
+        self._failures: dict[int, tuple[int, int]] = {}
+        """Where each level last failed: its offset, and how often it failed there."""
+        self._skipped = RateLimitedLog(log, "scheduled messages were skipped or moved")
+        self._noted: tuple[Numbers, int] = {}, 0
+        """The offsets after the last slice, and the end of the log then."""
         self._running = False
         self._saving = threading.Lock()
+        self._saved: Numbers = {}
+        """The offsets in the file."""
+        self._saved_log_offset: int | None = None
+        """The end of the log that the file names."""
         self.version: DataVersion = DataVersion(timestamp=clock.now_ms())
         """Version of the table of offsets."""
         self.on_delivery: Callable[[str, int, int], None] | None = None
         """Called with topic, queue and size of every message that was delivered."""
+        self.request_sync: Callable[[], object] | None = None
+        """Called after each slice that delivered messages, if readers wait for the disk."""
 
     # --- lifecycle ----------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the offsets, and move those outside their queue to its nearer end.
+        """Read the offsets, and advance them past messages that the log shows as delivered.
+
+        Offsets outside their queue move to its nearer end.
 
         Raises:
             StoreError: file and backup cannot be read.
         """
+        queues = (queue_id for topic, queue_id in self._store.queue_keys() if topic == DELAY_TOPIC)
+        self._known = {*range(1, self._levels.highest + 1), *(number + 1 for number in queues)}
         content = self._file.load()
         if content is not None:
-            self._offsets = read_numbers(content.get("offsetTable") or {}, self._file)
-            self.version = read_version(content, self._file) or self.version
-        for level, offset in self._offsets.items():
-            low, high = self._store.bounds(DELAY_TOPIC, level - 1)
-            self._offsets[level] = min(max(offset, low), high)
+            self._take(content)
+        self._note_progress()
+        if self._saved_log_offset is None:
+            self._store_position()
+
+    def _store_position(self) -> None:
+        """Store the end of the log before messages that wait are delivered."""
+        try:
+            self.persist()
+        except StoreError as problem:  # the job tries again
+            log.warning("scheduled messages may be delivered again after a crash: %s", problem)
+
+    def _take(self, content: Mapping[str, Any]) -> None:
+        self._saved = read_numbers(content.get("offsetTable") or {}, self._file)
+        self.version = read_version(content, self._file) or self.version
+        for level, offset in self._saved.items():
+            self._offsets[level] = self._corrected(level, offset)
+        log_offset = content.get(_LOG_OFFSET)
+        if log_offset is None:  # stored by RocketMQ
+            return
+        if type(log_offset) is not int or log_offset < 0:
+            raise StoreError(
+                f"{self._file.path} has the {_LOG_OFFSET} {str(log_offset)[:80]!r},"
+                " expected an offset"
+            )
+        self._saved_log_offset = log_offset
+        self._offsets |= offsets_by_log(self._store, self._offsets, self._known, log_offset)
 
     def start(self) -> None:
         """Start the delivery; the event loop must be running."""
         self._running = True
-        for level in range(1, self._levels.highest + 1):
-            self._schedule_run(level, 0.0)
+        for level in sorted(self._known):
+            self._run_soon(level)
 
     def stop(self) -> None:
         """Stop the delivery; the offsets still have to be persisted."""
@@ -126,8 +189,14 @@ class ScheduledDelivery:
             timer.cancel()
         for task in self._reading.values():
             task.cancel()
+        if self._slice is not None:
+            self._slice.cancel()
+            self._slice = None
         self._reading.clear()
         self._timers.clear()
+        self._due.clear()
+        self._skipped.settle(now=True)
+        self._note_progress()
 
     def persist(self) -> None:
         """Write the offsets if any has changed; return when they are on the disk.
@@ -139,18 +208,32 @@ class ScheduledDelivery:
         Raises:
             StoreError: the disk refused; the next call tries again.
         """
+        self._skipped.settle()
         with self._saving:
-            if not self._changed:
+            offsets, log_offset = self._noted
+            is_changed = offsets != self._saved
+            if not is_changed and not self._needs_position(offsets, log_offset):
                 return
-            self._changed = False
-            self.version = self.version.next(self._clock.now_ms())
-            content = self._content()
-            try:
-                self._store.flush()
-                self._file.save(content)
-            except StoreError:
-                self._changed = True
-                raise
+            if is_changed:
+                self.version = self.version.next(self._clock.now_ms())
+            content = {
+                "dataVersion": self.version,
+                "offsetTable": offsets,
+                _LOG_OFFSET: log_offset,
+            }
+            self._store.flush()
+            self._file.save(content)
+            self._saved, self._saved_log_offset = offsets, log_offset
+
+    def _needs_position(self, offsets: Numbers, log_offset: int) -> bool:
+        """Return whether the next start would read too much of the log."""
+        saved = self._saved_log_offset
+        if saved is not None and log_offset - saved < UNRECORDED_BYTES_MAX:
+            return False
+        return any(
+            offsets.get(level, 0) < self._store.next_offset(DELAY_TOPIC, level - 1)
+            for level in list(self._known)
+        )
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -160,27 +243,52 @@ class ScheduledDelivery:
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """Return for each level that was used its offset and the end of its queue."""
+        ends = {
+            level: self._store.bounds(DELAY_TOPIC, level - 1)[1]
+            for level in self._known | self._offsets.keys()
+        }
         return {
-            level: (offset, self._store.bounds(DELAY_TOPIC, level - 1)[1])
-            for level, offset in sorted(self._offsets.items())
+            level: (self._offsets.get(level, 0), end)
+            for level, end in sorted(ends.items())
+            if end or level in self._offsets
         }
 
     def arrived(self, queue_id: int) -> None:
         """Note that a message was appended to a queue of the schedule topic."""
         level = queue_id + 1
-        is_waited_for = level in self._timers or level in self._reading
-        if self._running and not is_waited_for and level <= self._levels.highest:
-            self._schedule_run(level, 0.0)
+        self._known.add(level)
+        if self._running and not (level in self._timers or level in self._reading):
+            self._run_soon(level)
 
     # --- delivering ---------------------------------------------------------------------------
 
     def _schedule_run(self, level: int, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._timers[level] = loop.call_later(seconds, self._run, level)
+        if seconds > 0:
+            loop = asyncio.get_running_loop()
+            self._timers[level] = loop.call_later(seconds, self._run_soon, level)
+        else:
+            self._run_soon(level)
+
+    def _run_soon(self, level: int) -> None:
+        self._timers.pop(level, None)
+        self._due[level] = None
+        if self._slice is None:
+            self._slice = asyncio.get_running_loop().call_soon(self._run_slice)
+
+    def _run_slice(self) -> None:
+        """Deliver messages of the level whose turn it is; levels behind it follow, one a time."""
+        level = next(iter(self._due))
+        del self._due[level]
+        self._slice = None
+        if self._due:
+            self._slice = asyncio.get_running_loop().call_soon(self._run_slice)
+        written_to = self._store.written_to
+        self._run(level)
+        if self.request_sync is not None and self._store.written_to > written_to:
+            self.request_sync()
 
     def _run(self, level: int) -> None:
         # A failure of one level must stop neither it nor the others.
-        del self._timers[level]
         try:
             wait_s = self._deliver_due(level)
             self._store_waits.discard(level)
@@ -191,14 +299,32 @@ class ScheduledDelivery:
                 log.warning(
                     "scheduled delivery waits for the store level=%d error=%s", level, problem
                 )
-        except Exception:
-            log.exception("scheduled delivery failed, retrying level=%d", level)
+        except Exception as problem:
+            log.exception("scheduled delivery failed level=%d", level)
             wait_s = FAILURE_S
+            if self._failed_too_often(level):
+                self._skip(level, self._offset(level), f"{type(problem).__name__}: {problem}")
+                wait_s = 0.0
         if wait_s is not None and self._running:
             self._schedule_run(level, wait_s)
 
     def _deliver_due(self, level: int) -> float | None:
-        """Deliver due messages; return the seconds until the next run, None for an empty queue."""
+        """Deliver due messages of one slice.
+
+        Returns:
+            The seconds until the next run; None if an arrival or the end of a read begins it.
+        """
+        try:
+            return self._deliver_slice(level)
+        finally:
+            self._note_progress()
+
+    def _note_progress(self) -> None:
+        """Note what is stored next: no copy behind this end of the log counts in the offsets."""
+        self._noted = dict(self._offsets), self._store.written_to
+
+    def _deliver_slice(self, level: int) -> float | None:
+        end_s, left_bytes = monotonic() + SLICE_S, RUN_BYTES_MAX
         offset = self._offset(level)
         queue = (DELAY_TOPIC, level - 1, offset, RUN_MESSAGES_MAX)
         cold = self._store.reader.cold_units(*queue, None)
@@ -208,31 +334,42 @@ class ScheduledDelivery:
         units = self._store.consume_queue_units(*queue)
         if not units:
             return None
-        latest_ms = self._clock.now_ms() + self._levels.delay_ms(level)
         for number, (log_offset, size_bytes, due_ms) in enumerate(units):
             now_ms = self._clock.now_ms()
-            # Due later than the level allows: the level was changed or the clock set back.
-            if now_ms < due_ms <= latest_ms:
-                return min((due_ms - now_ms) / 1000, self._check_interval_s)
+            if now_ms < due_ms:
+                if level > self._levels.highest and (
+                    read := self._store.cold_store_time(DELAY_TOPIC, level - 1, offset)
+                ):
+                    self._read_first(level, offset, read)
+                    return None
+                if not self._is_beyond_level(level, offset, due_ms, now_ms):
+                    return min((due_ms - now_ms) / 1000, self._check_interval_s)
             if self._store.cold_record(log_offset, size_bytes) is not None:
                 self._read_first(level, offset, self._reads(units[number:]))
                 return None
-            self._deliver(log_offset, size_bytes)
+            self._deliver(level, offset, log_offset, size_bytes)
             offset += 1
-            self._offsets[level] = offset
-            self._changed = True
+            left_bytes -= size_bytes
+            if left_bytes <= 0 or monotonic() >= end_s:
+                break
         return 0.0
 
-    def _reads(self, units: list[tuple[int, int, int]]) -> Callable[[], object]:
-        """Return a function that reads messages which are due now or soon, for any thread."""
+    def _is_beyond_level(self, level: int, offset: int, due_ms: int, now_ms: int) -> bool:
+        """Return whether a message is due later than its level allows.
+
+        The wall clock was set back, or the level made shorter: the message is due now, as in
+        RocketMQ. A level that the settings do not have any more allows what it did allow.
+        """
+        if level <= self._levels.highest:
+            return due_ms > now_ms + self._levels.delay_ms(level)
+        return self._store.store_time_at(DELAY_TOPIC, level - 1, offset) > now_ms
+
+    def _reads(self, units: Sequence[tuple[int, int, int]]) -> _RecordReads:
+        """Return what reads messages which are due now or soon, for any thread."""
         soon_ms = self._clock.now_ms() + READ_AHEAD_MS
-        cold = [
-            read
-            for log_offset, size_bytes, due_ms in units
-            if due_ms <= soon_ms
-            and (read := self._store.cold_record(log_offset, size_bytes)) is not None
-        ]
-        return lambda: [read() for read in cold]
+        near = [unit for unit in units[1:] if unit[2] <= soon_ms]
+        reads = [self._store.cold_record(log_offset, size) for log_offset, size, _ in near]
+        return _RecordReads(self._store.cold_record(*units[0][:2]), reads)
 
     def _read_first(self, level: int, offset: int, read: Callable[[], object]) -> None:
         """Read from the disk and run the level again.
@@ -250,18 +387,29 @@ class ScheduledDelivery:
     async def _read(self, level: int, read: Callable[[], object], pause_s: float) -> None:
         try:
             await self._cold_reads.run(read)
-        except StoreError:  # logged where it was met
+        except StoreError as problem:  # logged where it was met
             pause_s = FAILURE_S
+            blocks_others = isinstance(read, _RecordReads) and read.has_others
+            if blocks_others and self._failed_too_often(level):
+                self._skip(level, self._offset(level), problem)
+                pause_s = 0.0
         except ResponseError:  # too many other reads
             pause_s = self._store_busy_s
         self._reading.pop(level, None)
         if self._running:
             self._schedule_run(level, pause_s)
 
+    def _failed_too_often(self, level: int) -> bool:
+        """Count a failure of the next message of a level; return whether to skip it."""
+        offset = self._offset(level)
+        before, times = self._failures.get(level, (offset, 0))
+        times = times + 1 if before == offset else 1
+        self._failures[level] = (offset, times)
+        return times >= FAILURES_MAX and offset < self._store.bounds(DELAY_TOPIC, level - 1)[1]
+
     def _offset(self, level: int) -> int:
-        low, high = self._store.bounds(DELAY_TOPIC, level - 1)
         known = self._offsets.get(level, 0)
-        offset = min(max(known, low), high)
+        offset = self._corrected(level, known)
         if offset != known:
             log.warning(
                 "corrected the schedule offset level=%d from=%d to=%d", level, known, offset
@@ -269,51 +417,114 @@ class ScheduledDelivery:
             self._offsets[level] = offset
         return offset
 
-    def _deliver(self, log_offset: int, size_bytes: int) -> None:
+    def _corrected(self, level: int, offset: int) -> int:
+        """Return an offset within its queue."""
+        low, high = self._store.bounds(DELAY_TOPIC, level - 1)
+        if self._store.dispatch_backlog_bytes:  # a full disk keeps messages out of the queue
+            high = max(high, offset)
+        return min(max(offset, low), high)
+
+    def _skip(self, level: int, offset: int, reason: object) -> None:
+        self._skipped.warning(
+            "skipped a scheduled message level=%d offset=%d error=%s", level, offset, reason
+        )
+        self._offsets[level] = offset + 1
+
+    def _deliver(self, level: int, offset: int, log_offset: int, size_bytes: int) -> None:
         """Store one message in its target queue; skip one that cannot be read or is invalid.
 
         Raises:
             StoreError: the store does not take it now.
         """
-        data = self._store.record_at(log_offset, size_bytes)
-        if data is None:
-            log.warning(
-                "skipped a scheduled message: its record is missing physical_offset=%d", log_offset
-            )
-            return
         try:
-            self._append_to_target(split_record(data))
+            data = self._store.record_at(log_offset, size_bytes)
+            if data is None:
+                raise InvalidMessageError(f"no record of {size_bytes} bytes at {log_offset}")
+            record = split_record(data)
+            topic, queue_id = self._target(level, offset, record.properties)
+            stored = self._store.append(
+                topic,
+                queue_id,
+                record.body,
+                record.properties,
+                flag=record.flag,
+                sys_flag=record.sys_flag,
+                born_time_ms=record.born_time_ms,
+                born_host=record.born_host,
+                store_host=record.store_host,
+                reconsume_times=record.reconsume_times,
+                prepared_offset=record.prepared_offset,
+            )
         except StoreError:
             raise
         except CometError as problem:
-            log.error(
-                "skipped a scheduled message physical_offset=%d error=%s", log_offset, problem
-            )
-
-    def _append_to_target(self, record: RecordParts) -> None:
-        properties = decode_properties(record.properties)
-        topic = properties.get(property_names.REAL_TOPIC, "")
-        queue_text = properties.get(property_names.REAL_QID, "")
-        check_subscribed_topic(topic)
-        if _QUEUE_ID.fullmatch(queue_text) is None or topic in (HALF_TOPIC, DELAY_TOPIC):
-            raise InvalidMessageError(
-                f"expected a target topic and queue, met topic {topic!r}, queue {queue_text[:80]!r}"
-            )
-        stored = self._store.append(
-            topic,
-            int(queue_text),
-            record.body,
-            record.properties,
-            flag=record.flag,
-            sys_flag=record.sys_flag,
-            born_time_ms=record.born_time_ms,
-            born_host=record.born_host,
-            store_host=record.store_host,
-            reconsume_times=record.reconsume_times,
-            prepared_offset=record.prepared_offset,
-        )
+            self._skip(level, offset, problem)
+            return
+        self._offsets[level] = offset + 1
         if self.on_delivery is not None:
-            self.on_delivery(topic, int(queue_text), stored.size_bytes)
+            self.on_delivery(topic, queue_id, stored.size_bytes)
 
-    def _content(self) -> dict[str, Any]:
-        return {"dataVersion": self.version, "offsetTable": dict(self._offsets)}
+    def _target(self, level: int, offset: int, properties: bytes) -> tuple[str, int]:
+        """Return the target queue of a message.
+
+        If the topic has fewer queues by now, it is another one that consumers know.
+
+        Raises:
+            InvalidMessageError: it has none, or its topic was deleted.
+        """
+        topic = (value_of(properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
+        text = value_of(properties, _REAL_QID) or b""
+        config = None if topic in (HALF_TOPIC, DELAY_TOPIC) else self._topics(topic)
+        if config is None or _QUEUE_ID.fullmatch(text) is None:
+            raise InvalidMessageError(
+                f"expected the queue of a topic that exists, met topic {topic[:300]!r},"
+                f" queue {text[:80]!r}"
+            )
+        queue_id = int(text)
+        if queue_id < max(config.read_queue_nums, config.write_queue_nums):
+            return topic, queue_id
+        moved = queue_id % max(config.write_queue_nums, 1)
+        self._skipped.warning(
+            "moved a scheduled message, its queue does not exist any more level=%d offset=%d"
+            " topic=%s queue=%d to=%d",
+            *(level, offset, topic, queue_id, moved),
+        )
+        return topic, moved
+
+
+class _RecordReads:
+    """Reads the next message of a level into memory, and others that are due soon.
+
+    Args:
+        first: reads the next message.
+        others: read the others; None for one that is in memory.
+    """
+
+    def __init__(
+        self, first: Callable[[], None] | None, others: Sequence[Callable[[], None] | None]
+    ) -> None:
+        self._first = first
+        self._others = others
+        self.has_others = None in others
+        """Whether another message could be read."""
+
+    def __call__(self) -> None:
+        """Read; from any thread.
+
+        Raises:
+            OSError: the disk cannot read the next message.
+        """
+        problem = self._problem_of(self._first)
+        for read in self._others:
+            if read is not None and self._problem_of(read) is None:
+                self.has_others = True
+        if problem is not None:
+            raise problem
+
+    def _problem_of(self, read: Callable[[], None] | None) -> OSError | None:
+        try:
+            if read is not None:
+                read()
+        except OSError as problem:
+            return problem
+        return None

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts
 
 
-PERSIST_S = 10.0
+PERSIST_S = 1.0
+"""RocketMQ's is 10 s (``flushDelayOffsetInterval``). What was delivered since is found in the log
+at the next start, which is quicker the less there is."""
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cometmq.model.delay import DEFAULT_LEVELS
+from cometmq.model.delay import DEFAULT_LEVELS, DelayLevels
 from cometmq.model.errors import ConfigError
 from cometmq.spark.logs import ByteRange, LogPlace, open_place, plan
 from cometmq.spark.pipelines.running.command import main
@@ -122,11 +122,12 @@ def rebuild(
         The run's record; ``counts`` has rows, units, keys, queues and index files.
 
     Raises:
-        ConfigError: a setting is missing, or the target has queues already.
+        ConfigError: a setting is missing or bad, or the target has queues already.
         BadRecordError: what stands in the log is no record.
     """
     if not settings.store or not settings.to:
         raise ConfigError("rebuild: expected store and to, the log and where queues are written")
+    DelayLevels.parse(settings.delay_levels)
     place = open_place(settings.store)
     end = log_end(place, closed=settings.closed)
     if dry_run:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from cometmq.model.delay import DEFAULT_LEVELS
+from cometmq.model.delay import DEFAULT_LEVELS, DelayLevels
 from cometmq.model.errors import ConfigError
 from cometmq.spark.logs import LogPlace, open_place, plan
 from cometmq.spark.pipelines.findings.report import Report
@@ -88,11 +88,12 @@ def verify(
         The run's record and a table ``findings``; ``good`` if there is none worse than a note.
 
     Raises:
-        ConfigError: no store is named.
+        ConfigError: no store is named, or the delay levels are none.
         PlaceError: there is none.
     """
     if not settings.store:
         raise ConfigError("verify: expected store, the directory of a store")
+    DelayLevels.parse(settings.delay_levels)
     place = open_place(settings.store, broker=settings.broker_name or None)
     job = _job(settings, place)
     if job is None and not settings.archive:

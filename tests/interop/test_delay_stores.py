@@ -1,0 +1,77 @@
+"""Scheduled messages cross over: our broker is killed, RocketMQ's goes on, then ours again."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import kit
+import pytest
+from servers import CometStandalone, RealBroker, RealNameServer, Settings
+
+from cometmq.store.config_files import JsonFile
+from cometmq.system.files import SystemFiles
+from support.scheduled import Wire, frames_of
+from support.versions import VERSIONS
+
+SETTINGS: Settings = {"messageDelayLevel": "1s 15s", "waitTimeMillsInSendQueue": 60_000}
+TOPIC, QUEUES, EACH = "later", 2, 50
+"""Messages of each level."""
+WAIT_S = 120.0
+
+
+def address_of(broker: CometStandalone | RealBroker) -> tuple[str, int]:
+    return "127.0.0.1", int(broker.address.rpartition(":")[2])
+
+
+def delivered(broker: CometStandalone | RealBroker) -> int:
+    with closing(Wire(address_of(broker))) as wire:
+        return wire.delivered(TOPIC, QUEUES)
+
+
+def stored(store: Path) -> dict[str, Any]:
+    """The file of offsets; empty before it exists."""
+    return JsonFile(store / "config" / "delayOffset.json", SystemFiles()).load() or {}
+
+
+def first_level_is_stored(store: Path) -> bool:
+    content = stored(store)
+    return content.get("offsetTable") == {"1": EACH} and "logOffset" in content
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_scheduled_message_is_delivered_once_by_one_of_two_brokers(
+    version: str, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    comet = CometStandalone(tmp_path / "comet", store=store, settings=SETTINGS)
+    namesrv = RealNameServer(version, tmp_path / "namesrv")
+    try:
+        comet.start()
+        with closing(Wire(address_of(comet))) as wire:
+            wire.create_topic(TOPIC, QUEUES)
+            wire.send(frames_of(TOPIC, range(2 * EACH), queues=QUEUES, levels=2))
+        kit.eventually(lambda: first_level_is_stored(store), timeout=WAIT_S)
+        comet.kill()
+
+        namesrv.start()
+        real = RealBroker(
+            version, tmp_path / "real", namesrv.address, store=store, settings=SETTINGS
+        )
+        try:
+            real.start()
+            kit.eventually(lambda: delivered(real) >= 2 * EACH, timeout=WAIT_S)
+            real.stop()
+        finally:
+            real.kill()
+        assert stored(store)["offsetTable"] == {"1": EACH, "2": EACH}
+        assert "logOffset" not in stored(store)
+
+        comet.start()
+        with closing(Wire(address_of(comet))) as wire:
+            assert wire.waiting() == 0
+            assert wire.delivered(TOPIC, QUEUES) == 2 * EACH
+    finally:
+        comet.kill()
+        namesrv.kill()

@@ -226,9 +226,10 @@ class World:
     def ops(self) -> list[bytes]:
         return self.bodies(OP_HALF_TOPIC)
 
-    def committed(self) -> tuple[int | None, int | None]:
+    def committed(self) -> tuple[int, int]:
         offsets = self.tables.offsets
-        return offsets.committed(GROUP, HALF_TOPIC, 0), offsets.committed(GROUP, OP_HALF_TOPIC, 0)
+        half, op = (offsets.committed(GROUP, topic, 0) for topic in (HALF_TOPIC, OP_HALF_TOPIC))
+        return half or 0, op or 0
 
 
 @pytest.fixture(params=[False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
@@ -953,6 +954,11 @@ async def test_committed_offsets_outside_their_queues_are_corrected(world: World
     assert not world.halves.is_decided(half.queue_offset + 1)
     await world.round()
     assert world.committed() == (1, 0)
+
+
+async def test_a_broker_without_transactions_commits_no_offsets(world: World) -> None:
+    await world.round()
+    assert world.tables.offsets.keys() == []
 
 
 async def test_op_messages_are_committed_up_to_the_first_that_is_needed(world: World) -> None:

@@ -118,6 +118,7 @@ class HalfQueue:
         self._op_offset = self._committed(
             OP_HALF_TOPIC, *self._store.bounds(OP_HALF_TOPIC, HALF_QUEUE)
         )
+        self._early, self._at_start = set(), []
         slices = Slices()
         offset = self._op_offset
         while found := await self._read(OP_HALF_TOPIC, offset):
@@ -386,8 +387,10 @@ class HalfQueue:
             if done < found.count:
                 break
             await slices.pause()
-        self._offsets.commit(GROUP, HALF_TOPIC, HALF_QUEUE, base)
-        self._offsets.commit(GROUP, OP_HALF_TOPIC, HALF_QUEUE, self._op_offset)
+        for topic, done_to in ((HALF_TOPIC, base), (OP_HALF_TOPIC, self._op_offset)):
+            # Without a change there is nothing to write to the file, nor a log to flush before.
+            if done_to != (self._offsets.committed(GROUP, topic, HALF_QUEUE) or 0):
+                self._offsets.commit(GROUP, topic, HALF_QUEUE, done_to)
 
     def _done_before(self, found: GetResult, base: int) -> int:
         """Return how many op messages name only half messages before the base."""

@@ -611,6 +611,17 @@ async def test_a_late_decision_counts_for_the_newest_copy(world: World, rounds: 
     assert len(world.bodies()) == 1
 
 
+@pytest.mark.parametrize("born_time_ms", [1, 2**50])
+async def test_a_late_decision_of_a_producer_whose_clock_is_wrong(
+    world: World, born_time_ms: int
+) -> None:
+    world.store.reconfigure(dataclasses.replace(world.store.settings, file_reserved_hours=10**7))
+    half = world.half(born_time_ms=born_time_ms)
+    await world.round()
+    assert (await world.end(half, COMMIT)).code == 0
+    assert world.messages()[0].prepared_offset == world.messages(HALF_TOPIC)[1].log_offset
+
+
 async def test_a_late_decision_counts_after_a_restart(world: World) -> None:
     half = world.half()
     await world.round()

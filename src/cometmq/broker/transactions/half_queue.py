@@ -62,8 +62,7 @@ SEARCH_ENTRIES = 2_000
 """Index entries that are looked at before other requests are handled."""
 COPIES_MAX = 64
 """Copies of one message that are looked at, the newest first."""
-CLOCK_MS = 24 * 3600 * 1000
-"""How far the clock may have been set back since a copy was stored."""
+LATEST_MS = 2**62
 
 
 class HalfQueue:
@@ -294,10 +293,7 @@ class HalfQueue:
         """
         if not half.unique_key:
             return None
-        latest_ms = self._clock.now_ms() + CLOCK_MS
-        search = self._store.search(
-            topic, half.unique_key, COPIES_MAX, half.record.born_time_ms - CLOCK_MS, latest_ms
-        )
+        search = self._store.search(topic, half.unique_key, COPIES_MAX, 0, LATEST_MS)
         slices = Slices()
         while True:
             await self._cold_reads.run(partial(search.bring_in, SEARCH_ENTRIES))

@@ -140,7 +140,7 @@ class Broker:
         """Read which transactions are decided; the checks try again if the disk refuses."""
         try:
             if await half_queue.load():
-                half_queue.append_missing_ops()
+                half_queue.append_missing()
         except CometError as problem:
             log.warning("cannot load the half queue: %s", problem)
 

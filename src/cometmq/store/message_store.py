@@ -93,6 +93,8 @@ class MessageStore:
         self._abort = AbortFile(self._files, self.paths)
         self._lock: FileLock | None = None
         self._threaded = threaded
+        self.continues_rocketmq = False
+        """Whether RocketMQ wrote the store last, before `open`; also if there was none."""
         self._remover = Remover(self._files, in_thread=threaded)
         self._build()
 
@@ -191,6 +193,7 @@ class MessageStore:
         for entry in self._files.entries(self.paths.deleted):
             self._remover.remove_tree(self.paths.deleted / entry.name)
         checkpoint = read_checkpoint(self._files, self.paths.checkpoint)
+        self.continues_rocketmq = checkpoint.position is None
         ending = self._abort.read()
         self._log.segments.load()
         knows_queues = ending is Ending.CLOSED and self._load_from_ends()

@@ -124,14 +124,17 @@ class World:
         if self.commit is not None:
             self.commit.start()
         assert await self.halves.load()
-        self.halves.append_missing_ops()
+        self.halves.append_missing()
         return self
 
-    async def restart(self) -> None:
-        """Stop and start again."""
+    async def restart(self, *, from_rocketmq: bool = False) -> None:
+        """Stop and start again, perhaps as if RocketMQ had had the store in between."""
         await self.stop()
         self.store.close()
+        if from_rocketmq:
+            (self.folder / "checkpoint").unlink()
         self._open()
+        assert self.store.continues_rocketmq is from_rocketmq
         await self.start()
 
     async def lose_power(self, log_end: int) -> None:
@@ -174,6 +177,19 @@ class World:
             self.store.flush()
         return stored
 
+    def copy(self, key: str, born_ms: int, **properties: str) -> None:
+        """Put a half message back as RocketMQ does, without an op message."""
+        known = {"TRAN_MSG": "true", "PGROUP": "shop", "UNIQ_KEY": key}
+        self.store.append(
+            HALF_TOPIC,
+            0,
+            b"half",
+            encode_properties(half_properties("T", 0, known) | properties),
+            born_time_ms=born_ms,
+            born_host=PRODUCER,
+            store_host=BROKER,
+        )
+
     def fields(self, half: Any, decision: int, **changes: Any) -> dict[str, str]:
         fields = {
             "producerGroup": "shop",
@@ -210,9 +226,10 @@ class World:
     def ops(self) -> list[bytes]:
         return self.bodies(OP_HALF_TOPIC)
 
-    def committed(self) -> tuple[int | None, int | None]:
+    def committed(self) -> tuple[int, int]:
         offsets = self.tables.offsets
-        return offsets.committed(GROUP, HALF_TOPIC, 0), offsets.committed(GROUP, OP_HALF_TOPIC, 0)
+        half, op = (offsets.committed(GROUP, topic, 0) for topic in (HALF_TOPIC, OP_HALF_TOPIC))
+        return half or 0, op or 0
 
 
 @pytest.fixture(params=[False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
@@ -594,6 +611,17 @@ async def test_a_late_decision_counts_for_the_newest_copy(world: World, rounds: 
     assert len(world.bodies()) == 1
 
 
+@pytest.mark.parametrize("born_time_ms", [1, 2**50])
+async def test_a_late_decision_of_a_producer_whose_clock_is_wrong(
+    world: World, born_time_ms: int
+) -> None:
+    world.store.reconfigure(dataclasses.replace(world.store.settings, file_reserved_hours=10**7))
+    half = world.half(born_time_ms=born_time_ms)
+    await world.round()
+    assert (await world.end(half, COMMIT)).code == 0
+    assert world.messages()[0].prepared_offset == world.messages(HALF_TOPIC)[1].log_offset
+
+
 async def test_a_late_decision_counts_after_a_restart(world: World) -> None:
     half = world.half()
     await world.round()
@@ -868,6 +896,67 @@ async def test_a_copy_that_rocketmq_put_back_unchecked_is_decided_with_its_first
     assert world.committed() == (2, 1)
 
 
+@pytest.mark.parametrize("copies", [1, 3])
+async def test_of_the_copies_that_a_killed_rocketmq_put_back_only_the_newest_is_open(
+    world: World, copies: int
+) -> None:
+    producer = Asked(world)
+    born_ms = world.clock.now_ms()
+    world.half(UNIQ_KEY="same")
+    for number in range(copies):
+        world.copy("same", born_ms, TRANSACTION_CHECK_TIMES=str(number + 1))
+    world.half(UNIQ_KEY="same", born_time_ms=born_ms - 1)  # sent again
+    await world.restart(from_rocketmq=True)
+    await world.round()
+
+    asked = [shown for _, shown in await producer.until(2)]
+    assert sorted(m.properties["TRANSACTION_CHECK_TIMES"] for m in asked) == ["1", str(copies + 1)]
+    for half in world.messages(HALF_TOPIC):
+        assert (await world.end(half, COMMIT)).code == 0
+    assert len(world.bodies()) == 2
+
+
+async def test_an_immune_copy_of_a_killed_rocketmq_is_not_lost(world: World) -> None:
+    producer = Asked(world)
+    born_ms = world.clock.now_ms()
+    immune = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"}
+    world.half(UNIQ_KEY="same", **immune)
+    world.copy("same", born_ms, TRAN_PREPARED_QUEUE_OFFSET="0", **immune)
+    for _ in range(2):
+        await world.restart(from_rocketmq=True)
+    await world.round()
+    await producer.until(1)
+    for half in world.messages(HALF_TOPIC):
+        assert (await world.end(half, COMMIT, fromTransactionCheck="true")).code == 0
+    assert len(world.bodies()) == 1
+
+
+async def test_a_commit_of_a_killed_rocketmq_without_its_op_message_is_not_repeated(
+    world: World,
+) -> None:
+    delivered, undecided = world.half(), world.half()
+    properties = {"TRAN_MSG": "true", "PGROUP": "shop", "UNIQ_KEY": "KEY1"}
+    for flag, key in ((COMMIT, "KEY1"), (0, "KEY2")):
+        world.store.append(
+            "T",
+            0,
+            b"half",
+            encode_properties(half_properties("T", 0, properties | {"UNIQ_KEY": key})),
+            sys_flag=flag,
+            born_time_ms=world.clock.now_ms(),
+            born_host=PRODUCER,
+            store_host=BROKER,
+            prepared_offset=delivered.log_offset,
+        )
+    world.half()
+    await world.restart(from_rocketmq=True)
+    assert world.ops() == [b"0"]
+    assert (await world.end(delivered, COMMIT)).code == 0
+    assert len(world.bodies()) == 2
+    assert (await world.end(undecided, COMMIT)).code == 0
+    assert len(world.bodies()) == 3
+
+
 async def test_committed_offsets_outside_their_queues_are_corrected(world: World) -> None:
     half = world.half()
     world.tables.offsets.commit(GROUP, HALF_TOPIC, 0, 99)
@@ -876,6 +965,11 @@ async def test_committed_offsets_outside_their_queues_are_corrected(world: World
     assert not world.halves.is_decided(half.queue_offset + 1)
     await world.round()
     assert world.committed() == (1, 0)
+
+
+async def test_a_broker_without_transactions_commits_no_offsets(world: World) -> None:
+    await world.round()
+    assert world.tables.offsets.keys() == []
 
 
 async def test_op_messages_are_committed_up_to_the_first_that_is_needed(world: World) -> None:

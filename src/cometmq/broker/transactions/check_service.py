@@ -149,7 +149,7 @@ class CheckService:
                 log.warning("transaction checks failed, retrying: %s", problem)
 
     async def _round(self) -> None:
-        self._halves.append_missing_ops()
+        self._halves.append_missing()
         self._unresponsive.clear()
         slices = Slices()
         failure = None

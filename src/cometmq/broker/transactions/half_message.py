@@ -98,6 +98,20 @@ class HalfMessage:
         """The first queue offset of a copy that RocketMQ put back unchecked; -1 for others."""
         return _number(self.properties.get(names.TRAN_PREPARED_QUEUE_OFFSET), -1)
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether it was put back."""
+        return self.times_checked >= 0 or self.first_offset >= 0
+
+    @property
+    def identity(self) -> tuple[str, int, bytes, str]:
+        """What all copies of a half message share, and no other has.
+
+        A producer that sends again uses the same unique id, but at another time.
+        """
+        record = self.record
+        return self.unique_key, record.born_time_ms, record.born_host, self.group
+
     def immunity_ms(self, default_ms: int) -> int | None:
         """Return for how long it is not checked if its producer says so; None if it does not.
 
@@ -111,16 +125,8 @@ class HalfMessage:
         return default_ms if seconds == -1 else seconds * 1000
 
     def is_copy_of(self, other: HalfMessage) -> bool:
-        """Return whether both are the same message, one of them put back or given up.
-
-        A producer that sends again uses the same unique id, but at another time.
-        """
-        return (
-            self.unique_key == other.unique_key
-            and self.record.born_time_ms == other.record.born_time_ms
-            and self.record.born_host == other.record.born_host
-            and self.group == other.group
-        )
+        """Return whether both are the same message, one of them put back, given up or committed."""
+        return self.identity == other.identity
 
     # --- what it becomes ------------------------------------------------------------------------
 

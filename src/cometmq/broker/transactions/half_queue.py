@@ -20,7 +20,7 @@ Source: TransactionalMessageServiceImpl, RocketMQ 5.3, which forgets what is dec
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 
 from cometmq.broker.cold_reads import ColdReads, bring_in
@@ -52,14 +52,17 @@ GROUP = "CID_RMQ_SYS_TRANS"
 READ_MESSAGES = 32
 READ_BYTES = 256 * 1024
 """The limits of one read; what is put back together has one write."""
+LEFTOVERS_MAX = 100_000
+"""Undecided half messages of RocketMQ that a start compares with each other."""
+SEARCHES_MAX = 20_000
+"""Those of which it looks up whether they were delivered."""
 EARLY_MAX = 100_000
 """Decided offsets before the committed one that are kept, for copies that RocketMQ put back."""
 SEARCH_ENTRIES = 2_000
 """Index entries that are looked at before other requests are handled."""
 COPIES_MAX = 64
 """Copies of one message that are looked at, the newest first."""
-CLOCK_MS = 24 * 3600 * 1000
-"""How far the clock may have been set back since a copy was stored."""
+LATEST_MS = 2**62
 
 
 class HalfQueue:
@@ -91,8 +94,8 @@ class HalfQueue:
         self._early: set[int] = set()
         self._op_offset = 0
         """The first op message that names a half message which is not before the base."""
-        self._without_op: list[HalfMessage] = []
-        """Decided half messages whose op messages the store did not take at the start."""
+        self._at_start: list[NewMessage] = []
+        """Messages that a crash has cut off, and that the store has not taken yet."""
         self.is_loaded = False
         """Whether it is known which half messages are decided."""
 
@@ -114,6 +117,7 @@ class HalfQueue:
         self._op_offset = self._committed(
             OP_HALF_TOPIC, *self._store.bounds(OP_HALF_TOPIC, HALF_QUEUE)
         )
+        self._early, self._at_start = set(), []
         slices = Slices()
         offset = self._op_offset
         while found := await self._read(OP_HALF_TOPIC, offset):
@@ -122,6 +126,8 @@ class HalfQueue:
             offset = found.next_begin_offset
             await slices.pause()
         await self._find_missing_op(slices)
+        if self._store.continues_rocketmq:
+            await self._settle_leftovers(slices)
         self.is_loaded = True
         return True
 
@@ -143,10 +149,12 @@ class HalfQueue:
             return
         last = read_half(data)
         half = None
-        if transaction_type(last.record.sys_flag) == SysFlag.TRANSACTION_COMMIT:
+        if is_committed(last):
             data = self._store.record_at(last.record.prepared_offset)
             half = None if data is None else read_half(data)
-        elif last.record.topic == TRANSACTION_GIVEN_UP_TOPIC or is_copy_in_queue(last):
+        elif last.record.topic == TRANSACTION_GIVEN_UP_TOPIC or (
+            last.record.topic == HALF_TOPIC and last.times_checked >= 0
+        ):
             half = await self._newest_before(last, slices)
         if (
             half is not None
@@ -154,36 +162,80 @@ class HalfQueue:
             and half.is_copy_of(last)
             and not self.is_decided(half.queue_offset)
         ):
-            self._decided.add(half.queue_offset)
-            self._without_op.append(half)
+            self._decide_at_start(half.op(self._clock.now_ms()))
 
     async def _newest_before(self, copy: HalfMessage, slices: Slices) -> HalfMessage | None:
         """Return the newest undecided half message of which another one is the copy."""
-        end = self._store.bounds(HALF_TOPIC, HALF_QUEUE)[1]
         newest = None
+        async for half in self._undecided(slices):
+            if half.record.log_offset == copy.record.log_offset:
+                break
+            if half.is_copy_of(copy):
+                newest = half
+        return newest
+
+    async def _undecided(self, slices: Slices) -> AsyncIterator[HalfMessage]:
+        """Yield the undecided half messages in their order."""
+        end = self._store.bounds(HALF_TOPIC, HALF_QUEUE)[1]
         offset = self.first_open(0)
         while offset < end and (found := await self._read(HALF_TOPIC, offset)):
             for data in records_of(found):
-                if self.is_decided(queue_offset_of(data)):
-                    continue
-                half = read_half(data)
-                if half.record.log_offset == copy.record.log_offset:
-                    return newest
-                if half.is_copy_of(copy):
-                    newest = half
+                if not self.is_decided(queue_offset_of(data)):
+                    yield read_half(data)
             offset = self.first_open(found.next_begin_offset)
             await slices.pause()
-        return newest
 
-    def append_missing_ops(self) -> None:
-        """Append the op message that a crash has cut off; before any other message.
+    async def _settle_leftovers(self, slices: Slices) -> None:
+        """Count as decided what a killed broker of RocketMQ put back or committed.
+
+        It stores no op message for what it puts back, its offsets every five seconds, and the op
+        messages of release 5 every three. What it did in between would be done again.
+        """
+        newest: dict[object, NewMessage] = {}
+        renewed: set[object] = set()
+        async for half in self._undecided(slices):
+            if len(newest) >= LEFTOVERS_MAX:
+                log.warning("only %d undecided half messages were examined", LEFTOVERS_MAX)
+                break
+            before = newest.pop(half.identity, None)
+            if before is not None and half.is_copy:
+                self._decide_at_start(before)
+                if half.first_offset >= 0:  # else it would count as decided with the first one
+                    renewed.add(half.identity)
+            newest[half.identity] = half.op(self._clock.now_ms())
+        searches = 0
+        async for half in self._undecided(slices):
+            searches += 1
+            if searches > SEARCHES_MAX:
+                log.warning("only %d undecided half messages were looked up", SEARCHES_MAX)
+                break
+            if await self._is_delivered(half):
+                self._decide_at_start(half.op(self._clock.now_ms()))
+            elif half.identity in renewed:
+                self._at_start.append(half.put_back(max(half.times_checked, 0)).waiting())
+                self._decide_at_start(half.op(self._clock.now_ms()))
+
+    async def _is_delivered(self, half: HalfMessage) -> bool:
+        """Return whether the message for consumers is stored already."""
+        found = await self.newest_copy(half, half.named_target()[0])
+        return found is not None and is_committed(found)
+
+    def _decide_at_start(self, op: NewMessage) -> None:
+        """Count a half message as decided whose op message is to be appended."""
+        (offset,) = op_offsets(op.body)
+        self._decided.add(offset)
+        self._at_start.append(op)
+
+    def append_missing(self) -> None:
+        """Append the messages that `load` found missing; before all others.
 
         Raises:
-            StoreError: the store does not take it; the next call tries again.
+            StoreError: the store does not take them; the next call tries again.
         """
-        while self._without_op:
-            self._store.append_all([self._without_op[0].op(self._clock.now_ms())])
-            del self._without_op[0]
+        while self._at_start:
+            some = self._at_start[:READ_MESSAGES]
+            self._store.append_all(some)
+            del self._at_start[: len(some)]
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -241,10 +293,7 @@ class HalfQueue:
         """
         if not half.unique_key:
             return None
-        latest_ms = self._clock.now_ms() + CLOCK_MS
-        search = self._store.search(
-            topic, half.unique_key, COPIES_MAX, half.record.born_time_ms - CLOCK_MS, latest_ms
-        )
+        search = self._store.search(topic, half.unique_key, COPIES_MAX, 0, LATEST_MS)
         slices = Slices()
         while True:
             await self._cold_reads.run(partial(search.bring_in, SEARCH_ENTRIES))
@@ -334,8 +383,10 @@ class HalfQueue:
             if done < found.count:
                 break
             await slices.pause()
-        self._offsets.commit(GROUP, HALF_TOPIC, HALF_QUEUE, base)
-        self._offsets.commit(GROUP, OP_HALF_TOPIC, HALF_QUEUE, self._op_offset)
+        for topic, done_to in ((HALF_TOPIC, base), (OP_HALF_TOPIC, self._op_offset)):
+            # Without a change there is nothing to write to the file, nor a log to flush before.
+            if done_to != (self._offsets.committed(GROUP, topic, HALF_QUEUE) or 0):
+                self._offsets.commit(GROUP, topic, HALF_QUEUE, done_to)
 
     def _done_before(self, found: GetResult, base: int) -> int:
         """Return how many op messages name only half messages before the base."""
@@ -347,9 +398,9 @@ class HalfQueue:
         return done
 
 
-def is_copy_in_queue(half: HalfMessage) -> bool:
-    """Return whether a record is a half message that was put back."""
-    return half.record.topic == HALF_TOPIC and half.times_checked >= 0
+def is_committed(message: HalfMessage) -> bool:
+    """Return whether a record is what became of a half message by a commit."""
+    return transaction_type(message.record.sys_flag) == SysFlag.TRANSACTION_COMMIT
 
 
 def records_of(found: GetResult) -> Iterator[memoryview]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import itertools
 import mmap
 import random
+import time
 
 import pytest
 
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.sql92 import EvaluationError, compile_expression
+from cometmq.sql92.parser import CONTAINS_MAX
 
 ERROR = "error"
+MATCH_S_MAX = 1.0
+"""What takes quadratic time takes minutes."""
 
 
 def value(text: str, /, **properties: str) -> bool | str | None:
@@ -277,3 +281,21 @@ def test_records_of_all_lengths() -> None:
         assert condition.matches(around, start, start + len(record)) is expected, record
         seen.add(expected)
     assert seen == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("text", "record"),
+    [
+        (" OR ".join(["a CONTAINS 'xxxxxxxy'"] * CONTAINS_MAX), b"a\x01" + b"x" * 32_000),
+        (" OR ".join(["a > 1.5e300 OR a = '1'"] * 400), b"a\x01" + b"1" * 300),
+        ("a > 1.5e300", b"a\x01" + b"1" * 32_000),
+        ("a < 1.5", b"a\x010x" + b"1" * 32_000 + b"p1"),
+        (" OR ".join(f"{'a' * size} = 'x'" for size in range(1, 65)), b"a\x01y\x02" * 8_000),
+    ],
+    ids=lambda part: str(part)[:16],
+)
+def test_the_time_to_match_a_message_is_bounded(text: str, record: bytes) -> None:
+    condition = compile_expression(text)
+    began = time.thread_time()
+    condition.matches(record, 0, len(record))
+    assert time.thread_time() - began < MATCH_S_MAX

@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.sql92 import EvaluationError, SqlError, SqlLimitError, compile_expression
 from cometmq.sql92.expression import PROPERTIES_MAX
-from cometmq.sql92.parser import LENGTH_MAX, NESTING_MAX, TOKENS_MAX
+from cometmq.sql92.parser import CONTAINS_MAX, LENGTH_MAX, NESTING_MAX, TOKENS_MAX
 
 COMPILE_S_MAX = 1.0
 """What takes quadratic time takes minutes."""
@@ -125,11 +125,14 @@ def test_limits() -> None:
     compile_expression(inner)
     names = " AND ".join(f"p{number} = 'x'" for number in range(PROPERTIES_MAX))
     compile_expression(names)
+    searches = " OR ".join(["a CONTAINS 'x'"] * CONTAINS_MAX)
+    compile_expression(f"{searches} OR a STARTSWITH 'x'")
     for text in (
         f"({inner})",
         f"{names} AND one_more = 'x'",
         "a = 1 OR " * (TOKENS_MAX // 4) + "a = 1",
         "a = '" + "x" * LENGTH_MAX + "'",
+        f"{searches} OR a CONTAINS 'x'",
     ):
         with pytest.raises(SqlLimitError):
             compile_expression(text)

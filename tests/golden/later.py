@@ -5,7 +5,6 @@ A name that a test reads is an error.
 
 LATER = {
     "bloom": "Bloom filters belong to SQL filters in the broker",
-    "sql92": "the broker refuses SQL92 filters",
 }
 """Files of ``values/``."""
 

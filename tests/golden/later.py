@@ -16,15 +16,6 @@ LATER_PARTS = {
         "pop_start_offset_info": "the broker refuses POP requests",
         "pop_msg_offset_info": "the broker refuses POP requests",
     },
-    "transaction": {
-        "immunity": "belongs to the check of half messages",
-        "op_records": "belongs to the check of half messages",
-        "half_records": "belongs to the check of half messages",
-        "committed_records": "belongs to the check of half messages",
-        "system_consumer_group": "belongs to the check of half messages",
-        "op_tag": "belongs to the check of half messages",
-        "op_offset_separator": "belongs to the check of half messages",
-    },
 }
 """Parts of files of ``values/`` whose other parts are tested."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,23 +16,26 @@ from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.check_service import CheckService
+from cometmq.broker.transactions.half_message import HalfMessage, op_offsets, read_half
 from cometmq.broker.transactions.half_queue import GROUP, HalfQueue
 from cometmq.broker.transactions.handler import TransactionHandler
 from cometmq.model.delay import DelayLevels
 from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import CheckTransactionStateRequest
-from cometmq.protocol.record import decode_record
+from cometmq.protocol.properties import decode_properties, encode_properties
+from cometmq.protocol.record import decode_record, encode_record
 from cometmq.remoting import Request
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
-from golden.recordings import VECTORS, VERSIONS, recorded
+from golden.recordings import VECTORS, VERSIONS, recorded, values
 from support.memory_link import link
 from support.stores import all_messages
 
 COMMIT = 8
+HOST = bytes(8)
 OPEN_KEY, OPEN_OFFSET = "tu", 5
 DECIDED = 5
 """Half messages of the recorded stores with an op message."""
@@ -121,6 +125,87 @@ async def test_the_open_transaction_of_a_recorded_store_is_checked_and_committed
 
 def _json(folder: Path, name: str) -> JsonFile:
     return JsonFile(folder / "store" / "config" / f"{name}.json", SystemFiles())
+
+
+def _half(case: dict[str, Any], log_offset: int) -> HalfMessage:
+    record = encode_record(
+        case["topic"].encode(),
+        case["body"].encode(),
+        encode_properties(case["properties"]),
+        queue_id=case["queue_id"],
+        queue_offset=case["queue_offset"],
+        log_offset=log_offset,
+        sys_flag=case["sys_flag"],
+        born_time_ms=0,
+        born_host=HOST,
+        store_time_ms=0,
+        store_host=HOST,
+    )
+    return read_half(record)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_op_messages_and_committed_messages_are_those_of_rocketmq(version: str) -> None:
+    recorded_values = values(version, "transaction")
+    assert recorded_values["system_consumer_group"] == GROUP
+    committed = {
+        case["properties"]["UNIQ_KEY"]: case for case in recorded_values["committed_records"]
+    }
+    halves = {}
+    for case in recorded_values["half_records"]:
+        key = case["properties"]["UNIQ_KEY"]
+        log_offset = committed[key]["prepared_tx_offset"] if key in committed else 0
+        halves[case["queue_offset"]] = _half(case, log_offset)
+    assert committed
+
+    named: list[int] = []
+    for case in recorded_values["op_records"]:
+        offsets = op_offsets(case["body"].encode())
+        named += offsets
+        op = halves[offsets[0]].op(0)
+        assert (op.topic, op.queue_id, op.sys_flag) == (
+            case["topic"],
+            case["queue_id"],
+            case["sys_flag"],
+        )
+        assert decode_properties(op.properties) == case["properties"]
+        assert case["properties"]["TAGS"] == recorded_values["op_tag"]
+        separator = recorded_values.get("op_offset_separator", "")
+        assert case["body"] == "".join(f"{offset}{separator}" for offset in offsets)
+    assert sorted(named) == list(range(DECIDED))
+
+    decided = [halves[offset] for offset in named if halves[offset].unique_key in committed]
+    assert len(decided) == len(committed)
+    for half in decided:
+        case = committed[half.unique_key]
+        ours = half.committed(DelayLevels.parse())
+        assert (ours.topic, ours.sys_flag, ours.prepared_offset) == (
+            case["topic"],
+            case["sys_flag"],
+            case["prepared_tx_offset"],
+        )
+        assert decode_properties(ours.properties) == case["properties"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_immunity_times(version: str) -> None:
+    """Release 4.9 has no function for it, so nothing is recorded there."""
+    for case in values(version, "transaction")["immunity"]:
+        text, timeout_ms = case["check_immunity_time_in_seconds"], case["transaction_timeout_ms"]
+        properties = {} if text is None else {"CHECK_IMMUNITY_TIME_IN_SECONDS": text}
+        half = _half(
+            {
+                "topic": HALF_TOPIC,
+                "body": "b",
+                "properties": properties,
+                "queue_id": 0,
+                "queue_offset": 0,
+                "sys_flag": 0,
+            },
+            0,
+        )
+        expected = case["immunity_ms"] if text else None  # an empty value is not stored
+        assert half.immunity_ms(timeout_ms) == expected, case
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -116,13 +116,10 @@ class HalfMessage:
         """Return for how long it is not checked if its producer says so; None if it does not.
 
         Args:
-            default_ms: the result for a text that is no number of seconds.
+            default_ms: the shortest time, also for a text that is no number of seconds.
         """
         text = self.properties.get(names.CHECK_IMMUNITY_TIME_IN_SECONDS)
-        if text is None:
-            return None
-        seconds = _number(text, -1)
-        return default_ms if seconds == -1 else seconds * 1000
+        return None if text is None else max(_number(text, 0) * 1000, default_ms)
 
     def is_copy_of(self, other: HalfMessage) -> bool:
         """Return whether both are the same message, one of them put back, given up or committed."""

@@ -22,7 +22,6 @@ from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.thread_calls import SharedCall
 from cometmq.broker.transactions.half_message import HalfMessage, read_half
 from cometmq.broker.transactions.half_queue import HalfQueue
-from cometmq.model import property_names as names
 from cometmq.model.errors import InvalidMessageError, ResponseError, StoreError
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
@@ -201,11 +200,9 @@ class TransactionHandler:
 
     def _is_too_late(self, half: HalfMessage) -> bool:
         """Return whether the time is over in which a producer decides without a check."""
-        if names.CHECK_IMMUNITY_TIME_IN_SECONDS not in half.properties:
-            return False
-        timeout_ms = self._settings().transaction_timeout_ms
-        allowed_ms = max(half.immunity_ms(timeout_ms) or 0, timeout_ms)
-        return self._clock.now_ms() - half.record.born_time_ms > allowed_ms
+        immunity_ms = half.immunity_ms(self._settings().transaction_timeout_ms)
+        age_ms = self._clock.now_ms() - half.record.born_time_ms
+        return immunity_ms is not None and age_ms > immunity_ms
 
     def _decide(
         self, request: Request, header: EndTransactionRequest, half: HalfMessage

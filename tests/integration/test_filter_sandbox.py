@@ -11,11 +11,19 @@ import os
 import re
 import textwrap
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from cometmq.filtersrv.sandboxed import MACHINES, refusal
-from cometmq.filtersrv.worker import FilterError, Limits, Source, Worker
+from cometmq.filtersrv.worker import (
+    WAITING_MAX,
+    FilterBusyError,
+    FilterError,
+    Limits,
+    Source,
+    Worker,
+)
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 
@@ -236,7 +244,7 @@ ENDS = {
     "deep recursion": ("def f(): f()\nf()", "RecursionError"),
     "deeper recursion": (
         "import sys; sys.setrecursionlimit(10**9)\ndef f(): f()\nf()",
-        "MemoryError|signal 11|RecursionError|time limit",
+        "MemoryError|SystemError|signal 11|RecursionError|time limit",
     ),
     "deep recursion in C": (
         "import sys; sys.setrecursionlimit(10**9)\nx = []\nfor _ in range(10**6): x = [x]\nrepr(x)",
@@ -362,3 +370,35 @@ async def test_a_batch_larger_than_a_request_is_matched_in_order(attackers: list
     matched = await worker.match("g", messages)
 
     assert matched == [number % 3 == 0 for number in range(7)]
+
+
+async def test_a_process_that_cannot_be_sealed_runs_no_filter(
+    attackers: list[Worker], tmp_path: Path
+) -> None:
+    """A limit of this size fails, as any other step of the seal could."""
+    trace = tmp_path / "trace"
+    source = Source("A", f"open({str(trace)!r}, 'w')\nclass A: pass", 0)
+    worker = Worker("attack", source, Limits(batch_s=2.0, memory_bytes=1 << 80))
+    attackers.append(worker)
+
+    with pytest.raises(FilterError, match="the filter cannot be sandboxed: "):
+        await worker.load()
+
+    assert not trace.exists()
+
+
+async def test_pulls_beyond_a_limit_do_not_wait_for_a_slow_filter(
+    attackers: list[Worker],
+) -> None:
+    worker = Worker("slow", source_of("import time; time.sleep(0.3)"), LIMITS)
+    attackers.append(worker)
+    await worker.load()
+    pulls = [asyncio.ensure_future(worker.match("g", [message()])) for _ in range(WAITING_MAX)]
+    await asyncio.sleep(0)
+
+    with pytest.raises(FilterBusyError, match="pulls wait for this filter already"):
+        await worker.match("g", [message()])
+
+    for pull in pulls:
+        pull.cancel()
+    await asyncio.gather(*pulls, return_exceptions=True)

@@ -282,13 +282,24 @@ async def test_consumers_of_single_messages_refuse_class_filters(kind: Any) -> N
         kind("127.0.0.1:1", group=GROUP, subscriptions={TOPIC: DEAR}, **handler)
 
 
+async def test_a_system_without_a_sandbox_is_refused(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    with pytest.raises(ConfigError, match="need Linux with seccomp, this system is darwin"):
+        async with filter_server(cluster):
+            pass
+    async with filter_server(cluster, clientUploadFilterClassEnable="false"):
+        pass
+
+
 # --- requests -----------------------------------------------------------------------------------
 
 
 async def upload(
     raw: RemotingClient, server: FilterServer, text: str = SOURCE, **changes: Any
 ) -> Command:
-    facts = {
+    facts: dict[str, Any] = {
         "consumer_group": GROUP,
         "topic": TOPIC,
         "class_name": "shop.Dear",
@@ -300,7 +311,7 @@ async def upload(
 
 
 async def pull(raw: RemotingClient, server: FilterServer, offset: int, **changes: Any) -> Command:
-    facts = {
+    facts: dict[str, Any] = {
         "consumer_group": GROUP,
         "topic": TOPIC,
         "queue_id": 0,

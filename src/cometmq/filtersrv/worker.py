@@ -194,6 +194,8 @@ class Worker:
             return
         with contextlib.suppress(ProcessLookupError):
             process.kill()
+        # Its pipe may not be read, because its buffer is full, and would never end.
+        process._transport.close()  # type: ignore[attr-defined] # Process has no other way
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(KILL_S_MAX):
                 await process.wait()

@@ -5,6 +5,7 @@ Source: PullAPIWrapper and MQClientAPIImpl.processPullResponse, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Mapping
@@ -315,6 +316,13 @@ UPLOAD_S = 30.0
 """Time for a filter server to load a filter, which waits for other uploads."""
 
 
+class _Upload:
+    """One upload of a filter; another one of the same filter is another object."""
+
+    def __init__(self, wanted: Filter) -> None:
+        self.wanted = wanted
+
+
 class FilterServers:
     """Uploads class filters to filter servers, and pulls through them.
 
@@ -325,8 +333,10 @@ class FilterServers:
     def __init__(self, instance: ClientCore) -> None:
         self._routes = instance.routes
         self._brokers = instance.brokers
-        self._uploaded: dict[tuple[str, str, str], Filter] = {}
+        self._uploaded: dict[tuple[str, str, str], _Upload] = {}
         """By filter server, group and topic."""
+        self._locks: dict[str, asyncio.Lock] = {}
+        """By filter server."""
 
     @classmethod
     def of(cls, instance: ClientCore) -> FilterServers:
@@ -382,34 +392,41 @@ class FilterServers:
     async def _pull_through(
         self, server: str, pull: Pull, offset: QueueOffset, timeout: float
     ) -> PullResult:
-        await self._upload(server, pull.group, pull.queue.topic, pull.wanted)
+        key = (server, pull.group, pull.queue.topic)
+        upload = await self._upload(*key, pull.wanted)
         try:
             return await pull_once(self._brokers, server, pull, offset, timeout=timeout)
         except ResponseError as error:
             if not error.remark.startswith(NOT_UPLOADED):
                 raise
-        # It was started again, or has given the filter up.
-        self._uploaded.pop((server, pull.group, pull.queue.topic), None)
-        await self._upload(server, pull.group, pull.queue.topic, pull.wanted)
+        # The server was started again, or has given the filter up.
+        if self._uploaded.get(key) is upload:  # else the pull of another queue has uploaded it
+            del self._uploaded[key]
+        await self._upload(*key, pull.wanted)
         return await pull_once(self._brokers, server, pull, offset, timeout=timeout)
 
-    async def _upload(self, server: str, group: str, topic: str, wanted: Filter) -> None:
+    async def _upload(self, server: str, group: str, topic: str, wanted: Filter) -> _Upload:
+        """Upload a filter unless that is done; one at a time to each server."""
         key = (server, group, topic)
-        if self._uploaded.get(key) == wanted:
-            return
-        assert wanted.class_source is not None
-        body = wanted.class_source.encode()
-        header = RegisterMessageFilterClassRequest(
-            consumer_group=group,
-            topic=topic,
-            class_name=wanted.expression,
-            class_crc=crc32(body) & CRC_MASK,
-        )
-        code = RequestCode.REGISTER_MESSAGE_FILTER_CLASS
-        await self._brokers.call(server, code, header, body, timeout=UPLOAD_S)
-        if len(self._uploaded) >= UPLOADS_MAX:
-            self._uploaded.clear()
-        self._uploaded[key] = wanted
+        async with self._locks.setdefault(server, asyncio.Lock()):
+            done = self._uploaded.get(key)
+            if done is not None and done.wanted == wanted:
+                return done
+            assert wanted.class_source is not None
+            body = wanted.class_source.encode()
+            header = RegisterMessageFilterClassRequest(
+                consumer_group=group,
+                topic=topic,
+                class_name=wanted.expression,
+                class_crc=crc32(body) & CRC_MASK,
+            )
+            code = RequestCode.REGISTER_MESSAGE_FILTER_CLASS
+            await self._brokers.call(server, code, header, body, timeout=UPLOAD_S)
+            if len(self._uploaded) >= UPLOADS_MAX:
+                self._uploaded.clear()
+                self._locks.clear()
+            self._uploaded[key] = done = _Upload(wanted)
+            return done
 
 
 class ReplicaChoice:

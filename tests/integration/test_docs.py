@@ -92,6 +92,29 @@ def test_a_consumer_shows_its_health_over_http_until_sigterm(name_servers: str) 
         process.send_signal(signal.SIGTERM)
 
 
+def test_a_class_filter_selects_messages(tmp_path: Path) -> None:
+    config = tmp_path / "filtersrv.conf"
+    with standalone(tmp_path / "server") as running:
+        host, port = running.broker
+        config.write_text(f"connectWhichBroker={host}:{port}\nclientUploadFilterClassEnable=true\n")
+        command = [sys.executable, "-m", "cometmq", "filtersrv", "-c", str(config)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                assert re.match(r"ready filtersrv=127\.0\.0\.1:\d+ ", process.stdout.readline())
+                path = examples.FOLDER / "28_class_filter.py"
+                output = examples.run(path, address(running))
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(examples.STOP_S) == 0
+            finally:
+                process.kill()
+
+    assert sorted(output.splitlines()) == [
+        'cheap: {"price": 12, "count": 3}',
+        'cheap: {"price": 30, "count": 3}',
+    ]
+
+
 def http_status(port: int, path: str) -> int | None:
     """Return the status of a GET request, or None if nobody listens."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)

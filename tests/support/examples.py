@@ -76,7 +76,7 @@ NEEDS_ROCKETMQ: dict[str, tuple[str, ...]] = {
 """Examples of what our own broker does not serve yet, and the versions of RocketMQ that do."""
 
 
-OWN_TESTS = ("08_in_pytest", "25_health")
+OWN_TESTS = ("08_in_pytest", "25_health", "28_class_filter")
 """Examples that are more than a program that prints."""
 
 

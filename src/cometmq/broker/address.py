@@ -15,10 +15,7 @@ import msgspec
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ConfigError
-
-EVERY_ADDRESS = ("0.0.0.0", "::")
-_RESERVED_ADDRESS = ("192.0.2.1", 9)
-"""A reserved address: connecting a UDP socket to it selects our address and sends nothing."""
+from cometmq.remoting.ports import EVERY_ADDRESS, machine_address
 
 
 class BrokerAddress(msgspec.Struct, frozen=True):
@@ -44,18 +41,8 @@ def broker_address(settings: BrokerSettings) -> BrokerAddress:
     if not host and settings.bind_address not in EVERY_ADDRESS:
         host = settings.bind_address
     if not host:
-        host = _machine_address()
+        host = machine_address()
     return BrokerAddress(host, _ip_of(host))
-
-
-def _machine_address() -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(_RESERVED_ADDRESS)
-            found: str = probe.getsockname()[0]
-        except OSError:
-            return "127.0.0.1"
-    return found
 
 
 def _ip_of(host: str) -> str:

@@ -196,6 +196,7 @@ class Broker:
         parts.held.connection_closed(connection)
         parts.consumers.connection_closed(connection)
         parts.producers.connection_closed(connection)
+        parts.filter_servers.connection_closed(connection)
 
     async def stop(self) -> None:
         """Unregister, respond to waiting requests, write everything to disk; within seconds.

@@ -22,6 +22,8 @@ from cometmq.broker.cold_reads import ColdReads, cold_read_limit
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay import feature as delay
 from cometmq.broker.delay.delivery import ScheduledDelivery
+from cometmq.broker.filter_servers import feature as filter_servers
+from cometmq.broker.filter_servers.servers import FilterServers
 from cometmq.broker.groups import feature as groups
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.maintenance import feature as storage
@@ -86,6 +88,7 @@ class Parts(msgspec.Struct, frozen=True):
     consumers: ConsumerRegistry
     producers: ProducerRegistry
     locks: QueueLocks
+    filter_servers: FilterServers
     held: HeldPulls
     cold_reads: ColdReads
     levels: DelayLevels
@@ -127,6 +130,7 @@ FEATURES: Sequence[Callable[[Parts, Endpoint], Feature]] = (
     groups.build,
     delay.build,
     transactions.build,
+    filter_servers.build,
     queries.build,
     stats.build,
     storage.build,
@@ -173,6 +177,7 @@ def assemble(
         store.close()
         raise
     topics.notify(parts.registration.wake)
+    parts.filter_servers.on_change = parts.registration.wake
     return parts
 
 
@@ -212,6 +217,7 @@ def _build_parts(
         clock, on_change=notifier.notify, silent_ms_max=broker_settings.channel_expired_timeout_ms
     )
     locks = QueueLocks(clock)
+    servers = FilterServers(clock)
     held = HeldPulls(held_max=broker_settings.pull_queue_capacity)
     throughput = Throughput(stats, clock=clock)
     commit = GroupCommit(store, timeout_s=store_settings().sync_flush_timeout_ms / 1000)
@@ -233,6 +239,7 @@ def _build_parts(
         consumers=consumers,
         producers=ProducerRegistry(clock, silent_ms_max=broker_settings.channel_expired_timeout_ms),
         locks=locks,
+        filter_servers=servers,
         held=held,
         cold_reads=cold_reads,
         levels=levels,
@@ -276,6 +283,6 @@ def _build_parts(
             clock=clock,
         ),
         flusher=Flusher(store, lambda: flush_pace(store_settings()), clock=clock),
-        registration=Registration(client, topics, settings),
+        registration=Registration(client, topics, settings, filter_servers=servers.addresses),
         address=address,
     )

@@ -69,14 +69,21 @@ class Registration:
         client: carries the requests.
         topics: what is registered; it has to call `wake` on every change.
         settings: returns the current settings of the broker.
+        filter_servers: returns the addresses of its filter servers; call `wake` on every change.
     """
 
     def __init__(
-        self, client: RemotingClient, topics: TopicTable, settings: Callable[[], BrokerSettings]
+        self,
+        client: RemotingClient,
+        topics: TopicTable,
+        settings: Callable[[], BrokerSettings],
+        *,
+        filter_servers: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self._client = client
         self._topics = topics
         self._settings = settings
+        self._filter_servers = filter_servers
         self._supervisor = Supervisor("registration")
         self._links: list[_Link] = []
 
@@ -97,7 +104,14 @@ class Registration:
                 on in the background and are listed in `missing`.
         """
         self._links = [
-            _Link(address, self._client, identity, self._topics, self._settings)
+            _Link(
+                address,
+                self._client,
+                identity,
+                self._topics,
+                self._settings,
+                self._filter_servers,
+            )
             for address in dict.fromkeys(name_servers)
         ]
         rounds = [link.register_soon() for link in self._links]
@@ -143,6 +157,7 @@ class _Link:
         identity: Identity,
         topics: TopicTable,
         settings: Callable[[], BrokerSettings],
+        filter_servers: Callable[[], tuple[str, ...]],
     ) -> None:
         self.address = address
         self.is_known = False
@@ -150,13 +165,14 @@ class _Link:
         self._identity = identity
         self._topics = topics
         self._settings = settings
+        self._filter_servers = filter_servers
         self._wake = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
         self._failures = 0
         self._registered: dict[str, TopicConfig] = {}
         """The topics as registered at the name server; empty if that is not certain."""
-        self._registered_as: tuple[DataVersion, int] | None = None
-        """Their version, and the permission of the broker."""
+        self._registered_as: tuple[DataVersion, int, tuple[str, ...]] | None = None
+        """Their version, the permission of the broker, and its filter servers."""
 
     def wake(self) -> None:
         """Register soon, whatever the name server's version of the topics is."""
@@ -271,12 +287,14 @@ class _Link:
     async def _register(self, *, is_urgent: bool) -> None:
         who = self._identity
         topics, version = dict(self._topics.all()), self._topics.version
-        permission = self._settings().broker_permission
-        if is_urgent and self._registered and self._registered_as == (version, permission):
+        permission, servers = self._settings().broker_permission, self._filter_servers()
+        if is_urgent and self._registered and self._registered_as == (version, permission, servers):
             return  # a registration for another reason has brought the change
         slices = Slices()
         changed = await self._only_change(topics, permission, slices) if is_urgent else None
-        body, crc = await registration_body(changed or topics, version, permission, slices)
+        body, crc = await registration_body(
+            changed or topics, version, permission, slices, filter_servers=servers
+        )
         header = RegisterBrokerRequest(
             broker_name=who.broker_name,
             broker_addr=who.address,
@@ -291,7 +309,7 @@ class _Link:
             self.address, RequestCode.REGISTER_BROKER, header, body, timeout=self._timeout_s()
         )
         check(response)
-        self._registered, self._registered_as = topics, (version, permission)
+        self._registered, self._registered_as = topics, (version, permission, servers)
         if response.body:
             await self._take_order(KVTable.decode(response.body).table)
 
@@ -346,7 +364,12 @@ class _Link:
 
 
 async def registration_body(
-    topics: dict[str, TopicConfig], version: DataVersion, broker_permission: int, slices: Slices
+    topics: dict[str, TopicConfig],
+    version: DataVersion,
+    broker_permission: int,
+    slices: Slices,
+    *,
+    filter_servers: Iterable[str] = (),
 ) -> tuple[bytes, int]:
     """Return the body of a registration, and its CRC-32.
 
@@ -355,6 +378,7 @@ async def registration_body(
         version: of that table.
         broker_permission: what the broker allows at all; topics are shown with no more.
         slices: in which it is written.
+        filter_servers: their addresses.
     """
     table = topics
     if broker_permission & _READ_WRITE != _READ_WRITE:
@@ -363,7 +387,9 @@ async def registration_body(
             async for name, config in slices.each(topics.items())
         }
     wrapper = TopicConfigSerializeWrapper(topic_config_table=table, data_version=version)
-    body = RegisterBrokerBody(topic_config_serialize_wrapper=wrapper)
+    body = RegisterBrokerBody(
+        topic_config_serialize_wrapper=wrapper, filter_server_list=list(filter_servers)
+    )
     # It grows in place, and gives its content away without a copy.
     written, crc = BytesIO(), 0
     async for part in slices.each(body.parts()):

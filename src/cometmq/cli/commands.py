@@ -1,6 +1,6 @@
 """The commands and their options. The code of a command is imported when it runs.
 
-``namesrv`` and ``broker`` take the options of mqnamesrv and mqbroker.
+``namesrv``, ``broker`` and ``filtersrv`` take the options of mqnamesrv, mqbroker and mqfiltersrv.
 """
 
 from __future__ import annotations
@@ -113,6 +113,30 @@ def broker(
             store=store,
             namesrv=namesrv,
             processes=processes,
+            config=config,
+            print_config=print_config,
+            log_level=log_level,
+        )
+    )
+
+
+@app.command()
+def filtersrv(
+    port: options.FilterServerPort = None,
+    host: options.Host = None,
+    broker: options.FilteredBroker = None,
+    config: options.ConfigFile = None,
+    print_config: options.PrintConfig = False,
+    log_level: options.LogLevel = "info",
+) -> None:
+    """Run a filter server, which serves class filters, until SIGTERM or Ctrl-C."""
+    from cometmq.cli import servers
+
+    raise typer.Exit(
+        servers.filter_server(
+            port=port,
+            host=host,
+            broker=broker,
             config=config,
             print_config=print_config,
             log_level=log_level,

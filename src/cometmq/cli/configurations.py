@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from cometmq.system.configuration import Configuration, load
-from cometmq.system.rocketmq_keys import BROKER_KEYS, NAMESRV_KEYS
+from cometmq.system.rocketmq_keys import BROKER_KEYS, FILTERSRV_KEYS, NAMESRV_KEYS
 
 
 def namesrv_configuration(
@@ -69,6 +69,29 @@ def broker_configuration(
         command_line=_said(
             bindAddress=host, listenPort=port, storePathRootDir=store, namesrvAddr=namesrv
         ),
+        environment=os.environ,
+    )
+
+
+def filtersrv_configuration(
+    port: int | None, host: str | None, broker: str | None, config: Path | None
+) -> Configuration:
+    """Read the settings of a filter server.
+
+    Args:
+        port, host, broker: options of the command line.
+        config: the configuration file.
+
+    Raises:
+        ConfigError: a setting is unknown or its value is wrong, or the file cannot be read.
+    """
+    from cometmq.filtersrv.app import SETTINGS
+
+    return load(
+        SETTINGS,
+        known_keys=FILTERSRV_KEYS,
+        file=config,
+        command_line=_said(bindAddress=host, listenPort=port, connectWhichBroker=broker),
         environment=os.environ,
     )
 

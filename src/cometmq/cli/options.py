@@ -37,6 +37,20 @@ BrokerPort = Annotated[
         "0 for free ports.", show_default=str(BROKER_PORT),
     ),
 ]  # fmt: skip
+FilterServerPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65_535, help="TCP port of the filter server; 0 for a free port.",
+        show_default="0",
+    ),
+]  # fmt: skip
+FilteredBroker = Annotated[
+    str | None,
+    typer.Option(
+        "--broker", help="Broker whose messages are filtered: host:port.",
+        show_default=f"127.0.0.1:{BROKER_PORT}",
+    ),
+]  # fmt: skip
 Processes = Annotated[
     int | None,
     typer.Option(

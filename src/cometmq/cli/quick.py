@@ -62,6 +62,7 @@ SERVERS: Mapping[str, Mapping[str, _Option]] = {
         "--namesrv": _Option("namesrv", str),
         "--processes": _Option("processes", _processes),
     },
+    "filtersrv": _COMMON | {"--port": _Option("port", _port), "--broker": _Option("broker", str)},
 }
 """The server commands and their options."""
 

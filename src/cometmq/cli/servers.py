@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING
 
 from cometmq.cli import logs
 from cometmq.cli.build import build
-from cometmq.cli.configurations import broker_configuration, namesrv_configuration
+from cometmq.cli.configurations import (
+    broker_configuration,
+    filtersrv_configuration,
+    namesrv_configuration,
+)
 from cometmq.cli.serve import serve
 from cometmq.system.configuration import Configuration
 
@@ -136,10 +140,31 @@ def broker(
     return serve(server, lambda: f"broker={server.address} build={build()}")
 
 
+def filter_server(
+    *,
+    port: int | None = None,
+    host: str | None = None,
+    broker: str | None = None,
+    config: Path | None = None,
+    print_config: bool = False,
+    log_level: str = INFO,
+) -> int:
+    """Run a filter server; gives the exit code."""
+    from cometmq.filtersrv.app import FilterServer
+
+    parts = filtersrv_configuration(port, host, broker, config)
+    if print_config:
+        return _show(parts)
+    _begin(log_level, parts)
+    server = FilterServer(parts)
+    return serve(server, lambda: f"filtersrv={server.address} build={build()}")
+
+
 COMMANDS: dict[str, Callable[..., int]] = {
     "standalone": standalone,
     "namesrv": name_server,
     "broker": broker,
+    "filtersrv": filter_server,
 }
 """What each server command runs; all take its options as keyword arguments."""
 

@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic: an expression over tags, or SQL over properties.
+"""What a consumer wants of a topic: an expression over tags, SQL over properties, or a class.
 
 The broker compares only the hashes of tags; the consumer removes what collided by comparing their
 text. Source: FilterAPI.buildSubscriptionData, RocketMQ 5.3.
@@ -33,7 +33,7 @@ _WORDS_OF_5 = re.compile("contains|startswith|endswith", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Selects messages of a topic. Make one with `tags` or `sql`.
+    """Selects messages of a topic. Make one with `tags`, `sql` or `of_class`.
 
     Example:
         await consumer.subscribe("orders", Filter.tags("paid || sent"))
@@ -47,6 +47,8 @@ class Filter:
     """The selected tags; empty selects every tag."""
     version: int = field(default=0, compare=False)
     """Creation time in ms since 1970; the broker uses the newest filter of a group."""
+    class_source: str | None = None
+    """The source of a class filter, whose class `expression` names; None for other filters."""
 
     @classmethod
     def tags(cls, expression: str = ALL_TAGS) -> Self:
@@ -78,6 +80,26 @@ class Filter:
         return cls(expression, SQL92_KIND, frozenset(), now_ms())
 
     @classmethod
+    def of_class(cls, name: str, source: str) -> Self:
+        """Select messages by a class that runs in filter servers.
+
+        The class has a method ``match(message, context)``, which returns whether a message is
+        wanted. It needs brokers with filter servers: see how-to page "Filter with a class".
+        Prefer tags or SQL where they suffice.
+
+        Args:
+            name: the name of the class.
+            source: Python source that defines the class; it can import few modules and nothing
+                else, and has no files and no network.
+
+        Raises:
+            ConfigError: name or source is empty.
+        """
+        if not name.strip() or not source.strip():
+            raise ConfigError("a class filter needs the name of a class and its source")
+        return cls(name.strip(), TAG_KIND, frozenset(), now_ms(), source)
+
+    @classmethod
     def of(cls, filter: str | Filter) -> Filter:
         """Return a filter unchanged, and make one of a tag expression.
 
@@ -104,6 +126,7 @@ class Filter:
             tags_set=tags,
             code_set=[java_hash(tag) for tag in tags],
             sub_version=self.version,
+            class_filter_mode=self.class_source is not None,
         )
 
 

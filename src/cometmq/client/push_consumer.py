@@ -83,6 +83,7 @@ class PushConsumer(CallbackConsumer):
         await consumer.run()
     """
 
+    _has_class_filters = True
     _settings: PushSettings
 
     def __init__(

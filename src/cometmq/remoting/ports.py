@@ -20,6 +20,9 @@ FAST_PORT_GAP = 2
 """The fast port of a broker is this far below its port."""
 
 LOOPBACK = "127.0.0.1"
+EVERY_ADDRESS = ("0.0.0.0", "::")
+_RESERVED_ADDRESS = ("192.0.2.1", 9)
+"""A reserved address: connecting a UDP socket to it selects our address and sends nothing."""
 FIRST = 12_000
 """Above the ports that RocketMQ's servers have by default."""
 LAST = 32_767
@@ -136,3 +139,14 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def machine_address() -> str:
+    """Return the address of this machine on its network; the loopback if it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_RESERVED_ADDRESS)
+            found: str = probe.getsockname()[0]
+        except OSError:
+            return LOOPBACK
+    return found

@@ -185,11 +185,23 @@ _NAMESRV = _names(
 )
 """Keys of the name server."""
 
+_FILTERSRV = _names(
+    """
+    clientUploadFilterClassEnable compressMsgBodyOverHowmuch connectWhichBroker
+    filterClassRepertoryUrl filterServerIP fsServerAsyncSemaphoreValue
+    fsServerCallbackExecutorThreads fsServerWorkerThreads namesrvAddr rocketmqHome zipCompressLevel
+    """
+)
+"""Keys of the filter server, which RocketMQ had until release 4.2."""
+
 BROKER_KEYS = _BROKER | _STORE | _NETWORK | _AUTH
 """What RocketMQ reads from a broker's configuration file."""
 
 NAMESRV_KEYS = _NAMESRV | _NETWORK
 """What RocketMQ reads from a name server's configuration file."""
+
+FILTERSRV_KEYS = _FILTERSRV | _NETWORK
+"""What RocketMQ reads from a filter server's configuration file."""
 
 PROTECTED_KEYS = _names(
     """

@@ -42,6 +42,13 @@ def test_queues_are_those_of_each_broker_in_order_of_its_name() -> None:
     assert [q.broker_name for q in route.read_queues] == ["a", "a", "b", "b"]
 
 
+def test_filter_servers_are_those_of_brokers_that_have_some() -> None:
+    data = answer(row("a"), row("b"), brokers=TWO)
+    data.filter_server_table |= {MASTER: ["10.0.0.7:1", "10.0.0.8:1"], SLAVE: None, OTHER: []}
+
+    assert route_from("t", data).filter_servers == {MASTER: ("10.0.0.7:1", "10.0.0.8:1")}
+
+
 def test_a_queue_is_written_to_only_with_permission_and_a_master() -> None:
     """A broker without a master can still be read."""
     rows = (row("a", perm=4), row("b"), row("c", perm=2))

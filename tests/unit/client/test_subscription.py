@@ -56,6 +56,25 @@ def test_an_sql_filter_leaves_the_choice_to_the_broker() -> None:
     assert wanted.data("t").expression_type == "SQL92"
 
 
+def test_a_class_filter_leaves_the_choice_to_the_filter_server() -> None:
+    wanted = Filter.of(Filter.of_class("shop.Dear", "class Dear: ..."))
+    data = wanted.data("t")
+
+    assert wanted.takes("anything")
+    assert (data.sub_string, data.expression_type, data.class_filter_mode) == (
+        *("shop.Dear", "TAG"),
+        True,
+    )
+    assert (data.tags_set, data.code_set) == ([], [])
+    assert wanted != Filter.of_class("shop.Dear", "class Dear: # changed")
+
+
+@pytest.mark.parametrize(("name", "source"), [("", "class A: ..."), ("A", " \n")])
+def test_a_class_filter_needs_a_name_and_a_source(name: str, source: str) -> None:
+    with pytest.raises(ConfigError, match="name of a class and its source"):
+        Filter.of_class(name, source)
+
+
 @pytest.mark.parametrize("expression", ["||", " || "])
 def test_an_expression_without_a_tag_is_refused(expression: str) -> None:
     with pytest.raises(ConfigError, match="tag"):

@@ -16,6 +16,7 @@ import cometmq.client
 from cometmq.broker.config import BrokerSettings
 from cometmq.cli.commands import app
 from cometmq.client.settings import resolve_settings
+from cometmq.filtersrv.config import FilterServerSettings
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.store.config import StoreSettings
@@ -32,6 +33,7 @@ SETTINGS = (
     BrokerSettings,
     StoreSettings,
     NameServerSettings,
+    FilterServerSettings,
     RemotingSettings,
     TlsSettings,
     TlsClientSettings,

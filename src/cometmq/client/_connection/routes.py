@@ -62,6 +62,8 @@ class Route:
     """Whether an order configuration names the queues to write to."""
     hosts: dict[MessageQueue, str] = field(default_factory=dict)
     """Of a static topic: each queue's broker; the queue itself names none that exists."""
+    filter_servers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The addresses of filter servers, by the address of their broker."""
 
     def physical(self, queue: MessageQueue) -> str:
         """Return the name of the broker that has a queue now."""
@@ -117,6 +119,11 @@ def route_from(topic: str, data: TopicRouteData) -> Route:
         brokers,
         ordered=ordered,
         hosts=hosts,
+        filter_servers={
+            broker: tuple(servers)
+            for broker, servers in data.filter_server_table.items()
+            if servers
+        },
     )
 
 

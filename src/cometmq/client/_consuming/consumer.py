@@ -305,6 +305,8 @@ class SubscribingConsumer(Consumer):
     """
 
     _consume_type = ConsumeType.CONSUME_PASSIVELY
+    _has_class_filters = False
+    """Whether its pulls can go through filter servers."""
     _message_model = MessageModel.CLUSTERING
 
     def __init__(
@@ -329,7 +331,7 @@ class SubscribingConsumer(Consumer):
                 "expected topics with their tags, such as {'orders': '*'}"
             )
         for topic, each in (subscriptions or {}).items():
-            self._subscriptions.add(topic, each)
+            self._subscriptions.add(topic, self._checked(each))
 
     def membership(self) -> Membership:
         """Return this consumer's entry in the heartbeat."""
@@ -357,7 +359,7 @@ class SubscribingConsumer(Consumer):
             ResponseError: a broker refused. The subscription is unchanged.
         """
         self._check_open()
-        chosen = Filter.of(filter)
+        chosen = self._checked(filter)
         if self.running:
             name = self._instance.namespace.wrap_topic(topic)
             await self._look_up(name, chosen)
@@ -374,6 +376,15 @@ class SubscribingConsumer(Consumer):
         self._check_open()
         if self._subscriptions.remove(topic):
             await self._announce()
+
+    def _checked(self, filter: str | Filter) -> Filter:
+        chosen = Filter.of(filter)
+        if chosen.class_source is not None and not self._has_class_filters:
+            raise ConfigError(
+                f"{self._owner}: class filter {chosen.expression}: expected tags or SQL; filter"
+                " servers serve PushConsumer and PullConsumer"
+            )
+        return chosen
 
     async def _prepare(self, topic: str, filter: Filter) -> None:
         """Do what is needed before a running consumer announces a subscription."""

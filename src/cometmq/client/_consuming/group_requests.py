@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from cometmq.client._connection.instance import ClientCore
+from cometmq.client._consuming.pulls import FilterServers
 from cometmq.client._supervision import FailureLog, log_text, log_trace
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.filters import Filter
@@ -149,12 +150,16 @@ class GroupCalls:
     async def check_filter(self, group: str, client_id: str, topic: str, wanted: Filter) -> None:
         """Check with every broker of a topic that it supports a filter; tags need no check.
 
+        A class filter is uploaded to every filter server of the topic.
+
         Raises:
             TopicNotFoundError: no broker serves the topic.
             ConfigError: a broker does not support the filter, or cannot parse the expression.
             ResponseError: a broker refused for another reason.
             RemotingError: a broker did not respond.
         """
+        if wanted.class_source is not None:
+            await self._upload(group, topic, wanted)
         if wanted.kind == TAG_KIND:
             return
         body = CheckClientRequestBody(
@@ -173,6 +178,14 @@ class GroupCalls:
                 raise ConfigError(
                     f"broker {name} cannot filter {topic} by {wanted.expression!r}: {error.remark}"
                 ) from error
+
+    async def _upload(self, group: str, topic: str, wanted: Filter) -> None:
+        try:
+            await FilterServers.of(self._instance).upload_to_all(group, topic, wanted)
+        except ResponseError as error:
+            raise ConfigError(
+                f"a filter server refused the class filter {wanted.expression}: {error.remark}"
+            ) from error
 
     async def assignment(
         self, group: str, client_id: str, topic: str, strategy: str, model: MessageModel

@@ -5,18 +5,29 @@ Source: PullAPIWrapper and MQClientAPIImpl.processPullResponse, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import random
 from collections.abc import Mapping
 from enum import Enum
 from itertools import pairwise
+from zlib import crc32
 
 import msgspec
 
 from cometmq.client._connection.broker_calls import BrokerCalls
+from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.routes import MASTER_ID
+from cometmq.client.errors import ClientError
 from cometmq.client.filters import Filter
 from cometmq.model import property_names as names
-from cometmq.model.errors import InvalidMessageError, ProtocolError, ResponseError
+from cometmq.model.errors import (
+    CometError,
+    InvalidMessageError,
+    ProtocolError,
+    RemotingError,
+    ResponseError,
+)
 from cometmq.model.flags import SysFlag, pull_sys_flag
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
@@ -24,11 +35,16 @@ from cometmq.model.queue import MessageQueue
 from cometmq.protocol.batch import BatchItem, decode_batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import PullMessageRequest, PullMessageResponse
+from cometmq.protocol.headers import (
+    PullMessageRequest,
+    PullMessageResponse,
+    RegisterMessageFilterClassRequest,
+)
 from cometmq.protocol.lazy_record import RISING, check_rising, decode_lazily
 from cometmq.protocol.properties import decode_properties
-from cometmq.protocol.record import RecordError, body_crc
+from cometmq.protocol.record import CRC_MASK, RecordError, body_crc
 from cometmq.protocol.version import LITE_PULL_VERSION_MIN
+from cometmq.remoting import ConnectError
 
 
 class PullStatus(Enum):
@@ -95,12 +111,18 @@ class Pull(msgspec.Struct, frozen=True):
     lite: bool = False
     """Whether it is a lite pull, as pull consumers make it; brokers since 5.0 have an own code."""
 
+    @property
+    def has_expression(self) -> bool:
+        """Whether the filter travels along as an expression; filter servers have the class."""
+        return self.send_filter and self.wanted.class_source is None
+
     def flags(self, *, commits: bool) -> int:
         """Return the flags of the request."""
         return pull_sys_flag(
             commit_offset=commits,
             suspend=self.hold_ms > 0,
-            subscription=self.send_filter,
+            subscription=self.has_expression,
+            class_filter=self.wanted.class_source is not None,
             lite_pull=self.lite,
         )
 
@@ -123,7 +145,7 @@ class Pull(msgspec.Struct, frozen=True):
             sys_flag=self.flags(commits=commit_offset is not None),
             commit_offset=commit_offset or 0,
             suspend_timeout_millis=self.hold_ms,
-            subscription=self.wanted.expression if self.send_filter else None,
+            subscription=self.wanted.expression if self.has_expression else None,
             sub_version=self.wanted.version,
             expression_type=self.wanted.kind,
             max_msg_bytes=self.max_bytes,
@@ -284,6 +306,127 @@ def _inner(
         offset_message_id=message.offset_message_id,
         broker_name=message.broker_name,
     )
+
+
+NOT_UPLOADED = "Find Filter class failed"
+"""How the remark of a filter server begins that does not have a group's filter."""
+UPLOADS_MAX = 1_024
+"""The uploads that a client remembers; after more it begins anew."""
+UPLOAD_S = 30.0
+"""Time for a filter server to load a filter, which waits for other uploads."""
+
+
+class _Upload:
+    """One upload of a filter; another one of the same filter is another object."""
+
+    def __init__(self, wanted: Filter) -> None:
+        self.wanted = wanted
+
+
+class FilterServers:
+    """Uploads class filters to filter servers, and pulls through them.
+
+    Source: MQClientInstance.uploadFilterClassToAllFilterServer and PullAPIWrapper, RocketMQ 4.9,
+    which uploads with every heartbeat.
+    """
+
+    def __init__(self, instance: ClientCore) -> None:
+        self._routes = instance.routes
+        self._brokers = instance.brokers
+        self._uploaded: dict[tuple[str, str, str], _Upload] = {}
+        """By filter server, group and topic."""
+        self._locks: dict[str, asyncio.Lock] = {}
+        """By filter server."""
+
+    @classmethod
+    def of(cls, instance: ClientCore) -> FilterServers:
+        """Return the one that all consumers of a client share."""
+        return instance.shared(cls, lambda: cls(instance))
+
+    async def upload_to_all(self, group: str, topic: str, wanted: Filter) -> None:
+        """Upload a filter to every filter server of a topic.
+
+        A filter server that cannot be reached gets it before the first pull through it.
+
+        Raises:
+            TopicNotFoundError: no broker serves the topic.
+            ResponseError: a filter server refused the filter.
+        """
+        route = await self._routes.find(topic)
+        for server in sorted({each for found in route.filter_servers.values() for each in found}):
+            try:
+                await self._upload(server, group, topic, wanted)
+            except RemotingError as error:
+                log.warning("cannot upload a filter server=%s error=%s", server, error)
+
+    async def pull(
+        self, broker: str, pull: Pull, offset: QueueOffset, *, timeout: float
+    ) -> PullResult:
+        """Pull through a random filter server of a broker, which gets the filter first if needed.
+
+        Args:
+            broker: the address of the queue's broker.
+            pull: what to ask for.
+            offset: of the first message.
+            timeout: for the response, in seconds.
+
+        Raises:
+            ClientError: the broker has no filter server.
+            ResponseError: the filter server refused, or the filter failed.
+            RemotingError: no filter server responded.
+        """
+        topic = pull.queue.topic
+        route = await self._routes.find(topic)
+        servers = list(route.filter_servers.get(broker, ()))
+        random.shuffle(servers)
+        failure: CometError = ClientError(
+            f"no filter server of broker {broker} for {topic}: start one with cometmq filtersrv"
+        )
+        for server in servers:
+            try:
+                return await self._pull_through(server, pull, offset, timeout)
+            except ConnectError as error:  # not sent: another one may run
+                failure = error
+        raise failure
+
+    async def _pull_through(
+        self, server: str, pull: Pull, offset: QueueOffset, timeout: float
+    ) -> PullResult:
+        key = (server, pull.group, pull.queue.topic)
+        upload = await self._upload(*key, pull.wanted)
+        try:
+            return await pull_once(self._brokers, server, pull, offset, timeout=timeout)
+        except ResponseError as error:
+            if not error.remark.startswith(NOT_UPLOADED):
+                raise
+        # The server was started again, or has given the filter up.
+        if self._uploaded.get(key) is upload:  # else the pull of another queue has uploaded it
+            del self._uploaded[key]
+        await self._upload(*key, pull.wanted)
+        return await pull_once(self._brokers, server, pull, offset, timeout=timeout)
+
+    async def _upload(self, server: str, group: str, topic: str, wanted: Filter) -> _Upload:
+        """Upload a filter unless that is done; one at a time to each server."""
+        key = (server, group, topic)
+        async with self._locks.setdefault(server, asyncio.Lock()):
+            done = self._uploaded.get(key)
+            if done is not None and done.wanted == wanted:
+                return done
+            assert wanted.class_source is not None
+            body = wanted.class_source.encode()
+            header = RegisterMessageFilterClassRequest(
+                consumer_group=group,
+                topic=topic,
+                class_name=wanted.expression,
+                class_crc=crc32(body) & CRC_MASK,
+            )
+            code = RequestCode.REGISTER_MESSAGE_FILTER_CLASS
+            await self._brokers.call(server, code, header, body, timeout=UPLOAD_S)
+            if len(self._uploaded) >= UPLOADS_MAX:
+                self._uploaded.clear()
+                self._locks.clear()
+            self._uploaded[key] = done = _Upload(wanted)
+            return done
 
 
 class ReplicaChoice:

@@ -25,7 +25,13 @@ from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
 from cometmq.client._consuming.consumer import Consumer, check_flag, resolve
 from cometmq.client._consuming.handler_calls import ConsumeHookCalls, FilterChain
-from cometmq.client._consuming.pulls import Pull, PullResult, ReplicaChoice, pull_once
+from cometmq.client._consuming.pulls import (
+    FilterServers,
+    Pull,
+    PullResult,
+    ReplicaChoice,
+    pull_once,
+)
 from cometmq.client._pull.fetcher import Fetcher
 from cometmq.client._pull.positions import (
     Positions,
@@ -220,6 +226,9 @@ class PullCore(Consumer):
     async def _pull(self, pull: Pull, offset: QueueOffset, timeout: float) -> PullResult:
         queue = pull.queue
         address = await self._offsets.address(queue, self._replicas.of(queue))
+        if pull.wanted.class_source is not None:
+            servers = FilterServers.of(self._instance)
+            return await servers.pull(address, pull, offset, timeout=timeout)
         if pull.lite and not self._instance.broker_version(address):
             await self._instance.ensure_heartbeat(address)  # its response has the version
         result = await pull_once(

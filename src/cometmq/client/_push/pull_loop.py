@@ -13,7 +13,13 @@ from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.routes import MASTER_ID
 from cometmq.client._consuming.handler_calls import MessageFilter
-from cometmq.client._consuming.pulls import Pull, PullResult, PullStatus, ReplicaChoice
+from cometmq.client._consuming.pulls import (
+    FilterServers,
+    Pull,
+    PullResult,
+    PullStatus,
+    ReplicaChoice,
+)
 from cometmq.client._push.fast_path import PullFastPath, QueuePulls
 from cometmq.client._push.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._supervision import FailureLog, FetchLoop, step_limit_s
@@ -125,6 +131,7 @@ class PullLoop(FetchLoop[PullResult]):
         self._process_queue = process_queue
         self._routes = instance.routes
         self._fast_path = PullFastPath.of(instance)
+        self._filter_servers = FilterServers.of(instance)
         self._offsets = QueueOffsets(instance.routes, instance.brokers)
         self._group = group
         self._wanted = wanted
@@ -213,14 +220,20 @@ class PullLoop(FetchLoop[PullResult]):
                 or self._target_replica != replica
             ):
                 target = await self._find_target(replica)
-            consumed = self._store.position(self.queue) if self._commit_with_pull else None
-            result = await self._fast_path.pull(
-                target.address,
-                pulls,
-                self.next_offset,
-                (consumed or None) if target.is_master else None,
-                self._settings.pull_timeout_ms / 1000,
-            )
+            timeout = self._settings.pull_timeout_ms / 1000
+            if wanted.class_source is not None:  # the offset is committed without the pulls
+                result = await self._filter_servers.pull(
+                    target.address, pulls.pull, self.next_offset, timeout=timeout
+                )
+            else:
+                consumed = self._store.position(self.queue) if self._commit_with_pull else None
+                result = await self._fast_path.pull(
+                    target.address,
+                    pulls,
+                    self.next_offset,
+                    (consumed or None) if target.is_master else None,
+                    timeout,
+                )
         except (RemotingError, ClientError):
             self._failed_pulls += 1
             await self._try_elsewhere()

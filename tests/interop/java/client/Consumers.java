@@ -58,6 +58,9 @@ final class Consumers {
         String topic = command.getString("topic");
         if (command.containsKey("sql")) {
             consumer.subscribe(topic, MessageSelector.bySql(command.getString("sql")));
+        } else if (command.containsKey("class_source")) {
+            consumer.subscribe(topic, command.getString("expression"),
+                command.getString("class_source"));
         } else {
             consumer.subscribe(topic, command.getString("expression"));
         }

@@ -1,0 +1,1 @@
+"""Class filters: the filter servers of this broker, which clients find in routes."""

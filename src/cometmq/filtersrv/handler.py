@@ -1,0 +1,308 @@
+"""Handles REGISTER_MESSAGE_FILTER_CLASS (302) and PULL_MESSAGE (11) of a filter server.
+
+A pull is forwarded to the broker as a pull without a filter of the group FILTERSRV_CONSUMER. What
+the broker returns is matched by the group's filter, and the client gets the records that matched.
+
+Source: DefaultRequestProcessor, RocketMQ 4.2, with its codes and texts. It checks no checksum,
+holds every pull for 19 seconds whatever the client wants, and puts the queue's bounds into
+every record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable
+
+from cometmq.filtersrv.config import FilterServerSettings
+from cometmq.filtersrv.filters import Filters
+from cometmq.filtersrv.worker import FilterBusyError, FilterError, Source, Worker
+from cometmq.model.errors import RemotingError, ResponseError
+from cometmq.model.flags import PullSysFlag, SysFlag, pull_sys_flag
+from cometmq.model.message import StoredMessage
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.compression import compress_body
+from cometmq.protocol.headers import (
+    PullMessageRequest,
+    PullMessageResponse,
+    RegisterMessageFilterClassRequest,
+)
+from cometmq.protocol.record import (
+    CRC_MASK,
+    RecordError,
+    RecordParts,
+    encode_record,
+    iter_records,
+    split_record,
+)
+from cometmq.protocol.subscription import ALL_TAGS, TAG_KIND
+from cometmq.remoting import RemotingClient, Request, Response
+
+FILTER_GROUP = "FILTERSRV_CONSUMER"
+HOLD_MS_MAX = 19_000
+RESPONSE_MARGIN_S = 10.0
+INLINE_BYTES_MAX = 64 * 1024
+"""Responses up to this size are decoded on the event loop if no body is compressed."""
+
+DECODED_BYTES_MAX = 256 * 1024 * 1024
+
+NOT_REGISTERED = "Find Filter class failed, not registered"
+UPLOAD_DISABLED = "this filter server accepts no filters: clientUploadFilterClassEnable is false"
+
+_UNFILTERED = (
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+_ZLIB_BITS = (SysFlag.COMPRESSED, SysFlag.COMPRESSED | SysFlag.ZLIB)
+
+
+class FilterHandler:
+    """Handles uploads and pulls.
+
+    Args:
+        filters: the uploaded filters.
+        client: reaches the broker.
+        settings: returns the settings of the filter server.
+    """
+
+    def __init__(
+        self,
+        filters: Filters,
+        client: RemotingClient,
+        settings: Callable[[], FilterServerSettings],
+    ) -> None:
+        self._filters = filters
+        self._client = client
+        self._settings = settings
+        self._pulls = 0
+
+    async def upload(self, request: Request) -> Response:
+        """Load a filter.
+
+        Raises:
+            ResponseError: it is refused, or cannot be loaded.
+        """
+        header = request.header(RegisterMessageFilterClassRequest)
+        settings = self._settings()
+        if not settings.client_upload_filter_class_enable:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, UPLOAD_DISABLED)
+        source = _source_of(header, request.body, settings.source_bytes_max)
+        try:
+            await self._filters.put(header.topic, header.consumer_group, source)
+        except FilterBusyError as problem:
+            raise ResponseError(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{problem}") from None
+        except FilterError as problem:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR,
+                f"FilterServer, registerFilterClass Exception, consumerGroup: "
+                f"{header.consumer_group} topic: {header.topic} className: {header.class_name} "
+                f"{problem}",
+            ) from None
+        return Response()
+
+    async def pull(self, request: Request) -> Response:
+        """Pull from the broker, and return what matches.
+
+        Raises:
+            ResponseError: the group has no filter, the broker refused, or the filter failed.
+        """
+        header = request.header(PullMessageRequest)
+        self._filter_of(header)  # before the broker may hold the pull
+        settings = self._settings()
+        if self._pulls >= settings.pulls_max:
+            raise ResponseError(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]{self._pulls} pulls are in progress already",
+            )
+        self._pulls += 1
+        try:
+            response = await self._pull_all(header, settings)
+            if response.code in _UNFILTERED:
+                return _response(response.code, response)
+            records = await self._matched(header, response.body, settings)
+        finally:
+            self._pulls -= 1
+        code = ResponseCode.SUCCESS if records else ResponseCode.PULL_RETRY_IMMEDIATELY
+        return _response(code, response, records)
+
+    def _filter_of(self, header: PullMessageRequest) -> Worker:
+        found = self._filters.find(header.topic, header.consumer_group)
+        if found is None:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, NOT_REGISTERED)
+        return found
+
+    async def _pull_all(
+        self, header: PullMessageRequest, settings: FilterServerSettings
+    ) -> Command:
+        """Return the broker's response to the same pull without a filter."""
+        hold_ms = 0
+        if header.sys_flag & PullSysFlag.SUSPEND:
+            hold_ms = min(max(header.suspend_timeout_millis, 0), HOLD_MS_MAX)
+        forwarded = PullMessageRequest(
+            consumer_group=FILTER_GROUP,
+            topic=header.topic,
+            queue_id=header.queue_id,
+            queue_offset=header.queue_offset,
+            max_msg_nums=header.max_msg_nums,
+            sys_flag=pull_sys_flag(suspend=hold_ms > 0, subscription=True),
+            commit_offset=0,
+            suspend_timeout_millis=hold_ms,
+            subscription=ALL_TAGS,
+            sub_version=0,
+            expression_type=TAG_KIND,
+            max_msg_bytes=header.max_msg_bytes,
+        )
+        try:
+            response = await self._client.call(
+                settings.connect_which_broker,
+                RequestCode.PULL_MESSAGE,
+                forwarded,
+                timeout=hold_ms / 1000 + RESPONSE_MARGIN_S,
+            )
+        except RemotingError as problem:
+            raise _broker_failed(f"{type(problem).__name__}: {problem}") from None
+        if response.code != ResponseCode.SUCCESS and response.code not in _UNFILTERED:
+            raise _broker_failed(f"CODE: {response.code}  DESC: {response.remark or ''}")
+        return response
+
+    async def _matched(
+        self, header: PullMessageRequest, body: bytes, settings: FilterServerSettings
+    ) -> bytes:
+        """Return the records that match, one behind the other."""
+        failed = (
+            f"do Message Filter Exception, ConsumerGroup: {header.consumer_group} "
+            f"Topic: {header.topic} "
+        )
+        try:
+            records = split_all(body)
+            messages = await _decoded(body, records)
+            matches = await self._filter_of(header).match(header.consumer_group, messages)
+        except FilterBusyError as problem:
+            raise ResponseError(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{problem}") from None
+        except (FilterError, RecordError) as problem:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{failed}{problem}") from None
+        chosen = [
+            (record, parts, message.body)
+            for (record, parts), message, is_match in zip(records, messages, matches, strict=True)
+            if is_match
+        ]
+        if any(_is_changed(parts, settings) for _, parts, _ in chosen):
+            return await asyncio.to_thread(_encoded, chosen, settings)
+        return b"".join(record for record, _, _ in chosen)
+
+
+def _source_of(header: RegisterMessageFilterClassRequest, body: bytes, bytes_max: int) -> Source:
+    """Return an uploaded filter; a checksum of 0 stands for none, as in RocketMQ."""
+    if not header.class_name or not body:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "expected a class name and its source")
+    if len(body) > bytes_max:
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR,
+            f"a source of {len(body)} bytes, expected at most {bytes_max}"
+            " (filterClassSourceSizeMax)",
+        )
+    crc = zlib.crc32(body) & CRC_MASK
+    if header.class_crc not in (0, crc):
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR,
+            f"classCRC {header.class_crc}, expected {crc} of the source that arrived",
+        )
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as problem:
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR, f"the source is not UTF-8: {problem}"
+        ) from None
+    return Source(header.class_name, text, crc)
+
+
+def _broker_failed(reason: str) -> ResponseError:
+    return ResponseError(ResponseCode.SYSTEM_ERROR, f"Pull Callback Exception, {reason}")
+
+
+def _response(code: int, broker_response: Command, records: bytes = b"") -> Response:
+    found = broker_response.header(PullMessageResponse)
+    header = PullMessageResponse(
+        suggest_which_broker_id=0,
+        next_begin_offset=found.next_begin_offset,
+        min_offset=found.min_offset,
+        max_offset=found.max_offset,
+    )
+    return Response(code, header=header, body=records)
+
+
+def split_all(body: bytes) -> list[tuple[bytes, RecordParts]]:
+    """Return each record of a response, with its parts.
+
+    Raises:
+        RecordError: one of them is not whole.
+    """
+    records = []
+    position = 0
+    while position < len(body):
+        parts = split_record(body, position)
+        records.append((body[position : position + parts.size_bytes], parts))
+        position += parts.size_bytes
+    return records
+
+
+async def _decoded(body: bytes, records: list[tuple[bytes, RecordParts]]) -> list[StoredMessage]:
+    compressed = any(parts.sys_flag & SysFlag.COMPRESSED for _, parts in records)
+    if not compressed and len(body) <= INLINE_BYTES_MAX:
+        return _decode(body)
+    return await asyncio.to_thread(_decode, body)
+
+
+def _decode(body: bytes) -> list[StoredMessage]:
+    messages, bodies_bytes = [], 0
+    for message in iter_records(body):
+        bodies_bytes += len(message.body)
+        if bodies_bytes > DECODED_BYTES_MAX:
+            raise RecordError(
+                f"the bodies of one pull exceed {DECODED_BYTES_MAX} bytes, pull fewer messages"
+            )
+        messages.append(message)
+    return messages
+
+
+def _is_changed(parts: RecordParts, settings: FilterServerSettings) -> bool:
+    """Return whether a record is encoded again: clients of that time know only zlib."""
+    compression = parts.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
+    if parts.sys_flag & SysFlag.COMPRESSED:
+        return compression not in _ZLIB_BITS
+    return len(parts.body) >= settings.compress_msg_body_over
+
+
+def _encoded(
+    chosen: list[tuple[bytes, RecordParts, bytes]], settings: FilterServerSettings
+) -> bytes:
+    """Return the records, with large bodies compressed."""
+    return b"".join(
+        _encode(parts, body, settings) if _is_changed(parts, settings) else record
+        for record, parts, body in chosen
+    )
+
+
+def _encode(parts: RecordParts, body: bytes, settings: FilterServerSettings) -> bytes:
+    sys_flag = parts.sys_flag & ~(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
+    if len(body) >= settings.compress_msg_body_over:
+        body = compress_body(body, SysFlag.ZLIB, settings.zip_compress_level)
+        sys_flag |= SysFlag.COMPRESSED
+    return encode_record(
+        parts.topic.encode(),
+        body,
+        parts.properties,
+        queue_id=parts.queue_id,
+        queue_offset=parts.queue_offset,
+        log_offset=parts.log_offset,
+        born_time_ms=parts.born_time_ms,
+        born_host=parts.born_host,
+        store_time_ms=parts.store_time_ms,
+        store_host=parts.store_host,
+        flag=parts.flag,
+        sys_flag=sys_flag,
+        reconsume_times=parts.reconsume_times,
+        prepared_offset=parts.prepared_offset,
+    )

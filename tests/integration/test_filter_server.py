@@ -1,0 +1,472 @@
+"""Class filters from end to end: a broker, filter servers, and consumers that upload filters."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import zlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from cometmq.client import (
+    Filter,
+    Message,
+    PopConsumer,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    SimpleConsumer,
+    StartFrom,
+    StoredMessage,
+)
+from cometmq.filtersrv.app import SETTINGS, FilterServer
+from cometmq.filtersrv.filters import UPLOADS_MAX
+from cometmq.filtersrv.sandboxed import refusal
+from cometmq.model.errors import ConfigError
+from cometmq.model.flags import SysFlag, pull_sys_flag
+from cometmq.protocol.bodies import TopicRouteData
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers import (
+    GetRouteinfoByTopicRequest,
+    PullMessageRequest,
+    PullMessageResponse,
+    RegisterFilterServerRequest,
+    RegisterFilterServerResponse,
+    RegisterMessageFilterClassRequest,
+)
+from cometmq.protocol.record import decode_messages
+from cometmq.remoting import RemotingClient, check
+from cometmq.system.configuration import load
+from cometmq.system.rocketmq_keys import FILTERSRV_KEYS
+from cometmq.testing import Cluster
+
+pytestmark = pytest.mark.skipif(refusal() is not None, reason=refusal() or "")
+
+BOTH_LOOPS = True
+WAIT_S = 60.0
+TOPIC, GROUP = "orders", "billing"
+LARGE = 9_000
+SOURCE = """
+class Dear:
+    def match(self, message, context):
+        if message.body == b"odd one":
+            raise ValueError("an odd one")
+        return int(message.properties["price"]) > 5 and context.consumer_group == "billing"
+"""
+DEAR = Filter.of_class("shop.Dear", SOURCE)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with Cluster() as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def filter_server(cluster: Cluster, **settings: str) -> AsyncIterator[FilterServer]:
+    values = {
+        "connectWhichBroker": cluster.broker_addresses[0],
+        "clientUploadFilterClassEnable": "true",
+        **settings,
+    }
+    server = FilterServer(load(SETTINGS, known_keys=FILTERSRV_KEYS, command_line=values))
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop(0.1)
+
+
+@pytest.fixture
+async def server(cluster: Cluster) -> AsyncIterator[FilterServer]:
+    async with filter_server(cluster) as running:
+        yield running
+
+
+@pytest.fixture
+async def raw() -> AsyncIterator[RemotingClient]:
+    client = RemotingClient(name="raw")
+    yield client
+    await client.close()
+
+
+async def send(cluster: Cluster, prices: range, body: bytes = b"an order") -> None:
+    async with Producer(cluster.name_servers, group="shop") as producer:
+        for price in prices:
+            await producer.send(Message(topic=TOPIC, body=body, properties={"price": str(price)}))
+
+
+async def create_topic(cluster: Cluster) -> None:
+    await cluster.brokers[0].parts.topics.put([topic_config()])
+
+
+def topic_config() -> Any:
+    from cometmq.model.topic import TopicConfig
+
+    return TopicConfig(topic_name=TOPIC, read_queue_nums=1, write_queue_nums=1, perm=6)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def servers_in_route(cluster: Cluster, raw: RemotingClient) -> list[str]:
+    header = GetRouteinfoByTopicRequest(topic=TOPIC)
+    code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+    response = await raw.call(cluster.name_servers, code, header, timeout=WAIT_S)
+    table = TopicRouteData.decode(check(response).body).filter_server_table
+    assert set(table) <= set(cluster.broker_addresses)
+    return [server for servers in table.values() for server in servers or ()]
+
+
+async def until_route_names(cluster: Cluster, raw: RemotingClient, *addresses: str) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while sorted(await servers_in_route(cluster, raw)) != sorted(addresses):
+            await asyncio.sleep(0.02)
+
+
+async def test_routes_name_the_filter_servers_that_run(
+    cluster: Cluster, raw: RemotingClient
+) -> None:
+    await create_topic(cluster)
+    async with filter_server(cluster) as first:
+        async with filter_server(cluster) as second:
+            await until_route_names(cluster, raw, first.address, second.address)
+        await until_route_names(cluster, raw, first.address)
+    await until_route_names(cluster, raw)
+
+
+async def test_a_filter_server_registers_again_when_its_broker_was_restarted(
+    cluster: Cluster, server: FilterServer
+) -> None:
+    servers = cluster.brokers[0].parts.filter_servers
+    await until(lambda: servers.addresses() == (server.address,))
+    server._client.disconnect(cluster.broker_addresses[0])
+    await until(lambda: servers.addresses() == ())
+    await until(lambda: servers.addresses() == (server.address,))
+
+
+async def test_a_push_consumer_receives_what_its_class_matches(
+    cluster: Cluster, server: FilterServer
+) -> None:
+    await create_topic(cluster)
+    received: list[str] = []
+
+    async def handle(message: StoredMessage) -> None:
+        received.append(message.properties["price"])
+
+    await send(cluster, range(5))
+    async with PushConsumer(
+        cluster.name_servers,
+        group=GROUP,
+        handler=handle,
+        subscriptions={TOPIC: DEAR},
+        start_from=StartFrom.FIRST,
+    ) as consumer:
+        await consumer.ready()
+        assert len(server.filters) == 1, "the filter is uploaded at the start"
+        await send(cluster, range(5, 10))
+        await until(lambda: sorted(received) == ["6", "7", "8", "9"])
+    offsets = cluster.brokers[0].parts.offsets
+    assert offsets.committed(GROUP, TOPIC, 0) == 10
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+async def test_a_pull_consumer_receives_what_its_class_matches(
+    cluster: Cluster, server: FilterServer, is_member: bool
+) -> None:
+    await create_topic(cluster)
+    await send(cluster, range(10))
+    async with PullConsumer(
+        cluster.name_servers, group=GROUP, start_from=StartFrom.FIRST
+    ) as consumer:
+        if is_member:
+            await consumer.subscribe(TOPIC, DEAR)
+        else:
+            await consumer.assign(await consumer.fetch_queues(TOPIC), filter=DEAR)
+        prices: list[str] = []
+        async with asyncio.timeout(WAIT_S):
+            while len(prices) < 4:
+                prices += [each.properties["price"] for each in await consumer.poll(timeout=1.0)]
+
+    assert prices == ["6", "7", "8", "9"]
+
+
+async def test_a_filter_is_uploaded_again_to_a_server_that_lost_it(
+    cluster: Cluster, server: FilterServer
+) -> None:
+    await create_topic(cluster)
+    await send(cluster, range(10))
+    async with PullConsumer(cluster.name_servers, group=GROUP) as consumer:
+        (queue,) = await consumer.fetch_queues(TOPIC)
+        assert len((await consumer.pull(queue, 0, filter=DEAR)).messages) == 4
+        await server.filters.close()
+        pulls = (consumer.pull(queue, 0, filter=DEAR) for _ in range(UPLOADS_MAX + 10))
+        for result in await asyncio.gather(*pulls):  # more than the server lets wait for a load
+            assert len(result.messages) == 4
+
+
+async def test_pulls_go_on_through_the_filter_server_that_is_left(
+    cluster: Cluster, raw: RemotingClient
+) -> None:
+    await create_topic(cluster)
+    await send(cluster, range(10))
+    async with (
+        filter_server(cluster) as left,
+        PullConsumer(cluster.name_servers, group=GROUP) as consumer,
+    ):
+        async with filter_server(cluster) as other:
+            await until_route_names(cluster, raw, left.address, other.address)
+            (queue,) = await consumer.fetch_queues(TOPIC)
+            await until_both_serve(consumer, queue, left, other)
+        for _ in range(10):  # the route still names both
+            assert len((await consumer.pull(queue, 0, filter=DEAR)).messages) == 4
+
+
+async def until_both_serve(consumer: PullConsumer, queue: Any, *servers: FilterServer) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not all(len(server.filters) for server in servers):
+            await consumer.pull(queue, 0, filter=DEAR)
+
+
+async def test_without_a_filter_server_pulls_fail_until_one_starts(cluster: Cluster) -> None:
+    await create_topic(cluster)
+    await send(cluster, range(10))
+    received: list[StoredMessage] = []
+    async with PushConsumer(
+        cluster.name_servers,
+        group=GROUP,
+        handler=received.append,
+        subscriptions={TOPIC: DEAR},
+        start_from=StartFrom.FIRST,
+        retry_ms=50,
+    ):
+        await asyncio.sleep(0.2)
+        assert received == []
+        async with filter_server(cluster):
+            await until(lambda: len(received) == 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted", "reason"),
+    [
+        ({}, Filter.of_class("Dear", "class Dear: ("), "SyntaxError"),
+        ({}, Filter.of_class("Cheap", SOURCE), "defines no class Cheap"),
+        ({"clientUploadFilterClassEnable": "false"}, DEAR, "clientUploadFilterClassEnable"),
+        ({"filterClassSourceSizeMax": "10"}, DEAR, "expected at most 10"),
+    ],
+    ids=["syntax", "class", "disabled", "size"],
+)
+async def test_a_refused_filter_fails_the_start(
+    cluster: Cluster, raw: RemotingClient, settings: dict[str, str], wanted: Filter, reason: str
+) -> None:
+    await create_topic(cluster)
+    async with filter_server(cluster, **settings) as server:
+        await until_route_names(cluster, raw, server.address)
+        consumer = PushConsumer(
+            cluster.name_servers,
+            group=GROUP,
+            handler=print,
+            subscriptions={TOPIC: wanted},
+        )
+        with pytest.raises(ConfigError, match=reason):
+            await consumer.start()
+
+
+@pytest.mark.parametrize("kind", [PopConsumer, SimpleConsumer])
+async def test_consumers_of_single_messages_refuse_class_filters(kind: Any) -> None:
+    handler = {"handler": print} if kind is PopConsumer else {}
+    with pytest.raises(ConfigError, match="filter servers serve PushConsumer and PullConsumer"):
+        kind("127.0.0.1:1", group=GROUP, subscriptions={TOPIC: DEAR}, **handler)
+
+
+async def test_a_system_without_a_sandbox_is_refused(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    with pytest.raises(ConfigError, match="need Linux with seccomp, this system is darwin"):
+        async with filter_server(cluster):
+            pass
+    async with filter_server(cluster, clientUploadFilterClassEnable="false"):
+        pass
+
+
+# --- requests -----------------------------------------------------------------------------------
+
+
+async def upload(
+    raw: RemotingClient, server: FilterServer, text: str = SOURCE, **changes: Any
+) -> Command:
+    facts: dict[str, Any] = {
+        "consumer_group": GROUP,
+        "topic": TOPIC,
+        "class_name": "shop.Dear",
+        "class_crc": zlib.crc32(text.encode()) & 0x7FFFFFFF,
+    }
+    header = RegisterMessageFilterClassRequest(**(facts | changes))
+    code = RequestCode.REGISTER_MESSAGE_FILTER_CLASS
+    return await raw.call(server.address, code, header, text.encode(), timeout=WAIT_S)
+
+
+async def pull(raw: RemotingClient, server: FilterServer, offset: int, **changes: Any) -> Command:
+    facts: dict[str, Any] = {
+        "consumer_group": GROUP,
+        "topic": TOPIC,
+        "queue_id": 0,
+        "queue_offset": offset,
+        "max_msg_nums": 32,
+        "sys_flag": pull_sys_flag(class_filter=True),
+        "commit_offset": 0,
+        "suspend_timeout_millis": 0,
+        "sub_version": 0,
+    }
+    header = PullMessageRequest(**(facts | changes))
+    return await raw.call(server.address, RequestCode.PULL_MESSAGE, header, timeout=WAIT_S)
+
+
+async def test_pulls_have_the_codes_and_texts_of_rocketmq(
+    cluster: Cluster, server: FilterServer, raw: RemotingClient
+) -> None:
+    await create_topic(cluster)
+    await send(cluster, range(10))
+
+    refused = await pull(raw, server, 0)
+    assert (refused.code, refused.remark) == (1, "Find Filter class failed, not registered")
+    assert (await upload(raw, server)).code == 0
+
+    found = await pull(raw, server, 0)
+    header = found.header(PullMessageResponse)
+    assert found.code == 0
+    assert [m.queue_offset for m in decode_messages(found.body)] == [6, 7, 8, 9]
+    assert (header.next_begin_offset, header.min_offset, header.max_offset) == (10, 0, 10)
+    assert header.suggest_which_broker_id == 0
+
+    none = await pull(raw, server, 0, max_msg_nums=3)
+    assert (none.code, none.body) == (20, b"")
+    assert none.header(PullMessageResponse).next_begin_offset == 3
+    assert (await pull(raw, server, 10)).code == 19
+    moved = await pull(raw, server, 50)
+    assert (moved.code, moved.header(PullMessageResponse).next_begin_offset) == (21, 10)
+
+    await send(cluster, range(1), body=b"odd one")
+    failed = await pull(raw, server, 8)
+    assert failed.code == 1
+    assert failed.remark == (
+        f"do Message Filter Exception, ConsumerGroup: {GROUP} Topic: {TOPIC} ValueError: an odd one"
+    )
+    unknown = await pull(raw, server, 0, queue_id=77)
+    assert unknown.code == 1
+    assert (unknown.remark or "").startswith("Pull Callback Exception, CODE: ")
+
+
+async def test_a_pull_is_held_until_a_message_arrives(
+    cluster: Cluster, server: FilterServer, raw: RemotingClient
+) -> None:
+    await create_topic(cluster)
+    await upload(raw, server)
+    held = asyncio.ensure_future(
+        pull(
+            raw,
+            server,
+            0,
+            sys_flag=pull_sys_flag(suspend=True, class_filter=True),
+            suspend_timeout_millis=15_000,
+        )
+    )
+    await until(lambda: len(cluster.brokers[0].parts.held) == 1)
+    await send(cluster, range(7, 8))
+
+    assert len(decode_messages((await held).body)) == 1
+
+
+async def test_large_bodies_are_compressed(
+    cluster: Cluster, server: FilterServer, raw: RemotingClient
+) -> None:
+    await create_topic(cluster)
+    async with Producer(cluster.name_servers, group="shop", compress_from_bytes=2**30) as producer:
+        for size in (LARGE, 100):
+            body = bytes(size)
+            await producer.send(Message(topic=TOPIC, body=body, properties={"price": "8"}))
+    await upload(raw, server)
+
+    found = await pull(raw, server, 0)
+
+    assert len(found.body) < 1_000
+    raw_messages = decode_messages(found.body, decompress=False)
+    assert [m.sys_flag & SysFlag.COMPRESSED for m in raw_messages] == [1, 0]
+    assert [len(m.body) for m in decode_messages(found.body)] == [LARGE, 100]
+    assert raw_messages[0].body_crc == zlib.crc32(raw_messages[0].body) & 0x7FFFFFFF
+
+
+async def test_an_upload_with_another_checksum_is_refused(
+    server: FilterServer, raw: RemotingClient
+) -> None:
+    refused = await upload(raw, server, class_crc=7)
+    assert refused.code == 1
+    assert "classCRC 7, expected" in (refused.remark or "")
+    assert len(server.filters) == 0
+    assert (await upload(raw, server, class_crc=0)).code == 0
+
+
+async def test_the_same_source_keeps_its_process_and_another_replaces_it(
+    server: FilterServer, raw: RemotingClient
+) -> None:
+    await upload(raw, server)
+    first = server.filters.find(TOPIC, GROUP)
+    await upload(raw, server)
+    assert server.filters.find(TOPIC, GROUP) is first
+    assert (await upload(raw, server, "class Dear: (")).code == 1
+    assert server.filters.find(TOPIC, GROUP) is first
+    await upload(raw, server, SOURCE + "# changed")
+
+    assert server.filters.find(TOPIC, GROUP) is not first
+    assert first is not None
+    assert first.pid is None
+
+
+async def test_the_filter_that_was_not_used_for_the_longest_time_is_removed(
+    cluster: Cluster, raw: RemotingClient
+) -> None:
+    async with filter_server(cluster, filterClassNumsMax="2") as server:
+        for group in ("a", "b"):
+            await upload(raw, server, consumer_group=group)
+        server.filters.find(TOPIC, "a")
+        await upload(raw, server, consumer_group="c")
+
+        kept = [group for group in "abc" if server.filters.find(TOPIC, group)]
+
+    assert kept == ["a", "c"]
+
+
+async def test_registrations_return_the_broker_and_refuse_what_is_no_address(
+    cluster: Cluster, raw: RemotingClient
+) -> None:
+    code, broker = RequestCode.REGISTER_FILTER_SERVER, cluster.broker_addresses[0]
+    for address in ("here", "a b:1", "", "h:99999999", "a:1;b:2"):
+        header = RegisterFilterServerRequest(filter_server_addr=address)
+        refused = await raw.call(broker, code, header, timeout=WAIT_S)
+        assert (refused.code, "expected host:port" in (refused.remark or "")) == (1, True), address
+    header = RegisterFilterServerRequest(filter_server_addr="10.0.0.7:9000")
+    found = await raw.call(broker, code, header, timeout=WAIT_S)
+
+    answer = check(found).header(RegisterFilterServerResponse)
+    assert (answer.broker_name, answer.broker_id) == ("broker-0", 0)
+    assert cluster.brokers[0].parts.filter_servers.addresses() == ("10.0.0.7:9000",)
+
+
+async def test_a_stopped_filter_server_leaves_no_process(
+    cluster: Cluster, raw: RemotingClient
+) -> None:
+    async with filter_server(cluster) as server:
+        await upload(raw, server)
+        worker = server.filters.find(TOPIC, GROUP)
+        assert worker is not None
+        process = worker._process
+        assert process is not None
+
+    assert process.returncode == -9

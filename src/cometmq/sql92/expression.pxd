@@ -62,6 +62,8 @@ ctypedef struct Text:
     const unsigned char* start
     Py_ssize_t size
     int slot
+    unsigned long long head
+    unsigned long long mask
 
 
 ctypedef struct Slot:
@@ -73,10 +75,26 @@ ctypedef struct Slot:
     int number_state
 
 
-cdef int _FALSE, _TRUE, _NULL, _ERROR
-cdef int _PRESENT, _SAME_TEXT, _ONE_OF, _TRUE_TEXT, _CONTAINS, _ENDS_WITH
-cdef int _INTEGER, _LONG, _DOUBLE, _SAME_PROPERTIES, _PROPERTY_ORDER
-cdef int _PUSH, _MAP, _COMBINE, _SKIP_IF
+cdef enum:  # the same as in the module
+    _FALSE = 0
+    _TRUE = 1
+    _NULL = 2
+    _ERROR = 3
+    _PRESENT = 0
+    _SAME_TEXT = 1
+    _ONE_OF = 2
+    _CONTAINS = 3
+    _ENDS_WITH = 5
+    _TRUE_TEXT = 6
+    _INTEGER = 7
+    _LONG = 8
+    _DOUBLE = 9
+    _SAME_PROPERTIES = 10
+    _PROPERTY_ORDER = 11
+    _PUSH = 12
+    _MAP = 13
+    _COMBINE = 14
+    _SKIP_IF = 15
 cdef int _NAME_END, _VALUE_END, _SEVERAL, _BLOCK_BYTES, _GOOD, _BAD, _EXACT_DIGITS, _EXACT_POWER, _EXPONENT_MAX
 cdef long long _INT_MIN, _INT_MAX
 cdef unsigned long long _LONG_MAX, _LONG_MAX_TENTH
@@ -122,10 +140,15 @@ cdef class Expression:
 
     @cython.locals(start=cython.Py_ssize_t, slot=cython.int)
     cdef void _take(
-        self, const unsigned char* memory, Py_ssize_t at, Py_ssize_t end, Slot* slots) noexcept
+        self, const unsigned char* memory, Py_ssize_t at, Py_ssize_t end,
+        Py_ssize_t stop, Slot* slots) noexcept
 
-    @cython.locals(place=cython.int, size=cython.Py_ssize_t, found=cython.Py_ssize_t)
-    cdef int _slot_at(self, const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept
+    @cython.locals(
+        place=cython.int, size=cython.Py_ssize_t, found=cython.Py_ssize_t, head=cython.ulonglong,
+        is_same=cython.bint)
+    cdef int _slot_at(
+        self, const unsigned char* memory, Py_ssize_t at, Py_ssize_t end,
+        Py_ssize_t stop) noexcept
 
     @cython.locals(first=cython.Py_ssize_t, last=cython.Py_ssize_t)
     cdef bint _is_choice(

@@ -15,6 +15,7 @@ Numbers are read as Java reads them: Integer.valueOf, Long.valueOf and Double.va
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ except ImportError:  # interpreted, without Cython at hand
 
 if cython.compiled:
     from cython.cimports.libc.math import copysign  # type: ignore
-    from cython.cimports.libc.string import memcmp  # type: ignore
+    from cython.cimports.libc.string import memcmp, memcpy  # type: ignore
 else:
     from math import copysign
 
@@ -58,14 +59,13 @@ COMBINE = 14  # replaces the last two values by their entry in a table
 SKIP_IF = 15  # jumps if the last value is the operand
 SKIP_IF_ABSENT = 16  # pushes NULL and jumps if the property is absent
 
-# C numbers once compiled.
-_FALSE, _TRUE, _NULL, _ERROR = FALSE, TRUE, NULL, ERROR
-_PRESENT, _SAME_TEXT, _ONE_OF, _TRUE_TEXT = PRESENT, SAME_TEXT, ONE_OF, TRUE_TEXT
-_CONTAINS, _ENDS_WITH = CONTAINS, ENDS_WITH
-_INTEGER, _LONG, _DOUBLE = INTEGER, LONG, DOUBLE
-_SAME_PROPERTIES, _PROPERTY_ORDER = SAME_PROPERTIES, PROPERTY_ORDER
-_PUSH, _MAP, _COMBINE, _SKIP_IF = PUSH, MAP, COMBINE, SKIP_IF
-
+if not cython.compiled:  # constants of C, so that the compiler sees them
+    _FALSE, _TRUE, _NULL, _ERROR = FALSE, TRUE, NULL, ERROR
+    _PRESENT, _SAME_TEXT, _ONE_OF, _TRUE_TEXT = PRESENT, SAME_TEXT, ONE_OF, TRUE_TEXT
+    _CONTAINS, _ENDS_WITH = CONTAINS, ENDS_WITH
+    _INTEGER, _LONG, _DOUBLE = INTEGER, LONG, DOUBLE
+    _SAME_PROPERTIES, _PROPERTY_ORDER = SAME_PROPERTIES, PROPERTY_ORDER
+    _PUSH, _MAP, _COMBINE, _SKIP_IF = PUSH, MAP, COMBINE, SKIP_IF
 _NAME_END, _VALUE_END = 1, 2
 _BLOCK_BYTES = 64
 """See ``marks_in`` in the declarations of this module."""
@@ -201,6 +201,10 @@ class Expression:
                 self._texts[at].size = len(text)
                 self._texts[at].slot = self._names[text]
                 self._sizes[self._names[text]] = len(text)
+                prefix = (text + b"\x01")[:8]
+                self._texts[at].head = int.from_bytes(prefix.ljust(8, b"\x00"), sys.byteorder)
+                mask = (b"\xff" * len(prefix)).ljust(8, b"\x00")
+                self._texts[at].mask = int.from_bytes(mask, sys.byteorder)
                 first = self._texts[at].start[0]
                 self._firsts[first] = _SEVERAL if self._firsts[first] else at + 1
             for at in range(len(choices)):
@@ -286,44 +290,57 @@ class Expression:
                 marks = marks_in(memory, first, block, stop)  # type: ignore[name-defined]  # noqa: F821
                 while marks:
                     end = block + __builtin_ctzll(marks)  # type: ignore[name-defined]  # noqa: F821
-                    self._take(memory, at, end, slots)
+                    if self._firsts[memory[at]]:  # most entries are none of ours
+                        self._take(memory, at, end, stop, slots)
                     at = end + 1
                     marks &= marks - 1
                 block += _BLOCK_BYTES
             if at < stop:
-                self._take(memory, at, stop, slots)
+                self._take(memory, at, stop, stop, slots)
             return
         while at < stop:
             end = octets.end_of_run(memory, at, stop, _VALUE_END)
-            self._take(memory, at, end, slots)
+            self._take(memory, at, end, stop, slots)
             at = end + 1
 
-    def _take(self, memory: Any, at: int, end: int, slots: Any) -> None:
-        """Note where the value of an entry is, if the condition names its property."""
-        slot = self._slot_at(memory, at, end)
+    def _take(self, memory: Any, at: int, end: int, stop: int, slots: Any) -> None:
+        """Note where the value of an entry is, if the condition names its property.
+
+        Args:
+            memory: a buffer.
+            at, end: where the entry is.
+            stop: up to where the buffer may be read.
+            slots: of the properties.
+        """
+        slot = self._slot_at(memory, at, end, stop)
         if slot >= 0:
             start = at + self._sizes[slot] + 1
             if start < end:  # an empty value is none
                 slots[slot].start = start
                 slots[slot].stop = end
 
-    def _slot_at(self, memory: Any, at: int, end: int) -> int:
+    def _slot_at(self, memory: Any, at: int, end: int, stop: int) -> int:
         """Return the slot of the name that an entry begins with; -1 if it is none of ours."""
         if cython.compiled:
-            place = self._firsts[memory[at]]
-            if place == 0:
+            place = self._firsts[memory[at]] - 1
+            if place < 0:
                 return -1
-            if place != _SEVERAL:
-                place -= 1
-                size = self._texts[place].size
-                if at + size >= end or memory[at + size] != _NAME_END:
+            if place == _SEVERAL - 1:
+                size = octets.end_of_run(memory, at, end, _NAME_END) - at
+                found = _search(self._texts, 0, self._slots, memory + at, size)
+                return -1 if found < 0 or at + size == end else self._texts[found].slot
+            size = self._texts[place].size
+            if at + 8 <= stop:  # nearly always; the separator is compared with a short name
+                head = cython.cast(cython.ulonglong, 0)
+                memcpy(cython.address(head), memory + at, 8)
+                if (head ^ self._texts[place].head) & self._texts[place].mask:
                     return -1
-                if memcmp(memory + at, self._texts[place].start, size) == 0:
+                if size < 8:
                     return self._texts[place].slot  # type: ignore[no-any-return]
+            if at + size >= end or memory[at + size] != _NAME_END:
                 return -1
-            size = octets.end_of_run(memory, at, end, _NAME_END) - at
-            found = _search(self._texts, 0, self._slots, memory + at, size)
-            return -1 if found < 0 or at + size == end else self._texts[found].slot
+            is_same = memcmp(memory + at, self._texts[place].start, size) == 0
+            return self._texts[place].slot if is_same else -1
         name, mark, _ = memory[at:end].partition(b"\x01")
         return self._names.get(name, -1) if mark else -1
 

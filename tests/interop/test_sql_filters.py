@@ -137,11 +137,17 @@ def selected(broker: Connection) -> list[bytes]:
 
 
 def entries(broker: Connection, count: int) -> Any:
-    """What the tools show of the queue, and of the group's filter."""
+    """What the tools show of the queue, and of the group's filter.
+
+    RocketMQ shows the address of an extension unit as the tags code.
+    """
     fields = {
         "topic": TOPIC, "queueId": 0, "index": 0, "count": count, "consumerGroup": GROUP,
     }  # fmt: skip
-    return kit.ok(broker.request(Request.QUERY_CONSUME_QUEUE, fields)).json()
+    shown = kit.ok(broker.request(Request.QUERY_CONSUME_QUEUE, fields)).json()
+    for entry in shown["queueData"]:
+        del entry["tagsCode"]
+    return shown
 
 
 def begin(broker: Connection) -> None:

@@ -143,11 +143,6 @@ class FilterData:
         """How long the expression takes."""
         return len(self.text) + _EXPRESSION_COST
 
-    def revive(self, now_ms: int) -> None:
-        """Take up a subscription again that was dead."""
-        self.dead_ms = 0
-        self.born_ms = now_ms
-
     def stored(self, size_bits: int) -> StoredFilter:
         """Return the entry of the file."""
         return StoredFilter(
@@ -301,15 +296,11 @@ class FilterTable:
             self._add(group, subscription)
         elif subscription.version < old.version:
             return
-        elif subscription.version == old.version:
-            if old.is_dead:
-                old.revive(self._clock.now_ms())
+        elif subscription.version == old.version or (text, kind) == (old.text, old.kind):
+            if old.is_dead or subscription.version > old.version:
                 self._changed = True
-        elif (text, kind) == (old.text, old.kind):
             old.version = subscription.version
-            if old.is_dead:
-                old.revive(self._clock.now_ms())
-            self._changed = True
+            old.dead_ms = 0  # messages got its bits meanwhile: it was born when it was
         else:
             self._remove(old)
             self._add(group, subscription)

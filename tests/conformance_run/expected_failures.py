@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from expectations import Expected
 
-_SQL = "the broker refuses SQL92 filters"
 _POP = "the broker refuses POP requests"
 _TIMERS = "the broker refuses timer messages and their recall"
 _PLAIN_ACL = "the broker checks no signatures, permissions or addresses (plain_acl.yml)"
@@ -19,14 +18,10 @@ _AUTH = "the broker has no users and policies (auth 2.0)"
 EXPECTED = {
     "protocol": Expected(
         failing={
-            "test_filter_sql.py": _SQL,
             "test_pop.py": _POP,
             "test_timers.py": _TIMERS,
         },
-        passing=(
-            "test_filter_sql.py::test_expression_that_does_not_compile",
-            "test_timers.py::test_answers_without_a_handle",
-        ),
+        passing=("test_timers.py::test_answers_without_a_handle",),
     ),
     "acl-plain": Expected(
         failing={

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import json
 import random
 import socket
@@ -274,6 +275,7 @@ def servers() -> Iterator[Servers]:
         "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
         "mappedFileSizeConsumeQueue": str(300_000 * 20),
         "maxTransferCountOnMessageInMemory": "100000",
+        "enablePropertyFilter": "true",
     }
     # The broker registers at a name server of another thread, which is not measured.
     with (
@@ -456,10 +458,36 @@ def pulls(code: RequestCode, servers: Servers) -> Frames:
     yield frame(code, **{**subscribed, "subscription": " || ".join(f"t{n}" for n in range(40_000))})
     yield frame(code, **{**subscribed, "subscription": "|" * 400_000})
     yield frame(code, **{**subscribed, "subscription": "a>1 " * 100_000, "expressionType": "SQL92"})
+    yield from filtered_pulls(code, subscribed)
     yield frame(code, **{**base, "consumerGroup": "x" * 400_000})
     yield frame(code, **{**base, "topic": "x" * 400_000})
     # Many in one read; then many are held, and one message wakes them all.
     yield b"".join(frame(code, **subscribed) for _ in range(40))
+
+
+def long_expressions() -> Iterator[str]:
+    """Conditions that take as long as a client can make them take, to compile or to evaluate."""
+    number = next(_numbers)
+    yield " OR ".join([f"x{number} = 'never'"] * 1_500)
+    yield f"KEYS = 'x{number}' OR " + " OR ".join(f"p{n % 60} > {n}" for n in range(2_500))
+    yield "(" * 15_000 + f"x{number}"
+    yield "NOT " * 7_000 + f"x{number}"
+    yield f"x{number} IN (" + ", ".join(f"'{n}'" for n in range(4_000)) + ")"
+    yield "KEYS CONTAINS '" + "k" * 30_000 + f"' AND x{number} = 1"
+
+
+_numbers = itertools.count()
+
+
+def filtered_pulls(code: RequestCode, subscribed: dict[str, object]) -> Frames:
+    """A filter that matches next to nothing looks at very many messages in each pull."""
+    for expression in ("KEYS = 'the-key' AND n > 1", "TAGS = 'none'", "KEYS = 'the-key'"):
+        sql = {**subscribed, "subscription": expression, "expressionType": "SQL92"}
+        yield frame(code, **sql)
+        yield frame(code, **{**sql, "maxMsgNums": 32})
+        yield b"".join(frame(code, **{**sql, "queueOffset": 800 * n}) for n in range(40))
+    for expression in long_expressions():
+        yield frame(code, **{**subscribed, "subscription": expression, "expressionType": "SQL92"})
 
 
 def held_pulls(servers: Servers) -> Frames:
@@ -513,6 +541,32 @@ def held_pulls(servers: Servers) -> Frames:
         peer.responses(1000)
         peer.close()
     yield send
+    yield from filtered_held_pulls(servers, topic, send)
+
+
+def filtered_held_pulls(servers: Servers, topic: str, send: bytes) -> Frames:
+    """Many messages arrive where pulls with long expressions are held."""
+    end = servers.broker.parts.store.next_offset(topic, 0)
+    peer = Peer(servers.broker.address)
+    for expression in long_expressions():
+        frame_ = frame(
+            RequestCode.PULL_MESSAGE,
+            consumerGroup=GROUP,
+            topic=topic,
+            queueId=0,
+            queueOffset=end,
+            maxMsgNums=1,
+            sysFlag=6,
+            commitOffset=0,
+            suspendTimeoutMillis=1500,
+            subscription=expression,
+            subVersion=0,
+            expressionType="SQL92",
+        )
+        peer.send(frame_ * 10)
+    yield send * 200
+    peer.responses(10 * sum(1 for _ in long_expressions()))
+    peer.close()
 
 
 def send_backs(servers: Servers) -> Frames:
@@ -554,7 +608,24 @@ def heartbeats(servers: Servers) -> Frames:
         "consumerDataSet": [{"groupName": GROUP, "subscriptionDataSet": [tags]}],
     }
     yield frame(code, json.dumps(data).encode())
+    yield from filtering_heartbeats(code, servers)
     yield from with_junk(code)
+
+
+def filtering_heartbeats(code: RequestCode, servers: Servers) -> Frames:
+    def beat(*expressions: str) -> bytes:
+        sql = [
+            {"topic": f"t{n}", "subString": text, "expressionType": "SQL92", "subVersion": n}
+            for n, text in enumerate(expressions)
+        ]
+        group = {"groupName": servers.unused("filtering"), "subscriptionDataSet": sql}
+        return frame(code, json.dumps({"clientID": "c", "consumerDataSet": [group]}).encode())
+
+    yield beat(*long_expressions())
+    for expression in long_expressions():
+        yield beat(expression)
+    yield beat(*(f"short{n} > {n}" for n in range(100)))
+    yield beat(*(f"short{n} > {n}" for n in range(101)))
 
 
 def leavers(servers: Servers) -> Frames:
@@ -828,8 +899,9 @@ def check_client(servers: Servers) -> Frames:
     code = RequestCode.CHECK_CLIENT_CONFIG
     body = CheckClientRequestBody(client_id="c", group=GROUP).encode()
     yield frame(code, body)
-    data = {"subscriptionData": {"subString": "a > 1 AND " * 20_000, "expressionType": "SQL92"}}
-    yield frame(code, json.dumps(data).encode())
+    for expression in ("a > 1 AND " * 20_000, *long_expressions()):
+        data = {"subscriptionData": {"subString": expression, "expressionType": "SQL92"}}
+        yield frame(code, json.dumps(data).encode())
     yield frame(code, json.dumps({"subscriptionData": {"codeSet": list(range(200_000))}}).encode())
     yield from with_junk(code)
 

@@ -10,10 +10,11 @@ from cometmq.broker.clients.connections import ConnectionsHandler
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.clients.relay import ConsumerRelay, RelayHandler
-from cometmq.broker.clients.subscriptions import Subscription
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay.handler import DelayOffsetsHandler
+from cometmq.broker.filters.subscriptions import Subscription
+from cometmq.broker.filters.table import FilterTable
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.maintenance.handler import StorageHandler
 from cometmq.broker.offsets.offset_store import OffsetStore
@@ -47,11 +48,12 @@ class Administered:
 
     Args:
         folder: of the store.
+        has_bitmaps: whether messages get extension units with bit maps.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, has_bitmaps: bool = False) -> None:
         files, self.clock = SystemFiles(), ManualClock()
-        settings = BrokerSettings(broker_name="broker-a")
+        settings = BrokerSettings(broker_name="broker-a", enable_calc_filter_bit_map=has_bitmaps)
         self.store = MessageStore(
             StoreSettings(
                 root=folder,
@@ -59,18 +61,24 @@ class Administered:
                 index_slots=100,
                 index_entries=400,
                 flush_disk_type="ASYNC_FLUSH",
+                consume_queue_ext_enabled=has_bitmaps,
             ),
             clock=self.clock,
         )
-        self.store.open()
         config = folder / "config"
+        self.filters = FilterTable(
+            lambda: settings, JsonFile(config / "consumerFilter.json", files), clock=self.clock
+        )
+        self.store.compute_bitmaps(self.filters.bitmap_of)
+        self.store.open()
         self.topics = TopicTable(
             lambda: settings, JsonFile(config / "topics.json", files), clock=self.clock
         )
         self.groups = GroupTable(
             lambda: settings, JsonFile(config / "subscriptionGroup.json", files), clock=self.clock
         )
-        self.consumers, self.producers = ConsumerRegistry(self.clock), ProducerRegistry(self.clock)
+        self.consumers = ConsumerRegistry(self.clock, filters=self.filters)
+        self.producers = ProducerRegistry(self.clock)
         self.offsets = OffsetStore(
             JsonFile(config / "consumerOffset.json", files), clock=self.clock
         )
@@ -106,7 +114,7 @@ class Administered:
             delay_levels=lambda: self.delay_levels,
             clock=self.clock,
         )
-        query = QueryHandler(self.store, self.topics, self.consumers, cold_reads)
+        query = QueryHandler(self.store, self.topics, self.consumers, self.filters, cold_reads)
         broker = BrokerStatsHandler(runtime, self.stats, self.store, cold_reads)
         topics = TopicStatsHandler(self.store, topics=self.topics, stats=self.stats, lags=lags)
         groups = GroupStatsHandler(

@@ -235,11 +235,11 @@ class Broker:
         """Write everything to disk and close the store."""
         parts.cold_reads.join()
         persist_offsets = partial(parts.offsets.persist, parts.store.flush)
-        for persist in (persist_offsets, parts.delay.persist):
+        for persist in (persist_offsets, parts.delay.persist, parts.filters.persist_now):
             try:
                 persist()
             except Exception:
-                log.exception("cannot write offsets during shutdown")
+                log.exception("cannot write a table during shutdown")
         for file in parts.table_files:
             file.close()
         parts.store.close()

@@ -24,6 +24,8 @@ from cometmq.broker.delay import feature as delay
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.filter_servers import feature as filter_servers
 from cometmq.broker.filter_servers.servers import FilterServers
+from cometmq.broker.filters import feature as filters
+from cometmq.broker.filters.table import FilterTable
 from cometmq.broker.groups import feature as groups
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.maintenance import feature as storage
@@ -58,7 +60,7 @@ from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files
 
-_TABLES = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
+_TABLES = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset", "consumerFilter")
 """The files of tables beside the store."""
 
 
@@ -85,6 +87,7 @@ class Parts(msgspec.Struct, frozen=True):
     topics: TopicTable
     groups: GroupTable
     offsets: OffsetStore
+    filters: FilterTable
     consumers: ConsumerRegistry
     producers: ProducerRegistry
     locks: QueueLocks
@@ -125,6 +128,7 @@ FEATURES: Sequence[Callable[[Parts, Endpoint], Feature]] = (
     sending.build,
     pulling.build,
     clients.build,
+    filters.build,
     offsets.build,
     topics.build,
     groups.build,
@@ -164,14 +168,17 @@ def assemble(
     tables = {name: JsonFile(folder / f"{name}.json", files) for name in _TABLES}
     topics = TopicTable(settings, tables["topics"], clock=clock)
     groups = GroupTable(settings, tables["subscriptionGroup"], clock=clock)
+    filters = FilterTable(settings, tables["consumerFilter"], clock=clock)
     store = MessageStore(store_settings, clock=clock, files=files, threaded=True)
-    store.open()  # first: its lock protects the tables beside it, too
+    filters.load()  # only read: the store computes bit maps if it dispatches messages again
+    store.compute_bitmaps(filters.bitmap_of)
+    store.open()  # ahead of the other tables: its lock protects them, too
     try:
         topics.load()
         groups.load()
         store.expect_topics(lambda name: name in topics or topics.is_system(name))
         parts = _build_parts(
-            store, configuration, topics, groups, tables, config_file, client, clock, files
+            store, configuration, topics, groups, filters, tables, config_file, client, clock, files
         )
     except BaseException:
         store.close()
@@ -186,6 +193,7 @@ def _build_parts(
     configuration: Configuration,
     topics: TopicTable,
     groups: GroupTable,
+    filters: FilterTable,
     tables: Mapping[str, JsonFile],
     config_file: Path | None,
     client: RemotingClient,
@@ -214,7 +222,10 @@ def _build_parts(
     delay.on_delivery = lambda topic, queue_id, size: stats.put(topic, queue_id, 1, size)
     notifier = ConsumerNotifier(settings)
     consumers = ConsumerRegistry(
-        clock, on_change=notifier.notify, silent_ms_max=broker_settings.channel_expired_timeout_ms
+        clock,
+        filters=filters,
+        on_change=notifier.notify,
+        silent_ms_max=broker_settings.channel_expired_timeout_ms,
     )
     locks = QueueLocks(clock)
     servers = FilterServers(clock)
@@ -236,6 +247,7 @@ def _build_parts(
         topics=topics,
         groups=groups,
         offsets=offsets,
+        filters=filters,
         consumers=consumers,
         producers=ProducerRegistry(clock, silent_ms_max=broker_settings.channel_expired_timeout_ms),
         locks=locks,

@@ -222,9 +222,35 @@ class BrokerSettings:
     """Whether pull consumers are refused."""
 
     enable_property_filter: bool = setting(False, key="enablePropertyFilter", remote=True)
-    """Whether consumers may filter with SQL92 expressions. This release refuses SQL92 filters even
-    if true.
+    """Whether consumers may filter with SQL92 expressions. If not, they are refused."""
+
+    filter_support_retry: bool = setting(False, key="filterSupportRetry", remote=True)
+    """Whether messages that a consumer sent back are filtered again when they are redelivered, by
+    the SQL92 expression that its group has for their first topic.
     """
+
+    enable_calc_filter_bit_map: bool = setting(False, key="enableCalcFilterBitMap", remote=True)
+    """Whether a message is compared with the SQL92 expressions of its topic when it is stored. The
+    result, a bit map, saves consumers most of the reads of messages that do not match. It needs
+    ``enableConsumeQueueExt``.
+    """
+
+    expect_consumer_num_use_filter: int = setting(
+        32, key="expectConsumerNumUseFilter", low=1, high=1_000
+    )
+    """Number of groups per topic with SQL92 expressions for which bit maps are large enough. After
+    a change the bit maps that are stored have no effect.
+    """
+
+    max_error_rate_of_bloom_filter: int = setting(
+        20, key="maxErrorRateOfBloomFilter", unit="%", low=1, high=99
+    )
+    """Share of the messages that a bit map lets pass although they do not match."""
+
+    filter_data_clean_time_span_ms: int = setting(
+        24 * 3_600_000, key="filterDataCleanTimeSpan", unit="ms", low=0, high=2**53, remote=True
+    )
+    """How long the expression of a group without members is kept."""
 
     # --- consumers ------------------------------------------------------------------------------
 

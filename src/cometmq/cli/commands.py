@@ -194,7 +194,8 @@ def tail(
     sql: Annotated[
         str | None,
         typer.Option(
-            help="SQL92 filter instead of tags; RocketMQ's brokers only.", show_default="no"
+            help="SQL92 filter instead of tags; needs enablePropertyFilter=true at the brokers.",
+            show_default="no",
         ),
     ] = None,
 ) -> None:

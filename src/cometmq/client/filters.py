@@ -71,7 +71,7 @@ class Filter:
     def sql(cls, expression: str) -> Self:
         """Select messages whose properties match an SQL92 condition: ``a > 5 AND b IS NULL``.
 
-        It needs RocketMQ's brokers with ``enablePropertyFilter=true``; CometMQ's broker refuses it.
+        It needs ``enablePropertyFilter=true`` in the settings of the brokers.
 
         Raises:
             ConfigError: the expression is no SQL92 condition.

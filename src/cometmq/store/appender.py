@@ -335,6 +335,7 @@ class Appender:
         self.queue_offset = self._queue.max_offset if kind == 0 or kind == 8 else 0
         self.size_bytes = total
         self.store_time_ms = self._store_ms()
+        self._dispatcher.at_once = 1
         self.log_offset = self._write(
             total,
             source,
@@ -400,6 +401,7 @@ class Appender:
         packed_offsets = bytearray(count * 8)
         offsets = record_layout.address_of(packed_offsets)
         field_bytes = len(self._queues.field)
+        self._dispatcher.at_once = count
         count = 0
         log_offset = total = 0
         position = start

@@ -40,7 +40,8 @@ class StoreSettings:
     """Size of a consume-queue file; rounded up to whole units of 20 bytes."""
 
     consume_queue_ext_enabled: bool = setting(False, key="enableConsumeQueueExt")
-    """Whether each consume-queue unit gets an extension unit, for the SQL pre-filters of RocketMQ.
+    """Whether each consume-queue unit gets an extension unit, with the bit map for SQL92 filters
+    (see ``enableCalcFilterBitMap``).
     """
 
     consume_queue_ext_file_bytes: int = setting(

@@ -60,7 +60,7 @@ cdef class ConsumeQueue:
     cpdef make_room(self, long long units)
     cpdef put(
         self, long long queue_offset, long long log_offset, int size, long long tags_code,
-        long long store_ms)
+        long long store_ms, bytes bitmap=*)
 
     @cython.locals(segment=Segment)
     cpdef tuple unit(self, long long queue_offset)

@@ -126,7 +126,13 @@ class ConsumeQueue:
             self._reserve(units)
 
     def put(
-        self, queue_offset: int, log_offset: int, size: int, tags_code: int, store_ms: int
+        self,
+        queue_offset: int,
+        log_offset: int,
+        size: int,
+        tags_code: int,
+        store_ms: int,
+        bitmap: bytes = b"",
     ) -> None:
         """Append the unit of a message; do nothing if the queue has it.
 
@@ -136,6 +142,7 @@ class ConsumeQueue:
             size: of the record.
             tags_code: what consumers filter by.
             store_ms: when it was stored.
+            bitmap: which SQL92 subscriptions it may match, for its extension unit.
         """
         if log_offset + size <= self.max_physical:
             return
@@ -144,7 +151,7 @@ class ConsumeQueue:
         if self._position + _UNIT_BYTES > self._room_end:
             self._reserve(1)
         if self.ext is not None:
-            tags_code = self.ext.put(tags_code, store_ms)
+            tags_code = self.ext.put(tags_code, store_ms, bitmap)
         record_layout.write_unit(self._memory, self._position, log_offset, size, tags_code)
         self._position += _UNIT_BYTES
         self.max_offset += 1
@@ -279,8 +286,12 @@ class ConsumeQueue:
                 *(self.topic, self.queue_id, self.max_offset, end, erased),
             )
         self._find_end(True)
-        if self.ext is not None and end > least:
+        if self.ext is None:
+            return
+        if end > least:
             self.ext.truncate_after(self.unit(end - 1)[2])
+        else:
+            self.ext.delete()
 
     def _follows(self, queue_offset: int, log_offset: int) -> bool:
         """Return whether the unit before ``queue_offset`` is missing or has a smaller offset."""

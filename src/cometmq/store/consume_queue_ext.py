@@ -9,6 +9,7 @@ A unit leaves at least 4 bytes in its file. Source: ConsumeQueueExt, RocketMQ 5.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from struct import Struct
 
 import msgspec
@@ -120,6 +121,20 @@ class ConsumeQueueExt:
         return ExtUnit(
             tags_code, store_ms, bytes(segment.view[start + _FIXED_BYTES : start + size])
         )
+
+    def files_between(self, first: int, last: int) -> Iterator[tuple[Segment, int, int]]:
+        """Yield the files of the units between two addresses, both included: file, start, stop."""
+        if not is_address(first) or not is_address(last):
+            return
+        at = real_offset_of(first)
+        end = min(real_offset_of(last) + _UNIT_BYTES_MAX, self.end_offset)
+        while at < end:
+            segment = self.segments.find(at)
+            if segment is None:
+                return
+            stop = min(end, segment.end_offset)
+            yield segment, at - segment.base_offset, stop - segment.base_offset
+            at = stop
 
     def tags_code_of(self, code: int) -> int:
         """Return the tags code of a code that is one, or the address of one."""

@@ -30,6 +30,8 @@ cdef class QueueTable:
 cdef class Dispatcher:
     cdef Index _index
     cdef object _levels
+    cdef public object bitmap_of
+    cdef public int at_once
 
     @cython.locals(tags_code=cython.longlong)
     cpdef long long dispatch(
@@ -41,7 +43,7 @@ cdef class Dispatcher:
     @cython.locals(
         kind=cython.int, tags_code=cython.longlong, tags_at=cython.Py_ssize_t,
         tags_end=cython.Py_ssize_t, keys_at=cython.Py_ssize_t, keys_end=cython.Py_ssize_t,
-        id_at=cython.Py_ssize_t, id_end=cython.Py_ssize_t)
+        id_at=cython.Py_ssize_t, id_end=cython.Py_ssize_t, bitmap=bytes)
     cdef long long dispatch_in(
         self, TopicQueues topic, ConsumeQueue queue, long long log_offset, int size,
         long long queue_offset, int sys_flag, long long store_ms, const unsigned char* memory,

@@ -100,6 +100,10 @@ class QueueTable:
                 yield queue
 
 
+BitmapOf = Callable[[str, bytes, int], bytes]
+"""Returns the bit map of a message: topic, properties, how many messages are stored together."""
+
+
 class Dispatcher:
     """Appends units to queues and entries to the index.
 
@@ -111,6 +115,10 @@ class Dispatcher:
     def __init__(self, index: Index | None, delay_levels: str) -> None:
         self._index: Any = index
         self._levels = DelayLevels.parse(delay_levels)
+        self.bitmap_of: BitmapOf | None = None
+        """Returns the bit map of a message that gets an extension unit."""
+        self.at_once = 1
+        """How many messages are stored together."""
 
     def dispatch(
         self,
@@ -170,7 +178,13 @@ class Dispatcher:
                 tags_code = self.tags_code(topic, store_ms, memory[at:end])
             elif tags_at < tags_end:
                 tags_code = hashing.extend_hash_in(0, memory, tags_at, tags_end)
-            queue.put(queue_offset, log_offset, size, tags_code, store_ms)
+            if queue.ext is None or self.bitmap_of is None:
+                queue.put(queue_offset, log_offset, size, tags_code, store_ms)
+            else:
+                bitmap = self.bitmap_of(
+                    topic.name, octets.bytes_in(memory, at, end - at), self.at_once
+                )
+                queue.put(queue_offset, log_offset, size, tags_code, store_ms, bitmap)
         if kind != 0xC and self._index is not None:
             self._put_keys(
                 topic.key_seed, log_offset, store_ms, memory, keys_at, keys_end, id_at, id_end

@@ -21,7 +21,8 @@ from cometmq.store.checkpoint import read_checkpoint
 from cometmq.store.cleaner import Cleaner
 from cometmq.store.commit_log import CommitLog, segment_failure
 from cometmq.store.config import StoreSettings
-from cometmq.store.dispatch import Dispatcher, QueueTable
+from cometmq.store.consume_queue_ext import ExtUnit
+from cometmq.store.dispatch import BitmapOf, Dispatcher, QueueTable
 from cometmq.store.durability import Durability
 from cometmq.store.errors import StoreLockedError
 from cometmq.store.index import Index
@@ -458,6 +459,13 @@ class MessageStore:
         except (OverflowError, StructError) as problem:
             raise InvalidMessageError(f"a number does not fit its field: {problem}") from problem
 
+    def compute_bitmaps(self, bitmap_of: BitmapOf) -> None:
+        """Call a function for the bit map of each message that gets an extension unit.
+
+        Call it before `open`, which may dispatch messages again.
+        """
+        self._dispatcher.bitmap_of = bitmap_of
+
     def notify_of_arrivals(self, arrival: Arrival, topics: dict[str, int] | None = None) -> None:
         """Call ``arrival`` for each message that is appended to a queue; not during `open`.
 
@@ -635,6 +643,13 @@ class MessageStore:
         end = min(index + count, queue.end_at(self._log.readable_to()))
         units = [queue.unit(at) for at in range(index, end)]
         return [(log_offset, size, queue.tags_code_of(code)) for log_offset, size, code in units]
+
+    def ext_units(self, topic: str, queue_id: int, index: int, count: int) -> list[ExtUnit | None]:
+        """Return the extension unit of each of ``count`` existing units; None if it has none."""
+        queue = self._table.find(topic, queue_id)
+        if queue is None or queue.ext is None:
+            return [None] * count
+        return [queue.ext.get(queue.unit(at)[2]) for at in range(index, index + count)]
 
     def queue_keys(self) -> list[tuple[str, int]]:
         """Return topic and number of every queue."""

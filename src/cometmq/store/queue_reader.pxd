@@ -9,6 +9,8 @@ from cometmq.store.segments cimport Segment
 
 cdef int _UNIT_BYTES, _RESPONSE_BYTES_MIN, _BYTES_MAX, _UNITS_MAX
 cdef long long _SPAN_BYTES_MAX, _GAP_BYTES_MAX, _UNITS_AHEAD_BYTES
+cdef double _EVALUATION_S_MAX
+cdef int _EVALUATIONS_PER_LOOK, _CANDIDATES_MAX
 
 
 cdef class GetResult:
@@ -21,6 +23,7 @@ cdef class GetResult:
     cdef public int count
     cdef public long long size_bytes
     cdef public bint suggest_slave
+    cdef public bint stopped_at_cold
 
 
 cdef class ReadLimits:
@@ -48,11 +51,17 @@ cdef class QueueReader:
     cpdef list cold_units(
         self, str topic, long long queue_id, long long offset, long long max_count,
         object matcher)
+    cpdef list cold_records(self, GetResult found)
+    @cython.locals(
+        queue=ConsumeQueue, number=cython.longlong, log_offset=cython.longlong, size=cython.int,
+        code=cython.longlong, log_min=cython.longlong)
+    cpdef list cold_candidates(
+        self, str topic, long long queue_id, long long offset, object matcher)
     @cython.locals(
         segment=Segment, start=cython.longlong, stop=cython.longlong, first=cython.longlong,
         last=cython.longlong, end=cython.longlong, newest=cython.Py_ssize_t,
         index=cython.Py_ssize_t, written=cython.longlong)
-    cpdef list cold_records(self, GetResult found)
+    cdef list _cold_parts(self, list starts, list sizes)
 
 
 @cython.locals(low=cython.longlong, high=cython.longlong, result=GetResult)
@@ -66,7 +75,13 @@ cpdef GetResult read_queue(
     run_end=cython.longlong, run_limit=cython.longlong, skip_below=cython.longlong,
     count=cython.longlong, size_sum=cython.longlong, last_log_offset=cython.longlong,
     removing=cython.bint, log_offset=cython.longlong, size=cython.int, code=cython.longlong,
-    segment=Segment, wanted_code=cython.longlong, is_one_tag=cython.bint)
+    segment=Segment, wanted_code=cython.longlong, is_one_tag=cython.bint,
+    evaluates=cython.bint, uses_bitmaps=cython.bint, evaluated=cython.longlong,
+    end_s=cython.double)
 cdef _scan(
     GetResult result, ConsumeQueue queue, CommitLog log, ReadLimits limits, long long offset,
     long long max_count, object matcher, long long max_bytes)
+
+cdef bint _may_match(ConsumeQueue queue, long long code, object matcher) except -1
+@cython.locals(segment=Segment, start=cython.longlong)
+cdef bint _is_cold(CommitLog log, long long log_offset, long long size) except -1

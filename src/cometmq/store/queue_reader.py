@@ -9,6 +9,7 @@ continues in the next queue file.
 from __future__ import annotations
 
 import enum
+from time import thread_time
 from typing import Any, NamedTuple, Protocol
 
 from cometmq.store import record_layout
@@ -24,6 +25,12 @@ RESPONSE_BYTES_MAX = 128 * 1024 * 1024
 _BYTES_MAX = RESPONSE_BYTES_MAX
 _UNITS_MAX = 8192
 """The limit of units that one read scans, for any requested count: about 2 ms."""
+_EVALUATION_S_MAX = 0.002
+"""How long one read evaluates expressions; the next one continues."""
+_EVALUATIONS_PER_LOOK = 4
+"""Records whose properties are evaluated between two looks at the clock."""
+_CANDIDATES_MAX = 64
+"""Records to evaluate that are read from the disk together."""
 _SPAN_BYTES_MAX = 4 * 1024 * 1024
 _GAP_BYTES_MAX = 64 * 1024
 """Records with such gaps share one check whether they are in memory, and are read together."""
@@ -65,6 +72,12 @@ class Matcher(Protocol):
     def matches_tags(self, tags_code: int) -> bool:
         """Return whether a message with this tags code may match."""
 
+    def matches_bitmap(self, store_ms: int, bitmap: bytes) -> bool:
+        """Return whether a message may match by its extension unit, if it has one.
+
+        Asked only if `needs_properties`.
+        """
+
     def matches_properties(self, properties: bytes) -> bool:
         """Return whether a message with this property string matches."""
 
@@ -84,6 +97,10 @@ class TagMatcher:
     def matches_tags(self, tags_code: int) -> bool:
         """Return whether the hash is among the codes."""
         return tags_code in self.codes
+
+    def matches_bitmap(self, store_ms: int, bitmap: bytes) -> bool:
+        """Return True: only tags are compared."""
+        return True
 
     def matches_properties(self, properties: bytes) -> bool:
         """Return True: only tags are compared."""
@@ -112,6 +129,7 @@ class GetResult:
         "slices",
         "starts",
         "status",
+        "stopped_at_cold",
         "suggest_slave",
     )
 
@@ -128,6 +146,8 @@ class GetResult:
         self.count = 0
         self.size_bytes = 0
         self.suggest_slave = False
+        self.stopped_at_cold = False
+        """Whether the read ended at a record that must be read from the disk to be evaluated."""
 
 
 class ReadLimits:
@@ -211,23 +231,56 @@ class QueueReader:
                 ahead = min(written, segment.size_bytes, stop + _UNITS_AHEAD_BYTES)
                 parts.append(_cold_part(segment, start, stop, ahead))
             at = segment.end_offset
+        if queue.ext is not None and matcher is not None and not parts:
+            return _cold_ext_units(queue, offset, end // _UNIT_BYTES - 1)
         return parts
 
     def cold_records(self, found: GetResult) -> list[ColdPart]:
         """Return the parts of the messages found that are not in memory."""
         if not found.starts or self._log.is_recent(found.starts[0]):
             return []
+        return self._cold_parts(found.starts, [len(part) for part in found.slices])
+
+    def cold_candidates(
+        self, topic: str, queue_id: int, offset: int, matcher: Matcher
+    ) -> list[ColdPart]:
+        """Return the parts of the next records to evaluate that are not in memory.
+
+        Args:
+            topic, queue_id: the queue.
+            offset: where a read has stopped (`GetResult.stopped_at_cold`).
+            matcher: that of the read.
+        """
+        queue = self._table.find(topic, queue_id)
+        if queue is None:
+            return []
+        starts: list[int] = []
+        sizes: list[int] = []
+        log_min = self._log.min_offset()
+        for number in range(offset, min(offset + self._limits.units, queue.max_offset)):
+            log_offset, size, code = queue.unit(number)
+            if log_offset < log_min or size <= 0:
+                continue
+            if self._log.is_recent(log_offset) or len(starts) >= _CANDIDATES_MAX:
+                break
+            if matcher.matches_tags(queue.tags_code_of(code)) and _may_match(queue, code, matcher):
+                starts.append(log_offset)
+                sizes.append(size)
+        return self._cold_parts(starts, sizes)
+
+    def _cold_parts(self, starts: list[int], sizes: list[int]) -> list[ColdPart]:
+        """Return the parts of some records, in the order of the log, that are not in memory."""
         parts: list[ColdPart] = []
-        newest = len(found.starts) - 1
+        newest = len(starts) - 1
         index = 0
         while index <= newest:  # each time the records that are close to each other
-            first = found.starts[index]
+            first = starts[index]
             segment = self._log.segments.find(first)
             last = first
             end = first if segment is None else min(segment.end_offset, first + _SPAN_BYTES_MAX)
             while index <= newest:
-                start = found.starts[index]
-                stop = start + len(found.slices[index])
+                start = starts[index]
+                stop = start + sizes[index]
                 if last > first and (stop > end or start - last > _GAP_BYTES_MAX):
                     break
                 last = max(last, stop)
@@ -239,6 +292,20 @@ class QueueReader:
                 written = min(self._log.written_to, segment.end_offset) - segment.base_offset
                 parts.append(_cold_part(segment, start, stop, written))
         return parts
+
+
+def _cold_ext_units(queue: ConsumeQueue, first: int, last: int) -> list[ColdPart]:
+    """Return the extension units of some units that are not in memory."""
+    assert queue.ext is not None
+    try:
+        ends = queue.unit(first)[2], queue.unit(last)[2]
+    except IndexError:  # deleted meanwhile
+        return []
+    return [
+        ColdPart(segment.file, start, stop, stop)
+        for segment, start, stop in queue.ext.files_between(*ends)
+        if not segment.is_resident(start, stop)
+    ]
 
 
 def _cold_part(segment: Segment, start: int, stop: int, useful_to: int) -> ColdPart:
@@ -300,6 +367,10 @@ def _scan(
     size_sum = 0
     last_log_offset = -1
     removing = False
+    evaluates = matcher is not None and not is_one_tag and matcher.needs_properties
+    uses_bitmaps = evaluates and queue.ext is not None
+    evaluated = 0
+    end_s = thread_time() + _EVALUATION_S_MAX if evaluates else 0.0
     while offset < stop:
         if offset >= units_end:
             if queue.is_buffered(offset):
@@ -335,6 +406,16 @@ def _scan(
         elif matcher is not None and not matcher.matches_tags(queue.tags_code_of(code)):
             offset += 1
             continue
+        if evaluates:
+            if uses_bitmaps and not _may_match(queue, code, matcher):
+                offset += 1
+                continue
+            if evaluated and evaluated % _EVALUATIONS_PER_LOOK == 0 and thread_time() >= end_s:
+                break
+            if not log.is_recent(log_offset) and _is_cold(log, log_offset, size):
+                result.stopped_at_cold = True
+                break
+            evaluated += 1
         if not (run_end > run_start and log_offset == run_end and log_offset + size <= run_limit):
             if run_end > run_start:
                 result.slices.append(log.slice(run_start, run_end))
@@ -349,12 +430,7 @@ def _scan(
                 offset += 1
                 continue
             run_start = run_end = log_offset
-        if (
-            matcher is not None
-            and not is_one_tag
-            and matcher.needs_properties
-            and not matcher.matches_properties(log.properties_at(log_offset, size))
-        ):
+        if evaluates and not matcher.matches_properties(log.properties_at(log_offset, size)):
             if run_end > run_start:
                 result.slices.append(log.slice(run_start, run_end))
                 result.starts.append(run_start)
@@ -376,3 +452,18 @@ def _scan(
     elif removing and result.status is _NO_MATCHED_MESSAGE:
         result.status = _MESSAGE_WAS_REMOVING
     result.suggest_slave = log_end - last_log_offset > limits.memory_bytes
+
+
+def _may_match(queue: ConsumeQueue, code: int, matcher: Any) -> bool:
+    """Return whether a message may match by the extension unit of its unit, if it has one."""
+    unit = None if queue.ext is None else queue.ext.get(code)
+    return unit is None or bool(matcher.matches_bitmap(unit.store_ms, unit.bitmap))
+
+
+def _is_cold(log: CommitLog, log_offset: int, size: int) -> bool:
+    """Return whether a record is on the disk only."""
+    segment = log.segments.find(log_offset)
+    if segment is None or size <= 0 or log_offset + size > segment.end_offset:
+        return False
+    start = log_offset - segment.base_offset
+    return not segment.is_resident(start, start + size)

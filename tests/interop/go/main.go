@@ -39,6 +39,7 @@ type command struct {
 	Shard      string `json:"shard"`
 	Mode       string `json:"mode"`
 	Expression string `json:"expression"`
+	Sql        string `json:"sql"`
 	Messages   []item `json:"messages"`
 	Count      int    `json:"count"`
 }
@@ -249,6 +250,9 @@ func consume(c command) error {
 		return err
 	}
 	selector := consumer.MessageSelector{Type: consumer.TAG, Expression: c.Expression}
+	if c.Sql != "" {
+		selector = consumer.MessageSelector{Type: consumer.SQL92, Expression: c.Sql}
+	}
 	if err := made.Subscribe(c.Topic, selector, listener(c)); err != nil {
 		return err
 	}

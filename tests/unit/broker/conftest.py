@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.filters.table import FilterTable
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.topics.table import TopicTable
@@ -32,6 +33,9 @@ class Tables:
             lambda: self.settings, self.file("subscriptionGroup"), clock=self.clock
         )
         self.offsets = OffsetStore(self.file("consumerOffset"), clock=self.clock)
+        self.filters = FilterTable(
+            lambda: self.settings, self.file("consumerFilter"), clock=self.clock
+        )
         self.topics.load()
         self.groups.load()
 
@@ -60,7 +64,9 @@ def tables(tmp_path: Path) -> Tables:
     return Tables(tmp_path / "config")
 
 
-def open_store(root: Path, tables: Tables, **changes: object) -> MessageStore:
+def open_store(
+    root: Path, tables: Tables, *, filters: FilterTable | None = None, **changes: object
+) -> MessageStore:
     """A store with small files, on the tables' clock; reads see what is written."""
     small = {
         "flush_disk_type": "ASYNC_FLUSH",
@@ -72,6 +78,8 @@ def open_store(root: Path, tables: Tables, **changes: object) -> MessageStore:
     }
     settings = StoreSettings(root=root, **(small | changes))  # type: ignore[arg-type]
     store = MessageStore(settings, clock=tables.clock)
+    if filters is not None:
+        store.compute_bitmaps(filters.bitmap_of)
     store.open()
     return store
 

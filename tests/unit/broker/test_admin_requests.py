@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.broker.queries import handler
 from cometmq.broker.stats.group_lag import time_text
 from cometmq.broker.stats.runtime_info import DelayLevelOffsets, bytes_text, running_text
 from cometmq.protocol import fastjson
+from cometmq.protocol.bodies import SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.record import decode_record
 from cometmq.remoting import Request, Response
 from support.administered import ADDRESS, Administered
+from support.memory_link import link
 from support.recorded import VERSIONS, answers, shape
 
 FOREVER = 2**60
@@ -172,6 +177,63 @@ async def test_a_group_online_shows_what_it_wants(broker: Administered) -> None:
 
     assert [entry["eval"] for entry in body["queueData"]] == [False, True]
     assert body["subscriptionData"]["subString"] == "red"
+
+
+async def test_a_group_with_an_expression_shows_its_filter_data_and_the_bit_maps(
+    tmp_path: Path,
+) -> None:
+    broker = Administered(tmp_path, has_bitmaps=True)
+    broker.make_topic()
+    server, _ = link(on_close=broker.consumers.connection_closed)
+    data = SubscriptionData(topic="T", sub_string="n > 1", expression_type="SQL92", sub_version=5)
+    broker.consumers.register(
+        server, "c1", "G", kind="", model="", consume_from="", subscriptions=[Subscription(data)]
+    )
+    born_ms = broker.clock.now_ms()
+    broker.clock.advance(1)
+    broker.put("T", b"x", n="1")
+    broker.put("T", b"x", n="2")
+    body = await entries(broker, consumerGroup="G")
+
+    found = broker.filters.find("T", "G")
+    assert found is not None
+    assert json.loads(body["filterData"]) == {
+        "bloomFilterData": {"bitNum": 112, "bitPos": list(found.positions)},
+        "bornTime": born_ms,
+        "clientVersion": 5,
+        "consumerGroup": "G",
+        "dead": False,
+        "deadTime": 0,
+        "expression": "n > 1",
+        "expressionType": "SQL92",
+        "topic": "T",
+    }
+    bits = ["".join(entry["bitMap"].split("\n")) for entry in body["queueData"]]
+    assert bits[0] == "0" * 112
+    ones = {111 - position for position, bit in enumerate(bits[1]) if bit == "1"}
+    assert ones == set(found.positions)
+    assert [entry["eval"] for entry in body["queueData"]] == [False, True]
+    assert json.loads(body["queueData"][0]["extendDataJson"]) == {
+        "filterBitMap": base64.b64encode(bytes(14)).decode(),
+        "msgStoreTime": born_ms + 1001,
+        "size": 34,
+        "tagsCode": 0,
+    }
+    broker.store.close()
+
+
+async def test_a_group_whose_expression_is_not_understood_shows_why(broker: Administered) -> None:
+    broker.make_topic()
+    broker.put("T", b"x")
+    server, _ = link(on_close=broker.consumers.connection_closed)
+    data = SubscriptionData(topic="T", sub_string="n >", expression_type="SQL92")
+    broker.consumers.register(
+        server, "c1", "G", kind="", model="", consume_from="", subscriptions=[Subscription(data)]
+    )
+    body = await entries(broker, consumerGroup="G")
+
+    assert "Your expression may be wrong! SQL92 at character 4" in body["filterData"]
+    assert [entry["eval"] for entry in body["queueData"]] == [False]
 
 
 async def test_a_group_offline_is_said_to_be(broker: Administered) -> None:

@@ -152,6 +152,7 @@ class Broker:
             topics=tables.topics,
             groups=tables.groups,
             consumers=ConsumerRegistry(tables.clock),
+            filters=tables.filters,
             offsets=tables.offsets,
             held=HeldPulls(),
             cold_reads=self.reads,

@@ -13,7 +13,7 @@ from cometmq.broker.clients.member_subscriptions import (
     Subscriptions,
     subscriptions_of,
 )
-from cometmq.broker.clients.subscriptions import Subscription
+from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.protocol.bodies import ConsumerConnection, SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Connection

@@ -25,7 +25,9 @@ class Broker:
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
         notifier = ConsumerNotifier(lambda: tables.settings)
-        self.consumers = ConsumerRegistry(tables.clock, on_change=notifier.notify)
+        self.consumers = ConsumerRegistry(
+            tables.clock, filters=tables.filters, on_change=notifier.notify
+        )
         self.producers = ProducerRegistry(tables.clock)
         beats = HeartbeatHandler(
             consumers=self.consumers,
@@ -148,6 +150,40 @@ async def test_a_bad_name_refuses_the_whole_heartbeat(broker: Broker, body: dict
     assert broker.tables.groups.get("g") is None
 
 
+async def test_expressions_of_a_heartbeat_are_registered_and_end_with_the_group(
+    broker: Broker,
+) -> None:
+    client = broker.connect()
+    data = {"topic": "T", "subString": "a > 1", "expressionType": "SQL92", "subVersion": 3}
+    assert (await client.beat(group(subscriptionDataSet=[data]))).code == 0
+    found = broker.tables.filters.find("T", "g")
+    assert found is not None
+    assert (found.text, found.is_dead) == ("a > 1", False)
+    fields = {"clientID": "c", "consumerGroup": "g", "producerGroup": ""}
+    assert (await client.ask(RequestCode.UNREGISTER_CLIENT, fields=fields)).code == 0
+    assert found.is_dead
+
+
+async def test_a_long_expression_of_a_heartbeat_is_registered(broker: Broker) -> None:
+    text = " OR ".join(f"heartbeat = {number}" for number in range(100))
+    data = {"topic": "T", "subString": text, "expressionType": "SQL92", "subVersion": 3}
+    answer = await broker.connect().beat(group(subscriptionDataSet=[data]))
+    assert answer.code == 0
+    found = broker.tables.filters.find("T", "g")
+    assert found is not None
+    assert found.text == text
+
+
+async def test_a_heartbeat_has_a_limit_of_expressions(broker: Broker) -> None:
+    data = [
+        {"topic": f"T{number}", "subString": "a", "expressionType": "SQL92"}
+        for number in range(101)
+    ]
+    answer = await broker.connect().beat(group(subscriptionDataSet=data))
+    assert answer.code == 29
+    assert answer.remark == "a heartbeat with 101 SQL92 subscriptions, expected at most 100"
+
+
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b"{", b"not json"])
 async def test_an_unreadable_heartbeat_is_code_1(broker: Broker, body: bytes) -> None:
     client = broker.connect().connection
@@ -205,7 +241,7 @@ async def test_a_farewell_takes_the_client_out(broker: Broker) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "enabled", "code"),
-    [("TAG", False, 0), (None, False, 0), ("SQL92", False, 1), ("SQL92", True, 23)],
+    [("TAG", False, 0), (None, False, 0), ("SQL92", False, 1), ("SQL92", True, 0), ("X", True, 23)],
 )
 async def test_a_subscription_is_checked_before_it_is_used(
     broker: Broker, kind: str | None, enabled: bool, code: int

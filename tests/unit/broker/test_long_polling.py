@@ -1,9 +1,11 @@
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import pytest
 
+from cometmq.broker.pulling import long_polling
 from cometmq.broker.pulling.long_polling import HeldPull, HeldPulls
 
 LONG_MS = 60_000
@@ -107,6 +109,44 @@ async def test_properties_are_looked_at_where_they_matter(waiting: Waiting) -> N
     waiting.pulls.arrived("T", 0, 2, 3, 9, b"yes")
     await asyncio.sleep(0)
     assert waiting.answered == ["yes"]
+
+
+async def test_expressions_are_evaluated_in_steps(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many messages arrive at once, each iteration of the loop evaluates a few."""
+    seen: list[int] = []
+
+    class Slow(Odd):
+        def matches_properties(self, properties: bytes) -> bool:
+            seen.append(int(properties))
+            end_s = monotonic() + long_polling.SLICE_S
+            while monotonic() < end_s:
+                pass
+            return False
+
+    waiting.hold("slow", matcher=Slow(needs_properties=True))
+    for number in range(20):
+        waiting.pulls.arrived("T", 0, number, 1, 9, b"%d" % number)
+    await asyncio.sleep(0)
+    assert len(seen) <= 2
+    for _ in range(40):
+        await asyncio.sleep(0)
+    assert seen == list(range(20))
+    assert waiting.answered == []
+
+
+async def test_a_pull_that_evaluates_leaves_nothing_behind(waiting: Waiting) -> None:
+    waiting.hold("yes", matcher=Odd(needs_properties=True))
+    waiting.hold("too", matcher=Odd(needs_properties=True))
+    waiting.pulls.arrived("T", 0, 0, 3, 9, b"yes")
+    await asyncio.sleep(0)
+    assert waiting.answered == ["yes", "too"]
+    waiting.hold("all")
+    waiting.pulls.arrived("T", 0, 1, 2, 9, b"no")
+    await asyncio.sleep(0)
+    assert waiting.answered == ["yes", "too", "all"]
+    assert len(waiting.pulls) == 0
 
 
 async def test_a_message_before_the_wanted_offset_wakes_nobody(waiting: Waiting) -> None:

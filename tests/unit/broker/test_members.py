@@ -9,7 +9,7 @@ import pytest
 from cometmq.broker.clients.consumers import ConsumerGroup, ConsumerRegistry
 from cometmq.broker.clients.members import SILENT_MS_MAX
 from cometmq.broker.clients.producers import ProducerRegistry
-from cometmq.broker.clients.subscriptions import Subscription
+from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.protocol.bodies import SubscriptionData
 from cometmq.remoting import Connection
 from cometmq.system.clock import ManualClock

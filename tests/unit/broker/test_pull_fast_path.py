@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
-from cometmq.broker.clients.subscriptions import Subscription
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.fast_paths import FastPaths
+from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.pulling.handler import PullHandler
@@ -59,7 +59,7 @@ class Side:
 
     def __init__(self, tables: Tables, store: MessageStore, *, fast: bool) -> None:
         self.tables = tables
-        self.consumers = ConsumerRegistry(tables.clock)
+        self.consumers = ConsumerRegistry(tables.clock, filters=tables.filters)
         self.held = HeldPulls(held_max=2)
         self.stats = BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False)
         self.pulls = PullHandler(
@@ -67,6 +67,7 @@ class Side:
             topics=tables.topics,
             groups=tables.groups,
             consumers=self.consumers,
+            filters=tables.filters,
             offsets=tables.offsets,
             held=self.held,
             cold_reads=ColdReads(),

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
-from cometmq.broker.clients.subscriptions import Subscription
 from cometmq.broker.cold_reads import ColdReads
+from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.broker.pulling.long_polling import HeldPulls
@@ -38,7 +38,7 @@ class Broker:
         self.tables = tables
         self.store = store
         self.topic = tables.topic("T", queues=2)
-        self.consumers = ConsumerRegistry(tables.clock)
+        self.consumers = ConsumerRegistry(tables.clock, filters=tables.filters)
         self.held = HeldPulls(held_max=2)
         store.notify_of_arrivals(self.held.arrived, self.held.awaited)
         self.stats = BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False)
@@ -47,6 +47,7 @@ class Broker:
             topics=tables.topics,
             groups=tables.groups,
             consumers=self.consumers,
+            filters=tables.filters,
             offsets=tables.offsets,
             held=self.held,
             cold_reads=ColdReads(),

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.store import MessageStore
 from cometmq.store.consume_queue_ext import ConsumeQueueExt, ExtUnit, address_of, is_address
 from cometmq.store.segments import Segments
+from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
-from support.faulty_files import FaultyFiles
-from support.stores import TOPIC, put
+from support.faulty_files import FaultyFiles, nearly_full_disk
+from support.stores import BROKER, PRODUCER, TOPIC, put, split
 
 
 def ext_in(folder: Path, size_bytes: int = 64, files: SystemFiles | None = None) -> ConsumeQueueExt:
@@ -75,6 +77,107 @@ def test_a_store_with_extension_units_reads_the_same_tags_codes(
     put(again, properties={"TAGS": "TagB"})
     codes = [code for _, _, code in again.consume_queue_units(TOPIC, 0, 0, 99)]
     assert codes == [2598919] * 30 + [2598920]
+
+
+class OneBit:
+    """Wants messages whose bit map has the first bit."""
+
+    needs_properties = True
+
+    def __init__(self) -> None:
+        self.evaluated: list[bytes] = []
+
+    def matches_tags(self, tags_code: int) -> bool:
+        return True
+
+    def matches_bitmap(self, store_ms: int, bitmap: bytes) -> bool:
+        return not bitmap or bitmap[0] & 1 == 1
+
+    def matches_properties(self, properties: bytes) -> bool:
+        self.evaluated.append(properties)
+        return b"yes" in properties
+
+
+def test_a_search_evaluates_only_what_the_bit_maps_let_pass(
+    open_store: Callable[..., MessageStore], tmp_path: Path
+) -> None:
+    store = open_store(consume_queue_ext_enabled=True)
+    put(store, b"without", properties={"a": "yes"})
+    met: list[tuple[str, bytes, int]] = []
+
+    def bitmap_of(topic: str, properties: bytes, at_once: int) -> bytes:
+        met.append((topic, properties, at_once))
+        return b"\0" if b"no" in properties else b"\1"
+
+    store.compute_bitmaps(bitmap_of)
+    for value in ("yes", "no", "other", "yes"):
+        put(store, value.encode(), properties={"a": value})
+    matcher = OneBit()
+    result = store.get(TOPIC, 0, 0, 32, matcher)
+    assert [message.body for message in split(b"".join(result.slices))] == [
+        b"without", b"yes", b"yes",
+    ]  # fmt: skip
+    assert len(matcher.evaluated) == 4
+    assert met[0] == (TOPIC, b"a\x01yes\x02", 1)
+    units = store.ext_units(TOPIC, 0, 0, 5)
+    assert [unit.bitmap for unit in units if unit is not None] == [
+        b"", b"\1", b"\0", b"\1", b"\1",
+    ]  # fmt: skip
+
+
+def test_messages_of_a_batch_are_counted_together(
+    open_store: Callable[..., MessageStore],
+) -> None:
+    store = open_store(consume_queue_ext_enabled=True)
+    counts: list[int] = []
+
+    def bitmap_of(topic: str, properties: bytes, at_once: int) -> bytes:
+        counts.append(at_once)
+        return b"\7"
+
+    store.compute_bitmaps(bitmap_of)
+    items = [BatchItem(0, b"x", b"a\x011\x02")] * 3
+    store.append_batch(
+        TOPIC, 0, encode_batch(items), b"", born_time_ms=1, born_host=PRODUCER, store_host=BROKER
+    )
+    put(store)
+    assert counts == [3, 3, 3, 1]
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_truncating_a_queue_truncates_its_extension_units(
+    open_store: Callable[..., MessageStore], kept: int
+) -> None:
+    store = open_store(consume_queue_ext_enabled=True)
+    ends = [put(store, properties={"TAGS": "TagA"}) for _ in range(20)]
+    end = 0 if kept == 0 else ends[kept - 1].log_offset + ends[kept - 1].size_bytes
+    queue = store._table.find(TOPIC, 0)
+    assert queue is not None
+    queue.truncate(end)
+    assert queue.max_offset == kept
+    assert queue.ext.end_offset == kept * 20
+    assert queue.ext.segments.count == (1 if kept else 0)
+
+
+def test_extension_units_leave_with_their_messages(
+    open_store: Callable[..., MessageStore], clock: ManualClock, tmp_path: Path
+) -> None:
+    store = open_store(
+        files=nearly_full_disk(), file_reserved_hours=0, consume_queue_ext_enabled=True
+    )
+    for _ in range(400):
+        put(store, properties={"TAGS": "TagA"})
+    folder = tmp_path / "consumequeue_ext" / TOPIC / "0"
+    before = len(list(folder.iterdir()))
+    store.write_out()
+    clock.advance(10**12)
+    while store.clean():
+        pass
+    low, high = store.bounds(TOPIC, 0)
+    assert 0 < low < high
+    assert 0 < len(list(folder.iterdir())) < before
+    assert {code for _, _, code in store.consume_queue_units(TOPIC, 0, low, 999)} == {2598919}
+    assert all(unit is not None for unit in store.ext_units(TOPIC, 0, low, high - low))
 
 
 def test_queue_units_hold_addresses_while_the_setting_is_on(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from time import thread_time
 
 import pytest
 
@@ -178,6 +179,29 @@ def test_a_matcher_of_properties_sees_every_record(store: MessageStore) -> None:
     assert found == [b"0", b"2", b"4", b"6"]
     assert (result.count, result.next_begin_offset) == (4, 7)
     assert result.size_bytes == sum(len(part) for part in result.slices)
+
+
+class Slow:
+    """Takes a millisecond for each message, and wants none."""
+
+    needs_properties = True
+
+    def matches_tags(self, tags_code: int) -> bool:
+        return True
+
+    def matches_properties(self, properties: bytes) -> bool:
+        end_s = thread_time() + 0.001
+        while thread_time() < end_s:
+            pass
+        return False
+
+
+def test_a_search_that_takes_long_continues_in_the_next_read(store: MessageStore) -> None:
+    fill(store, 50)
+    first = store.get(TOPIC, 0, 0, 32, Slow())
+    assert first.status is GetStatus.NO_MATCHED_MESSAGE
+    assert first.next_begin_offset == 4
+    assert store.get(TOPIC, 0, 4, 32, Slow()).next_begin_offset == 8
 
 
 def test_slices_stay_readable_after_their_file_is_deleted(

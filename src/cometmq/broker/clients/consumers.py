@@ -19,8 +19,9 @@ from cometmq.broker.clients.member_subscriptions import (
     subscriptions_of,
 )
 from cometmq.broker.clients.members import SILENT_MS_MAX, Member
-from cometmq.broker.clients.subscriptions import Subscription
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.filters.subscriptions import Subscription
+from cometmq.broker.filters.table import FilterTable
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import NotifyConsumerIdsChangedRequest
 from cometmq.remoting import Peer
@@ -129,6 +130,7 @@ class ConsumerRegistry:
 
     Args:
         clock: the time in ms.
+        filters: gets the subscriptions of each heartbeat; None for none.
         on_change: called with a group whose members or topics changed, to notify its members.
         silent_ms_max: how long a member may be silent before the sweep removes it.
     """
@@ -137,10 +139,12 @@ class ConsumerRegistry:
         self,
         clock: Clock,
         *,
+        filters: FilterTable | None = None,
         on_change: Callable[[ConsumerGroup], None] | None = None,
         silent_ms_max: int = SILENT_MS_MAX,
     ) -> None:
         self._clock = clock
+        self._filters = filters
         self._on_change = on_change
         self._silent_ms_max = silent_ms_max
         self._groups: dict[str, ConsumerGroup] = {}
@@ -199,6 +203,8 @@ class ConsumerRegistry:
             wanted = list(subscriptions)
             group.views.note(client_id, subscriptions_of(wanted) if view is None else view)
             changed = group.subscribe(wanted) or changed
+            if self._filters is not None:
+                self._filters.register(name, wanted)
         if changed and notify:
             self._notify(group)
         return changed
@@ -243,6 +249,8 @@ class ConsumerRegistry:
                 del self._by_connection[connection]
         if not group.members:
             del self._groups[group.name]
+            if self._filters is not None:
+                self._filters.unregister(group.name)
         elif notify:
             self._notify(group)
 

@@ -8,7 +8,7 @@ ConsumerManageProcessor, RocketMQ 5.3, which check fewer names and no counts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -16,9 +16,14 @@ from cometmq.broker.checks import check_body, check_client_id, check_group, chec
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.member_subscriptions import Subscriptions, subscriptions_of
 from cometmq.broker.clients.producers import ProducerRegistry
-from cometmq.broker.clients.subscriptions import Subscription, check_client_subscription
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.filters.subscriptions import (
+    Subscription,
+    are_made_quickly,
+    check_client_subscription,
+)
 from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.prerequisites import after_prerequisites
 from cometmq.broker.topics.table import TopicTable, internal_topic
 from cometmq.model.errors import CometError, InvalidNameError, ResponseError
 from cometmq.model.flags import TopicSysFlag
@@ -28,6 +33,7 @@ from cometmq.protocol.bodies import (
     ConsumerData,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
+    SubscriptionData,
 )
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import (
@@ -35,6 +41,7 @@ from cometmq.protocol.headers import (
     HeartbeatResponse,
     UnregisterClientRequest,
 )
+from cometmq.protocol.subscription import is_tag_kind
 from cometmq.remoting import Peer, Request, Response
 from cometmq.remoting.slices import Slices, decode, decode_at_once, off_loop
 
@@ -46,6 +53,7 @@ BODY_BYTES_MAX = 1024 * 1024
 GROUPS_MAX = 1_000
 SUBSCRIPTIONS_MAX = 5_000
 TAGS_MAX = 20_000
+EXPRESSIONS_MAX = 100
 """Limits of one heartbeat."""
 ACTIVELY = "CONSUME_ACTIVELY"
 CLUSTERING = "CLUSTERING"
@@ -88,7 +96,7 @@ class HeartbeatHandler:
         _check_limit("bytes", len(request.body), BODY_BYTES_MAX)
         is_small = len(request.body) <= SMALL_BYTES_MAX
         data = decode_at_once(HeartbeatData, request.body) if is_small else None
-        if data is None:
+        if data is None or not are_made_quickly(_subscriptions(data)):
             request.is_exclusive = True
             return self._read_and_register(request)
         joined = _joined_groups(data)
@@ -196,7 +204,9 @@ class HeartbeatHandler:
         """Check whether the broker can filter by a subscription."""
         check_body(request, BODY_BYTES_MAX)
         body = await decode(CheckClientRequestBody, request.body)
-        check_client_subscription(body.subscription_data, self._settings().enable_property_filter)
+        enabled = self._settings().enable_property_filter
+        check = partial(check_client_subscription, body.subscription_data, enabled)
+        await after_prerequisites(check)
         return Response()
 
     def _register(self, connection: Peer, data: HeartbeatData, joined: _GroupOfHeartbeat) -> bool:
@@ -264,14 +274,19 @@ def _joined_groups(data: HeartbeatData) -> list[_GroupOfHeartbeat]:
     return joined
 
 
+def _subscriptions(data: HeartbeatData) -> Iterator[SubscriptionData]:
+    for consumer in data.consumer_data_set:
+        yield from consumer.subscription_data_set
+
+
 def _check_content(data: HeartbeatData) -> None:
-    subscriptions = [
-        entry for consumer in data.consumer_data_set for entry in consumer.subscription_data_set
-    ]
+    subscriptions = list(_subscriptions(data))
     _check_limit("groups", len(data.consumer_data_set) + len(data.producer_data_set), GROUPS_MAX)
     _check_limit("subscriptions", len(subscriptions), SUBSCRIPTIONS_MAX)
     tags = sum(len(entry.code_set or ()) + len(entry.tags_set or ()) for entry in subscriptions)
     _check_limit("tags and codes", tags, TAGS_MAX)
+    expressions = sum(not is_tag_kind(entry.expression_type) for entry in subscriptions)
+    _check_limit("SQL92 subscriptions", expressions, EXPRESSIONS_MAX)
     check_client_id(data.client_id)
     for producer in data.producer_data_set:
         check_group(producer.group_name)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from cometmq.broker.clients.subscriptions import Subscription
+from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol.subscription import ExpressionError, is_tag_kind, parse_tag_expression
 

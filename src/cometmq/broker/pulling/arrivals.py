@@ -117,5 +117,7 @@ class Arrivals:
         found = self._store.get(pull.topic, pull.queue_id, pull.seen_to, 1, pull.matcher, 0)
         if found.status is not GetStatus.NO_MATCHED_MESSAGE:
             return found.status is GetStatus.FOUND
+        if found.next_begin_offset == pull.seen_to:  # the record has to be read from the disk first
+            return True
         pull.seen_to = found.next_begin_offset
         return False if pull.seen_to >= found.max_offset else None

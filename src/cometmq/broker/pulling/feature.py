@@ -22,6 +22,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         topics=parts.topics,
         groups=parts.groups,
         consumers=parts.consumers,
+        filters=parts.filters,
         offsets=parts.offsets,
         held=parts.held,
         cold_reads=parts.cold_reads,

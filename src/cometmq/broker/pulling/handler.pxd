@@ -28,6 +28,7 @@ cdef class Pull(HeldPull):
     cdef public long long suspend_ms
     cdef public str expression
     cdef public str kind
+    cdef public object own_matcher
     cdef public long long version
     cdef public bint is_lite
     cdef public int cold_reads
@@ -46,6 +47,7 @@ cdef class PullHandler:
     cdef object _topics
     cdef object _groups
     cdef object _consumers
+    cdef object _filters
     cdef object _offsets
     cdef HeldPulls _held
     cdef object _cold_reads
@@ -56,7 +58,8 @@ cdef class PullHandler:
     cdef SuccessFormat _found_binary
     cdef bint _is_readable
     cdef bint _serves_lite
-    cdef bint _filters
+    cdef bint _filters_by_properties
+    cdef bint _filters_retries
     cdef bint _serves_resets
     cdef bint _polls_long
     cdef long long _short_poll_ms
@@ -73,12 +76,13 @@ cdef class PullHandler:
 
     @cython.locals(
         result=GetResult, code=cython.int, hold_ms=cython.longlong, count_max=cython.longlong,
-        cold=list)
+        cold=list, is_stuck=cython.bint)
     cdef Response _run(self, Pull pull, bint may_hold)
     cdef object _apply(self, object settings)
     cdef object _check_group(self, Pull pull)
     cdef object _check_topic(self, Pull pull)
     cdef object _matcher(self, Pull pull, object group)
+    cdef object _subscribed(self, Pull pull, object group)
     cdef Response _pending_reset(self, Pull pull)
     @cython.locals(low=cython.longlong, high=cython.longlong, success=SuccessFormat)
     cdef Response _respond(self, Pull pull, object group, GetResult result, int code)

@@ -17,9 +17,10 @@ from functools import partial
 
 from cometmq.broker.checks import broker_stopping
 from cometmq.broker.clients.consumers import BROADCASTING, ConsumerRegistry
-from cometmq.broker.clients.subscriptions import matcher_of
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.filters.subscriptions import matcher_of
+from cometmq.broker.filters.table import FilterTable
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.prerequisites import PrerequisiteError
@@ -29,7 +30,7 @@ from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.model.flags import PullSysFlag
 from cometmq.model.group import SubscriptionGroupConfig
-from cometmq.model.topic import Perm, TopicConfig
+from cometmq.model.topic import RETRY_PREFIX, Perm, TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
@@ -108,6 +109,8 @@ class Pull(HeldPull):
         self.queue_id = 0
         self.offset = 0
         self.matcher = None
+        self.own_matcher: Matcher | None = None
+        """The matcher of the expression in the pull, once it is made."""
         self.is_short_poll = False
         self.group = ""
         self.count_max = 0
@@ -164,6 +167,7 @@ class PullHandler:
         store: contains the messages.
         topics, groups: the tables, with their permissions.
         consumers: the subscriptions of groups that are online.
+        filters: their SQL92 expressions.
         offsets: stores the offsets that pulls commit, and has the pending resets.
         held: the held pulls.
         cold_reads: reads what is on the disk only.
@@ -179,6 +183,7 @@ class PullHandler:
         topics: TopicTable,
         groups: GroupTable,
         consumers: ConsumerRegistry,
+        filters: FilterTable,
         offsets: OffsetStore,
         held: HeldPulls,
         cold_reads: ColdReads,
@@ -192,6 +197,7 @@ class PullHandler:
         self._topics = topics
         self._groups = groups
         self._consumers = consumers
+        self._filters = filters
         self._offsets = offsets
         self._held = held
         self._cold_reads = cold_reads
@@ -284,8 +290,13 @@ class PullHandler:
         result = self._reader.get(
             pull.topic, pull.queue_id, pull.offset, count_max, matcher, pull.bytes_max
         )
-        cold = self._reader.cold_records(result)
-        if cold:
+        # If a read with an expression has got further, the next pull continues there.
+        is_stuck = result.stopped_at_cold and result.next_begin_offset == pull.offset
+        if is_stuck and matcher is not None:
+            cold = self._reader.cold_candidates(pull.topic, pull.queue_id, pull.offset, matcher)
+        else:
+            cold = self._reader.cold_records(result)
+        if cold or is_stuck:
             return self._read_first(pull, cold, may_hold)
         self._offsets.note_pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
         code = _code_of(result, pull.offset)
@@ -332,7 +343,8 @@ class PullHandler:
         """Copy the settings that pulls need."""
         self._is_readable = settings.broker_permission & _READ != 0
         self._serves_lite = settings.lite_pull_message_enable
-        self._filters = settings.enable_property_filter
+        self._filters_by_properties = settings.enable_property_filter
+        self._filters_retries = settings.filter_support_retry
         self._serves_resets = settings.use_server_side_reset_offset
         self._polls_long = settings.long_polling_enable
         self._short_poll_ms = settings.short_polling_time_ms
@@ -375,10 +387,20 @@ class PullHandler:
         return topic
 
     def _matcher(self, pull: Pull, group: SubscriptionGroupConfig) -> Matcher | None:
+        matcher = self._subscribed(pull, group)
+        if self._filters_retries and pull.topic.startswith(RETRY_PREFIX):
+            return self._filters.retry_matcher(pull.topic, matcher)
+        return matcher
+
+    def _subscribed(self, pull: Pull, group: SubscriptionGroupConfig) -> Matcher | None:
         if pull.flags & _SUBSCRIPTION:
             if pull.expression == ALL_TAGS and pull.kind == TAG_KIND:
                 return None
-            return matcher_of(pull.expression, pull.kind, self._filters)
+            if pull.own_matcher is None:
+                pull.own_matcher = matcher_of(
+                    pull.expression, pull.kind, self._filters_by_properties
+                )
+            return pull.own_matcher
         online = self._consumers.group(pull.group)
         if online is None:
             raise ResponseError(
@@ -403,7 +425,9 @@ class PullHandler:
             raise ResponseError(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
-        return subscription.matcher(self._filters)
+        if subscription.is_by_tags:
+            return subscription.tag_matcher
+        return self._filters.matcher(pull.group, subscription, self._filters_by_properties)
 
     # --- responses ----------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ cdef class HeldPulls:
     cdef dict _by_deadline
     cdef list _deadlines
     cdef dict _deferred
+    cdef dict _evaluating
     cdef object _timer
     cdef double _timer_s
     cdef readonly dict awaited

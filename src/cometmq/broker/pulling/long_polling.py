@@ -110,6 +110,8 @@ class HeldPulls:
         self._deferred: dict[tuple[str, int], list[tuple[int, int, bytes]]] = {}
         """Messages of a queue that its pulls are not checked for yet: offset, tags code,
         properties."""
+        self._evaluating: dict[tuple[str, int], int] = {}
+        """How many pulls of a queue evaluate properties; queues with none are not in it."""
         self._is_ending = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
@@ -146,6 +148,9 @@ class HeldPulls:
         due[pull] = None
         _insert(self._by_queue, (pull.topic, pull.queue_id), pull)
         _insert(self._by_owner, pull.owner, pull)
+        if pull.matcher is not None and pull.matcher.needs_properties:
+            queue = pull.topic, pull.queue_id
+            self._evaluating[queue] = self._evaluating.get(queue, 0) + 1
         self._held += 1
         self.awaited[pull.topic] = self.awaited.get(pull.topic, 0) + 1
         if self._timer is None or pull.until_s < self._timer_s:
@@ -201,7 +206,7 @@ class HeldPulls:
         waiting = self._by_queue.get(queue)
         if waiting is None:
             return
-        if len(waiting) > _STEP_PULLS:
+        if len(waiting) > _STEP_PULLS or (self._evaluating and queue in self._evaluating):
             self._defer_arrival(queue, (queue_offset, tags_code, properties))
             return
         for pull in list(waiting):
@@ -209,7 +214,10 @@ class HeldPulls:
                 self._notify(pull)
 
     def _defer_arrival(self, queue: tuple[str, int], message: tuple[int, int, bytes]) -> None:
-        """Defer a message of a queue with very many pulls, which are checked in steps."""
+        """Defer a message of a queue whose pulls are checked in steps.
+
+        They are very many, or evaluate expressions.
+        """
         messages = self._deferred.get(queue)
         if messages is None:
             self._deferred[queue] = [message]
@@ -223,12 +231,15 @@ class HeldPulls:
         yield  # other messages of the same read are added
         messages = self._deferred.pop(queue)
         for pull in list(self._by_queue.get(queue, ())):
-            if pull.is_held:
-                for queue_offset, tags_code, properties in messages:
-                    if _matches(pull, queue_offset, tags_code, properties):
-                        self._notify(pull)
-                        break
-                yield
+            evaluates = pull.matcher is not None and pull.matcher.needs_properties
+            for queue_offset, tags_code, properties in messages:
+                if not pull.is_held:
+                    break
+                if _matches(pull, queue_offset, tags_code, properties):
+                    self._notify(pull)
+                elif evaluates:
+                    yield
+            yield
 
     def check(self, topic: str, queue_id: int, finds: Callable[[HeldPull], bool | None]) -> None:
         """Notify the pulls of a queue that now find a matching message.
@@ -355,6 +366,11 @@ class HeldPulls:
         del self._by_deadline[pull.deadline][pull]
         _remove_from(self._by_queue, (pull.topic, pull.queue_id), pull)
         _remove_from(self._by_owner, pull.owner, pull)
+        if self._evaluating and pull.matcher is not None and pull.matcher.needs_properties:
+            queue = pull.topic, pull.queue_id
+            self._evaluating[queue] -= 1
+            if not self._evaluating[queue]:
+                del self._evaluating[queue]
         self._held -= 1
         others = self.awaited[pull.topic] - 1
         if others:

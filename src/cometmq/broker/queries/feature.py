@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """Build the handlers of queries for stored messages."""
-    query = QueryHandler(parts.store, parts.topics, parts.consumers, parts.cold_reads)
+    query = QueryHandler(
+        parts.store, parts.topics, parts.consumers, parts.filters, parts.cold_reads
+    )
     return Feature(
         {
             RequestCode.QUERY_MESSAGE: exclusive(query.by_key),

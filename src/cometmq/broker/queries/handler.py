@@ -5,12 +5,16 @@ Source: QueryMessageProcessor and AdminBrokerProcessor.queryConsumeQueue, Rocket
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.cold_reads import ColdReads, bring_in
+from cometmq.broker.filters.table import FilterTable
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody
@@ -24,6 +28,7 @@ from cometmq.protocol.headers import (
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import Slices, encode
 from cometmq.store import Matcher, MessageStore
+from cometmq.store.consume_queue_ext import ExtUnit
 from cometmq.store.lookup import KeySearch
 
 UNIQUE_KEY_COUNT_MAX: Final = 32
@@ -45,6 +50,7 @@ class QueryHandler:
         store: contains the messages.
         topics: which topics and queues exist.
         consumers: the subscriptions of groups that are online.
+        filters: their SQL92 expressions.
         cold_reads: reads what is on the disk only.
     """
 
@@ -53,12 +59,14 @@ class QueryHandler:
         store: MessageStore,
         topics: TopicTable,
         consumers: ConsumerRegistry,
+        filters: FilterTable,
         cold_reads: ColdReads,
     ) -> None:
         self._store = store
         self._cold_reads = cold_reads
         self._topics = topics
         self._consumers = consumers
+        self._filters = filters
 
     async def by_key(self, request: Request) -> Response | None:
         """Return the messages with a key as they are stored; the client checks them again."""
@@ -106,14 +114,9 @@ class QueryHandler:
             cold = self._store.reader.cold_units(topic, queue_id, index, step, None)
             await self._cold_reads.run(partial(bring_in, cold))
             units = self._store.consume_queue_units(topic, queue_id, index, step)
+            ext_units = self._store.ext_units(topic, queue_id, index, len(units))
             body.queue_data += [
-                ConsumeQueueData(
-                    physic_offset=log_offset,
-                    physic_size=size_bytes,
-                    tags_code=tags_code,
-                    eval=matcher is not None and matcher.matches_tags(tags_code),
-                )
-                for log_offset, size_bytes, tags_code in units
+                _entry(*unit, ext, matcher) for unit, ext in zip(units, ext_units, strict=True)
             ]
             count -= step
             if len(units) < step:
@@ -139,13 +142,52 @@ class QueryHandler:
             body.filter_data = f"{group}@{topic} is not online!"
             return None
         body.subscription_data = subscription.data
+        body.filter_data = self._filters.text_of(self._filters.find(topic, group))
         try:
-            matcher = subscription.matcher(property_filter_enabled=True)
+            return self._filters.matcher(group, subscription, enabled=True)
         except ResponseError as problem:
             body.filter_data = problem.remark
             return None
-        body.filter_data = "null"
-        return matcher
+
+
+def _entry(
+    log_offset: int, size_bytes: int, tags_code: int, ext: ExtUnit | None, matcher: Matcher | None
+) -> ConsumeQueueData:
+    """Show one entry of a queue, and whether a group's filter lets it pass."""
+    passes = matcher is not None and matcher.matches_tags(tags_code)
+    entry = ConsumeQueueData(
+        physic_offset=log_offset, physic_size=size_bytes, tags_code=tags_code, eval=passes
+    )
+    if ext is None:
+        return entry
+    entry.extend_data_json = _ext_json(ext)
+    if ext.bitmap:
+        entry.bit_map = _bits_text(ext.bitmap)
+    if matcher is not None and matcher.needs_properties:
+        entry.eval = passes and matcher.matches_bitmap(ext.store_ms, ext.bitmap)
+    return entry
+
+
+def _ext_json(ext: ExtUnit) -> str:
+    fields = {
+        "filterBitMap": b64encode(ext.bitmap).decode() if ext.bitmap else None,
+        "msgStoreTime": ext.store_ms,
+        "size": len(ext.encode()),
+        "tagsCode": ext.tags_code,
+    }
+    return msgspec.json.encode(
+        {name: value for name, value in fields.items() if value is not None}
+    ).decode()
+
+
+def _bits_text(bitmap: bytes) -> str:
+    """Show a bit map as RocketMQ does: the highest bit first, eight bytes a line."""
+    text = ""
+    for number in range(len(bitmap) - 1, -1, -1):
+        text += f"{bitmap[number]:08b}"
+        if number % 8 == 0:
+            text += "\n"
+    return text
 
 
 def _found(search: KeySearch) -> Response:

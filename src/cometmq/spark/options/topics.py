@@ -107,7 +107,7 @@ class TopicReadOptions(ConnectionOptions):
 
     filter_sql: str | None = option(None, "filter.sql")
     """Read only messages whose properties match this SQL92 condition. The broker filters, and needs
-    ``enablePropertyFilter=true``. CometMQ's broker refuses it."""
+    ``enablePropertyFilter=true``."""
 
     filter_keys: str | None = option(None, "filter.keys")
     """Read only messages with one of these keys, separated by commas. Spark's worker filters, so it

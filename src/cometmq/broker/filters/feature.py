@@ -1,0 +1,27 @@
+"""The job that writes the filter data to their file."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from cometmq.remoting.features import Feature
+from cometmq.remoting.jobs import every
+
+if TYPE_CHECKING:
+    from cometmq.broker.assembly import Endpoint, Parts
+
+log = logging.getLogger(__name__)
+
+PERSIST_S = 10.0
+
+
+def build(parts: Parts, _endpoint: Endpoint) -> Feature:
+    """Build the job; pulls, heartbeats and queries are served by their own features."""
+    calculates = parts.settings().enable_calc_filter_bit_map
+    if calculates and not parts.store.settings.consume_queue_ext_enabled:
+        log.warning(
+            "enableCalcFilterBitMap=true has no effect: bit maps are stored only with"
+            " enableConsumeQueueExt=true"
+        )
+    return Feature({}, [every(PERSIST_S, parts.filters.persist, "persist-filter-data")])

@@ -1,0 +1,468 @@
+"""Filter data: the SQL92 expression of each group for each topic, kept over restarts.
+
+    table := topic -> group -> FilterData          (config/consumerFilter.json, as in RocketMQ)
+
+Heartbeats register expressions. A newer version of a subscription replaces an older one; an
+expression that cannot be understood removes its predecessor, and pulls say so. A subscription that
+ends is dead: it keeps its bits in the bit maps of new messages, so that a consumer that comes back
+finds them, and is removed after a day.
+
+The bit map of a message has the bits of every subscription to its topic that it matches, dead ones
+included (see ``bloom.py``); it is computed when the message is stored. A message gets none if its
+topic has so many or so long expressions that this would take long; consumers then read its
+properties.
+
+Used in the event loop's thread, and before it runs. Source: ConsumerFilterManager and
+CommitLogDispatcherCalcBitMap, RocketMQ 5.3, whose table has no limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+from msgspec import field
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.filters.bloom import BloomFilter, bits_of, set_all
+from cometmq.broker.filters.expressions import COMPILED
+from cometmq.broker.filters.matchers import RetryMatcher, SqlMatcher
+from cometmq.broker.filters.subscriptions import SQL_IS_OFF, Subscription
+from cometmq.model.errors import ResponseError, StoreError
+from cometmq.model.topic import RETRY_PREFIX
+from cometmq.protocol.bodies.base import Part
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.fastjson import FastJsonError
+from cometmq.protocol.lenient import read_struct
+from cometmq.remoting.slices import Slices
+from cometmq.sql92 import Expression, SqlError
+from cometmq.store import Matcher
+from cometmq.store.config_files import JsonFile, entry_text
+from cometmq.system.clock import Clock
+
+log = logging.getLogger(__name__)
+
+ENTRIES_MAX: Final = 10_000
+CHARS_MAX: Final = 4_000_000
+"""Limits of the table, and of the characters of its expressions; a further one is refused."""
+BITMAP_COST_MAX: Final = 8_192
+"""The limit of the cost of one bit map."""
+BATCH_COST_MAX: Final = 50_000
+"""The limit for the messages of one batch together."""
+_EXPRESSION_COST: Final = 20
+"""The cost of an expression beside its characters."""
+_DEAD_BEFORE_START_MS: Final = 30_000
+
+_NO_ROOM = "the broker has no room for more expressions"
+NO_FILTER_DATA = "The broker's consumer filter data is not exist!Your expression may be wrong!"
+
+
+class BloomData(Part, kw_only=True):
+    """The bits of a subscription."""
+
+    bit_num: int = 0
+    bit_pos: list[int] = field(default_factory=list)
+
+
+class StoredFilter(Part, kw_only=True):
+    """The expression of a group for a topic, as in the file and in responses."""
+
+    bloom_filter_data: BloomData | None = None
+    born_time: int = 0
+    client_version: int = 0
+    consumer_group: str = ""
+    dead: bool = False
+    dead_time: int = 0
+    expression: str = ""
+    expression_type: str = ""
+    topic: str = ""
+
+
+class StoredTopic(Part, kw_only=True):
+    """The expressions for a topic, as in the file."""
+
+    group_filter_data: dict[str, StoredFilter] = field(default_factory=dict)
+    topic: str = ""
+
+
+class StoredFilters(Part, kw_only=True):
+    """The content of the file."""
+
+    filter_data_by_topic: dict[str, StoredTopic] = field(default_factory=dict)
+
+
+class FilterData:
+    """The expression of a group for a topic.
+
+    Args:
+        topic, group: whose it is.
+        text, kind: the expression and its type.
+        expression: the same, compiled.
+        positions: those of its bits.
+        born_ms: since when messages get them.
+        version: of the client's subscription.
+    """
+
+    __slots__ = (
+        "bits", "born_ms", "dead_ms", "expression", "group", "kind", "positions", "text", "topic",
+        "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        group: str,
+        text: str,
+        kind: str,
+        expression: Expression,
+        positions: tuple[int, ...],
+        born_ms: int,
+        version: int,
+    ) -> None:
+        self.topic = topic
+        self.group = group
+        self.text = text
+        self.kind = kind
+        self.expression = expression
+        self.positions = positions
+        self.bits = bits_of(positions)
+        self.born_ms = born_ms
+        self.dead_ms = 0
+        self.version = version
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether no member of the group subscribes."""
+        return self.dead_ms >= self.born_ms
+
+    @property
+    def cost(self) -> int:
+        """How long the expression takes."""
+        return len(self.text) + _EXPRESSION_COST
+
+    def stored(self, size_bits: int) -> StoredFilter:
+        """Return the entry of the file."""
+        return StoredFilter(
+            bloom_filter_data=BloomData(bit_num=size_bits, bit_pos=list(self.positions)),
+            born_time=self.born_ms,
+            client_version=self.version,
+            consumer_group=self.group,
+            dead=self.is_dead,
+            dead_time=self.dead_ms,
+            expression=self.text,
+            expression_type=self.kind,
+            topic=self.topic,
+        )
+
+
+class _Topic:
+    """The expressions for one topic."""
+
+    __slots__ = ("cost", "groups")
+
+    def __init__(self) -> None:
+        self.groups: dict[str, FilterData] = {}
+        self.cost = 0
+
+
+class FilterTable:
+    """The filter data of all groups.
+
+    Args:
+        settings: returns the current settings of the broker.
+        file: consumerFilter.json.
+        clock: the time in ms.
+    """
+
+    def __init__(
+        self, settings: Callable[[], BrokerSettings], file: JsonFile, *, clock: Clock
+    ) -> None:
+        self._settings = settings
+        self._file = file
+        self._clock = clock
+        given = settings()
+        self.bloom = BloomFilter(
+            given.max_error_rate_of_bloom_filter, given.expect_consumer_num_use_filter
+        )
+        self._topics: dict[str, _Topic] = {}
+        self._by_group: dict[str, dict[str, FilterData]] = {}
+        """The same, by group and topic."""
+        self._count = self._chars = 0
+        self._changed = False
+        self._is_full = False
+
+    def find(self, topic: str, group: str) -> FilterData | None:
+        """Return the expression of a group for a topic, dead ones included."""
+        found = self._by_group.get(group)
+        return None if found is None else found.get(topic)
+
+    # --- matching -----------------------------------------------------------------------------
+
+    def matcher(self, group: str, subscription: Subscription, enabled: bool) -> Matcher | None:
+        """Return the matcher of a group's subscription.
+
+        Args:
+            group: its name.
+            subscription: that of its heartbeats.
+            enabled: whether filtering by properties is switched on.
+
+        Raises:
+            ResponseError: 27, the expression is not understood; 28, a newer one is; 1, filtering
+                by properties is off.
+        """
+        if subscription.is_by_tags:
+            return subscription.tag_matcher
+        data = self.find(subscription.topic, group)
+        if data is None:
+            reason = subscription.problem or (_NO_ROOM if self._is_full else "")
+            raise ResponseError(
+                ResponseCode.FILTER_DATA_NOT_EXIST, f"{NO_FILTER_DATA} {reason}".rstrip()
+            )
+        if data.version < subscription.version:
+            raise ResponseError(
+                ResponseCode.FILTER_DATA_NOT_LATEST,
+                "the consumer's consumer filter data not latest",
+            )
+        if not enabled:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, SQL_IS_OFF)
+        return self._matcher_of(data)
+
+    def retry_matcher(self, topic: str, subscribed: Matcher | None) -> Matcher | None:
+        """Return the matcher of a retry topic, if its group's expressions apply to it.
+
+        Args:
+            topic: the retry topic.
+            subscribed: the matcher of the subscription to it.
+        """
+        group = topic.removeprefix(RETRY_PREFIX)
+        if group not in self._by_group:
+            return subscribed
+
+        def matcher_of(first_topic: str) -> Matcher | None:
+            data = self.find(first_topic, group)
+            return None if data is None else SqlMatcher(data.expression)
+
+        return RetryMatcher(subscribed, matcher_of)
+
+    def _matcher_of(self, data: FilterData) -> SqlMatcher:
+        return SqlMatcher(data.expression, data.bits, self.bloom.size_bytes, data.born_ms)
+
+    def bitmap_of(self, topic: str, properties: bytes, at_once: int) -> bytes:
+        """Return the bit map of a message that is being stored; empty if it gets none.
+
+        Args:
+            topic: its topic.
+            properties: its property string.
+            at_once: how many messages are stored together.
+        """
+        found = self._topics.get(topic)
+        if found is None or not self._settings().enable_calc_filter_bit_map:
+            return b""
+        if found.cost > BITMAP_COST_MAX or found.cost * at_once > BATCH_COST_MAX:
+            return b""
+        bitmap = bytearray(self.bloom.size_bytes)
+        for data in found.groups.values():
+            if data.expression.matches(properties, 0, len(properties)):
+                set_all(bitmap, data.bits)
+        return bytes(bitmap)
+
+    # --- registration -------------------------------------------------------------------------
+
+    def register(self, group: str, subscriptions: Iterable[Subscription]) -> None:
+        """Take over the subscriptions of a heartbeat; the others of the group are dead."""
+        topics = self._by_group.get(group)
+        wanted: set[str] | None = None if topics is None else set()
+        for subscription in subscriptions:
+            if wanted is not None:
+                wanted.add(subscription.topic)
+            if not subscription.is_by_tags:
+                self._register(group, subscription)
+        if topics is not None and wanted is not None:
+            self._end(data for topic, data in topics.items() if topic not in wanted)
+
+    def unregister(self, group: str) -> None:
+        """Note that a group has no members any more."""
+        topics = self._by_group.get(group)
+        if topics is not None:
+            self._end(topics.values())
+
+    def _register(self, group: str, subscription: Subscription) -> None:
+        old = self.find(subscription.topic, group)
+        text, kind = subscription.data.sub_string, subscription.data.expression_type
+        if old is None:
+            self._add(group, subscription)
+        elif subscription.version < old.version:
+            return
+        elif subscription.version == old.version or (text, kind) == (old.text, old.kind):
+            if old.is_dead or subscription.version > old.version:
+                self._changed = True
+            old.version = subscription.version
+            old.dead_ms = 0  # messages got its bits meanwhile: it was born when it was
+        else:
+            self._remove(old)
+            self._add(group, subscription)
+
+    def _add(self, group: str, subscription: Subscription) -> None:
+        expression = subscription.expression
+        if expression is None:
+            return
+        text, topic = subscription.data.sub_string, subscription.topic
+        if self._count >= ENTRIES_MAX or self._chars + len(text) > CHARS_MAX:
+            if not self._is_full:
+                log.error(
+                    "no room for more filter data entries=%d characters=%d group=%s topic=%s",
+                    *(self._count, self._chars, group, topic),
+                )
+            self._is_full = True
+            return
+        self._insert(
+            FilterData(
+                topic,
+                group,
+                text,
+                subscription.data.expression_type,
+                expression,
+                self.bloom.positions(f"{group}#{topic}"),
+                self._clock.now_ms(),
+                subscription.version,
+            )
+        )
+
+    def _end(self, subscriptions: Iterable[FilterData]) -> None:
+        for data in subscriptions:
+            if not data.is_dead:
+                data.dead_ms = max(self._clock.now_ms(), data.born_ms)
+                self._changed = True
+
+    def _insert(self, data: FilterData) -> None:
+        self._by_group.setdefault(data.group, {})[data.topic] = data
+        topic = self._topics.setdefault(data.topic, _Topic())
+        topic.groups[data.group] = data
+        topic.cost += data.cost
+        self._count += 1
+        self._chars += len(data.text)
+        self._changed = True
+
+    def _remove(self, data: FilterData) -> None:
+        topics = self._by_group[data.group]
+        del topics[data.topic]
+        if not topics:
+            del self._by_group[data.group]
+        topic = self._topics[data.topic]
+        del topic.groups[data.group]
+        topic.cost -= data.cost
+        if not topic.groups:
+            del self._topics[data.topic]
+        self._count -= 1
+        self._chars -= len(data.text)
+        self._changed = True
+
+    # --- the file -----------------------------------------------------------------------------
+
+    def text_of(self, data: FilterData | None) -> str:
+        """Return an expression of a group as tools show it."""
+        return "null" if data is None else entry_text(data.stored(self.bloom.size_bits), depth=0)
+
+    def load(self) -> None:
+        """Read the file. What it has is dead until the first heartbeat.
+
+        A file whose bits are for bit maps of another size is ignored, as RocketMQ does.
+
+        Raises:
+            StoreError: file and backup cannot be read.
+        """
+        content = self._file.load()
+        if content is None:
+            return
+        try:
+            stored = read_struct(content, StoredFilters)
+        except FastJsonError as problem:
+            raise StoreError(f"{self._file.path} has no filter data: {problem}") from problem
+        found = [
+            (topic, group, data)
+            for topic, groups in stored.filter_data_by_topic.items()
+            for group, data in groups.group_filter_data.items()
+        ]
+        for _, _, data in found:
+            bloom = data.bloom_filter_data
+            if bloom is None or not self.bloom.fits(bloom.bit_num, bloom.bit_pos):
+                log.warning(
+                    "filter data ignored: its bit maps have another size path=%s bits=%s",
+                    *(self._file.path, None if bloom is None else bloom.bit_num),
+                )
+                return
+        for topic, group, data in found:
+            self._restore(topic, group, data)
+        self._changed = False
+
+    def _restore(self, topic: str, group: str, data: StoredFilter) -> None:
+        assert data.bloom_filter_data is not None
+        compiled = COMPILED.find(data.expression)
+        if isinstance(compiled, SqlError):
+            log.warning(
+                "filter data ignored group=%s topic=%s problem=%s", *(group, topic, compiled)
+            )
+            return
+        entry = FilterData(
+            topic,
+            group,
+            data.expression,
+            data.expression_type,
+            compiled,
+            tuple(data.bloom_filter_data.bit_pos),
+            data.born_time,
+            data.client_version,
+        )
+        started_ms = self._clock.now_ms()
+        entry.dead_ms = data.dead_time or max(started_ms - _DEAD_BEFORE_START_MS, data.born_time)
+        self._insert(entry)
+
+    async def persist(self) -> None:
+        """Remove what has been dead for long, and write the file if anything has changed.
+
+        Raises:
+            StoreError: the disk refused; the next call tries again.
+        """
+        await self._clean(Slices())
+        if self._changed:
+            self._changed = False
+            save = partial(self._save, self._entries())
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, save)
+            except StoreError:
+                self._changed = True
+                raise
+
+    def persist_now(self) -> None:
+        """Write the file if anything has changed; after the event loop's work has ended.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        if self._changed:
+            self._save(self._entries())
+            self._changed = False
+
+    async def _clean(self, slices: Slices) -> None:
+        limit_ms = self._clock.now_ms() - self._settings().filter_data_clean_time_span_ms
+        async for data in slices.each(self._entries()):
+            is_over = data.is_dead and data.dead_ms <= limit_ms
+            if is_over and self.find(data.topic, data.group) is data:
+                self._remove(data)
+        self._is_full = False
+
+    def _entries(self) -> list[FilterData]:
+        return [data for topics in self._by_group.values() for data in topics.values()]
+
+    def _save(self, entries: list[FilterData]) -> None:
+        """Write the file; from any thread."""
+        content = StoredFilters()
+        for data in entries:
+            topic = content.filter_data_by_topic.setdefault(
+                data.topic, StoredTopic(topic=data.topic)
+            )
+            topic.group_filter_data[data.group] = data.stored(self.bloom.size_bits)
+        self._file.save(content)

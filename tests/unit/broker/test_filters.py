@@ -1,0 +1,321 @@
+"""Filter data: registered by heartbeats, kept over restarts, as bits of bit maps."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from cometmq.broker.filters import table as table_module
+from cometmq.broker.filters.bloom import BloomFilter, has_all
+from cometmq.broker.filters.subscriptions import Subscription
+from cometmq.broker.filters.table import FilterData, FilterTable
+from cometmq.model.errors import ResponseError, StoreError
+from cometmq.protocol.bodies import SubscriptionData
+from cometmq.store import TagMatcher
+from unit.broker.conftest import Tables
+
+DAY_MS = 24 * 3_600_000
+
+
+def sql(
+    expression: str = "a > 1", *, topic: str = "T", version: int = 5, kind: str = "SQL92"
+) -> Subscription:
+    return Subscription(
+        SubscriptionData(
+            topic=topic, sub_string=expression, expression_type=kind, sub_version=version
+        )
+    )
+
+
+def entry(filters: FilterTable, topic: str = "T", group: str = "g") -> FilterData:
+    found = filters.find(topic, group)
+    assert found is not None
+    return found
+
+
+def reopened(tables: Tables) -> FilterTable:
+    again = FilterTable(lambda: tables.settings, tables.file("consumerFilter"), clock=tables.clock)
+    again.load()
+    return again
+
+
+# --- bits -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("error", "keys"), [(1, 1), (99, 1), (1, 1000), (50, 8)])
+def test_every_size_that_can_be_set_has_room_for_its_bits(error: int, keys: int) -> None:
+    bloom = BloomFilter(error, keys)
+    assert bloom.count >= 1
+    assert all(0 <= position < bloom.size_bits for position in bloom.positions("g#T"))
+
+
+# --- registration -----------------------------------------------------------------------------
+
+
+def test_a_heartbeat_registers_expressions_only(tables: Tables) -> None:
+    tables.filters.register("g", [sql(), sql("*", topic="U", kind="TAG")])
+
+    found = entry(tables.filters)
+    assert (found.text, found.version, found.is_dead) == ("a > 1", 5, False)
+    assert found.born_ms == tables.clock.now_ms()
+    assert tables.filters.find("U", "g") is None
+
+
+def test_the_newest_version_of_an_expression_counts(tables: Tables) -> None:
+    filters = tables.filters
+    filters.register("g", [sql(version=5)])
+    born_ms = entry(filters).born_ms
+    tables.clock.advance(10)
+
+    filters.register("g", [sql("a > 9", version=4)])
+    assert entry(filters).text == "a > 1"
+    filters.register("g", [sql("a > 9", version=5)])
+    assert (entry(filters).text, entry(filters).born_ms) == ("a > 1", born_ms)
+    filters.register("g", [sql(version=6)])
+    assert (entry(filters).version, entry(filters).born_ms) == (6, born_ms)
+    filters.register("g", [sql("a > 9", version=7)])
+    assert (entry(filters).text, entry(filters).born_ms) == ("a > 9", born_ms + 10)
+
+
+def test_an_expression_that_is_not_understood_removes_the_one_before(tables: Tables) -> None:
+    tables.filters.register("g", [sql(version=5)])
+    bad = sql("a >", version=6)
+    tables.filters.register("g", [bad])
+
+    assert tables.filters.find("T", "g") is None
+    with pytest.raises(ResponseError, match="may be wrong! SQL92 at character 4") as refusal:
+        tables.filters.matcher("g", bad, enabled=True)
+    assert refusal.value.code == 27
+
+
+@pytest.mark.parametrize("version", [5, 6])
+def test_a_subscription_that_ended_is_dead_until_it_comes_back(
+    tables: Tables, version: int
+) -> None:
+    filters = tables.filters
+    filters.register("g", [sql(), sql(topic="U")])
+    tables.clock.advance(10)
+    filters.register("g", [sql(topic="U")])
+    assert (entry(filters).is_dead, entry(filters, "U").is_dead) == (True, False)
+    filters.unregister("g")
+    assert entry(filters, "U").is_dead
+    tables.clock.advance(10)
+
+    born_ms = entry(filters).born_ms
+    filters.register("g", [sql(version=version)])
+
+    assert not entry(filters).is_dead
+    assert (entry(filters).born_ms, entry(filters).version) == (born_ms, version)
+    assert entry(filters, "U").is_dead
+
+
+def test_an_older_version_does_not_revive_a_subscription(tables: Tables) -> None:
+    tables.filters.register("g", [sql(version=5)])
+    tables.filters.unregister("g")
+    tables.filters.register("g", [sql(version=4)])
+    assert entry(tables.filters).is_dead
+
+
+def test_a_group_without_expressions_leaves_no_trace(tables: Tables) -> None:
+    tables.filters.register("g", [sql("*", kind="TAG")])
+    tables.filters.unregister("g")
+    assert tables.filters.retry_matcher("%RETRY%g", None) is None
+
+
+def test_the_table_has_limits(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(table_module, "ENTRIES_MAX", 2)
+    tables.filters.register("g", [sql(topic=name) for name in ("T", "U", "V", "W")])
+
+    assert tables.filters.find("V", "g") is None
+    with pytest.raises(ResponseError, match="has no room for more expressions"):
+        tables.filters.matcher("g", sql(topic="V"), enabled=True)
+    assert caplog.text.count("no room for more filter data") == 1
+    monkeypatch.setattr(table_module, "ENTRIES_MAX", 9)
+    monkeypatch.setattr(table_module, "CHARS_MAX", 2 * len("a > 1") + 3)
+    tables.filters.register("h", [sql("a"), sql("a > 2", topic="U")])
+    assert tables.filters.find("T", "h") is not None
+    assert tables.filters.find("U", "h") is None
+
+
+# --- matchers ---------------------------------------------------------------------------------
+
+
+def test_a_pull_is_refused_in_the_order_of_rocketmq(tables: Tables) -> None:
+    def refusal(subscription: Subscription, *, enabled: bool) -> int:
+        with pytest.raises(ResponseError) as refused:
+            tables.filters.matcher("g", subscription, enabled)
+        return refused.value.code
+
+    assert refusal(sql(), enabled=False) == 27
+    tables.filters.register("g", [sql()])
+    assert refusal(sql(version=6), enabled=False) == 28
+    assert refusal(sql(), enabled=False) == 1
+    matcher = tables.filters.matcher("g", sql(), enabled=True)
+    assert matcher is not None
+    assert matcher.matches_properties(b"a\x012\x02")
+
+
+def test_bit_maps_decide_for_messages_that_were_stored_since(tables: Tables) -> None:
+    tables.settings = dataclasses.replace(tables.settings, enable_calc_filter_bit_map=True)
+    tables.filters.register("g", [sql("a > 1")])
+    tables.filters.register("h", [sql("a < 1")])
+    matcher = tables.filters.matcher("g", sql("a > 1"), enabled=True)
+    assert matcher is not None
+    hit = tables.filters.bitmap_of("T", b"a\x012\x02", 1)
+    miss = tables.filters.bitmap_of("T", b"a\x010\x02", 1)
+    born_ms = entry(tables.filters).born_ms
+
+    assert len(hit) == len(miss) == 14
+    assert (
+        matcher.matches_bitmap(born_ms + 1, hit),
+        matcher.matches_bitmap(born_ms + 1, miss),
+    ) == (
+        True,
+        False,
+    )
+    assert matcher.matches_bitmap(born_ms, miss)  # perhaps stored before the group subscribed
+    assert matcher.matches_bitmap(born_ms + 1, b"")
+    assert matcher.matches_bitmap(born_ms + 1, bytes(13))
+
+
+def test_dead_subscriptions_keep_their_bits(tables: Tables) -> None:
+    tables.settings = dataclasses.replace(tables.settings, enable_calc_filter_bit_map=True)
+    tables.filters.register("g", [sql("a > 1")])
+    tables.filters.unregister("g")
+    bitmap = tables.filters.bitmap_of("T", b"a\x012\x02", 1)
+    assert has_all(bitmap, entry(tables.filters).bits)
+
+
+def test_bit_maps_that_would_take_long_are_left_out(tables: Tables) -> None:
+    properties = b"a\x012\x02"
+    tables.filters.register("g", [sql("a > 1")])
+    assert tables.filters.bitmap_of("T", properties, 1) == b""  # they are off
+    tables.settings = dataclasses.replace(tables.settings, enable_calc_filter_bit_map=True)
+    assert tables.filters.bitmap_of("U", properties, 1) == b""
+    assert tables.filters.bitmap_of("T", properties, 1_000) != b""
+    assert tables.filters.bitmap_of("T", properties, 9_000) == b""
+    tables.filters.register("h", [sql(" OR ".join(["a > 1"] * 1_000))])
+    assert tables.filters.bitmap_of("T", properties, 1) == b""
+    tables.filters.register("h", [sql("a > 2", version=6)])
+    assert tables.filters.bitmap_of("T", properties, 1) != b""
+
+
+@pytest.mark.parametrize(
+    ("properties", "matches"),
+    [
+        (b"RETRY_TOPIC\x01T\x02a\x012\x02", True),
+        (b"RETRY_TOPIC\x01T\x02a\x010\x02", False),
+        (b"RETRY_TOPIC\x01U\x02a\x010\x02", True),
+        (b"a\x010\x02", True),
+    ],
+)
+def test_retries_are_filtered_by_the_expression_for_their_first_topic(
+    tables: Tables, properties: bytes, matches: bool
+) -> None:
+    tables.filters.register("g", [sql("a > 1")])
+    matcher = tables.filters.retry_matcher("%RETRY%g", TagMatcher(frozenset({7})))
+    assert matcher is not None
+    assert matcher.needs_properties
+    assert (matcher.matches_tags(7), matcher.matches_tags(8)) == (True, False)
+    assert matcher.matches_bitmap(2**62, bytes(14))
+    assert matcher.matches_properties(properties) == matches
+
+
+# --- the file ---------------------------------------------------------------------------------
+
+
+async def test_filter_data_are_dead_after_a_restart_until_the_first_heartbeat(
+    tables: Tables,
+) -> None:
+    tables.filters.register("g", [sql()])
+    tables.filters.register("h", [sql("b = 'x'")])
+    tables.filters.unregister("h")
+    dead_ms = entry(tables.filters, group="h").dead_ms
+    born_ms = entry(tables.filters).born_ms
+    await tables.filters.persist()
+    tables.clock.advance(40_000)
+
+    again = reopened(tables)
+
+    assert entry(again).dead_ms == born_ms + 10_000
+    assert entry(again, group="h").dead_ms == dead_ms
+    assert entry(again).positions == entry(tables.filters).positions
+    again.register("g", [sql()])
+    assert not entry(again).is_dead
+
+
+async def test_the_file_is_written_if_anything_has_changed(tables: Tables) -> None:
+    path = tables.config / "consumerFilter.json"
+    await tables.filters.persist()
+    assert not path.exists()
+    tables.filters.register("g", [sql()])
+    await tables.filters.persist()
+    path.unlink()
+    tables.filters.register("g", [sql()])
+    await tables.filters.persist()
+    assert not path.exists()
+    tables.filters.unregister("g")
+    tables.filters.persist_now()
+    assert path.exists()
+
+
+async def test_a_failed_write_is_repeated(tables: Tables) -> None:
+    tables.filters.register("g", [sql()])
+    obstacle = tables.config / "consumerFilter.json.tmp"
+    obstacle.mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"consumerFilter\.json"):
+        await tables.filters.persist()
+    obstacle.rmdir()
+    await tables.filters.persist()
+    assert entry(reopened(tables)).text == "a > 1"
+
+
+async def test_subscriptions_that_are_dead_for_a_day_are_removed(tables: Tables) -> None:
+    tables.filters.register("g", [sql(), sql(topic="U")])
+    tables.filters.register("g", [sql(topic="U")])
+    tables.clock.advance(DAY_MS - 1)
+    await tables.filters.persist()
+    assert tables.filters.find("T", "g") is not None
+    tables.clock.advance(1)
+    await tables.filters.persist()
+    assert tables.filters.find("T", "g") is None
+    assert tables.filters.find("U", "g") is not None
+
+
+@pytest.mark.parametrize("change", [{"bitNum": 104}, {"bitPos": [1, 2]}, None])
+async def test_a_file_with_other_bits_is_ignored(
+    tables: Tables, change: dict[str, Any] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    tables.filters.register("g", [sql()])
+    await tables.filters.persist()
+    path = tables.config / "consumerFilter.json"
+    content = json.loads(path.read_text())
+    data = content["filterDataByTopic"]["T"]["groupFilterData"]["g"]
+    if change is None:
+        del data["bloomFilterData"]
+    else:
+        data["bloomFilterData"] |= change
+    path.write_text(json.dumps(content))
+
+    assert reopened(tables).find("T", "g") is None
+    assert "filter data ignored: its bit maps have another size" in caplog.text
+
+
+def test_an_expression_of_another_release_is_left_out(
+    tables: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
+    tables.filters.register("g", [sql(), sql("b = 1", topic="U")])
+    tables.filters.persist_now()
+    path = tables.config / "consumerFilter.json"
+    path.write_text(path.read_text().replace("b = 1", "b !! 1"))
+
+    again = reopened(tables)
+
+    assert again.find("T", "g") is not None
+    assert again.find("U", "g") is None
+    assert "filter data ignored group=g topic=U problem=SQL92 at character 3" in caplog.text

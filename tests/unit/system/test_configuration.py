@@ -266,7 +266,7 @@ def test_settings_printed_by_a_real_broker_are_a_configuration_file_for_ours(
     assert (settings.broker_name, settings.listen_port) == ("broker-a", 19911)
     assert settings.namesrv_addr == ("127.0.0.1:19876",)
     assert settings.default_topic_queue_nums == 4
-    assert "transactionCheckInterval" in (configuration.warning() or "")
+    assert "writeBufferLowWaterMark" in (configuration.warning() or "")
     assert configuration[StoreSettings].index_slots == 1000
 
 

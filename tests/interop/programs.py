@@ -3,9 +3,10 @@
 Each program (java/client, go, node, cpp, and python for our own client) gets the name server as
 its argument, reads one JSON command per line on standard input, and writes one JSON object per line
 on standard output: the answer ``{"reply": id, "result": …}`` or ``{"reply": id, "error": text}``,
-and between them one ``{"event": "message", "consumer": name, …}`` per message received. Java and
-ours write ``{"event": "queues", "consumer": name, "queues": […], …}`` too, just before a push
-consumer changes its assignment. The commands:
+and between them one ``{"event": "message", "consumer": name, …}`` per message received, and one
+``{"event": "check", "body": …}`` per check of a transaction. Java and ours write
+``{"event": "queues", "consumer": name, "queues": […], …}`` too, just before a push consumer changes
+its assignment. The commands:
 
 - ``send`` group topic style messages [shard]: sync, async, oneway, batch, ordered; a result each
 - ``consume`` name group topic expression mode: concurrent, orderly, broadcast, reply; the first
@@ -14,10 +15,12 @@ consumer changes its assignment. The commands:
 - ``stop`` name: leave the group
 - ``pull`` group topic expression count: all messages of the topic through the pull consumer; Go
   goes on until it has as many
+- ``transaction`` group topic messages: Java, Go and ours. The words of a body say what becomes of
+  it: "commit" and "rollback" are decided at once, "ask commit" and "ask rollback" by a check,
+  "twice commit" by the second check, "other commit" by a check of another program
 - ``quit``
 
-Java also has ``transaction``, ``request``, ``query`` and ``lite_pull``.
-Ours has ``queues`` and ``abort``.
+Java also has ``request``, ``query`` and ``lite_pull``. Ours has ``queues`` and ``abort``.
 A message is ``{"body", "tag"?, "keys"?, "delay"?, "properties"?}``; for ours also ``"shard"``.
 """
 
@@ -61,6 +64,8 @@ class Program:
         self.received: list[Received] = []
         self.assigned: list[Received] = []
         """Its events about queues."""
+        self.checked: list[str] = []
+        """The bodies that it was asked about."""
         self._replies: dict[int, dict[str, Any]] = {}
         self._ids = itertools.count(1)
         self._changed = threading.Condition()
@@ -110,6 +115,8 @@ class Program:
                 self._replies[line["reply"]] = line
             elif line["event"] == "queues":
                 self.assigned.append(line)
+            elif line["event"] == "check":
+                self.checked.append(line["body"])
             else:
                 self.received.append(line)
             self._changed.notify_all()
@@ -263,6 +270,10 @@ class Client:
             )  # fmt: skip
             started.append((name, program))
         return Group(started)
+
+    def more_programs(self, count: int) -> list[Program]:
+        """Start further programs, whatever others there are."""
+        return [self._program() for _ in range(count)]
 
     def _spare(self, number: int) -> Program:
         while len(self._programs) <= number:

@@ -1,4 +1,4 @@
-"""What only the Java clients are asked to do: transactions, replies, queries, lite pull, SQL."""
+"""What only the Java clients are asked to do: replies, queries, lite pull, SQL."""
 
 from __future__ import annotations
 
@@ -15,23 +15,6 @@ MakeGroup = Callable[[], str]
 @pytest.fixture(scope="module", params=[JAVA_49, JAVA_53], ids=str)
 def java(request: pytest.FixtureRequest, clients: Callable[[Kind], Client]) -> Client:
     return clients(request.param)
-
-
-def test_a_transactional_message_is_refused_with_the_reason(
-    java: Client, make_topic: MakeTopic, target: str
-) -> None:
-    """Our brokers have no transactions yet, and must not store half messages as if they had."""
-    if target != "comet":
-        pytest.skip("RocketMQ's brokers have transactions")
-    topic = make_topic()
-
-    with pytest.raises(CommandError):
-        java.main.ask(
-            "transaction",
-            group=kit.unique("transactions"),
-            topic=topic,
-            messages=[{"body": "commit this"}],
-        )
 
 
 def test_a_request_gets_its_reply(

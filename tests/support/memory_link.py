@@ -71,13 +71,18 @@ def link(
     """
     settings: Any = RemotingSettings()
     supervisor = Supervisor("link")
-    ends = _End(("10.0.0.9", 51000)), _End(("10.0.0.1", 10911))
     readers = (
         Connection(server or {}, settings=settings, supervisor=supervisor, on_close=on_close),
         Connection(client or {}, settings=settings, supervisor=supervisor),
     )
-    for end, other, reader in zip(ends, reversed(ends), readers, strict=True):
+    join(*readers)
+    return readers
+
+
+def join(server: Connection, client: Connection) -> None:
+    """Wire the server's end to the client's; both are open then."""
+    ends = _End(("10.0.0.9", 51000)), _End(("10.0.0.1", 10911))
+    for end, other, reader in zip(ends, reversed(ends), (server, client), strict=True):
         end.other, end.reader = other, reader
     for end in ends:
         end.reader.connection_made(end)
-    return readers

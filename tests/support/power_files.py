@@ -26,6 +26,8 @@ from support.randomness import SeededRandomness
 
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096
+PREFIXES = 5
+"""The shape of a cut that keeps prefixes."""
 
 
 class PowerCutError(BaseException):
@@ -68,12 +70,19 @@ class PowerFiles:
     Args:
         chance: what it draws from, for what survives a cut and what is written back early.
         has_journal: whether changes of names survive in their order, and with any sync.
+        keeps_prefixes: whether half of all cuts leave of each file what was written up to some
+            byte, as a log that is written in its order looks.
     """
 
-    def __init__(self, chance: SeededRandomness, *, has_journal: bool = True) -> None:
+    def __init__(
+        self, chance: SeededRandomness, *, has_journal: bool = True, keeps_prefixes: bool = False
+    ) -> None:
         self.chance = chance
         self.fail_sync = False
+        self.on_write: Callable[[bytes], object] | None = None
+        """Called with what was written to a mapped file."""
         self._has_journal = has_journal
+        self._keeps_prefixes = keeps_prefixes
         self.operations = 0
         self.cut_at: int | None = None
         self._boots = 1
@@ -85,12 +94,17 @@ class PowerFiles:
 
     # --- power ----------------------------------------------------------------------------------
 
+    @property
+    def is_off(self) -> bool:
+        """Whether the power has failed: every operation does, until `power_on` or `kill`."""
+        return self.cut_at is not None and self.operations >= self.cut_at
+
     def operate(self) -> None:
         """Count one operation; the power may fail before it."""
         if threading.get_ident() != self._thread:
             raise OSError(errno.EIO, "only the thread of the test has this disk")
         self.operations += 1
-        if self.cut_at is not None and self.operations >= self.cut_at:
+        if self.is_off:
             raise PowerCutError
         if self.chance.below(16) == 0:
             for inode in self._now.paths.values():  # the kernel writes some files on its own
@@ -151,6 +165,8 @@ class PowerFiles:
         """Let the disk be what a cut at this moment leaves, and boot again."""
         self._commit_by_chance()
         shape = self.chance.below(5)
+        if self._keeps_prefixes and self.chance.below(2):
+            shape = PREFIXES
         survivors = Names()
         for path, inode in self._synced.paths.items():
             survivor = self._survivor(inode, self._synced.sizes.get(inode, 0), shape)
@@ -172,7 +188,9 @@ class PowerFiles:
             version[:size].ljust(size, b"\0")
             for version in (inode.synced, inode.written_back or inode.synced, inode.content())
         ]
-        if shape < 2:
+        if shape == PREFIXES:
+            data = self._prefix(versions[2], versions[0])
+        elif shape < 2:
             data = versions[2 * shape]
         else:
             unit = SECTOR_BYTES if shape == 2 else PAGE_BYTES
@@ -181,6 +199,14 @@ class PowerFiles:
                 for start in range(0, size, unit)
             )
         return Inode(bytearray(data), data)
+
+    def _prefix(self, now: bytes, synced: bytes) -> bytes:
+        """Keep a part of what was written since the last sync, from its first byte on."""
+        differs = [at for at in range(0, len(now), 64) if now[at : at + 64] != synced[at : at + 64]]
+        if not differs:
+            return synced
+        end = differs[0] + self.chance.below(differs[-1] + 65 - differs[0])
+        return now[:end] + synced[end:]
 
     # --- Files ----------------------------------------------------------------------------------
 
@@ -370,6 +396,8 @@ class MemoryMappedFile:
         self.map[start : start + len(data)] = bytes(data)
         for number in range(start // PAGE_BYTES, (start + len(data) - 1) // PAGE_BYTES + 1):
             self._inode.dropped.pop(number, None)
+        if self._files.on_write is not None:
+            self._files.on_write(bytes(data))
 
     def close(self) -> None:
         """The memory stays as long as the inode."""

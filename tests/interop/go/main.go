@@ -51,6 +51,7 @@ var (
 	emitting  sync.Mutex
 	producers = map[string]rocketmq.Producer{}
 	consumers = map[string]rocketmq.PushConsumer{}
+	deciding  = map[string]rocketmq.TransactionProducer{}
 )
 
 func main() {
@@ -90,6 +91,8 @@ func run(c command) (any, error) {
 	switch c.Do {
 	case "send":
 		return send(c)
+	case "transaction":
+		return transaction(c)
 	case "consume":
 		return nil, consume(c)
 	case "pull":
@@ -229,6 +232,68 @@ func sendAsync(ctx context.Context, p rocketmq.Producer, m *primitive.Message) (
 	case <-time.After(wait):
 		return nil, errors.New("an asynchronous send gave no callback")
 	}
+}
+
+// Half messages whose body says what becomes of them; see ../programs.py.
+func transaction(c command) (any, error) {
+	p := deciding[c.Group]
+	if p == nil {
+		made, err := rocketmq.NewTransactionProducer(
+			&byBody{},
+			producer.WithNameServer([]string{namesrv}),
+			producer.WithGroupName(c.Group),
+			producer.WithInstanceName(c.Group),
+			producer.WithSendMsgTimeout(8*time.Second),
+		)
+		if err != nil {
+			return nil, err
+		}
+		if err := made.Start(); err != nil {
+			return nil, err
+		}
+		p, deciding[c.Group] = made, made
+	}
+	results := []any{}
+	for _, i := range c.Messages {
+		ctx, cancel := context.WithTimeout(context.Background(), wait)
+		r, err := p.SendMessageInTransaction(ctx, build(c.Topic, i))
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, result(r.SendResult))
+	}
+	return results, nil
+}
+
+type byBody struct{ prepared, checked sync.Map }
+
+func (b *byBody) ExecuteLocalTransaction(m *primitive.Message) primitive.LocalTransactionState {
+	body := string(m.Body)
+	b.prepared.Store(body, true)
+	return stateOf(strings.Split(body, " ")[0])
+}
+
+func (b *byBody) CheckLocalTransaction(m *primitive.MessageExt) primitive.LocalTransactionState {
+	body := string(m.Body)
+	emit(object{"event": "check", "body": body})
+	words := strings.Split(body, " ")
+	_, wasPrepared := b.prepared.Load(body)
+	_, wasChecked := b.checked.LoadOrStore(body, true)
+	if words[0] == "twice" && !wasChecked || words[0] == "other" && wasPrepared {
+		return primitive.UnknowState
+	}
+	return stateOf(words[1])
+}
+
+func stateOf(word string) primitive.LocalTransactionState {
+	switch word {
+	case "commit":
+		return primitive.CommitMessageState
+	case "rollback":
+		return primitive.RollbackMessageState
+	}
+	return primitive.UnknowState
 }
 
 func consume(c command) error {

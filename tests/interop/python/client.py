@@ -13,9 +13,10 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from cometmq.client import (
+    LocalState,
     Message,
     MessageQueue,
     PopConsumer,
@@ -24,6 +25,7 @@ from cometmq.client import (
     SendReceipt,
     StartFrom,
     StoredMessage,
+    TransactionProducer,
 )
 from cometmq.client.allocation import Averagely
 from cometmq.client.settings import ClientSettings, PopSettings, PushSettings
@@ -109,12 +111,37 @@ class Reporting:
         return mine
 
 
+class ByBody:
+    """Decides as the bodies say; see ../programs.py."""
+
+    states: ClassVar = {"commit": LocalState.COMMIT, "rollback": LocalState.ROLLBACK}
+
+    def __init__(self) -> None:
+        self._prepared: set[bytes] = set()
+        self._checked: set[bytes] = set()
+
+    async def execute(self, message: Message, argument: object) -> LocalState:
+        self._prepared.add(message.body)
+        return self.states.get(message.body.decode().split()[0], LocalState.UNKNOWN)
+
+    async def check(self, message: StoredMessage) -> LocalState:
+        body = message.body
+        emit({"event": "check", "body": body.decode()})
+        words = body.decode().split()
+        is_first = body not in self._checked
+        self._checked.add(body)
+        if (words[0] == "twice" and is_first) or (words[0] == "other" and body in self._prepared):
+            return LocalState.UNKNOWN
+        return self.states[words[1]]
+
+
 class Program:
     """The producers and consumers that commands have started."""
 
     def __init__(self, name_servers: str) -> None:
         self._name_servers = name_servers
         self._producers: dict[str, Producer] = {}
+        self._deciding: dict[str, TransactionProducer] = {}
         self._consumers: dict[str, PushConsumer | PopConsumer] = {}
 
     async def run(self, command: Fields) -> object:
@@ -142,6 +169,17 @@ class Program:
             self._producers[group] = Producer(self._name_servers, group=group, timeout_ms=60_000)
             await self._producers[group].start()
         return self._producers[group]
+
+    async def do_transaction(self, command: Fields) -> object:
+        group = command["group"]
+        if group not in self._deciding:
+            self._deciding[group] = TransactionProducer(
+                self._name_servers, group=group, listener=ByBody(), client=ClientSettings(**QUICK)
+            )
+            await self._deciding[group].start()
+        messages = [built(command["topic"], item) for item in command["messages"]]
+        sent = [await self._deciding[group].send_in_transaction(each) for each in messages]
+        return [result(one.receipt) for one in sent]
 
     async def do_consume(self, command: Fields) -> None:
         name, pace_s = command["name"], command.get("pace_ms", 0) / 1000
@@ -185,7 +223,8 @@ class Program:
         await self._consumers.pop(command["name"]).abort()
 
     async def close(self) -> None:
-        for started in [*self._consumers.values(), *self._producers.values()]:
+        producers = *self._producers.values(), *self._deciding.values()
+        for started in [*self._consumers.values(), *producers]:
             await started.close()
 
 

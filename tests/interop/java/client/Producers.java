@@ -1,10 +1,13 @@
 import com.alibaba.fastjson.JSONObject;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
@@ -76,7 +79,7 @@ final class Producers {
         return done.get(WAIT_SECONDS, TimeUnit.SECONDS);
     }
 
-    /** Half messages whose body says what becomes of them: commit, rollback or ask (then commit). */
+    /** Half messages whose body says what becomes of them; see ../../programs.py. */
     Object transaction(JSONObject command) throws Exception {
         String group = command.getString("group");
         TransactionMQProducer producer = (TransactionMQProducer) started.get(group);
@@ -93,19 +96,38 @@ final class Producers {
     }
 
     private static final class ByBody implements TransactionListener {
+        private final Set<String> prepared = ConcurrentHashMap.newKeySet();
+        private final Set<String> checked = ConcurrentHashMap.newKeySet();
+
         @Override
         public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
-            String body = new String(message.getBody());
-            if (body.startsWith("commit")) {
-                return LocalTransactionState.COMMIT_MESSAGE;
-            }
-            return body.startsWith("rollback")
-                ? LocalTransactionState.ROLLBACK_MESSAGE : LocalTransactionState.UNKNOW;
+            String body = new String(message.getBody(), StandardCharsets.UTF_8);
+            prepared.add(body);
+            return stateOf(body.split(" ")[0]);
         }
 
         @Override
         public LocalTransactionState checkLocalTransaction(MessageExt message) {
-            return LocalTransactionState.COMMIT_MESSAGE;
+            String body = new String(message.getBody(), StandardCharsets.UTF_8);
+            Map<String, Object> line = new HashMap<>();
+            line.put("event", "check");
+            line.put("body", body);
+            Client.emit(line);
+            String[] words = body.split(" ");
+            boolean isFirst = checked.add(body);
+            if ("twice".equals(words[0]) && isFirst
+                    || "other".equals(words[0]) && prepared.contains(body)) {
+                return LocalTransactionState.UNKNOW;
+            }
+            return stateOf(words[1]);
+        }
+
+        private static LocalTransactionState stateOf(String word) {
+            switch (word) {
+                case "commit": return LocalTransactionState.COMMIT_MESSAGE;
+                case "rollback": return LocalTransactionState.ROLLBACK_MESSAGE;
+                default: return LocalTransactionState.UNKNOW;
+            }
         }
     }
 

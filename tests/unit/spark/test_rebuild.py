@@ -191,6 +191,12 @@ def test_rebuild_needs_a_store_and_a_place() -> None:
         rebuild(None, RebuildSettings())
 
 
+def test_delay_levels_that_cannot_be_read_are_refused_first(tmp_path: Path) -> None:
+    asked = RebuildSettings(store=str(tmp_path / "none"), to=str(tmp_path), delay_levels="1s x")
+    with pytest.raises(ConfigError, match="messageDelayLevel: met 'x' as level 2"):
+        rebuild(None, asked)
+
+
 def after_clearing(patched: pytest.MonkeyPatch) -> None:
     patched.setattr(Run, "end", _kill)
 

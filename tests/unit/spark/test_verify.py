@@ -247,6 +247,12 @@ def test_verify_needs_a_store() -> None:
         verify(None, VerifySettings())
 
 
+def test_delay_levels_that_cannot_be_read_are_refused_first(tmp_path: Path) -> None:
+    asked = VerifySettings(store=str(tmp_path / "none"), delay_levels="1s x")
+    with pytest.raises(ConfigError, match="messageDelayLevel: met 'x' as level 2"):
+        verify(None, asked)
+
+
 @pytest.fixture
 def archived(store: Path, tmp_path: Path) -> VerifySettings:
     settings = ArchiveSettings(

@@ -143,7 +143,7 @@ class PullConsumer(OffsetCalls):
         self._retries = Retries(
             self._instance,
             self._wire_group,
-            rule=DeadLetterRule.of(self._settings.deliveries_max),
+            rule=DeadLetterRule.of(self._settings.retries_max),
             wrap_topic=self._namespace.wrap_topic,
         )
         self._rebalancer = Rebalancer(

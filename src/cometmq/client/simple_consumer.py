@@ -56,7 +56,7 @@ class SimpleConsumer(SubscribingConsumer):
 
     Delivery is at least once: what is not acknowledged within its invisible time is redelivered
     within a few seconds after it. `StoredMessage.reconsume_times` counts the redeliveries; a
-    message with more than ``deliveries_max`` of them is dead-lettered. Any number of tasks may call
+    message with more than ``retries_max`` of them is dead-lettered. Any number of tasks may call
     any method at once.
 
     Raises:
@@ -106,7 +106,7 @@ class SimpleConsumer(SubscribingConsumer):
             subscriptions=subscriptions,
             start_from=start_from,
         )
-        dead_letters = DeadLetterRule.of(self._settings.deliveries_max)
+        dead_letters = DeadLetterRule.of(self._settings.retries_max)
         self._retries = Retries(
             self._instance,
             self._wire_group,

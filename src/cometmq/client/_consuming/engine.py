@@ -91,7 +91,7 @@ class Engine(ABC):
         self.spec = spec
         self.tasks = tasks
         self.statistics = Statistics()
-        self._dead_letters = DeadLetterRule.of(settings.deliveries_max, ordered=spec.ordered)
+        self._dead_letters = DeadLetterRule.of(settings.retries_max, ordered=spec.ordered)
         self._instance = instance
         self._subscriptions = subscriptions
         self._loops = Supervisor(f"consumer {self.group}")

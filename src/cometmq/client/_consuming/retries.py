@@ -82,10 +82,10 @@ class DeadLetterRule:
     """Retries of a message before it becomes a dead letter; None for no limit."""
 
     @classmethod
-    def of(cls, deliveries_max: int, *, ordered: bool = False) -> DeadLetterRule:
-        """Read the setting ``deliveries_max``: below 0 is RocketMQ's limit, in order none."""
-        if deliveries_max >= 0:
-            return cls(deliveries_max)
+    def of(cls, retries_max: int, *, ordered: bool = False) -> DeadLetterRule:
+        """Read the setting ``retries_max``: below 0 is RocketMQ's limit, in order none."""
+        if retries_max >= 0:
+            return cls(retries_max)
         return cls(None if ordered else RETRIES_MAX)
 
     def applies_to(self, message: StoredMessage, delay_level: int = 0) -> bool:

@@ -169,7 +169,7 @@ class PullConsumer(OffsetCalls):
             self._instance,
             self._wire_group,
             rebalance=self._rebalancer.wake,
-            running_info=self._running_info,
+            running_info=self.running_info,
             offsets=self._finished,
             move=self._move_assigned,
         )
@@ -486,6 +486,22 @@ class PullConsumer(OffsetCalls):
         self._take_back_failed()
         return await self._commit_due()  # the store logs failures
 
+    def running_info(self) -> ConsumerRunningInfo:
+        """Return this consumer's settings, queues and rates, as administrators see them."""
+        return ConsumerRunningInfo(
+            properties=common_properties(
+                self._instance,
+                self._settings,
+                group=self._wire_group,
+                concurrency=0,
+                started_ms=self._started_ms,
+                ordered=True,
+                consume_type=ConsumeType.CONSUME_ACTIVELY,
+            ),
+            subscription_set=[wanted.data(topic) for topic, wanted in self._filters.items()],
+            mq_table={queue: self._queue_info(queue) for queue in self._fetcher.queues},
+        )
+
     async def _commit_at_close(self) -> BaseException | None:
         """Commit what is finished, for a limited time, and return the error of the store."""
         if not self._settings.auto_commit_ms:
@@ -513,21 +529,6 @@ class PullConsumer(OffsetCalls):
         for queue in self._fetcher.queues:
             if queue in offsets:
                 self._move(queue, offsets[queue])
-
-    def _running_info(self) -> ConsumerRunningInfo:
-        return ConsumerRunningInfo(
-            properties=common_properties(
-                self._instance,
-                self._settings,
-                group=self._wire_group,
-                concurrency=0,
-                started_ms=self._started_ms,
-                ordered=True,
-                consume_type=ConsumeType.CONSUME_ACTIVELY,
-            ),
-            subscription_set=[wanted.data(topic) for topic, wanted in self._filters.items()],
-            mq_table={queue: self._queue_info(queue) for queue in self._fetcher.queues},
-        )
 
     def _queue_info(self, queue: MessageQueue) -> ProcessQueueInfo:
         held = self._fetcher.held_of(queue)

@@ -3,6 +3,8 @@
 CometError
 ├── InvalidMessageError        the message breaks a limit; not sent          (model.errors)
 ├── InvalidNameError           a topic or group name is invalid; not sent    (model.errors)
+├── InvalidMessageIdError      a text is not the id of a message             (model.errors)
+├── ProtocolError              a response cannot be read                     (model.errors)
 ├── ResponseError              the broker refused it; not stored             (model.errors)
 ├── ClientError
 │   ├── ClientClosedError      the client is not running
@@ -38,7 +40,9 @@ from cometmq.model.errors import (
     CometError,
     ConfigError,
     InvalidMessageError,
+    InvalidMessageIdError,
     InvalidNameError,
+    ProtocolError,
     RemotingError,
     ResponseError,
     StoreError,
@@ -51,6 +55,8 @@ __all__ = [
     "ConfigError",
     "InvalidMessageError",
     "InvalidNameError",
+    "InvalidMessageIdError",
+    "ProtocolError",
     "ResponseError",
     "StoreError",
     "ClientError",

@@ -17,7 +17,7 @@ from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._sending.batching import split
 from cometmq.client._sending.broker_latency import Detector
 from cometmq.client._sending.pending_sends import PendingSends
-from cometmq.client._sending.queue_picker import by_key
+from cometmq.client._sending.queue_picker import KeySelector
 from cometmq.client._sending.replies import Replies, recall, reply_to
 from cometmq.client._sending.retry_policy import loop_time, seconds_left
 from cometmq.client._sending.sender import Sender
@@ -651,4 +651,6 @@ def _target(
         raise TypeError(f"order_key={order_key!r}: expected text, such as str(...)")
     if not isinstance(queue, MessageQueue | None):
         raise TypeError(f"queue={queue!r}: expected a MessageQueue; fetch_queues returns them")
-    return SendTarget(queue, selector if order_key is None else by_key(order_key))
+    if selector is not None and not callable(selector):
+        raise TypeError(f"selector={selector!r}: expected a function of the queues and the message")
+    return SendTarget(queue, selector if order_key is None else KeySelector(order_key))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from cometmq.client._connection.instance import ClientInstance, Membership
+from cometmq.client._consuming.consumer import check_parts, check_subscriptions
 from cometmq.client._consuming.engine import bounded
 from cometmq.client._consuming.group_requests import check_filters, join
 from cometmq.client._consuming.pulls import Pull, PullResult
@@ -36,6 +37,7 @@ from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import OffsetStore, StartFrom, consume_from_where
 from cometmq.client.options import PullOptions
 from cometmq.client.settings import MIB, ClientSettings, PullSettings
+from cometmq.model.arguments import checks_arguments
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
@@ -55,6 +57,7 @@ from cometmq.remoting.tasks import is_call_failure
 log = logging.getLogger(__name__)
 
 
+@checks_arguments(but=("assign",))
 class PullConsumer(OffsetCalls):
     """Reads queues in the application's own loop, and commits offsets.
 
@@ -116,6 +119,10 @@ class PullConsumer(OffsetCalls):
         config: Path | None = None,
         **options: Unpack[PullOptions],
     ) -> None:
+        check_subscriptions(group, subscriptions)
+        check_parts(
+            group, hooks=hooks, strategy=strategy, offset_store=offset_store, on_queues=on_queues
+        )
         super().__init__(
             name_servers,
             group=group,
@@ -479,13 +486,6 @@ class PullConsumer(OffsetCalls):
         if not await self._retries.send(message, delay_level):
             raise ClientError(f"no broker accepted message {message.message_id} for redelivery")
 
-    async def _commit_periodically(self) -> None:
-        raise_non_transient(await self._auto_commit())
-
-    async def _auto_commit(self) -> list[BaseException]:
-        self._take_back_failed()
-        return await self._commit_due()  # the store logs failures
-
     def running_info(self) -> ConsumerRunningInfo:
         """Return this consumer's settings, queues and rates, as administrators see them."""
         return ConsumerRunningInfo(
@@ -501,6 +501,13 @@ class PullConsumer(OffsetCalls):
             subscription_set=[wanted.data(topic) for topic, wanted in self._filters.items()],
             mq_table={queue: self._queue_info(queue) for queue in self._fetcher.queues},
         )
+
+    async def _commit_periodically(self) -> None:
+        raise_non_transient(await self._auto_commit())
+
+    async def _auto_commit(self) -> list[BaseException]:
+        self._take_back_failed()
+        return await self._commit_due()  # the store logs failures
 
     async def _commit_at_close(self) -> BaseException | None:
         """Commit what is finished, for a limited time, and return the error of the store."""

@@ -742,6 +742,8 @@ def read_tables(path: Path) -> Tables:
     Raises:
         ConfigError: it cannot be read or is no TOML.
     """
+    if not isinstance(path, str | Path):
+        raise ConfigError(f"config={path!r}: expected the path of a TOML file")
     try:
         with Path(path).expanduser().open("rb") as stream:
             data = stream.read(FILE_BYTES_MAX + 1)

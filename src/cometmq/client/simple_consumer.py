@@ -21,6 +21,7 @@ from cometmq.client.filters import Filter
 from cometmq.client.offsets import StartFrom, check_start
 from cometmq.client.options import SimpleOptions
 from cometmq.client.settings import ClientSettings, SimpleSettings
+from cometmq.model.arguments import checks_arguments
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
@@ -33,6 +34,7 @@ MESSAGES_MAX = 32
 INVISIBLE_S_MAX = 43_200.0
 
 
+@checks_arguments(but=("ack", "nack", "extend"))
 class SimpleConsumer(SubscribingConsumer):
     """Receives messages one batch at a time; the application settles each of them.
 

@@ -375,7 +375,9 @@ async def test_a_queue_is_not_consumed_without_its_lock_and_goes_on_with_it(
     await rig.locks.renew()
     rig.fetch(0)
     await until(lambda: rig.broker.asked >= 2)
+    await asyncio.sleep(60.0)
     assert seen == []
+    assert rig.broker.asked == 2, "only the locks ask again for a lost lock"
     rig.broker.grants = True
     await rig.locks.renew()
     await rig.empty()

@@ -16,7 +16,7 @@ from cometmq.client._consuming.handler_calls import FilterChain, HandlerCalls
 from cometmq.client._consuming.rebalancer import QueueListenerCalls
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._consuming.statistics import Statistics
-from cometmq.client._supervision import SupervisedTasks
+from cometmq.client._supervision import SupervisedTasks, class_and_text
 from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import StartFrom
@@ -186,6 +186,6 @@ async def bounded(step: Awaitable[object], seconds: float, what: str) -> BaseExc
         if limit.expired():
             log.warning("closing step timed out step=%s seconds=%.1f", what, seconds)
             return None
-        log.warning("closing step failed step=%s error=%s: %s", what, type(error).__name__, error)
+        log.warning("closing step failed step=%s error=%s", what, class_and_text(error))
         return error
     return None

@@ -477,7 +477,7 @@ def test_a_thread_that_the_event_loop_has_left_is_refused() -> None:
     try:
         assert running.wait(60)
         with pytest.raises(ClientError, match="runs in another event loop"):
-            producer.send_nowait(MESSAGE)
+            asyncio.run(producer.send(MESSAGE))
         sending = asyncio.run_coroutine_threadsafe(producer.send(MESSAGE), loop)
         assert sending.result(60).status is SendStatus.SEND_OK
     finally:

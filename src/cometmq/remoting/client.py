@@ -283,7 +283,10 @@ class RemotingClient:
             raise ConnectError(f"cannot connect to {address} within {timeout:g} s") from None
         if opening.cancelled():
             raise ConnectError(f"cannot connect to {address}: this client is closed")
-        return opening.result()
+        opened = opening.result()
+        if opened.closed:
+            raise ConnectError(f"cannot connect to {address}: the peer closed the connection")
+        return opened
 
     def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
         self._opening.pop(address, None)

@@ -40,7 +40,7 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
         handler=bill,
         subscriptions={TOPIC: "*"},
         start_from=first,
-        deliveries_max=1,
+        retries_max=1,
     )
     async with (
         Producer(name_server, group="shop") as producer,

@@ -46,6 +46,7 @@ NOT_BROUGHT_ABOUT = {
     "ConsumeLater",
     "CallTimeoutError",
     "ConnectionLostError",
+    "ProtocolError",
     "TooManyCallsError",
 }
 """Errors whose examples show where they are raised or caught; the other examples print theirs."""

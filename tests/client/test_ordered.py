@@ -207,7 +207,7 @@ async def test_a_message_that_failed_too_often_is_a_dead_letter_with_its_error(
         handler=handle,
         ordered=True,
         suspend_ms=10,
-        deliveries_max=2,
+        retries_max=2,
         **from_the_first(group, topic),
     ):
         await seen.until(lambda: b"1" in seen.bodies)

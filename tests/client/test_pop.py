@@ -209,7 +209,7 @@ async def test_a_message_is_a_dead_letter_with_its_error_once_it_failed_too_ofte
     async with (
         ClientInstance(name_servers, hooks=[answers]) as instance,
         PopConsumer(
-            instance=instance, handler=handle, deliveries_max=0, **from_the_first(group, topic)
+            instance=instance, handler=handle, retries_max=0, **from_the_first(group, topic)
         ),
     ):
         await seen.count(1)

@@ -189,6 +189,6 @@ async def test_names_are_shown_without_the_namespace_they_have_on_the_wire(
             committed = await admin.committed(f"shop%{group}", f"shop%{plain}")
 
             assert {message.topic for message in messages} == {plain}
-            assert consumer.assignment() == [queue]
+            assert consumer.queues() == [queue]
             assert consumer.position(queue) == 2
             assert committed == {wrapped: 1}

@@ -83,7 +83,7 @@ async def test_a_consumer_that_is_assigned_queues_does_not_subscribe(
 
         with pytest.raises(WrongModeError, match="is assigned queues"):
             await consumer.subscribe(queues[0].topic)
-        assert consumer.assignment() == queues[:1]
+        assert consumer.queues() == queues[:1]
 
 
 async def test_a_new_group_is_known_to_the_brokers_once_its_queues_are_assigned(
@@ -149,7 +149,7 @@ async def test_a_subscriber_reads_all_queues_while_it_is_alone(
         await consumer.subscribe(queues[0].topic)
 
         assert sorted(await take(consumer, 20), key=int) == bodies
-        assert sorted(consumer.assignment()) == sorted(queues)
+        assert sorted(consumer.queues()) == sorted(queues)
 
 
 async def test_two_members_divide_the_queues_and_one_inherits_those_of_the_other(
@@ -164,16 +164,16 @@ async def test_two_members_divide_the_queues_and_one_inherits_those_of_the_other
 
         async def divided() -> bool:
             return (
-                len(stays.assignment()) == 2
-                and len(leaves.assignment()) == 2
-                and {*stays.assignment(), *leaves.assignment()} == set(queues)
+                len(stays.queues()) == 2
+                and len(leaves.queues()) == 2
+                and {*stays.queues(), *leaves.queues()} == set(queues)
             )
 
         await until(divided)
         await leaves.close()
 
         assert set(await take(stays, 20)) <= set(bodies)
-        assert sorted(stays.assignment()) == sorted(queues)
+        assert sorted(stays.queues()) == sorted(queues)
 
 
 async def test_subscribed_queues_are_divided_as_the_strategy_says(
@@ -191,7 +191,7 @@ async def test_subscribed_queues_are_divided_as_the_strategy_says(
     ):
 
         async def divided() -> bool:
-            return [sorted(each.assignment()) for each in (one, two)] == [queues[::2], queues[1::2]]
+            return [sorted(each.queues()) for each in (one, two)] == [queues[::2], queues[1::2]]
 
         await until(divided)
 
@@ -205,7 +205,7 @@ async def test_a_subscription_ends_and_what_was_finished_is_committed(
 
         await consumer.unsubscribe(queues[0].topic)
 
-        assert consumer.assignment() == []
+        assert consumer.queues() == []
         assert await consumer.committed(queues[0]) == 2
 
 
@@ -225,7 +225,7 @@ async def test_a_topic_of_many_queues_is_left_without_a_trace(
 
         with pytest.raises(ClientError, match="has no topics and no queues"):
             await consumer.poll()
-        assert consumer.assignment() == []
+        assert consumer.queues() == []
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 

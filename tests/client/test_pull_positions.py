@@ -232,7 +232,7 @@ async def test_a_queue_taken_away_yields_nothing_more(
 
         await reading.assign([])
 
-        assert reading.assignment() == []
+        assert reading.queues() == []
         assert await reading.poll(timeout=0.2) == []
         with pytest.raises(ClientError, match="not assigned"):
             await reading.seek(queue, 0)

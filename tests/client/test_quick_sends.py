@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from enum import StrEnum
 from typing import Any
 
@@ -14,6 +16,7 @@ from servers import Cluster
 from cometmq.client import (
     AdminClient,
     ClientClosedError,
+    ClientError,
     ClientInstance,
     Message,
     MessageQueue,
@@ -26,6 +29,7 @@ from cometmq.client import (
 )
 from cometmq.client._connection.instance import core_of
 from cometmq.client._sending.pending_sends import PendingSends
+from cometmq.client._sending.queue_picker import KeySelector
 from cometmq.client.hooks import SendHook
 from cometmq.client.settings import MIB
 from cometmq.protocol.codes import ResponseCode
@@ -345,13 +349,13 @@ async def test_the_short_way_takes_all_queues_in_turn(short: Short) -> None:
 @pytest.mark.parametrize(
     ("message", "how", "options"),
     [
-        (MESSAGE, {"order_key": "k"}, {}),
+        (MESSAGE, {"selector": lambda queues, message: queues[0]}, {}),
         (MESSAGE, {}, {"hooks": [SendHook()]}),
         (MESSAGE, {}, {"latency_avoidance": True}),
         (MESSAGE, {}, {"namespace_v2": "ns"}),
         (MESSAGE, {}, {"access_key": "a", "secret_key": "s"}),
     ],
-    ids=["key", "hook", "latency", "request hook", "signed"],
+    ids=["selector", "hook", "latency", "request hook", "signed"],
 )
 async def test_what_is_out_of_the_ordinary_goes_the_long_way(
     message: Message, how: dict[str, Any], options: dict[str, Any], short: Short
@@ -411,15 +415,89 @@ async def test_an_awaited_send_is_tried_elsewhere_after_a_refusal(short: Short) 
     assert sorted(len(broker.sends) for broker in brokers) == [3, 4]
 
 
+@pytest.mark.parametrize("way", ["send", "send_nowait"])
+async def test_both_paths_choose_the_same_queue_for_an_order_key(way: str, short: Short) -> None:
+    keys = [f"key-{number}" for number in range(20)]
+    chosen = []
+    for hooks in ([], [SendHook()]):
+        brokers: list[ScriptedBroker] = [SentBroker()]
+        async with (
+            ScriptedCluster(brokers) as cluster,
+            _producer(cluster, hooks=hooks) as producer,
+        ):
+            await producer.send(MESSAGE)
+            short.count = 0
+            receipts = [await getattr(producer, way)(MESSAGE, order_key=key) for key in keys]
+        chosen.append([receipt.queue for receipt in receipts])
+        assert short.count == (0 if hooks else len(keys))
+
+    assert chosen[0] == chosen[1]
+    assert len(set(chosen[0])) == 2
+
+
+async def test_a_send_with_an_order_key_stays_in_its_queue_if_the_route_changes(
+    short: Short,
+) -> None:
+    broker = SentBroker("a", ResponseCode.SUCCESS, Act.STAY_SILENT)
+    selectors = {key: KeySelector(key) for key in map(str, range(20))}
+    key = next(key for key, each in selectors.items() if each.index(2) != each.index(7))
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        ClientInstance(cluster.address) as instance,
+        Producer(instance=instance, group="g") as producer,
+    ):
+        await producer.send(MESSAGE)
+        future = producer.send_nowait(MESSAGE, order_key=key)
+        await broker.wait_until(lambda: len(broker.sends) == 2)
+        cluster.name_server.routes["t"] = route({"a": broker.address}, queues=7)
+        await core_of(instance).routes.refresh("t")
+        broker.hang_up()
+        await future
+
+    lost, again = broker.commands[1:]
+    assert short.count == 1
+    assert lost.fields["e"] == again.fields["e"] == str(selectors[key].index(2))
+
+
+def test_a_thread_that_the_event_loop_has_left_is_refused() -> None:
+    """A loop may run in one thread, and later in another one."""
+    loop = asyncio.new_event_loop()
+    stack, broker = AsyncExitStack(), SentBroker()
+
+    async def started() -> Producer:
+        cluster = await stack.enter_async_context(ScriptedCluster([broker]))
+        producer = await stack.enter_async_context(_producer(cluster))
+        await producer.send(MESSAGE)  # connects: the next one takes the fast path
+        return producer
+
+    producer = loop.run_until_complete(started())
+    thread, running = threading.Thread(target=loop.run_forever), threading.Event()
+    loop.call_soon(running.set)
+    thread.start()
+    try:
+        assert running.wait(60)
+        with pytest.raises(ClientError, match="runs in another event loop"):
+            asyncio.run(producer.send(MESSAGE))
+        sending = asyncio.run_coroutine_threadsafe(producer.send(MESSAGE), loop)
+        assert sending.result(60).status is SendStatus.SEND_OK
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(stack.aclose())
+        loop.close()
+    assert len(broker.sends) == 2
+
+
+@pytest.mark.parametrize("how", [{"queue": QUEUE}, {"order_key": "k"}])
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.MESSAGE_ILLEGAL])
 async def test_an_awaited_send_to_a_chosen_queue_is_not_tried_again(
-    code: int, short: Short
+    code: int, how: dict[str, Any], short: Short
 ) -> None:
     broker = ScriptedBroker("a", ResponseCode.SUCCESS, code)
     async with ScriptedCluster([broker]) as cluster, _producer(cluster) as producer:
         await producer.send(MESSAGE)
         with pytest.raises(ResponseError, match="as scripted"):
-            await producer.send(MESSAGE, queue=QUEUE)
+            await producer.send(MESSAGE, **how)
 
     assert (short.count, len(broker.sends)) == (1, 2)
 

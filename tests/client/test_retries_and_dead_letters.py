@@ -103,7 +103,7 @@ async def test_a_message_of_any_size_becomes_a_dead_letter(
         name_servers,
         handler=handle,
         ordered=True,
-        deliveries_max=0,
+        retries_max=0,
         **from_the_first(group, topic),
     ):
         [dead] = await dead_letters(name_servers, group)
@@ -145,7 +145,7 @@ async def test_a_message_is_a_dead_letter_with_its_error_after_just_so_many_retr
 
     receipt = await producer.send(Message(topic=topic, body=b"x"))
     async with PushConsumer(
-        name_servers, batch_handler=handle, deliveries_max=2, **from_the_first(group, topic)
+        name_servers, batch_handler=handle, retries_max=2, **from_the_first(group, topic)
     ):
         await seen.count(3)
         [dead] = await dead_letters(name_servers, group)
@@ -168,7 +168,7 @@ async def test_a_message_sent_back_by_request_dies_after_just_so_many_retries(
 
     await producer.send(Message(topic=topic, body=b"x"))
     async with PushConsumer(
-        name_servers, handler=handle, deliveries_max=1, **from_the_first(group, topic)
+        name_servers, handler=handle, retries_max=1, **from_the_first(group, topic)
     ):
         await seen.count(2)
         [dead] = await dead_letters(name_servers, group)

@@ -203,7 +203,7 @@ async def test_a_message_that_came_too_often_is_a_dead_letter(
 ) -> None:
     await producer.send(Message(topic=topic, body=b"x"))
     async with SimpleConsumer(
-        name_servers, deliveries_max=0, **from_the_first(group, topic)
+        name_servers, retries_max=0, **from_the_first(group, topic)
     ) as consumer:
         [message] = await receive(consumer)
         await consumer.nack(message, delay=0)

@@ -108,7 +108,14 @@ async def test_the_broker_is_told_what_the_local_part_said(
     assert broker.end_commands[0].is_oneway
 
 
-@pytest.mark.parametrize("local", [RuntimeError("no money"), None, "COMMIT_MESSAGE"])
+class MuteError(Exception):
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise LookupError("no text")
+
+
+@pytest.mark.parametrize("local", [RuntimeError("no money"), MuteError(), None, "COMMIT_MESSAGE"])
 async def test_a_local_part_that_fails_or_says_no_state_counts_as_unknown(local: object) -> None:
     broker, listener = TransactionBroker(), Listener(local)
     async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
@@ -119,7 +126,10 @@ async def test_a_local_part_that_fails_or_says_no_state_counts_as_unknown(local:
     assert end_of(end) == (0, False)
     if isinstance(local, Exception):
         assert sent.error is local
-        assert broker.end_commands[0].remark == "the listener failed: RuntimeError: no money"
+        text = str(local) if isinstance(local, RuntimeError) else "(str() raised LookupError)"
+        remark = broker.end_commands[0].remark or ""
+        assert remark.startswith("the listener failed: ")
+        assert remark.endswith(f".{type(local).__name__}: {text}")
     else:
         assert sent.error is None
 

@@ -739,3 +739,15 @@ async def test_each_new_connection_is_told_of_before_it_is_used(peer: Peer) -> N
         await client.close()
 
     assert told == [f"{peer.address} []"] * 2
+
+
+async def test_a_connection_that_is_closed_as_it_opens_cannot_be_used(peer: Peer) -> None:
+    """Nothing was sent over it, which a send has to know before it is sent again."""
+    client = RemotingClient(on_connect=lambda address, connection: connection.abort())
+    try:
+        with pytest.raises(ConnectError, match="the peer closed the connection"):
+            await client.call(peer.address, ECHO, timeout=30)
+    finally:
+        await client.close()
+
+    assert peer.seen == []

@@ -96,7 +96,7 @@ async def run_shop(shop: Shop) -> None:
             handler=handle,
             subscriptions={shop.topic: "*"},
             start_from=StartFrom.FIRST,
-            deliveries_max=1,
+            retries_max=1,
             route_refresh_ms=500,
             **traced,
         ):

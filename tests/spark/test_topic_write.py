@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from cometmq.client import StartFrom
-from cometmq.client._sending.queue_picker import by_key
+from cometmq.client._sending.queue_picker import KeySelector
 from cometmq.client.blocking import PullConsumer
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
@@ -117,7 +117,7 @@ def test_rows_of_a_key_keep_their_order_in_the_queue_that_java_would_choose(
     known = [MessageQueue(topic, broker, queue) for broker, queue in sorted(queues)]
     for key, bodies in order.items():
         assert bodies == sorted(bodies)
-        chosen = by_key(key)(known, Message(topic=topic, body=b""))
+        chosen = KeySelector(key)(known, Message(topic=topic, body=b""))
         (place,) = {
             queue
             for queue, found in queues.items()

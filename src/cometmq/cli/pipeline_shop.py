@@ -213,7 +213,7 @@ class Desk:
             handler=self._bill,
             subscriptions={TOPIC: "*"},
             start_from=StartFrom.FIRST,
-            deliveries_max=1,
+            retries_max=1,
         )
 
     @contextmanager

@@ -18,6 +18,7 @@ from cometmq.client.errors import (
     ConnectError,
     ConsumeLater,
     InvalidMessageError,
+    NameServerError,
     ReceiptExpiredError,
     RemotingError,
     ReplyTimeoutError,
@@ -101,6 +102,7 @@ __all__ = [
     "ResponseError",
     "RemotingError",
     "ConnectError",
+    "NameServerError",
     "StoreError",
     "ConsumeLater",
 ]

@@ -44,6 +44,8 @@ PERMANENT_FAILURES = 5
 """Errors in a row, none of them transient, after which the failure is permanent."""
 PERMANENT_S = 120.0
 """Seconds from the first to the last of them, at least."""
+ERROR_CHARS_MAX = 1_024
+"""Limit of the text of an error in a message, a request or a log line."""
 
 
 @dataclass(slots=True)
@@ -170,10 +172,18 @@ def log_trace(error: BaseException) -> BaseException | None:
 
 def log_text(error: BaseException) -> str:
     """Return the text of an error for a log line, or its class if it has no text."""
-    return safe_str(error) or type(error).__name__
+    return _text_of(error) or type(error).__name__
 
 
-def safe_str(error: BaseException) -> str:
+def class_and_text(error: BaseException) -> str:
+    """Return ``module.Class: text``: at most 1,024 characters, no control characters."""
+    kind = type(error)
+    text = f"{kind.__module__}.{kind.__qualname__}: {_text_of(error)}"[:ERROR_CHARS_MAX]
+    text = text.encode("utf-8", "replace").decode()
+    return "".join(" " if ord(character) < 0x20 else character for character in text).strip()
+
+
+def _text_of(error: BaseException) -> str:
     """Return ``str(error)``; the error may be an application's, whose ``__str__`` raises."""
     try:
         return str(error)

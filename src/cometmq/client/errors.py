@@ -3,6 +3,8 @@
 CometError
 ├── InvalidMessageError        the message breaks a limit; not sent          (model.errors)
 ├── InvalidNameError           a topic or group name is invalid; not sent    (model.errors)
+├── InvalidMessageIdError      a text is not the id of a message             (model.errors)
+├── ProtocolError              a response cannot be read                     (model.errors)
 ├── ResponseError              the broker refused it; not stored             (model.errors)
 ├── ClientError
 │   ├── ClientClosedError      the client is not running
@@ -38,7 +40,9 @@ from cometmq.model.errors import (
     CometError,
     ConfigError,
     InvalidMessageError,
+    InvalidMessageIdError,
     InvalidNameError,
+    ProtocolError,
     RemotingError,
     ResponseError,
     StoreError,
@@ -51,6 +55,8 @@ __all__ = [
     "ConfigError",
     "InvalidMessageError",
     "InvalidNameError",
+    "InvalidMessageIdError",
+    "ProtocolError",
     "ResponseError",
     "StoreError",
     "ClientError",
@@ -267,8 +273,8 @@ class ConsumeLater(CometError):  # noqa: N818 - an order, not a failure
             letter at once.
 
     Raises:
-        ConfigError: both ``delay`` and ``delay_level`` are given, or ``delay`` is negative or no
-            duration.
+        ConfigError: both ``delay`` and ``delay_level`` are given, ``delay`` is negative or no
+            duration, or ``delay_level`` is no number.
 
     Example:
         async def bill(message: StoredMessage) -> None:
@@ -285,6 +291,8 @@ class ConsumeLater(CometError):  # noqa: N818 - an order, not a failure
         delay: float | timedelta | None = None,
         delay_level: int = 0,
     ) -> None:
+        if type(delay_level) is not int:
+            raise ConfigError(f"delay_level={delay_level!r}: expected the number of a delay level")
         delay_s = None if delay is None else seconds(delay, "delay")
         if delay_s is not None and (delay_level or delay_s < 0):
             raise ConfigError(

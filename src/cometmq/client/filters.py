@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Self
 
 from cometmq.model.errors import ConfigError
+from cometmq.model.message import StoredMessage
 from cometmq.model.times import now_ms
 from cometmq.protocol.bodies import SubscriptionData
 from cometmq.protocol.hashing import java_hash
@@ -55,8 +56,9 @@ class Filter:
         """Select messages with one of the tags: ``a || b``. ``*`` or an empty text selects all.
 
         Raises:
-            ConfigError: the expression has no tag.
+            ConfigError: the expression is no text, or has no tag.
         """
+        _check_text("tag expression", expression)
         try:
             parsed = parse_tag_expression(expression.strip())
         except ExpressionError as error:
@@ -74,8 +76,9 @@ class Filter:
         It needs ``enablePropertyFilter=true`` in the settings of the brokers.
 
         Raises:
-            ConfigError: the expression is no SQL92 condition.
+            ConfigError: the expression is no text, or no SQL92 condition.
         """
+        _check_text("SQL expression", expression)
         _check_sql(expression)
         return cls(expression, SQL92_KIND, frozenset(), now_ms())
 
@@ -112,9 +115,13 @@ class Filter:
             raise ConfigError(f"filter {filter!r}: expected tags such as 'a || b', or a Filter")
         return filter
 
-    def takes(self, tag: str | None) -> bool:
-        """Return whether a message with this tag matches, by the tag's text."""
-        return not self.wanted_tags or tag in self.wanted_tags
+    def takes(self, message: StoredMessage) -> bool:
+        """Return whether a message matches. Brokers compare only the hashes of tags."""
+        return not self.wanted_tags or message.tags in self.wanted_tags
+
+    def selected(self, messages: list[StoredMessage]) -> list[StoredMessage]:
+        """Return the messages that match."""
+        return [each for each in messages if self.takes(each)] if self.wanted_tags else messages
 
     def data(self, topic: str) -> SubscriptionData:
         """Return the filter's entry in a heartbeat."""
@@ -139,6 +146,11 @@ def _check_sql(expression: str) -> None:
     except SqlError as error:
         if not _WORDS_OF_5.search(expression):
             raise ConfigError(f"SQL filter {expression!r}: {error}") from None
+
+
+def _check_text(what: str, expression: object) -> None:
+    if not isinstance(expression, str):
+        raise ConfigError(f"{what} {expression!r}: expected text")
 
 
 @lru_cache(maxsize=256)

@@ -283,7 +283,7 @@ def offset_file(folder: Path | None, client_id: str, group: str) -> Path:
     for what, name in (("client id", client_id), ("group", group)):
         if name in ("", ".", "..") or any(char in name for char in "/\\\0"):
             raise ConfigError(f"{what} {name!r} cannot be the name of a folder for offsets")
-    return (folder or DEFAULT_FOLDER).expanduser() / client_id / group / FILE_NAME
+    return Path(folder or DEFAULT_FOLDER).expanduser() / client_id / group / FILE_NAME
 
 
 class LocalOffsetStore:

@@ -117,7 +117,7 @@ class PushOnlyOptions(TypedDict, total=False):
     topic_mib_max: int
     span_max: int
     retry_ms: int | timedelta
-    deliveries_max: int
+    retries_max: int
     consume_minutes_max: int | timedelta
     suspend_ms: int | timedelta
     send_filter: bool
@@ -148,7 +148,7 @@ class PullOnlyOptions(TypedDict, total=False):
     retry_ms: int | timedelta
     auto_commit_ms: int | timedelta
     rebalance_ms: int | timedelta
-    deliveries_max: int
+    retries_max: int
     offset_folder: str
     trace: bool
     trace_topic: str
@@ -170,7 +170,7 @@ class PopOnlyOptions(TypedDict, total=False):
     response_margin_ms: int | timedelta
     ack_ms: int | timedelta
     retry_ms: int | timedelta
-    deliveries_max: int
+    retries_max: int
     assignment_ms: int | timedelta
     trace: bool
     trace_topic: str
@@ -186,7 +186,7 @@ class SimpleOnlyOptions(TypedDict, total=False):
 
     invisible_ms: int | timedelta
     in_flight_max: int
-    deliveries_max: int
+    retries_max: int
     hold_ms: int | timedelta
     ack_ms: int | timedelta
     retry_ms: int | timedelta

@@ -15,7 +15,7 @@ from typing import Unpack
 
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
 from cometmq.client._consuming.callback_consumer import CallbackConsumer, check_handler
-from cometmq.client._consuming.consumer import resolve
+from cometmq.client._consuming.consumer import check_parts, resolve
 from cometmq.client._consuming.engine import ConsumerSpec
 from cometmq.client._consuming.request_handlers import RequestHandlers, common_properties
 from cometmq.client._pop.engine import PopEngine
@@ -25,11 +25,13 @@ from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import StartFrom, check_start
 from cometmq.client.options import PopOptions
 from cometmq.client.settings import ClientSettings, PopSettings
+from cometmq.model.arguments import checks_arguments
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
 from cometmq.protocol.bodies import ConsumerRunningInfo, PopProcessQueueInfo
 
 
+@checks_arguments()
 class PopConsumer(CallbackConsumer):
     """Calls a handler with messages that brokers of RocketMQ 5 hand out one by one.
 
@@ -93,6 +95,7 @@ class PopConsumer(CallbackConsumer):
     ) -> None:
         check_handler(group, handler, batch_handler)
         check_start(group, start_from, times=False)
+        check_parts(group, hooks=hooks, on_queues=on_queues)
         self._settings, connecting, tables = resolve(
             PopSettings, options, settings=settings, client=client, config=config
         )

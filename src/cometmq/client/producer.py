@@ -16,8 +16,9 @@ from cometmq.client._connection.instance import ClientInstance, Membership, acqu
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._sending.batching import split
 from cometmq.client._sending.broker_latency import Detector
+from cometmq.client._sending.outgoing import check_fields
 from cometmq.client._sending.pending_sends import PendingSends
-from cometmq.client._sending.queue_picker import by_key
+from cometmq.client._sending.queue_picker import KeySelector
 from cometmq.client._sending.replies import Replies, recall, reply_to
 from cometmq.client._sending.retry_policy import loop_time, seconds_left
 from cometmq.client._sending.sender import Sender
@@ -35,6 +36,7 @@ from cometmq.client.settings import (
     split_options,
 )
 from cometmq.client.trace import SendTrace, TraceDispatcher, trace_recall
+from cometmq.model.arguments import check_several, checks_arguments
 from cometmq.model.errors import CometError, ConfigError, InvalidMessageError, InvalidNameError
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
@@ -54,6 +56,9 @@ READY_S = 3.0
 """Time for fetching the route of a topic before the first send."""
 
 
+@checks_arguments(
+    but=("send", "send_soon", "send_nowait", "send_batch", "send_all", "send_oneway", "request")
+)
 class Producer(Lifecycle):
     """Sends messages to the brokers of a cluster.
 
@@ -95,6 +100,7 @@ class Producer(Lifecycle):
         **options: Unpack[ProducerOptions],
     ) -> None:
         _check_group(group)
+        check_several(f"producer {group}", "hooks", hooks, SendHook, ForbiddenHook)
         super().__init__(f"producer {group}")
         own, connection = split_options(options, ProducerSettings, ClientSettings)
         self._tables = tables = read_tables(config) if config is not None else None
@@ -364,6 +370,7 @@ class Producer(Lifecycle):
             )
         for message in messages:
             check_message_type(message)
+            check_fields(message)
         target = _target(queue, order_key, selector)
         return await self._pending.send_batch(messages, target, self._time(timeout))
 
@@ -465,12 +472,12 @@ class Producer(Lifecycle):
         Example: ``reply = await producer.request(Message(topic="quotes", body=b"EUR"))``
         """
         check_message_type(message)
-        timeout = timeout_s(timeout)
+        check_fields(message)
+        target, timeout = _target(queue, order_key, selector), timeout_s(timeout)
         deadline = loop_time() + timeout
         replies = Replies.of(self._instance)
         await self._sender.targets.ensure_known(message.topic, timeout)
         properties, reply = replies.open(timeout)
-        target = _target(queue, order_key, selector)
         sending: asyncio.Future[SendReceipt] | None = None
         try:
             left_s = seconds_left(deadline)
@@ -599,6 +606,7 @@ def _of_messages(messages: Iterable[Message]) -> Iterator[Message]:
         )
     for message in messages:
         check_message_type(message)
+        check_fields(message)
         yield message
 
 
@@ -651,4 +659,6 @@ def _target(
         raise TypeError(f"order_key={order_key!r}: expected text, such as str(...)")
     if not isinstance(queue, MessageQueue | None):
         raise TypeError(f"queue={queue!r}: expected a MessageQueue; fetch_queues returns them")
-    return SendTarget(queue, selector if order_key is None else by_key(order_key))
+    if selector is not None and not callable(selector):
+        raise TypeError(f"selector={selector!r}: expected a function of the queues and the message")
+    return SendTarget(queue, selector if order_key is None else KeySelector(order_key))

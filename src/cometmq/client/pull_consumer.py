@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from cometmq.client._connection.instance import ClientInstance, Membership
+from cometmq.client._consuming.consumer import check_parts, check_subscriptions
 from cometmq.client._consuming.engine import bounded
 from cometmq.client._consuming.group_requests import check_filters, join
 from cometmq.client._consuming.pulls import Pull, PullResult
@@ -36,6 +37,7 @@ from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import OffsetStore, StartFrom, consume_from_where
 from cometmq.client.options import PullOptions
 from cometmq.client.settings import MIB, ClientSettings, PullSettings
+from cometmq.model.arguments import checks_arguments
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
@@ -55,6 +57,7 @@ from cometmq.remoting.tasks import is_call_failure
 log = logging.getLogger(__name__)
 
 
+@checks_arguments(but=("assign",))
 class PullConsumer(OffsetCalls):
     """Reads queues in the application's own loop, and commits offsets.
 
@@ -116,6 +119,10 @@ class PullConsumer(OffsetCalls):
         config: Path | None = None,
         **options: Unpack[PullOptions],
     ) -> None:
+        check_subscriptions(group, subscriptions)
+        check_parts(
+            group, hooks=hooks, strategy=strategy, offset_store=offset_store, on_queues=on_queues
+        )
         super().__init__(
             name_servers,
             group=group,
@@ -143,7 +150,7 @@ class PullConsumer(OffsetCalls):
         self._retries = Retries(
             self._instance,
             self._wire_group,
-            rule=DeadLetterRule.of(self._settings.deliveries_max),
+            rule=DeadLetterRule.of(self._settings.retries_max),
             wrap_topic=self._namespace.wrap_topic,
         )
         self._rebalancer = Rebalancer(
@@ -169,7 +176,7 @@ class PullConsumer(OffsetCalls):
             self._instance,
             self._wire_group,
             rebalance=self._rebalancer.wake,
-            running_info=self._running_info,
+            running_info=self.running_info,
             offsets=self._finished,
             move=self._move_assigned,
         )
@@ -479,6 +486,22 @@ class PullConsumer(OffsetCalls):
         if not await self._retries.send(message, delay_level):
             raise ClientError(f"no broker accepted message {message.message_id} for redelivery")
 
+    def running_info(self) -> ConsumerRunningInfo:
+        """Return this consumer's settings, queues and rates, as administrators see them."""
+        return ConsumerRunningInfo(
+            properties=common_properties(
+                self._instance,
+                self._settings,
+                group=self._wire_group,
+                concurrency=0,
+                started_ms=self._started_ms,
+                ordered=True,
+                consume_type=ConsumeType.CONSUME_ACTIVELY,
+            ),
+            subscription_set=[wanted.data(topic) for topic, wanted in self._filters.items()],
+            mq_table={queue: self._queue_info(queue) for queue in self._fetcher.queues},
+        )
+
     async def _commit_periodically(self) -> None:
         raise_non_transient(await self._auto_commit())
 
@@ -513,21 +536,6 @@ class PullConsumer(OffsetCalls):
         for queue in self._fetcher.queues:
             if queue in offsets:
                 self._move(queue, offsets[queue])
-
-    def _running_info(self) -> ConsumerRunningInfo:
-        return ConsumerRunningInfo(
-            properties=common_properties(
-                self._instance,
-                self._settings,
-                group=self._wire_group,
-                concurrency=0,
-                started_ms=self._started_ms,
-                ordered=True,
-                consume_type=ConsumeType.CONSUME_ACTIVELY,
-            ),
-            subscription_set=[wanted.data(topic) for topic, wanted in self._filters.items()],
-            mq_table={queue: self._queue_info(queue) for queue in self._fetcher.queues},
-        )
 
     def _queue_info(self, queue: MessageQueue) -> ProcessQueueInfo:
         held = self._fetcher.held_of(queue)

@@ -12,7 +12,7 @@ from typing import Unpack
 
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
 from cometmq.client._consuming.callback_consumer import CallbackConsumer, check_handler
-from cometmq.client._consuming.consumer import check_flag, resolve
+from cometmq.client._consuming.consumer import check_flag, check_parts, resolve
 from cometmq.client._consuming.request_handlers import RequestHandlers, common_properties
 from cometmq.client._push.engine import PushEngine, PushSpec
 from cometmq.client.allocation import AllocationStrategy, Averagely
@@ -28,11 +28,13 @@ from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import OffsetStore, StartFrom, check_start
 from cometmq.client.options import PushOptions
 from cometmq.client.settings import ClientSettings, PushSettings
+from cometmq.model.arguments import checks_arguments
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import ConsumerRunningInfo, MessageModel
 
 
+@checks_arguments()
 class PushConsumer(CallbackConsumer):
     """Calls a handler with each message, as a member of a group that shares the queues.
 
@@ -111,6 +113,9 @@ class PushConsumer(CallbackConsumer):
         check_start(group, start_from)
         check_flag(group, "ordered", ordered)
         check_flag(group, "broadcast", broadcast)
+        check_parts(
+            group, hooks=hooks, strategy=strategy, offset_store=offset_store, on_queues=on_queues
+        )
         self._settings, connecting, tables = resolve(
             PushSettings, options, settings=settings, client=client, config=config
         )

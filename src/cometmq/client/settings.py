@@ -452,9 +452,9 @@ class PushSettings(Checked):
     retry_ms: int = setting(1_000, key="pullTimeDelayMillsWhenException", unit="ms", low=1)
     """Pause of a queue after a failed pull. It doubles with each further failure, up to 10 s."""
 
-    deliveries_max: int = setting(UNLIMITED, key="maxReconsumeTimes", low=UNLIMITED, high=2**31 - 1)
-    """Retries before a message is dead-lettered: 3 allows three retries, so four deliveries; -1 for
-    16 retries, or for no limit if ``ordered``."""
+    retries_max: int = setting(UNLIMITED, key="maxReconsumeTimes", low=UNLIMITED, high=2**31 - 1)
+    """Retries before a message is dead-lettered: 3 allows four deliveries; -1 for 16 retries, or
+    for no limit if ``ordered``."""
 
     consume_minutes_max: int = setting(15, key="consumeTimeout", unit="min", low=1)
     """Time limit of a handler call. After it the message is sent back for redelivery, and the call
@@ -541,8 +541,8 @@ class PullSettings(Checked):
     """Interval of rebalances, in addition to those that changes cause. A new topic is noticed at
     the next one."""
 
-    deliveries_max: int = setting(16, key="maxReconsumeTimes", low=0, high=2**31 - 1)
-    """Number of send-backs after which a message is dead-lettered: 3 allows four deliveries."""
+    retries_max: int = setting(16, key="maxReconsumeTimes", low=0, high=2**31 - 1)
+    """Retries before a message that is sent back is dead-lettered: 3 allows four deliveries."""
 
     offset_folder: str = setting("", key="rocketmq.client.localOffsetStoreDir")
     """Folder of the local offset file for ``broadcast``; empty means ``~/.rocketmq_offsets``."""
@@ -593,7 +593,7 @@ class PopSettings(Checked):
     retry_ms: int = setting(1_000, key="pullTimeDelayMillsWhenException", unit="ms", low=1)
     """Pause of a queue after a failed request. It doubles with each further failure, up to 10 s."""
 
-    deliveries_max: int = setting(UNLIMITED, key="maxReconsumeTimes", low=UNLIMITED, high=2**31 - 1)
+    retries_max: int = setting(UNLIMITED, key="maxReconsumeTimes", low=UNLIMITED, high=2**31 - 1)
     """Retries after which only the invisible time is changed, until the broker dead-letters the
     message; -1 for 16."""
 
@@ -630,9 +630,9 @@ class SimpleSettings(Checked):
     """Limit on received messages that are neither settled nor expired; above it `receive` raises
     `BackPressureError`."""
 
-    deliveries_max: int = setting(UNLIMITED, key="maxReconsumeTimes", low=UNLIMITED, high=2**31 - 1)
-    """Retries after which a message is dead-lettered instead of received: 3 allows four deliveries;
-    -1 for 16 retries."""
+    retries_max: int = setting(UNLIMITED, key="maxReconsumeTimes", low=UNLIMITED, high=2**31 - 1)
+    """Retries before a message is dead-lettered instead of received: 3 allows four deliveries; -1
+    for 16 retries."""
 
     hold_ms: int = setting(5_000, unit="ms", low=100, high=60_000)
     """How long a broker holds one request while it has no new message. A redelivered message may be
@@ -742,6 +742,8 @@ def read_tables(path: Path) -> Tables:
     Raises:
         ConfigError: it cannot be read or is no TOML.
     """
+    if not isinstance(path, str | Path):
+        raise ConfigError(f"config={path!r}: expected the path of a TOML file")
     try:
         with Path(path).expanduser().open("rb") as stream:
             data = stream.read(FILE_BYTES_MAX + 1)

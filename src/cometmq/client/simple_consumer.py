@@ -21,6 +21,7 @@ from cometmq.client.filters import Filter
 from cometmq.client.offsets import StartFrom, check_start
 from cometmq.client.options import SimpleOptions
 from cometmq.client.settings import ClientSettings, SimpleSettings
+from cometmq.model.arguments import checks_arguments
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
@@ -33,6 +34,7 @@ MESSAGES_MAX = 32
 INVISIBLE_S_MAX = 43_200.0
 
 
+@checks_arguments(but=("ack", "nack", "extend"))
 class SimpleConsumer(SubscribingConsumer):
     """Receives messages one batch at a time; the application settles each of them.
 
@@ -56,7 +58,7 @@ class SimpleConsumer(SubscribingConsumer):
 
     Delivery is at least once: what is not acknowledged within its invisible time is redelivered
     within a few seconds after it. `StoredMessage.reconsume_times` counts the redeliveries; a
-    message with more than ``deliveries_max`` of them is dead-lettered. Any number of tasks may call
+    message with more than ``retries_max`` of them is dead-lettered. Any number of tasks may call
     any method at once.
 
     Raises:
@@ -106,7 +108,7 @@ class SimpleConsumer(SubscribingConsumer):
             subscriptions=subscriptions,
             start_from=start_from,
         )
-        dead_letters = DeadLetterRule.of(self._settings.deliveries_max)
+        dead_letters = DeadLetterRule.of(self._settings.retries_max)
         self._retries = Retries(
             self._instance,
             self._wire_group,

@@ -23,6 +23,7 @@ import msgspec
 from cometmq.client._callbacks import Caller, call_hooks
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._sending.targets import ANY_QUEUE
+from cometmq.client._supervision import class_and_text
 from cometmq.client.handlers import LocalState, TransactionListener
 from cometmq.client.hooks import EndContext, EndTransactionHook, ForbiddenHook, SendHook
 from cometmq.client.options import ProducerOptions
@@ -31,6 +32,7 @@ from cometmq.client.receipt import SendReceipt, SendStatus
 from cometmq.client.settings import ClientSettings, ProducerSettings
 from cometmq.client.trace import EndTrace
 from cometmq.model import property_names as names
+from cometmq.model.arguments import check_provides, check_several
 from cometmq.model.errors import CometError, InvalidMessageError, ResponseError
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import Message, StoredMessage
@@ -48,8 +50,6 @@ _END_CODES = {
     LocalState.ROLLBACK: SysFlag.TRANSACTION_ROLLBACK,
     LocalState.UNKNOWN: SysFlag.TRANSACTION_NONE,
 }
-REMARK_CHARS_MAX = 1_024
-"""Limit of an error's text in a request."""
 LOCAL_THREADS = 16
 """Local transactions of plain listeners that run at a time."""
 
@@ -120,6 +120,10 @@ class TransactionProducer(Producer):
         config: Path | None = None,
         **options: Unpack[ProducerOptions],
     ) -> None:
+        check_several(
+            f"producer {group}", "hooks", hooks, SendHook, ForbiddenHook, EndTransactionHook
+        )
+        check_provides(f"producer {group}", "listener", listener, TransactionListener)
         super().__init__(
             name_servers,
             group=group,
@@ -264,12 +268,9 @@ class TransactionProducer(Producer):
     async def _send_state(
         self, address: str, header: EndTransactionRequest, error: BaseException | None
     ) -> None:
-        remark = f"the listener failed: {type(error).__name__}: {error}" if error else None
+        remark = f"the listener failed: {class_and_text(error)}" if error else None
         await self._instance.remoting.oneway(
-            address,
-            RequestCode.END_TRANSACTION,
-            header,
-            remark=remark and remark[:REMARK_CHARS_MAX],
+            address, RequestCode.END_TRANSACTION, header, remark=remark
         )
 
     # --- checks ------------------------------------------------------------------------

@@ -7,6 +7,7 @@ CometError
 ├── StoreError             the store is corrupt, full, closed or locked
 ├── InvalidMessageError    a message breaks a limit; nothing was sent or stored
 ├── InvalidNameError       a topic's or group's name breaks the rules
+├── InvalidMessageIdError  a text is not the id of a message
 └── ConfigError            a setting is unknown or out of range
 """
 
@@ -23,7 +24,14 @@ class CometError(Exception):
 
 
 class ProtocolError(CometError):
-    """The peer violated the wire format; the connection is closed."""
+    """The peer violated the wire format; the connection is closed.
+
+    Example:
+        try:
+            await consumer.pull(queue, 0)
+        except ProtocolError as error:
+            print(error)
+    """
 
 
 class ResponseError(CometError):
@@ -89,6 +97,17 @@ class InvalidNameError(CometError):
         try:
             await producer.send(Message(topic="no blanks", body=b"42"))
         except InvalidNameError as error:
+            print(error)
+    """
+
+
+class InvalidMessageIdError(CometError):
+    """The text is not the id of a message.
+
+    Example:
+        try:
+            await admin.message_at("no-id")
+        except InvalidMessageIdError as error:
             print(error)
     """
 

@@ -23,7 +23,7 @@ from time import time_ns as _time_ns
 from typing import NamedTuple
 from weakref import WeakSet
 
-from cometmq.model.errors import CometError
+from cometmq.model.errors import InvalidMessageIdError
 from cometmq.model.offsets import LogOffset
 
 _OFFSET_TAIL = Struct(">iq")
@@ -33,10 +33,6 @@ _IPV4_BYTES, _IPV6_BYTES = 4, 16
 _COUNTER_MASK = 0xFFFF
 CLOCK_STEP_MS_MAX = 1_000_000
 """A clock that was put back by less than this counts as standing still."""
-
-
-class InvalidMessageIdError(CometError):
-    """A text is not a message id."""
 
 
 class OffsetId(NamedTuple):

@@ -105,8 +105,18 @@ class RemotingClient:
         *,
         timeout: float,
         fields: Mapping[str, str] | None = None,
+        connection: Connection | None = None,
     ) -> Command:
         """Send a request and wait for its response of any code.
+
+        Args:
+            address: the peer.
+            code: the request code.
+            header: its typed header.
+            body: its body.
+            timeout: seconds for connecting and for the response.
+            fields: further header fields.
+            connection: what `connection` returned for this address, to use that one.
 
         Raises:
             ConnectError: the address does not accept connections; nothing was sent.
@@ -117,7 +127,8 @@ class RemotingClient:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        connection = await self.connection(address, timeout=min(timeout, CONNECT_S))
+        if connection is None:
+            connection = await self.connection(address, timeout=min(timeout, CONNECT_S))
         left = max(deadline - loop.time(), 0.001)
         response = await self._request(address, connection, code, header, body, left, fields)
         if not self.retire_leaving(address, connection, response):
@@ -272,7 +283,10 @@ class RemotingClient:
             raise ConnectError(f"cannot connect to {address} within {timeout:g} s") from None
         if opening.cancelled():
             raise ConnectError(f"cannot connect to {address}: this client is closed")
-        return opening.result()
+        opened = opening.result()
+        if opened.closed:
+            raise ConnectError(f"cannot connect to {address}: the peer closed the connection")
+        return opened
 
     def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
         self._opening.pop(address, None)

@@ -90,7 +90,7 @@ def test_calls_before_the_start_are_refused() -> None:
         producer.send_nowait(Message("t", b"x"))
     with pytest.raises(ClientClosedError):
         next(consumer)
-    assert consumer.assignment() == []
+    assert consumer.queues() == []
 
 
 class Slow(Lifecycle):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.client._consuming.retries import ERROR_CHARS_MAX, class_and_text
-from cometmq.client._supervision import log_text
+from cometmq.client._supervision import ERROR_CHARS_MAX, class_and_text, log_text
 
 
 class ShopError(Exception):

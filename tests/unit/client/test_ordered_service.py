@@ -54,7 +54,7 @@ class Rig:
         batch_max: int = 1,
         concurrency: int = 4,
         suspend_ms: int = 10,
-        deliveries_max: int | None = None,
+        retries_max: int | None = None,
         takes_dead: bool = True,
         locks: bool = True,
         continuous_s: float = 60.0,
@@ -98,7 +98,7 @@ class Rig:
             concurrency=concurrency,
             batch_max=batch_max,
             suspend_ms=suspend_ms,
-            dead_letters=DeadLetterRule(deliveries_max),
+            dead_letters=DeadLetterRule(retries_max),
             statistics=Statistics(lambda: self.now),
             continuous_s=continuous_s,
         )
@@ -251,7 +251,7 @@ async def test_a_message_that_failed_too_often_is_given_up_and_its_queue_goes_on
         if message.queue_offset == 0:
             raise error
 
-    rig = rigs(handler=handle, deliveries_max=2)
+    rig = rigs(handler=handle, retries_max=2)
     rig.fetch(0, 1)
     await rig.empty()
 
@@ -264,7 +264,7 @@ async def test_a_message_that_cannot_be_given_up_blocks_its_queue(rigs: Callable
     async def handle(message: StoredMessage) -> None:
         raise ValueError
 
-    rig = rigs(handler=handle, deliveries_max=0, takes_dead=False)
+    rig = rigs(handler=handle, retries_max=0, takes_dead=False)
     rig.fetch(0, 1)
     await until(lambda: len(rig.dead) >= 3)
 
@@ -375,7 +375,9 @@ async def test_a_queue_is_not_consumed_without_its_lock_and_goes_on_with_it(
     await rig.locks.renew()
     rig.fetch(0)
     await until(lambda: rig.broker.asked >= 2)
+    await asyncio.sleep(60.0)
     assert seen == []
+    assert rig.broker.asked == 2, "only the locks ask again for a lost lock"
     rig.broker.grants = True
     await rig.locks.renew()
     await rig.empty()

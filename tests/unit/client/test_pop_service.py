@@ -53,7 +53,7 @@ class Rig:
         *,
         handler: Callable[..., Any] | None = None,
         batch_handler: Callable[..., Any] | None = None,
-        deliveries_max: int = 16,
+        retries_max: int = 16,
         takes_dead: bool = True,
         concurrency: int = 4,
         namespace: str = "",
@@ -70,7 +70,7 @@ class Rig:
             show=Namespace(namespace).unwrap_topics,
             concurrency=concurrency,
             batch_max=8,
-            dead_letters=DeadLetterRule(deliveries_max),
+            dead_letters=DeadLetterRule(retries_max),
             statistics=self.statistics,
         )
 
@@ -212,7 +212,7 @@ async def test_what_failed_too_often_is_given_up_and_then_acknowledged(
     async def handle(message: StoredMessage) -> None:
         raise error
 
-    rig = rigs(handler=handle, deliveries_max=2)
+    rig = rigs(handler=handle, retries_max=2)
     rig.pop(tried(0, 1), tried(1, 2))
     await rig.settled()
 

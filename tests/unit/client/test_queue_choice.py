@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.client._sending.queue_picker import RoundRobin, by_key, chosen
+from cometmq.client._sending.queue_picker import KeySelector, RoundRobin, chosen
 from cometmq.client.errors import QueueNotFoundError
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
@@ -43,7 +43,7 @@ def test_a_key_picks_the_queue_that_java_picks(key: str, count: int) -> None:
     code = java_hash(key)
     remainder = abs(code) % count * (1 if code >= 0 else -1)
 
-    assert by_key(key)(queues, MESSAGE) == queues[abs(remainder)]
+    assert KeySelector(key)(queues, MESSAGE) == queues[abs(remainder)]
 
 
 def test_a_selector_may_only_pick_what_it_was_offered() -> None:

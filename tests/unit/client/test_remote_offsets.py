@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 
 import pytest
 
+from cometmq.client import ClientInstance, PushConsumer, StartFrom, StoredMessage
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.model.errors import ResponseError
+from cometmq.model.flags import PullSysFlag
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.remoting import OutgoingCall, Response
-from support.group_broker import GroupBroker
-from support.scripted import ScriptedCluster
+from cometmq.protocol.headers import PullMessageRequest
+from cometmq.remoting import OutgoingCall, Request, Response
+from support.group_broker import GroupBroker, pulled
+from support.scripted import ScriptedCluster, route
+from unit.client.test_pull_loop import record
 
 ONE, TWO = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
 ELSEWHERE = MessageQueue("t", "gone", 0)
@@ -200,3 +205,65 @@ async def test_the_first_offset_of_a_topic_is_told_before_all_others() -> None:
     assert first[:2] == [first[0], first[0].replace("ask", "told")]
     assert [event.split()[0] for event in first[2:4]] == ["ask", "ask"]
     assert [event.split()[0] for event in second[:3]] == ["ask", "ask", "ask"]
+
+
+class OrderBroker(GroupBroker):
+    """Keeps the offsets that pulls and requests commit, in the order of their frames."""
+
+    def __init__(self, messages: int) -> None:
+        super().__init__()
+        self.order: list[tuple[str, int]] = []
+        self._messages = messages
+
+    def _commit(self, request: Request) -> Response:
+        response = super()._commit(request)
+        self.order.append(("request", self.commits[-1].commit_offset))
+        return response
+
+    def _pull(self, request: Request) -> Response | None:
+        header = request.header(PullMessageRequest)
+        if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
+            self.order.append(("pull", header.commit_offset))
+        offset = header.queue_offset
+        if offset < self._messages:
+            self.pull_answers.append(
+                pulled(ResponseCode.SUCCESS, offset + 1, records=[record(offset)])
+            )
+        return super()._pull(request)
+
+
+@pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize("ordered", [False, True], ids=["concurrent", "ordered"])
+@pytest.mark.parametrize("hooks", [False, True], ids=["fast path", "general path"])
+async def test_no_frame_takes_back_the_offset_of_an_earlier_one(ordered: bool, hooks: bool) -> None:
+    """Pulls commit too; a broker stores the offset of whichever frame it handles last."""
+    broker, handled = OrderBroker(messages := 200), asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        await asyncio.sleep(0.037)
+        if message.queue_offset == messages - 1:
+            handled.set()
+
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        ClientInstance(cluster.address, hooks=[Order()] if hooks else []) as instance,
+    ):
+        cluster.name_server.routes["t"] = route({"a": broker.address}, queues=1)
+        broker.members = [instance.client_id]
+        async with PushConsumer(
+            instance=instance,
+            group="g",
+            handler=handle,
+            ordered=ordered,
+            subscriptions={"t": "*"},
+            start_from=StartFrom.FIRST,
+            persist_ms=100,
+            queue_messages_max=3,
+        ):
+            await handled.wait()
+
+    offsets = [offset for _, offset in broker.order]
+    assert offsets == sorted(offsets)
+    assert offsets[-1] == messages
+    assert {kind for kind, _ in broker.order} == {"pull", "request"}
+    assert len(set(offsets)) > messages // 10

@@ -355,7 +355,7 @@ async def test_a_message_that_came_too_often_is_dead_lettered_unseen(shop: Shop)
     """As servers of RocketMQ do it for their gRPC clients: brokers do not."""
     await shop.put(b"hopeless", reconsume_times=3)
     await shop.put(b"last try", reconsume_times=2)
-    async with consumer_of(shop, deliveries_max=2) as consumer:
+    async with consumer_of(shop, retries_max=2) as consumer:
         consumer_topic = route({"a": shop.address})
         shop.cluster.name_server.routes["%RETRY%g"] = consumer_topic  # type: ignore[attr-defined]
         [message] = await consumer.receive()

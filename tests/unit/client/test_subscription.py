@@ -6,7 +6,13 @@ import pytest
 
 from cometmq.client.filters import Filter
 from cometmq.model.errors import ConfigError
+from cometmq.model.message import StoredMessage
 from cometmq.protocol.hashing import java_hash
+from unit.client.test_idempotent import message as stored
+
+
+def tagged(tag: str | None) -> StoredMessage:
+    return stored(**({} if tag is None else {"TAGS": tag}))
 
 
 @pytest.mark.parametrize("expression", ["*", "", " "])
@@ -14,8 +20,8 @@ def test_no_expression_wants_messages_of_any_tag(expression: str) -> None:
     wanted = Filter.of(expression)
 
     assert wanted.expression == "*"
-    assert wanted.takes(None)
-    assert wanted.takes("a")
+    assert wanted.takes(tagged(None))
+    assert wanted.takes(tagged("a"))
 
 
 def test_tags_are_compared_by_their_text_and_not_by_their_hash() -> None:
@@ -23,10 +29,9 @@ def test_tags_are_compared_by_their_text_and_not_by_their_hash() -> None:
     wanted = Filter.tags(" Aa || c ")
 
     assert java_hash("Aa") == java_hash("BB")
-    assert wanted.takes("Aa")
-    assert wanted.takes("c")
-    assert not wanted.takes("BB")
-    assert not wanted.takes(None)
+    messages = [tagged(tag) for tag in ("Aa", "BB", "c", None)]
+    assert [wanted.takes(message) for message in messages] == [True, False, True, False]
+    assert wanted.selected(messages) == [messages[0], messages[2]]
 
 
 @pytest.mark.parametrize(("expression", "warned"), [("x,y", 1), ("x | y", 1), ("x,z || y", 0)])
@@ -52,7 +57,7 @@ def test_a_subscription_tells_the_broker_the_hashes_of_its_tags() -> None:
 def test_an_sql_filter_leaves_the_choice_to_the_broker() -> None:
     wanted = Filter.of(Filter.sql("a > 5"))
 
-    assert wanted.takes("anything")
+    assert wanted.takes(tagged("anything"))
     assert wanted.data("t").expression_type == "SQL92"
 
 

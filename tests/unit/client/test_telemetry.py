@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -14,6 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry, generate_latest
 
+from cometmq.client import PullConsumer, SimpleConsumer
 from cometmq.client.errors import ClientError
 from cometmq.client.hooks import ConsumeEnd, DeliveryContext, SendContext, SendKind
 from cometmq.client.receipt import SendReceipt, SendStatus
@@ -272,6 +274,27 @@ def test_gauges_have_topics_without_the_namespace(registry: CollectorRegistry) -
 
     assert value(registry, "buffered_messages", group="shop", topic="orders") == 5
     assert value(registry, "buffered_messages", group="shop", topic="north%orders") is None
+
+
+async def test_a_pull_consumer_has_gauges(registry: CollectorRegistry) -> None:
+    async with PullConsumer("127.0.0.1:1", group="shop") as consumer:
+        MetricHooks(registry).watch(consumer)
+        await consumer.assign([QUEUE])
+
+        page = generate_latest(registry)
+
+    assert b'cometmq_client_queues{group="shop",topic="orders"} 1.0' in page
+    assert b'cometmq_client_buffered_messages{group="shop",topic="orders"} 0.0' in page
+
+
+@pytest.mark.parametrize("watched", [SimpleConsumer, PullConsumer, "consumer"])
+async def test_what_has_no_gauges_is_refused(registry: CollectorRegistry, watched: Any) -> None:
+    if watched is SimpleConsumer:
+        watched = SimpleConsumer("127.0.0.1:1", group="shop")
+    with pytest.raises(TypeError, match=r"watch was given .*: expected a PushConsumer"):
+        MetricHooks(registry).watch(watched)
+
+    generate_latest(registry)
 
 
 def test_consumer_with_a_loop_is_watched_inside_of_it(registry: CollectorRegistry) -> None:

@@ -6,13 +6,16 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from cometmq.client import (
     AdminClient,
     ClientClosedError,
+    ConsumeLater,
+    Filter,
+    LocalState,
     Message,
     MessageQueue,
     PopConsumer,
@@ -21,12 +24,16 @@ from cometmq.client import (
     PushConsumer,
     SimpleConsumer,
     StoredMessage,
+    TransactionProducer,
 )
 from cometmq.client._sending.outgoing import properties_of
-from cometmq.client.errors import SendAttempt, SendFailedError
+from cometmq.client.errors import NotAssignedError, SendAttempt, SendFailedError
+from cometmq.client.hooks import SendHook
+from cometmq.client.offsets import LocalOffsetStore, RemoteOffsetStore
 from cometmq.client.settings import PushSettings
 from cometmq.model.errors import CometError, ConfigError, InvalidMessageError, InvalidNameError
 from cometmq.remoting.errors import ConnectError
+from unit.client.test_idempotent import message as stored
 
 NAME_SERVER = "127.0.0.1:1"
 NUMBER: Any = 5
@@ -195,9 +202,9 @@ def test_a_group_that_is_no_text_is_refused(kind: Callable[..., object], group: 
         kind(NAME_SERVER, group=group)
 
 
-async def called(function: Callable[..., Any], *arguments: Any) -> Any:
+async def called(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """Call a function, and await the result if that is needed."""
-    result = function(*arguments)
+    result = function(*arguments, **named)
     return await result if inspect.isawaitable(result) else result
 
 
@@ -214,23 +221,13 @@ async def called(function: Callable[..., Any], *arguments: Any) -> Any:
         ("send_batch", [["x"]], "a message of type str"),
         ("send_all", [Message("t", b"x")], "messages of type Message: an iterable of messages"),
         ("send_all", [["x"]], "a message of type str"),
-        ("recall", ["t", None], "recall handle None: a receipt's handle is expected"),
+        ("recall", ["t", "no handle"], "recall handle 'no handle': a receipt's handle is expected"),
     ],
 )
 async def test_a_producer_is_given_messages(call: str, arguments: list[Any], text: str) -> None:
     async with Producer(NAME_SERVER, group="g") as producer:
         with pytest.raises(InvalidMessageError, match=text):
             await called(getattr(producer, call), *arguments)
-
-
-async def test_a_topic_that_is_no_text_is_refused() -> None:
-    wrong: Any = None
-    async with Producer(NAME_SERVER, group="g") as producer:
-        with pytest.raises(InvalidNameError, match="topic=None: expected the name of a topic"):
-            await producer.recall(wrong, "handle")
-    async with PullConsumer(NAME_SERVER, group="g") as consumer:
-        with pytest.raises(InvalidNameError, match="topic=None: expected the name of a topic"):
-            await consumer.subscribe(wrong)
 
 
 @pytest.mark.parametrize("queues", ["topic", "", ["topic"], MessageQueue("t", "b", 0), 3])
@@ -273,11 +270,181 @@ def test_a_message_error_names_what_it_met(message: Message, text: str) -> None:
         properties_of(message)
 
 
-@pytest.mark.parametrize("queues", [0, -1, "4"])
+@pytest.mark.parametrize("queues", [0, -1])
 async def test_a_topic_has_at_least_one_queue(queues: Any) -> None:
     admin = AdminClient(NAME_SERVER)
     with pytest.raises(ConfigError, match=f"queues={queues!r}: expected a whole number"):
         await admin.create_topic("t", queues=queues)
+
+
+EXPECTED = r"\bexpected"
+REFUSALS = (TypeError, ConfigError, InvalidMessageError, InvalidNameError)
+QUEUE = MessageQueue("t", "b", 0)
+REQUEST = stored(CLUSTER="c", CORRELATION_ID="1", REPLY_TO_CLIENT="me")
+
+
+class Listener:
+    """A transaction listener."""
+
+    async def execute(self, message: Message, argument: object) -> LocalState:
+        return LocalState.COMMIT
+
+    async def check(self, message: StoredMessage) -> LocalState:
+        return LocalState.COMMIT
+
+
+MAKERS: dict[type, Callable[..., Any]] = {
+    Producer: Producer,
+    TransactionProducer: partial(TransactionProducer, listener=Listener()),
+    PullConsumer: PullConsumer,
+    SimpleConsumer: SimpleConsumer,
+    PushConsumer: partial(PushConsumer, handler=handle),
+    PopConsumer: partial(PopConsumer, handler=handle),
+    AdminClient: AdminClient,
+}
+"""Every public class whose methods an application calls, and how to make one."""
+
+RIGHT: dict[str, object] = {
+    "body": b"x",
+    "changes": {"a": "1"},
+    "config": "g",
+    "count": 1,
+    "invisible": 5.0,
+    "message": Message("t", b"x"),
+    "messages": [Message("t", b"x")],
+    "offset": 0,
+    "queue": QUEUE,
+    "queues": [QUEUE],
+    "request": REQUEST,
+    "time": 0,
+    "topics": ["t"],
+}
+"""Right arguments for the parameters of these names; others are text."""
+
+
+def right(kind: type, method: str, name: str) -> object:
+    """A right argument for a parameter."""
+    if kind is AdminClient and name == "queues":
+        return {"b": 1} if method == "set_order_conf" else 1
+    if name == "message" and method in ("nack", "extend", "send_back", "track", "consume_directly"):
+        return REQUEST
+    return RIGHT.get(name, "t")
+
+
+def parameters(method: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a method that not every object fits."""
+    _, *found = inspect.signature(method).parameters.values()
+    return [each for each in found if each.annotation != "object"]
+
+
+def methods(kind: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The public methods of a class."""
+    for name, method in inspect.getmembers(kind, inspect.isfunction):
+        if not name.startswith("_"):
+            yield name, method
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "wrong"),
+    [
+        pytest.param(kind, name, each.name, id=f"{kind.__name__}-{name}-{each.name}")
+        for kind in MAKERS
+        for name, method in methods(kind)
+        for each in parameters(method)
+    ],
+)
+async def test_every_argument_of_a_wrong_type_is_refused_before_anything_is_sent(
+    kind: type, method: str, wrong: str
+) -> None:
+    options = {} if kind is AdminClient else {"group": "g"}
+    async with MAKERS[kind](NAME_SERVER, **options) as client:
+        given: list[Any] = []
+        named: dict[str, Any] = {}
+        for each in parameters(getattr(kind, method)):
+            value = object() if each.name == wrong else right(kind, method, each.name)
+            if each.kind is inspect.Parameter.VAR_POSITIONAL:
+                given.append(value)
+            elif each.default is inspect.Parameter.empty or each.name == wrong:
+                named[each.name] = value
+        if given:
+            given = [*named.values(), *given]
+            named = {}
+        with pytest.raises(REFUSALS, match=EXPECTED):
+            await called(getattr(client, method), *given, **named)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        pytest.param(kind, each.name, id=f"{kind.__name__}-{each.name}")
+        for kind in MAKERS
+        for each in parameters(kind.__init__)  # type: ignore[misc]
+        if each.kind is not inspect.Parameter.VAR_KEYWORD
+    ],
+)
+@pytest.mark.parametrize("value", [object(), 5, b"x"])
+def test_every_argument_of_a_constructor_of_a_wrong_type_is_refused(
+    kind: type, wrong: str, value: object
+) -> None:
+    options: dict[str, Any] = {} if kind is AdminClient else {"group": "g"}
+    if "handler" in wrong:
+        options["handler"] = None
+    if wrong == "invisible" and value == 5:
+        return
+    with pytest.raises(REFUSALS, match=EXPECTED):
+        MAKERS[kind](**{"name_servers": NAME_SERVER, **options, wrong: value})
+
+
+@pytest.mark.parametrize("way", ["send", "send_nowait", "send_batch", "send_all", "send_oneway"])
+@pytest.mark.parametrize("hooks", [[], [SendHook()]], ids=["no hook", "hook"])
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("t", b"x", properties=cast(Any, [1])),
+        Message(cast(Any, 5), b"x"),
+        Message("t", cast(Any, None)),
+        Message("t", b"x", tags=cast(Any, 5)),
+        Message("t", b"x", keys=cast(Any, [5])),
+        Message("t", b"x", flag=cast(Any, "5")),
+    ],
+    ids=["properties", "topic", "body", "tags", "keys", "flag"],
+)
+async def test_a_message_with_a_field_of_a_wrong_type_is_refused(
+    way: str, hooks: list[SendHook], message: Message
+) -> None:
+    async with Producer(NAME_SERVER, group="g", hooks=hooks) as producer:
+        with pytest.raises((InvalidMessageError, InvalidNameError), match=EXPECTED):
+            await called(
+                getattr(producer, way), [message] if way in ("send_batch", "send_all") else message
+            )
+
+
+@pytest.mark.parametrize(
+    "make", [Filter.tags, Filter.sql, lambda wrong: ConsumeLater(delay_level=wrong)]
+)
+def test_what_makes_no_filter_or_delay_is_refused(make: Callable[[Any], object]) -> None:
+    with pytest.raises(ConfigError, match=EXPECTED):
+        make(b"x")
+
+
+def test_an_offset_store_needs_an_instance() -> None:
+    with pytest.raises(ConfigError, match="instance='client': expected a ClientInstance"):
+        RemoteOffsetStore(cast(Any, "client"), "g")
+
+
+def test_the_folder_of_an_offset_store_may_be_text(tmp_path: Path) -> None:
+    store = LocalOffsetStore(cast(Any, str(tmp_path)), "client", "g")
+    assert store.path == tmp_path / "client" / "g" / "offsets.json"
+
+
+async def test_an_iterator_may_be_given_where_several_are_expected() -> None:
+    async with PullConsumer(NAME_SERVER, group="g") as consumer:
+        with pytest.raises(NotAssignedError):
+            await consumer.commit(iter([QUEUE]))
+        with pytest.raises(
+            TypeError, match=r"commit\(offsets=.*\): expected Mapping\[MessageQueue"
+        ):
+            await consumer.commit({QUEUE: "5"})
 
 
 def test_equal_failures_of_a_send_are_named_once() -> None:

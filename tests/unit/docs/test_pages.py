@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
+import inspect
 import re
 import shlex
 import tomllib
@@ -160,6 +162,32 @@ def test_every_public_name_of_the_client_is_on_one_page() -> None:
         if name not in names and not any(name in text for text in elsewhere)
     ] == []
     assert set(names) <= public
+
+
+def test_every_error_that_a_public_name_documents_can_be_imported() -> None:
+    modules = [importlib.import_module(path) for path in pages.CLIENT_MODULES]
+    public = {name: getattr(module, name) for module in modules for name in module.__all__}
+    things = [*public.items()]
+    for name, thing in public.items():
+        if inspect.isclass(thing):
+            things += [
+                (f"{name}.{member}", what)
+                for member, what in inspect.getmembers(thing)
+                if not member.startswith("_") and callable(what)
+            ]
+    documented = {
+        (where, error)
+        for where, thing in things
+        for error in re.findall(r"\b[A-Z]\w+Error\b", inspect.getdoc(thing) or "")
+    }
+
+    assert (
+        sorted(
+            (where, error) for where, error in documented if error not in {*public, *vars(builtins)}
+        )
+        == []
+    )
+    assert len(documented) > 100
 
 
 def test_the_client_has_few_public_names() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.model.errors import InvalidMessageIdError
 from cometmq.protocol.message_id import (
-    InvalidMessageIdError,
     UniqueIds,
     decode_offset_id,
     decode_unique_id,

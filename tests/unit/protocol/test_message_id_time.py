@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.model.errors import InvalidMessageIdError
 from cometmq.protocol.message_id import (
     CLOCK_STEP_MS_MAX,
-    InvalidMessageIdError,
     UniqueIds,
     decode_unique_id,
 )

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cometmq.client._sending.queue_picker import by_key
+from cometmq.client._sending.queue_picker import KeySelector
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.spark.errors import RowError
@@ -52,7 +52,7 @@ def test_rows_of_one_key_go_where_other_producers_send_it_in_their_order() -> No
     keys = ["k1", "k2", "k1", "k3", None, "k2"]
     found = where(groups(sharding_key=keys))
     for key in ("k1", "k2", "k3"):
-        queue = by_key(key)(queues_of("t"), Message(topic="t", body=b""))
+        queue = KeySelector(key)(queues_of("t"), Message(topic="t", body=b""))
         rows = [row for row, own in enumerate(keys) if own == key]
         assert [row for row in found[str(queue)] if row in rows] == rows
     assert found["None"] == [4]

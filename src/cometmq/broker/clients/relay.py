@@ -23,7 +23,7 @@ from cometmq.broker.clients.members import Member
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.topics.table import TopicTable
-from cometmq.model.errors import RemotingError, ResponseError
+from cometmq.model.errors import InvalidMessageIdError, RemotingError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import GetConsumerStatusBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -33,7 +33,7 @@ from cometmq.protocol.headers import (
     GetConsumerRunningInfoRequest,
     InvokeBrokerToGetConsumerStatusRequest,
 )
-from cometmq.protocol.message_id import InvalidMessageIdError, decode_offset_id
+from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.version import RUNNING_INFO_VERSION_MIN, version_name
 from cometmq.remoting import CallTimeoutError, Request, Response
 from cometmq.remoting.slices import decode, encode

@@ -22,12 +22,17 @@ from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.thread_calls import SharedCall
 from cometmq.broker.transactions.half_message import HalfMessage, read_half
 from cometmq.broker.transactions.half_queue import HalfQueue
-from cometmq.model.errors import InvalidMessageError, ResponseError, StoreError
+from cometmq.model.errors import (
+    InvalidMessageError,
+    InvalidMessageIdError,
+    ResponseError,
+    StoreError,
+)
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import EndTransactionRequest, ResumeCheckHalfMessageRequest
-from cometmq.protocol.message_id import InvalidMessageIdError, decode_offset_id
+from cometmq.protocol.message_id import decode_offset_id
 from cometmq.remoting import Request, Response
 from cometmq.store import Appended, MessageStore, SegmentCreateError, SegmentNotReadyError
 from cometmq.system.clock import Clock

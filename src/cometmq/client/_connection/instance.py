@@ -50,6 +50,7 @@ from cometmq.client.errors import (
     TopicNotFoundError,
 )
 from cometmq.client.settings import ClientSettings, resolve_settings
+from cometmq.model.arguments import check_provides
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.protocol.bodies import HeartbeatData
 from cometmq.protocol.codes import LanguageCode
@@ -585,6 +586,8 @@ class ClientInstance:
         hooks: Sequence[RpcHook] = (),
         name: str | None = None,
     ) -> None:
+        for hook in hooks:
+            check_provides("client", "hooks", hook, RpcHook)
         self._core = ClientCore(name_servers, settings=settings, tls=tls, hooks=hooks, name=name)
 
     @property
@@ -635,8 +638,16 @@ class ClientInstance:
 
 
 def core_of(instance: ClientInstance | ClientCore) -> ClientCore:
-    """Return what an instance consists of; the parts of the client pass this on."""
-    return instance._core if isinstance(instance, ClientInstance) else instance
+    """Return what an instance consists of; the parts of the client pass this on.
+
+    Raises:
+        ConfigError: it is no instance.
+    """
+    if isinstance(instance, ClientInstance):
+        return instance._core
+    if not isinstance(instance, ClientCore):
+        raise ConfigError(f"instance={instance!r}: expected a ClientInstance")
+    return instance
 
 
 def acquire_instance(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,8 +18,11 @@ from cometmq.client._connection.instance import Lease, Membership
 from cometmq.client._consuming.group_requests import GroupCalls
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._supervision import SupervisedTasks
+from cometmq.client.allocation import AllocationStrategy
 from cometmq.client.filters import Filter
-from cometmq.client.offsets import StartFrom, consume_from_where
+from cometmq.client.handlers import QueueListener
+from cometmq.client.hooks import ConsumeHook, FilterHook
+from cometmq.client.offsets import OffsetStore, StartFrom, consume_from_where
 from cometmq.client.settings import (
     ClientSettings,
     PopSettings,
@@ -33,6 +36,7 @@ from cometmq.client.settings import (
 )
 from cometmq.client.subscription_check import Difference, SubscriptionCheck
 from cometmq.client.trace import ConsumeTrace, TraceDispatcher
+from cometmq.model.arguments import check_callable, check_provides, check_several
 from cometmq.model.errors import ConfigError
 from cometmq.model.times import now_ms, timeout_s
 from cometmq.model.topic import check_group_name, check_topic_name, retry_topic
@@ -124,6 +128,42 @@ def check_flag(group: str, name: str, value: object) -> None:
     """
     if not isinstance(value, bool):
         raise ConfigError(f"consumer {group}: {name}={value!r}: expected True or False")
+
+
+def check_subscriptions(group: str, subscriptions: object) -> None:
+    """Check that subscriptions are a mapping of topics.
+
+    Raises:
+        ConfigError: they are something else, such as a list of topics.
+    """
+    if not isinstance(subscriptions, Mapping | None):
+        raise ConfigError(
+            f"consumer {group}: subscriptions={subscriptions!r}: "
+            "expected topics with their tags, such as {'orders': '*'}"
+        )
+
+
+def check_parts(
+    group: str,
+    *,
+    hooks: Sequence[ConsumeHook | FilterHook],
+    strategy: AllocationStrategy | None = None,
+    offset_store: OffsetStore | None = None,
+    on_queues: QueueListener | None = None,
+) -> None:
+    """Check the objects that an application passes to a consumer.
+
+    Raises:
+        ConfigError: one is not what it has to be; it would fail later, or never be called.
+    """
+    owner = f"consumer {group}"
+    check_several(owner, "hooks", hooks, ConsumeHook, FilterHook)
+    if strategy is not None:
+        check_provides(owner, "strategy", strategy, AllocationStrategy)
+    if offset_store is not None:
+        check_provides(owner, "offset_store", offset_store, OffsetStore)
+    if on_queues is not None:
+        check_callable(owner, "on_queues", on_queues)
 
 
 S = TypeVar("S", PushSettings, PopSettings, PullSettings, SimpleSettings)
@@ -325,11 +365,7 @@ class SubscribingConsumer(Consumer):
         self._subscriptions = Subscriptions(namespace, namespace.wrap_group(group), retries=retries)
         super().__init__(group, lease, settings, tables, self._subscriptions.shown)
         self._start_from = start_from
-        if not isinstance(subscriptions, Mapping | None):
-            raise ConfigError(
-                f"consumer {group}: subscriptions={subscriptions!r}: "
-                "expected topics with their tags, such as {'orders': '*'}"
-            )
+        check_subscriptions(group, subscriptions)
         for topic, each in (subscriptions or {}).items():
             self._subscriptions.add(topic, self._checked(each))
 

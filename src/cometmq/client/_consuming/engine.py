@@ -16,7 +16,7 @@ from cometmq.client._consuming.handler_calls import FilterChain, HandlerCalls
 from cometmq.client._consuming.rebalancer import QueueListenerCalls
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._consuming.statistics import Statistics
-from cometmq.client._supervision import SupervisedTasks
+from cometmq.client._supervision import SupervisedTasks, class_and_text
 from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import StartFrom
@@ -91,7 +91,7 @@ class Engine(ABC):
         self.spec = spec
         self.tasks = tasks
         self.statistics = Statistics()
-        self._dead_letters = DeadLetterRule.of(settings.deliveries_max, ordered=spec.ordered)
+        self._dead_letters = DeadLetterRule.of(settings.retries_max, ordered=spec.ordered)
         self._instance = instance
         self._subscriptions = subscriptions
         self._loops = Supervisor(f"consumer {self.group}")
@@ -186,6 +186,6 @@ async def bounded(step: Awaitable[object], seconds: float, what: str) -> BaseExc
         if limit.expired():
             log.warning("closing step timed out step=%s seconds=%.1f", what, seconds)
             return None
-        log.warning("closing step failed step=%s error=%s: %s", what, type(error).__name__, error)
+        log.warning("closing step failed step=%s error=%s", what, class_and_text(error))
         return error
     return None

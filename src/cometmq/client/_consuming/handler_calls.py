@@ -18,7 +18,7 @@ from typing import Any
 
 from cometmq.client._callbacks import Caller, call_hooks, is_async, unfinished
 from cometmq.client._connection.identity import Namespace
-from cometmq.client._consuming.retries import class_and_text
+from cometmq.client._supervision import class_and_text
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext, FilterHook
@@ -353,9 +353,13 @@ class HandlerCalls:
             raise error
         return ended
 
-    def shown(self, queue: MessageQueue) -> MessageQueue:
-        """Return a queue as applications know it."""
-        return self._namespace.unwrap_queue(queue)
+    def context(self, queue: MessageQueue) -> ConsumeContext:
+        """Return the context of a call with messages of a queue, as brokers know it."""
+        return ConsumeContext(self.group, self._namespace.unwrap_queue(queue))
+
+    def ordered_context(self, queue: MessageQueue) -> OrderedContext:
+        """Return the same for a handler that consumes in order."""
+        return OrderedContext(self.group, self._namespace.unwrap_queue(queue))
 
     def after(self, ended: Ended, end: ConsumeEnd) -> None:
         """Show the hooks how a call ended."""

@@ -203,7 +203,7 @@ def result_from(response: Command, pull: Pull) -> PullResult:
     fetched = _fetched(response, pull, header) if status is PullStatus.FOUND else []
     return PullResult(
         status=status,
-        messages=selected(fetched, pull.wanted),
+        messages=pull.wanted.selected(fetched),
         next_offset=QueueOffset(header.next_begin_offset),
         min_offset=QueueOffset(header.min_offset),
         max_offset=QueueOffset(header.max_offset),
@@ -236,13 +236,6 @@ def leads_on(messages: list[StoredMessage], next_offset: int) -> bool:
 def added_properties(min_offset: int, max_offset: int) -> dict[str, str]:
     """Return the properties that every message of a pull gets."""
     return {names.MIN_OFFSET: str(min_offset), names.MAX_OFFSET: str(max_offset)}
-
-
-def selected(messages: list[StoredMessage], wanted: Filter) -> list[StoredMessage]:
-    """Return the messages with a selected tag; brokers compare only the hashes of tags."""
-    if not wanted.wanted_tags:
-        return messages
-    return [message for message in messages if wanted.takes(message.tags)]
 
 
 log = logging.getLogger(__name__)

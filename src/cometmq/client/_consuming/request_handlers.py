@@ -26,6 +26,7 @@ from typing import cast
 from cometmq.client._connection.identity import Namespace
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.handler_calls import Ended, HandlerCalls
+from cometmq.client._supervision import class_and_text
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
 from cometmq.client.settings import Checked
@@ -151,16 +152,18 @@ class RequestHandlers:
         assert self._handling is not None
         header = request.header(ConsumeMessageDirectlyRequest)
         message = _message_in(request, header, self._instance.namespace)
-        group, queue = self._handling.group, self._handling.shown(message.queue)
         ordered = self._handling.ordered
         context: OrderedContext | ConsumeContext
-        context = OrderedContext(group, queue) if ordered else ConsumeContext(group, queue)
+        if ordered:
+            context = self._handling.ordered_context(message.queue)
+        else:
+            context = self._handling.context(message.queue)
         ended = await self._handling.run([message], context)
         result = ConsumeMessageDirectlyResult(
             order=ordered,
             auto_commit=context.auto_commit if isinstance(context, OrderedContext) else True,
             consume_result=_result_of(ended),
-            remark=None if ended.error is None else f"{type(ended.error).__name__}: {ended.error}",
+            remark=None if ended.error is None else class_and_text(ended.error),
             spent_time_mills=int(ended.seconds * 1000),
         )
         return Response(body=result.encode())

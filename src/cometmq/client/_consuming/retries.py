@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._sending.sender import InnerProducer
-from cometmq.client._supervision import safe_str
+from cometmq.client._supervision import class_and_text
 from cometmq.client.errors import QueueNotFoundError
 from cometmq.model import property_names as names
 from cometmq.model.errors import CometError
@@ -44,7 +44,6 @@ CONSUME_ERROR = "CONSUME_ERROR"
 """Property: the error that the last handler raised, as ``module.Class: text``."""
 CONSUME_ERROR_TIME_MS = "CONSUME_ERROR_TIME_MS"
 """Property: when it was raised, in ms since 1970."""
-ERROR_CHARS_MAX = 1024
 ADDED_BYTES = 512
 """Room for the properties that sending and brokers add."""
 SEND_BACK_S = 5.0
@@ -82,10 +81,10 @@ class DeadLetterRule:
     """Retries of a message before it becomes a dead letter; None for no limit."""
 
     @classmethod
-    def of(cls, deliveries_max: int, *, ordered: bool = False) -> DeadLetterRule:
-        """Read the setting ``deliveries_max``: below 0 is RocketMQ's limit, in order none."""
-        if deliveries_max >= 0:
-            return cls(deliveries_max)
+    def of(cls, retries_max: int, *, ordered: bool = False) -> DeadLetterRule:
+        """Read the setting ``retries_max``: below 0 is RocketMQ's limit, in order none."""
+        if retries_max >= 0:
+            return cls(retries_max)
         return cls(None if ordered else RETRIES_MAX)
 
     def applies_to(self, message: StoredMessage, delay_level: int = 0) -> bool:
@@ -267,11 +266,3 @@ def pop_delay_s(reconsume_times: int, delay_level: int = 0) -> int:
     """
     level = delay_level if delay_level > 0 else max(reconsume_times, 0)
     return POP_DELAYS_S[min(level, len(POP_DELAYS_S) - 1)]
-
-
-def class_and_text(error: BaseException) -> str:
-    """Return ``module.Class: text``: at most 1,024 characters, no control characters."""
-    kind = type(error)
-    text = f"{kind.__module__}.{kind.__qualname__}: {safe_str(error)}"[:ERROR_CHARS_MAX]
-    text = text.encode("utf-8", "replace").decode()
-    return "".join(" " if ord(character) < 0x20 else character for character in text).strip()

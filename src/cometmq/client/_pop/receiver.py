@@ -332,7 +332,7 @@ class Receiver:
         exhausted: list[tuple[StoredMessage, ReceiptHandle]] = []
         unwanted: list[ReceiptHandle] = []
         for message, handle in popped:
-            if not wanted.takes(message.tags):  # another tag with the same hash
+            if not wanted.takes(message):  # another tag with the same hash
                 unwanted.append(handle)
             elif self._dead_letters.is_exceeded(message):
                 exhausted.append((message, handle))

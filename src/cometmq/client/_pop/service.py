@@ -26,14 +26,12 @@ from cometmq.client._consuming.handler_calls import (
     Outcome,
     outcome_of,
 )
-from cometmq.client._consuming.pulls import selected
 from cometmq.client._consuming.retries import DeadLetterRule, pop_delay_s
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import Workers
 from cometmq.client._pop.requests import Acks, PopRequests, ReceiptHandle
 from cometmq.client._supervision import FailureLog, FetchLoop, step_limit_s
 from cometmq.client.filters import Filter
-from cometmq.client.handlers import ConsumeContext
 from cometmq.client.offsets import StartFrom
 from cometmq.client.settings import PopSettings
 from cometmq.model.message import StoredMessage
@@ -168,9 +166,8 @@ class PopService:
             popped.source.remove(len(popped.messages))
 
     async def _call(self, popped: Popped) -> None:
+        context = self._handling.context(popped.messages[0].queue)
         self._show(popped.messages)
-        queue = popped.messages[0].queue
-        context = ConsumeContext(self._handling.group, queue)
         ended = await self._handling.run(popped.messages, context)
         outcome = outcome_of(ended.result, ended.error, context, len(popped.messages))
         self._count(popped, ended, outcome)
@@ -321,7 +318,7 @@ class PopLoop(FetchLoop[_Response]):
         if not popped:
             return False
         self._statistics.pulled(queue.topic, len(popped), took_s * 1000)
-        kept = self._keep(queue, selected([message for message, _ in popped], wanted))
+        kept = self._keep(queue, wanted.selected([message for message, _ in popped]))
         ids = {id(message) for message in kept}
         if kept:
             chosen = [handle for message, handle in popped if id(message) in ids]

@@ -19,7 +19,7 @@ from cometmq.model.times import epoch_ms
 class OffsetCalls(PullCore):
     """Calls about offsets."""
 
-    def assignment(self) -> list[MessageQueue]:
+    def queues(self) -> list[MessageQueue]:
         """Return the assigned queues."""
         return [self._namespace.unwrap_queue(queue) for queue in self._fetcher.queues]
 
@@ -125,12 +125,12 @@ class OffsetCalls(PullCore):
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:
         """Continue at the oldest message of these queues; without arguments, of all queues."""
-        for queue in self._assigned(queues or self.assignment()):
+        for queue in self._assigned(queues or self.queues()):
             self._move(queue, (await self._offsets.bounds(queue)).min_offset)
 
     async def seek_to_end(self, *queues: MessageQueue) -> None:
         """Continue after the newest message of these queues; without arguments, of all queues."""
-        for queue in self._assigned(queues or self.assignment()):
+        for queue in self._assigned(queues or self.queues()):
             self._move(queue, (await self._offsets.bounds(queue)).max_offset)
 
     async def seek_to_time(self, time: datetime | int, *queues: MessageQueue) -> None:
@@ -146,7 +146,7 @@ class OffsetCalls(PullCore):
                 have moved.
         """
         start_ms = epoch_ms(time)
-        for queue in self._assigned(queues or self.assignment()):
+        for queue in self._assigned(queues or self.queues()):
             self._move(queue, await self._offsets.at_time(queue, start_ms))
 
     def pause(self, *queues: MessageQueue) -> None:

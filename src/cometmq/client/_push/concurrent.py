@@ -253,7 +253,7 @@ class ConcurrentService:
         call.stop = pending.next = min(pending.next + self._batch_max, pending.stop)
         call.begun_s = self._now()
         messages = call.batch.messages[call.start : call.stop]
-        context = self._context(call.batch.queue)
+        context = self._handling.context(call.batch.queue.queue)
         ended = await self._handling.run(messages, context)
         await self._settle(call, messages, ended, context)
 
@@ -265,7 +265,7 @@ class ConcurrentService:
         batch, queue, fetched = pending.batch, pending.batch.queue, pending.batch.messages
         function, clock = self._handling.direct, self._now
         assert function is not None
-        context, messages = self._context(queue), fetched
+        context, messages = self._handling.context(queue.queue), fetched
         one: cython.bint = self._handling.takes_one
         clock_is_steady: cython.bint = clock is monotonic
         size: cython.Py_ssize_t = self._batch_max
@@ -290,7 +290,8 @@ class ConcurrentService:
                         message = fetched[start]
                         result = await function(message)
                     else:
-                        context, messages = self._context(queue), fetched[start:stop]
+                        context = self._handling.context(queue.queue)
+                        messages = fetched[start:stop]
                         result = await function(messages, context)
                 except BaseException as error:
                     if not is_call_failure(error):
@@ -316,9 +317,6 @@ class ConcurrentService:
                 self._statistics.consumed(queue.queue.topic, done, 0, cost_ms, calls)
         if ended is not None:
             await self._settle(call, [message] if one else messages, ended, context)
-
-    def _context(self, queue: ProcessQueue) -> ConsumeContext:
-        return ConsumeContext(self._handling.group, self._handling.shown(queue.queue))
 
     async def _settle(
         self,

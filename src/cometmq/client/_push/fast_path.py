@@ -28,7 +28,6 @@ from cometmq.client._consuming.pulls import (
     leads_on,
     pull_once,
     result_from,
-    selected,
 )
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol import header_scanner, octets
@@ -197,7 +196,7 @@ class FastPull(Call):
                 return False
             if not leads_on(found, scanner.next_offset):
                 return False
-            messages = selected(found, pull.wanted)
+            messages = pull.wanted.selected(found)
         result = PullResult(
             status,
             messages,

@@ -191,8 +191,10 @@ CONTINUOUS_S = 60.0
 """The longest time of one chain, if other queues wait."""
 NEXT_CHAIN_S = 0.01
 """The pause before the next chain of a queue that is locked and has messages."""
-LOCK_RETRY_S = 3.0
-"""The pause before the next chain of a queue that could not be locked, or whose chain failed."""
+FAILED_CHAIN_S = 3.0
+"""The pause before the next chain of a queue whose chain failed."""
+UNTIL_LOCKED_S = math.inf
+"""The pause of a queue that could not be locked: `Locks` renews lost locks, and resumes it."""
 
 GiveUp = Callable[[StoredMessage, BaseException | None], Awaitable[bool]]
 """Dead-letters a message; returns whether a broker accepted it."""
@@ -243,6 +245,8 @@ class OrderedService:
         self._continuous_s = continuous_s
         self._chains: set[ProcessQueue] = set()
         self._timers: dict[ProcessQueue, asyncio.TimerHandle] = {}
+        self._unlocked: set[ProcessQueue] = set()
+        """Queues whose next chain waits for their lock."""
         self._tasks = Supervisor(f"consumer {handling.group}")
         self._stopping = False
 
@@ -269,6 +273,8 @@ class OrderedService:
         timer = self._timers.pop(queue, None)
         if timer is not None:
             timer.cancel()
+        if timer is not None or queue in self._unlocked:
+            self._unlocked.discard(queue)
             self._begin(queue)
 
     async def stop(self, *, grace_s: float) -> None:
@@ -299,6 +305,9 @@ class OrderedService:
         """Begin the next chain after a pause; until then the queue counts as being consumed."""
         if self._stopping or queue.dropped:
             return
+        if seconds == UNTIL_LOCKED_S:
+            self._unlocked = {each for each in self._unlocked if not each.dropped} | {queue}
+            return
 
         def again() -> None:
             self._timers.pop(queue, None)
@@ -321,7 +330,7 @@ class OrderedService:
                 *(queue.queue, self._handling.group),
             )
             queue.rollback()
-            pause_s = LOCK_RETRY_S
+            pause_s = FAILED_CHAIN_S
         finally:
             self._chains.discard(queue)
         if pause_s is not None:
@@ -337,7 +346,7 @@ class OrderedService:
                     log.warning(
                         "queue lock expired queue=%s group=%s", queue.queue, self._handling.group
                     )
-                return NEXT_CHAIN_S if await self._locks.relock(queue) else LOCK_RETRY_S
+                return NEXT_CHAIN_S if await self._locks.relock(queue) else UNTIL_LOCKED_S
             if loop.time() - begun_s > self._continuous_s:
                 return NEXT_CHAIN_S
             messages = queue.take(self._batch_max)
@@ -352,7 +361,7 @@ class OrderedService:
         return None
 
     async def _consume(self, queue: ProcessQueue, messages: list[StoredMessage]) -> float | None:
-        context = OrderedContext(self._handling.group, self._handling.shown(queue.queue))
+        context = self._handling.ordered_context(queue.queue)
         async with queue.consuming:
             if queue.dropped:
                 return None

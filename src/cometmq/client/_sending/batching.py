@@ -5,7 +5,7 @@ Source: ProduceAccumulator and the list splitter of the batch examples, RocketMQ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cometmq.client._sending.back_pressure import BackPressure, Epoch
@@ -48,10 +48,13 @@ def split(messages: Iterable[Message], bytes_max: int) -> Iterator[list[Message]
 
 def estimated_bytes(message: Message) -> int:
     """Return about how many bytes a message takes in a batch."""
-    size = ESTIMATED_BYTES + len(message.topic) + len(message.body) + len(message.tags or "")
-    if isinstance(message.keys, Collection):  # a generator can be read only once
-        size += sum(len(key) for key in message.keys)
-    return size + sum(len(name) + len(value) for name, value in message.properties.items())
+    try:
+        size = ESTIMATED_BYTES + len(message.topic) + len(message.body) + len(message.tags or "")
+        if isinstance(message.keys, Collection):  # a generator can be read only once
+            size += sum(len(key) for key in message.keys)
+        return size + sum(len(name) + len(value) for name, value in message.properties.items())
+    except TypeError:
+        return ESTIMATED_BYTES  # a field of a wrong type is refused when the message is sent
 
 
 def goes_alone(message: Message) -> bool:
@@ -120,6 +123,7 @@ class Accumulator:
         return (
             isinstance(message.topic, str)
             and isinstance(message.body, bytes)
+            and isinstance(message.properties, Mapping)
             and self._held_bytes < self._settings.auto_batch_total_bytes
             and len(message.body) < self._settings.auto_batch_bytes
             and target.selector is None

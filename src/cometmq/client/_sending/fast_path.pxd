@@ -14,7 +14,7 @@ cdef int _OFFSET_ID, _QUEUE_ID, _QUEUE_OFFSET, _REGION_NAME, _TRACE_ON
 cdef long long _NOT_PLAIN
 cdef tuple _NAMES, _OTHERS
 cdef bytes _REGION_BYTES
-cdef object _REGION, _OK, _encode_text, _thread_now, _running_loop, ANY_QUEUE
+cdef object _REGION, _OK, _encode_text, _thread_now, _running_loop, ANY_QUEUE, KeySelector
 cdef long long _process
 cdef bint _RUNNING_LOOP_IS_CHEAP
 
@@ -95,7 +95,7 @@ cdef class SendFastPath:
     cdef public bint is_usable
     cdef bint _waits_for_flush
     cdef object _loop
-    cdef unsigned long long _thread
+    cdef bint _compares_threads
     cdef long long _process
     cdef ResponseScanner scanner
     cdef bytearray _space

@@ -2,8 +2,9 @@
 """The fast path of sends: writes the first attempt to the broker's connection without a task.
 
 It serves a send if the topic's route is known, the broker's connection takes requests, no hook
-needs to be called and no selector chooses the queue. It decides nothing else: `prepare` checks and
-encodes messages, `RetryPolicy` decides what follows a failed attempt, and `Sender` makes the next.
+needs to be called and no selector of the application chooses the queue. It decides nothing else:
+`prepare` checks and encodes messages, `RetryPolicy` decides what follows a failed attempt, and
+`Sender` makes the next.
 The heads of requests for one queue differ in a few values: the bytes between them are encoded once.
 
 Compiled, the response is read in the receive buffer if every reader understands it in the same way;
@@ -25,7 +26,7 @@ import msgspec
 from cometmq.client._connection.routes import Route
 from cometmq.client._sending.back_pressure import BackPressure, Epoch
 from cometmq.client._sending.outgoing import Outgoing, prepare
-from cometmq.client._sending.queue_picker import QueuePicker
+from cometmq.client._sending.queue_picker import KeySelector, QueuePicker
 from cometmq.client._sending.retry_policy import RetryPolicy
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import ANY_QUEUE, SendTarget
@@ -69,7 +70,7 @@ _encode_text = msgspec.json.Encoder().encode
 _thread_now = threading.get_ident
 _running_loop = asyncio._get_running_loop
 _RUNNING_LOOP_IS_CHEAP = sys.version_info >= (3, 12)
-"""Before, asyncio asked the kernel for the process each time, which took a twentieth of a send."""
+"""Before, asyncio asks the kernel for the process each time, which takes a twentieth of a send."""
 _OK = SendStatus.SEND_OK
 _REGION = DEFAULT_REGION
 _REGION_BYTES = DEFAULT_REGION.encode()
@@ -319,17 +320,20 @@ class SendFastPath:
         self._waits_for_flush = sender.awaited.retry_not_stored
         self._loop: Any = None
         """The event loop of the producer; the general path refuses calls from another one."""
-        self._thread = 0
+        self._compares_threads = False
+        """Whether the loop's thread is compared, because asking for the running loop is slow."""
         self._process = -1
-        """The thread that the loop was started in and its process, a number of `_process`: what is
-        compared where asking for the running loop is slow."""
+        """The process of the loop, a number of `_process`: a child process has the same threads."""
         self.scanner = ResponseScanner()
         self._space = bytearray(1_024)
 
     def begin(self) -> None:
         """Serve sends from the running event loop."""
         self._loop = asyncio.get_running_loop()
-        self._thread, self._process = _thread_now(), _process
+        self._process = _process
+        # Loops of asyncio know the thread that they run in now: it may change between two runs.
+        is_asyncio = isinstance(self._loop, asyncio.BaseEventLoop)
+        self._compares_threads = is_asyncio and not _RUNNING_LOOP_IS_CHEAP
 
     def start(
         self,
@@ -343,7 +347,7 @@ class SendFastPath:
 
         Args:
             message: the message.
-            target: the queue, if the caller chose.
+            target: the queue or the selector, if the caller chose.
             timeout: seconds for the whole send.
             is_awaited: whether its caller waits for the receipt.
             epoch: the room of the send; None to take it, and to return None if there is none.
@@ -354,16 +358,19 @@ class SendFastPath:
         if not self.is_usable or timeout <= 0 or (is_awaited and self._waits_for_flush):
             return None
         loop = self._loop
-        if _RUNNING_LOOP_IS_CHEAP:
-            if _running_loop() is not loop:
-                return None
-        elif self._thread != _thread_now() or self._process != _process or not loop.is_running():
-            return None  # another loop, or none, runs here
+        if self._compares_threads:
+            if loop._thread_id != _thread_now() or self._process != _process:
+                return None  # another loop, or none, runs here
+        elif _running_loop() is not loop:
+            return None
         chosen = None
+        key: KeySelector | None = None
         if target is not ANY_QUEUE:
-            chosen = target.queue
-            if target.selector is not None:
-                return None
+            chosen, selector = target.queue, target.selector
+            if selector is not None:
+                if type(selector) is not KeySelector:
+                    return None
+                key = selector
         topic_name, body = message.topic, message.body
         if not isinstance(topic_name, str) or type(body) is not bytes:
             return None
@@ -373,7 +380,9 @@ class SendFastPath:
             if topic is None:
                 return None
         queue_target: QueueTarget | None
-        if chosen is None:
+        if key is not None:
+            queue_target = topic.queues[key.index(len(topic.queues))]
+        elif chosen is None:
             queue_target = topic.queues[topic.round.peek(len(topic.queues))]
         else:
             queue_target = topic.by_queue.get(chosen)
@@ -397,7 +406,7 @@ class SendFastPath:
         except BaseException:
             self.pressure.release(size, epoch)
             raise
-        if chosen is None:
+        if chosen is None and key is None:
             topic.round.step(len(topic.queues))
         future: asyncio.Future[SendReceipt] = loop.create_future()
         now_s = loop.time()
@@ -498,12 +507,12 @@ class SendFastPath:
 
     def retry(self, send: FastSend, error: Exception) -> Coroutine[Any, Any, SendReceipt]:
         """Continue on the general path after a failed first attempt."""
-        failed = None
+        failed, queue = None, send.queue_target.queue
         if isinstance(error, CometError) and not isinstance(error, GoneAwayError):
-            failed = send.queue_target.queue.broker_name, error
+            failed = queue.broker_name, error
         return self._sender.retry_after_failure(
             send.outgoing,
-            send.target,
+            SendTarget(queue) if send.target.is_fixed else ANY_QUEUE,
             send.started_s + send.send_timeout,
             failed,
             policy=send.policy,

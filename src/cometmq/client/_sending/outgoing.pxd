@@ -22,6 +22,8 @@ cdef class Outgoing:
 cpdef Outgoing prepare(
     message, settings, ids, namespace=*, reserved=*, bint trusted=*)
 
+cpdef check_fields(message)
+
 cpdef check_message(message, topic, Py_ssize_t body_bytes_max, bint trusted=*)
 
 cdef bint _is_plain(message) except -1

@@ -163,8 +163,7 @@ def prepare(
         InvalidMessageError: it breaks a limit.
         InvalidNameError: its topic has no valid name.
     """
-    if not isinstance(message.topic, str):
-        raise InvalidNameError(f"topic {message.topic!r}: text is expected")
+    check_fields(message)
     is_reply = reserved is not None and reserved.get(names.MSG_TYPE) == REPLY_TYPE
     topic = message.topic if is_reply or not namespace else namespace.wrap_topic(message.topic)
     check_message(message, topic, settings.body_bytes_max, trusted=trusted)
@@ -241,8 +240,7 @@ def prepare_item(
     Raises:
         InvalidMessageError, InvalidNameError: it breaks a limit.
     """
-    if not isinstance(message.topic, str):
-        raise InvalidNameError(f"topic {message.topic!r}: text is expected")
+    check_fields(message)
     topic = namespace.wrap_topic(message.topic) if namespace else message.topic
     check_message(message, topic, settings.body_bytes_max)
     properties = properties_of(message)
@@ -275,6 +273,19 @@ def batch_of(first: Message, items: Sequence[Item], body_bytes_max: int) -> Outg
         is_batch=True,
         code=RequestCode.SEND_BATCH_MESSAGE,
     )
+
+
+def check_fields(message: Message) -> None:
+    """Check the types of the topic and the properties, which all other checks read.
+
+    Raises:
+        InvalidMessageError, InvalidNameError: says what was met and what is expected.
+    """
+    if not isinstance(message.topic, str):
+        raise InvalidNameError(f"topic {message.topic!r}: text is expected")
+    properties = message.properties
+    if type(properties) is not dict and not isinstance(properties, Mapping):
+        raise InvalidMessageError(f"the properties are {properties!r:.200}: a dict is expected")
 
 
 def check_message(

@@ -113,16 +113,27 @@ class QueuePicker:
         return found or self.round.pick(queues)
 
 
-def by_key(key: str) -> QueueSelector:
-    """Return a selector that sends every message of one key to the same queue.
+class KeySelector:
+    """Selects the same queue for every message of one key.
 
     The key's Java hash decides, so that Java producers choose the same queue.
+
+    Args:
+        key: the key.
     """
 
-    def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-        return queues[abs(java_hash(key)) % len(queues)]
+    __slots__ = ("_key",)
 
-    return select
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def index(self, count: int) -> int:
+        """Return the number of the queue, of so many."""
+        return abs(java_hash(self._key)) % count
+
+    def __call__(self, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        """Return the queue."""
+        return queues[self.index(len(queues))]
 
 
 def chosen(

@@ -22,6 +22,7 @@ from cometmq.client._sending.outgoing import (
     Item,
     Outgoing,
     batch_of,
+    check_fields,
     kind_of,
     prepare,
     prepare_batch,
@@ -143,6 +144,7 @@ class Sender:
         policy = policy or self.awaited
         if not self.has_hooks:
             return await self.send(prepare((message,)), target, timeout=timeout, policy=policy)
+        check_fields(message)
         kind = kind_of(message, reserved or {})
         return await self._send_with_hooks((message,), prepare, target, timeout, policy, kind)
 
@@ -202,6 +204,7 @@ class Sender:
             outgoing = self.prepare(message)
             await self.send_oneway(outgoing, target, timeout=timeout)
             return outgoing.message_id
+        check_fields(message)
         context = self._context((message,), kind_of(message, {}), oneway=True)
         async with SendHookCalls(context, self._forbidden_hooks, self._send_hooks):
             outgoing = self.prepare(_kept(context, 1)[0])
@@ -458,15 +461,16 @@ class Sender:
         try:
             address, broker_name = await self.targets.master(queue, deadline)
             send_address = self._instance.send_address(address)
-            attempt_s = self._attempt_s(deadline)
-            await self._instance.remoting.connection(send_address, timeout=attempt_s)
+            remoting = self._instance.remoting
+            connection = await remoting.connection(send_address, timeout=self._attempt_s(deadline))
             attempts.is_written = True
-            response = await self._instance.remoting.call(
+            response = await remoting.call(
                 send_address,
                 outgoing.code,
                 self.header(outgoing, queue, broker_name, born_time_ms=now_ms()),
                 outgoing.body,
                 timeout=self._attempt_s(deadline),
+                connection=connection,
             )
             receipt = receipt_from(
                 response, self._namespace.unwrap_queue(queue), outgoing.message_id

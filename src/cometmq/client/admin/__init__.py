@@ -9,10 +9,12 @@ from cometmq.client.admin.groups import GroupLag, Offsets
 from cometmq.client.admin.messages import Track, TrackKind, Tracks
 from cometmq.client.admin.servers import Brokers
 from cometmq.client.admin.topics import Topics
+from cometmq.model.arguments import checks_arguments
 
 __all__ = ["AdminClient", "GroupLag", "Track", "TrackKind"]
 
 
+@checks_arguments()
 class AdminClient(Topics, Offsets, Tracks, Brokers):
     """Manages topics, groups and offsets, finds messages, and reads the state of a cluster.
 

@@ -254,7 +254,7 @@ class Tracks(Queries, Groups, Clients):
             return Track(group, TrackKind.NOT_CONSUME_YET, committed)
         wanted = connection.subscription_table.get(message.topic)
         tags = frozenset(wanted.tags_set) if wanted is not None else frozenset[str]()
-        if Filter(wanted_tags=tags).takes(message.tags):
+        if Filter(wanted_tags=tags).takes(message):
             return Track(group, TrackKind.CONSUMED, committed)
         return Track(group, TrackKind.CONSUMED_BUT_FILTERED, committed)
 

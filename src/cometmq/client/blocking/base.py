@@ -24,6 +24,7 @@ from cometmq.client.blocking.portal import Portal, acquire_portal, release_porta
 from cometmq.client.errors import ClientClosedError
 from cometmq.client.options import ConnectionOptions
 from cometmq.client.settings import ClientSettings, read_tables, resolve_settings
+from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 
@@ -164,7 +165,15 @@ class ClientInstance(Blocking):
 
 
 def inner_instance(instance: ClientInstance | None) -> asynchronous.ClientInstance | None:
-    """Return the asyncio object behind an instance."""
+    """Return the asyncio object behind an instance.
+
+    Raises:
+        ConfigError: it is something else, such as an asyncio object.
+    """
+    if not isinstance(instance, ClientInstance | None):
+        raise ConfigError(
+            f"instance={instance!r}: expected a ClientInstance of cometmq.client.blocking"
+        )
     return None if instance is None else instance._inner
 
 

@@ -673,9 +673,13 @@ class PullConsumer(base.Reader):
         """Send a message to the group's retry topic, for redelivery after a delay."""
         self._run(self._inner.send_back(message, delay_level=delay_level))
 
-    def assignment(self) -> list[MessageQueue]:
+    def running_info(self) -> ConsumerRunningInfo:
+        """Return this consumer's settings, queues and rates, as administrators see them."""
+        return self._call(self._inner.running_info)
+
+    def queues(self) -> list[MessageQueue]:
         """Return the assigned queues."""
-        return self._call(self._inner.assignment)
+        return self._call(self._inner.queues)
 
     def position(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the offset after the last delivered message of a queue, or None."""

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from cometmq.client._callbacks import is_async, is_generator, unfinished
 from cometmq.client.errors import KeyMissingError
 from cometmq.client.handlers import Consumed, ConsumedInOrder
+from cometmq.model.arguments import check_callable, check_provides
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.property_names import RETRY_TOPIC
@@ -170,8 +171,8 @@ class Idempotent:
             producer that sends again after a lost response makes a new id.
 
     Raises:
-        ConfigError: the store has no transactions for this kind of handler, or it is a generator
-            function.
+        ConfigError: the store has no transactions for this kind of handler, or the handler is no
+            function, or a generator function.
 
     Writes outside the transaction, such as a call to another service, may still happen more than
     once.
@@ -191,6 +192,9 @@ class Idempotent:
         group: str | None = None,
         key: Callable[[StoredMessage], str] = first_key,
     ) -> None:
+        check_callable("Idempotent", "handle", handle)
+        check_callable("Idempotent", "key", key)
+        check_provides("Idempotent", "store", store, MarkStore)
         if is_generator(handle):
             raise ConfigError(
                 f"handler {getattr(handle, '__name__', handle)!r} is a generator function, whose "

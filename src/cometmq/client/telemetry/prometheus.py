@@ -22,7 +22,7 @@ import logging
 from collections import Counter as Sums
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 from cometmq.client._connection.identity import Namespace
@@ -53,6 +53,7 @@ STATE_S = 1.0
 """Time for a consumer's loop to return its state to another thread."""
 
 
+@runtime_checkable
 class Watched(Protocol):
     """A consumer with gauges: its queues and its fetched messages."""
 
@@ -126,9 +127,19 @@ class MetricHooks(SendHook, ConsumeHook):
         Call it in the consumer's event loop; for a blocking consumer, in any thread. Metrics may be
         collected in any thread.
 
+        Args:
+            consumer: a `PushConsumer`, `PopConsumer` or `PullConsumer`. A `SimpleConsumer` fetches
+                nothing ahead and has no gauges.
+
         Raises:
             ClientError: a consumer with an event loop is passed outside of its loop.
+            TypeError: it is no such consumer.
         """
+        if isinstance(consumer, type) or not isinstance(consumer, Watched):
+            met = getattr(consumer, "__name__", type(consumer).__name__)
+            raise TypeError(
+                f"watch was given {met}: expected a PushConsumer, PopConsumer or PullConsumer"
+            )
         self._consumers.add(consumer)
 
     def after_send(self, context: SendContext) -> None:

@@ -1,0 +1,160 @@
+"""Refuses arguments of a wrong type where an application calls the library.
+
+The annotations of a public method are the rule: `checks_arguments` compares each argument with its
+annotation before the method runs, so that a wrong one is named with what was expected, and nothing
+was done. Durations and points in time are checked by `cometmq.model.times`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+from reprlib import repr as short
+from typing import Any, TypeVar
+
+from cometmq.model.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def checks_arguments(*, but: Collection[str] = ()) -> Callable[[type[T]], type[T]]:
+    """Let the public methods of a class, and of its bases, refuse arguments with a TypeError.
+
+    Args:
+        but: the names of methods that check their arguments themselves.
+    """
+
+    def change(kind: type[T]) -> type[T]:
+        package = kind.__module__.partition(".")[0]
+        for base in kind.__mro__:
+            if base.__module__.partition(".")[0] == package:
+                _check_methods(base, but)
+        return kind
+
+    return change
+
+
+def _check_methods(kind: type, but: Collection[str]) -> None:
+    """Replace the public methods of a class that take arguments, each once."""
+    for name, method in list(vars(kind).items()):
+        if name.startswith("_") or name in but or not inspect.isfunction(method):
+            continue
+        if not hasattr(method, "__wrapped__") and len(inspect.signature(method).parameters) > 1:
+            setattr(kind, name, _checked(method))
+
+
+def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*arguments: Any, **named: Any) -> Any:
+        _check(method, arguments, named)
+        return method(*arguments, **named)
+
+    @functools.wraps(method)
+    async def call_and_wait(*arguments: Any, **named: Any) -> Any:
+        _check(method, arguments, named)
+        return await method(*arguments, **named)
+
+    return call_and_wait if inspect.iscoroutinefunction(method) else call
+
+
+def _check(method: Callable[..., Any], arguments: Any, named: Any) -> None:
+    signature, hints = _rules(method)
+    if not hints:
+        return
+    try:
+        given = signature.bind(*arguments, **named).arguments
+    except TypeError:
+        return  # the call itself says which argument is missing or unknown
+    for name, hint in hints.items():
+        if name not in given:
+            continue
+        is_several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+        for value in given[name] if is_several else (given[name],):
+            if not _fits(value, hint):
+                expected = signature.parameters[name].annotation
+                raise TypeError(f"{method.__name__}({name}={short(value)}): expected {expected}")
+
+
+@functools.cache
+def _rules(method: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+    """Return the signature, and the types of the parameters to check."""
+    hints = typing.get_type_hints(method)
+    hints.pop("return", None)
+    times = {timedelta, datetime}
+    return inspect.signature(method), {
+        name: hint for name, hint in hints.items() if times.isdisjoint(typing.get_args(hint))
+    }
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, each) for each in parts)
+    if origin is Callable:
+        return callable(value)
+    if isinstance(origin, type) and issubclass(origin, Iterable):
+        return isinstance(value, origin) and _has_parts(value, origin, parts)
+    if hint is float:
+        hint = (int, float)
+    elif hint is bytes:
+        hint = (bytes, bytearray, memoryview)
+    elif not isinstance(hint, type) or getattr(hint, "_is_protocol", False):
+        return True
+    is_wrong_bool = isinstance(value, bool) and hint in (int, (int, float))
+    return isinstance(value, hint) and not is_wrong_bool
+
+
+def _has_parts(value: Any, origin: type, parts: tuple[Any, ...]) -> bool:
+    """Whether a collection has the right parts; an iterator can be read only once."""
+    if issubclass(origin, Mapping):
+        key, item = parts
+        return all(_fits(k, key) and _fits(each, item) for k, each in value.items())
+    if isinstance(value, str | bytes | Mapping):
+        return False
+    return not isinstance(value, Collection) or all(_fits(each, parts[0]) for each in value)
+
+
+def check_provides(owner: str, name: str, value: object, kind: type) -> None:
+    """Refuse an object that lacks a method of a protocol, or a class in its place.
+
+    Args:
+        owner: names the object that takes it, for the error.
+        name: of the parameter.
+        value: what the application passed.
+        kind: the protocol.
+
+    Raises:
+        ConfigError: says what was met and what is expected.
+    """
+    methods = [each for each, what in vars(kind).items() if each[0] != "_" and callable(what)]
+    if isinstance(value, type) or not all(callable(getattr(value, each, None)) for each in methods):
+        raise ConfigError(
+            f"{owner}: {name}={short(value)}: expected an object with the methods of "
+            f"{kind.__name__}: {', '.join(methods)}"
+        )
+
+
+def check_callable(owner: str, name: str, value: object) -> None:
+    """Refuse what is no function.
+
+    Raises:
+        ConfigError: says what was met and what is expected.
+    """
+    if not callable(value):
+        raise ConfigError(f"{owner}: {name}={short(value)}: expected a function")
+
+
+def check_several(owner: str, name: str, values: object, *kinds: type) -> None:
+    """Refuse anything but a collection of objects of these classes.
+
+    Raises:
+        ConfigError: says what was met and what is expected.
+    """
+    is_several = isinstance(values, Collection) and not isinstance(values, str | bytes | Mapping)
+    if not is_several or not all(isinstance(each, kinds) for each in values):  # type: ignore[attr-defined]
+        expected = " or ".join(each.__name__ for each in kinds)
+        raise ConfigError(f"{owner}: {name}={short(values)}: expected a list of {expected} objects")

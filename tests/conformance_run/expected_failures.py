@@ -47,6 +47,7 @@ EXPECTED = {
             "test_plain_requests.py::test_heartbeat_of_producers_needs_nothing",
             "test_plain_requests.py::test_members_of_a_group",
             "test_plain_requests.py::test_name_server_checks_nothing",
+            "test_plain_requests.py::test_producer_needs_pub_only",
             "test_plain_signature.py::test_heartbeat_has_only_the_fields_of_the_signature",
             "test_plain_signature.py::test_old_clients_do_not_sign_the_unique_key_flag",
             "test_plain_signature.py::test_right_signature",

@@ -41,7 +41,7 @@ class MqAdmin:
         silent = folder / "conf" / "logback_tools.xml"  # where 4.9 looks for it
         silent.parent.mkdir(parents=True, exist_ok=True)
         silent.write_text('<configuration><root level="OFF"/></configuration>\n')
-        classes = toolchain.java_classes("admin", toolchain.rocketmq_jars("servers", version))
+        classes = toolchain.java_classes("admin", toolchain.rocketmq_jars("tools", version))
         options = [
             "-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             toolchain.PATIENT_CONNECT,

@@ -38,14 +38,25 @@ COMMANDS = {
     *("consumerConnection", "producerConnection", "producer", "consumerStatus"),
     *("consumerProgress", "queryMsgByKey", "queryMsgByOffset"),
 }
-LEFT_OUT = {
-    "producer-dead": "no server is involved",
-    "consumeStats-dead": "no server is involved",
-    "updateSubGroup-dead": "no server is involved",
+OTHERWISE = {
+    "queryCq-group": r"eval=true",
+    "queryCq-queue": r"CODE: 1  DESC: 99@scene-orders is not exist!",
+    "updateSubGroup-5": r"CODE: 29  DESC: unsupported attribute '\+priority\.factor\.x'",
+    "updateSubGroup-name": r"CODE: 29  DESC: the specified group\[bad\$name\] contains illegal",
 }
-"""Calls that are not run, by id."""
-OTHERWISE: dict[str, str] = {}
 """Calls whose printouts differ on purpose, by id, and what they contain instead."""
+WITHOUT_TRANSACTIONS = {"topicStatus-half": r"(?m)^<BNAME>  0  0  0$"}
+"""The same, until our broker stores half messages."""
+AFTER_OTHERS = {
+    *("topicRoute-deleted", "topicRoute-wiped", "topicRoute-restored", "topicRoute-made"),
+    *("topicRoute-changed", "progress-reset", "progress-skipped"),
+}
+"""Calls after commands that this module does not run."""
+ONLY_OF_ONE_LINE = re.compile(
+    # 5.3.3 takes a topic's name for a group as well, and leaves out groups that broadcast.
+    r"MessageTrack .*consumerGroup=scene-(orders|few|broadcast),"
+    r"|See <URL> for further details\., org\.apache"
+)
 SETTINGS: Settings = {"enablePropertyFilter": True, "transactionCheckInterval": 3_600_000}
 HOUR_MS = 3_600_000
 Call = dict[str, Any]
@@ -63,9 +74,10 @@ def chosen(version: str) -> list[Call]:
 
 
 def is_chosen(call: Call) -> bool:
-    return (
-        call["args"][0] in COMMANDS and call["id"] not in LEFT_OUT and "late" not in call["marks"]
-    )
+    """Whether a call is about what this module is, and asks a server."""
+    reaches_no_server = call["out"].startswith("usage:") or call["id"].endswith("-dead")
+    is_out = reaches_no_server or call["id"] in AFTER_OTHERS or "late" in call["marks"]
+    return call["args"][0] in COMMANDS and not is_out
 
 
 @dataclass
@@ -165,8 +177,15 @@ def names_of(lines: list[str]) -> list[str]:
     )
 
 
+def comparable(lines: list[str]) -> list[str]:
+    """Lines without what the two lines of RocketMQ do not have in common, one track per line."""
+    text = "\n".join(lines).replace("]MessageTrack", "]\nMessageTrack")
+    return [line for line in text.splitlines() if not ONLY_OF_ONE_LINE.match(line)]
+
+
 def agree(compare: str, mine: list[str], recorded: list[str]) -> bool:
     """Whether two printouts are equal as far as a recording says."""
+    mine, recorded = comparable(mine), comparable(recorded)
     match compare:
         case "sorted":
             return sorted(mine) == sorted(recorded)
@@ -183,6 +202,10 @@ def agree(compare: str, mine: list[str], recorded: list[str]) -> bool:
         case "status":
             return True
     return mine == recorded
+
+
+def shown(printed: dict[str, list[str]]) -> list[str]:
+    return [*printed["out"], *(f"error: {line}" for line in printed["err"])]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -202,8 +225,9 @@ def test_mqadmin_prints_what_was_recorded(
 ) -> None:
     run = runs(version)
     mine = run.lines[recorded]
-    if recorded in OTHERWISE:
-        assert re.search(OTHERWISE[recorded], "\n".join(mine["out"] + mine["err"])), mine
+    differs = OTHERWISE | (WITHOUT_TRANSACTIONS if run.missing else {})
+    if recorded in differs:
+        assert re.search(differs[recorded], "\n".join(shown(mine))), mine
         return
     calls = [call for name in RECORDINGS[version] for call in read(name) if call["id"] == recorded]
 
@@ -215,7 +239,8 @@ def test_mqadmin_prints_what_was_recorded(
             and agree(call["compare"], mine["out"], theirs["out"])
         )
 
-    assert any(map(equals, calls)), (mine, [call["normalized"] for call in calls])
+    theirs = "\n-- or --\n".join("\n".join(shown(call["normalized"])) for call in calls)
+    assert any(map(equals, calls)), "\n".join([*shown(mine), "-- recorded --", theirs])
 
 
 @pytest.mark.parametrize("version", RECORDINGS)

@@ -35,7 +35,7 @@ final class Consumers {
     Object start(JSONObject command) throws Exception {
         String name = command.getString("name");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
-            command.getString("group"), command.getBooleanValue("trace"));
+            command.getString("group"), command.getBooleanValue("trace"), null);
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName(name);
         if (command.containsKey("retries_max")) {

@@ -127,17 +127,6 @@ async def test_the_policy_of_the_group_applies_unless_the_consumer_sets_a_level(
     assert message.properties["DELAY"] == str(queue + 1)
 
 
-async def test_a_retry_without_a_delay_is_stored_in_the_retry_topic_at_once(
-    broker: Broker,
-) -> None:
-    at_once = CustomizedRetryPolicy(next=[0])
-    broker.group(group_retry_policy=GroupRetryPolicy(customized_retry_policy=at_once))
-    assert (await broker.send_back(level=0)).code == 0
-    message = broker.stored("%RETRY%g")
-    assert message is not None
-    assert message.reconsume_times == 1
-
-
 async def test_dead_letters_of_an_old_brokers_topic_are_stored_though_it_cannot_be_read(
     broker: Broker,
 ) -> None:

@@ -6,7 +6,7 @@ The consumer decides first, then the settings of its group, then the broker:
     delay     the level of the request, else the group's retry policy, else level 3 + retries so far
 
 Delays are those of delay levels. A policy of other delays gets of the levels that are not shorter
-the shortest, so that no retry comes too early.
+the shortest, so that no retry comes too early, and none at once.
 
 Source: AbstractSendMessageProcessor, RocketMQ 5.3, whose brokers keep retry policies and use none;
 its proxy does.
@@ -39,14 +39,11 @@ def retry_level(policy: GroupRetryPolicy, levels: DelayLevels, reconsume_times: 
         policy: that of the group.
         levels: those of the broker.
         reconsume_times: the retries of the message so far.
-
-    Returns:
-        0 for a retry without a delay.
     """
     delay_ms = policy.delay_ms(reconsume_times)
     if delay_ms is None:
         return FIRST_RETRY_LEVEL + reconsume_times
-    return levels.level_for(delay_ms) if delay_ms > 0 else 0
+    return levels.level_for(delay_ms)
 
 
 def level_of_copy(

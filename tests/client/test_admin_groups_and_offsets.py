@@ -18,7 +18,12 @@ from cometmq.client import (
     StartFrom,
 )
 from cometmq.client.errors import InvalidNameError
-from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.group import (
+    CustomizedRetryPolicy,
+    ExponentialRetryPolicy,
+    GroupRetryPolicy,
+    SubscriptionGroupConfig,
+)
 from support.reading import until_queued
 
 FOUND_S = 120.0
@@ -78,6 +83,29 @@ async def test_a_group_is_made_shown_changed_and_deleted(
 
     await admin.delete_group(group)
     assert group not in await admin.groups()
+
+
+@pytest.mark.only_on("comet", "5.3.3")
+@pytest.mark.parametrize(
+    "policy",
+    [
+        GroupRetryPolicy(customized_retry_policy=CustomizedRetryPolicy(next=[1_000, 5_000])),
+        GroupRetryPolicy(
+            type="EXPONENTIAL",
+            exponential_retry_policy=ExponentialRetryPolicy(initial=1, max=9, multiplier=3),
+        ),
+        GroupRetryPolicy(),
+    ],
+    ids=["customized", "exponential", "default"],
+)
+async def test_the_retry_policy_of_a_group_is_kept(
+    admin: AdminClient, broker: str, group: str, policy: GroupRetryPolicy
+) -> None:
+    config = SubscriptionGroupConfig(group_name=group, group_retry_policy=policy)
+    await admin.create_group(config)
+    shown = await admin.group_config(group, broker)
+    assert shown is not None
+    assert shown.group_retry_policy == policy
 
 
 async def test_a_group_without_a_valid_name_is_refused(admin: AdminClient) -> None:

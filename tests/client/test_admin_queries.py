@@ -21,7 +21,7 @@ from cometmq.client import (
     StoredMessage,
 )
 from cometmq.client.admin import TrackKind
-from cometmq.client.trace.records import ConsumeAfter, Publish
+from cometmq.client.trace.records import ConsumeAfter, Publish, encode_trace_record
 from support.seen import until_answered
 
 FOUND_S = 120.0
@@ -249,3 +249,21 @@ async def test_a_message_is_followed_by_what_was_traced_of_it(
     await until(both)
     (sent,) = [r for r in await admin.trace(receipt.message_id) if isinstance(r, Publish)]
     assert (sent.group, sent.topic, sent.success) == (f"{group}-p", queues[0].topic, True)
+
+
+async def test_records_of_a_trace_that_cannot_be_read_are_passed_over(
+    admin: AdminClient, instance: ClientInstance, queues: list[MessageQueue]
+) -> None:
+    """One client's error hides no record of another one in the same trace message."""
+    good = ConsumeAfter("R", "ID-1", 3, True, None, time_ms=5, group="g")
+    bad = encode_trace_record(good).replace("\x013\x01", "\x01three\x01")
+    body = bad.encode() + b"\xff\x02" + encode_trace_record(good).encode()
+    topic = queues[0].topic
+    async with Producer(instance=instance, group="admin-tests") as producer:
+        await producer.send(Message(topic, body, keys=["ID-1"]))
+
+    async def found() -> bool:
+        return bool(await admin.trace("ID-1", topic=topic))
+
+    await until(found)
+    assert await admin.trace("ID-1", topic=topic) == [good]

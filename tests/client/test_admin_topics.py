@@ -105,6 +105,21 @@ async def test_name_servers_keep_which_queues_an_ordered_topic_has(
     assert await admin.order_conf(topic) == {}
 
 
+async def test_an_ordered_topic_is_made_and_deleted_with_its_order_configuration(
+    admin: AdminClient, target: str
+) -> None:
+    ((broker, _),) = (await admin.cluster_info()).broker_addr_table.items()
+    topic = f"t-{uuid.uuid4().hex}"
+
+    assert len(await admin.create_topic(topic, queues=3, ordered=True)) == 3
+
+    assert await admin.order_conf(topic) == {broker: 3}
+    if target != "4.9.7":  # which learns it with its next registration
+        assert (await admin.topic_configs(topic))[broker].order
+    await admin.delete_topic(topic)
+    assert await admin.order_conf(topic) == {}
+
+
 async def test_statistics_tell_what_each_queue_holds(
     admin: AdminClient, instance: ClientInstance, queues: list[MessageQueue]
 ) -> None:

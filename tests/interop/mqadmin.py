@@ -1,4 +1,4 @@
-"""The official mqadmin of RocketMQ 5.3.3 as a shell that keeps its JVM."""
+"""The official mqadmin of RocketMQ as a shell that keeps its JVM."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ class Printed(NamedTuple):
 
 
 class MqAdmin:
-    """One JVM that runs command after command."""
+    """One JVM that runs command after command, of the version that is named."""
 
     def __init__(self, folder: Path, version: str = "5.3.3") -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        silent = folder / "silent.logback.xml"
+        silent = folder / "conf" / "logback_tools.xml"  # where 4.9 looks for it
+        silent.parent.mkdir(parents=True, exist_ok=True)
         silent.write_text('<configuration><root level="OFF"/></configuration>\n')
-        classes = toolchain.java_classes("admin", toolchain.rocketmq_jars("servers", version))
+        classes = toolchain.java_classes("admin", toolchain.rocketmq_jars("tools", version))
         options = [
             "-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             toolchain.PATIENT_CONNECT,
             f"-Djava.io.tmpdir={folder}", f"-Drmq.logback.configurationFile={silent}",
+            f"-Drocketmq.home.dir={folder}",
         ]  # fmt: skip
         java = [toolchain.command("java"), *options, "-cp", classes, "Admin"]
         self._program = Program(java, folder / "mqadmin.log")
@@ -53,10 +54,14 @@ class MqAdmin:
     def run(self, namesrv: str, command: str, *arguments: str) -> Printed:
         """Run ``mqadmin command arguments… -n namesrv``.
 
+        Args:
+            namesrv: the name server; empty to leave out ``-n``.
+            command, arguments: the command line.
+
         Raises:
             AnswerLost: nobody knows whether the message was stored.
         """
-        args = [command, *arguments, "-n", namesrv]
+        args = [command, *arguments, *(["-n", namesrv] if namesrv else [])]
         printed = Printed(**self._program.ask("admin", args=args))
         if not LOST_CONNECTION.search(printed.err):
             return printed

@@ -11,7 +11,8 @@ its assignment. The commands:
 - ``send`` group topic style messages [shard]: sync, async, oneway, batch, ordered; a result each
 - ``consume`` name group topic expression mode: concurrent, orderly, broadcast, reply; the first
   delivery of a body that starts with "retry" fails. Java and ours take ``pace_ms``, how long each
-  message takes, and Java 5 and ours the mode pop; Java and Go take ``sql`` instead of an expression
+  message takes, and Java 5 and ours the mode pop; Java and Go take ``sql`` instead of an expression;
+  each delivery of a body that starts with "dead" fails, ``retries_max`` limits its retries
 - ``stop`` name: leave the group
 - ``pull`` group topic expression count: all messages of the topic through the pull consumer; Go
   goes on until it has as many
@@ -20,6 +21,7 @@ its assignment. The commands:
   "twice commit" by the second check, "other commit" by a check of another program
 - ``quit``
 
+Java, Go and ours trace the messages of ``send`` and ``consume`` with ``trace``.
 Java also has ``request``, ``query`` and ``lite_pull``. Ours has ``queues`` and ``abort``.
 A message is ``{"body", "tag"?, "keys"?, "delay"?, "properties"?}``; for ours also ``"shard"``.
 """

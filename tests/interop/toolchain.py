@@ -90,7 +90,7 @@ def java_home() -> Path:
 
 
 def rocketmq_jars(profile: str, version: str) -> str:
-    """The class path of the official jars: profile ``client`` or ``servers`` of java/pom.xml."""
+    """The class path of the official jars of a profile of java/pom.xml."""
     return _maven_jars(profile, f"rocketmq.version={version}", version)
 
 
@@ -233,6 +233,7 @@ def main() -> None:
 
     steps: list[Callable[[], object]] = [
         *(functools.partial(rocketmq_jars, "client", version) for version in ("4.9.8", "5.3.3")),
+        *(functools.partial(rocketmq_jars, "tools", version) for version in ("4.9.8", "5.3.3")),
         *(functools.partial(rocketmq_jars, "servers", version) for version in ALL_VERSIONS),
         go_client,
         node_client,

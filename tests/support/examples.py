@@ -56,6 +56,8 @@ EXPECTED = {
     r"color <> 'red': \[True, False, None\]\nNOT .*: \[True, True, True\]\n"
     r"color LIKE .*: \[False, False, None\]\n"
     r"price > '9': SQL92 at character 9: met a text .*, expected a number .*\n",
+    "31_trace": r"shop sent parcel-1 in \d+ ms\ntraced-packers received it, retry 0\n"
+    r"traced-packers handled it in \d+ ms: SUCCESS\n",
 }
 """What each example prints; they run in the order of their names, on one server."""
 

@@ -42,6 +42,7 @@ type command struct {
 	Sql        string `json:"sql"`
 	Messages   []item `json:"messages"`
 	Count      int    `json:"count"`
+	Trace      bool   `json:"trace"`
 }
 
 type object = map[string]any
@@ -138,8 +139,16 @@ func received(m *primitive.MessageExt) object {
 	}
 }
 
+// Where traces of messages go: to RocketMQ's trace topic.
+func traces() *primitive.TraceConfig {
+	return &primitive.TraceConfig{
+		GroupName: "traces", Access: primitive.Local, NamesrvAddrs: []string{namesrv},
+	}
+}
+
 // A producer for each group; ordered ones choose the queue by the sharding key.
-func producerOf(group string, ordered bool) (rocketmq.Producer, error) {
+func producerOf(c command) (rocketmq.Producer, error) {
+	group, ordered := c.Group, c.Style == "ordered"
 	key := fmt.Sprint(group, ordered)
 	if p := producers[key]; p != nil {
 		return p, nil
@@ -155,6 +164,9 @@ func producerOf(group string, ordered bool) (rocketmq.Producer, error) {
 	if ordered {
 		options = append(options, producer.WithQueueSelector(producer.NewHashQueueSelector()))
 	}
+	if c.Trace {
+		options = append(options, producer.WithTrace(traces()))
+	}
 	p, err := rocketmq.NewProducer(options...)
 	if err != nil {
 		return nil, err
@@ -164,7 +176,7 @@ func producerOf(group string, ordered bool) (rocketmq.Producer, error) {
 }
 
 func send(c command) (any, error) {
-	p, err := producerOf(c.Group, c.Style == "ordered")
+	p, err := producerOf(c)
 	if err != nil {
 		return nil, err
 	}
@@ -309,6 +321,9 @@ func consume(c command) error {
 	}
 	if c.Mode == "broadcast" {
 		options = append(options, consumer.WithConsumerModel(consumer.BroadCasting))
+	}
+	if c.Trace {
+		options = append(options, consumer.WithTrace(traces()))
 	}
 	made, err := rocketmq.NewPushConsumer(options...)
 	if err != nil {

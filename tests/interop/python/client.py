@@ -8,6 +8,7 @@ without a farewell. Argument: the name server.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import sys
@@ -148,7 +149,7 @@ class Program:
         return await getattr(self, f"do_{command['do']}")(command)
 
     async def do_send(self, command: Fields) -> object:
-        producer = await self._producer(command["group"])
+        producer = await self._producer(command["group"], trace=command.get("trace", False))
         messages = [built(command["topic"], item) for item in command["messages"]]
         style = command["style"]
         if style == "batch":
@@ -164,9 +165,11 @@ class Program:
             for message, key in zip(messages, keys, strict=True)
         ]
 
-    async def _producer(self, group: str) -> Producer:
+    async def _producer(self, group: str, *, trace: bool) -> Producer:
         if group not in self._producers:
-            self._producers[group] = Producer(self._name_servers, group=group, timeout_ms=60_000)
+            self._producers[group] = Producer(
+                self._name_servers, group=group, timeout_ms=60_000, trace=trace
+            )
             await self._producers[group].start()
         return self._producers[group]
 
@@ -188,7 +191,8 @@ class Program:
             emit({"event": "message", "consumer": name, **received(message)})
             if pace_s:
                 await asyncio.sleep(pace_s)
-            if message.body.startswith(b"retry") and message.reconsume_times == 0:
+            again = message.body.startswith(b"retry") and message.reconsume_times == 0
+            if again or message.body.startswith(b"dead"):
                 raise ValueError("fails on purpose")
 
         common: Fields = {
@@ -207,7 +211,11 @@ class Program:
                 ordered=command["mode"] == "orderly",
                 broadcast=command["mode"] == "broadcast",
                 strategy=Reporting(name, command["topic"]),
-                settings=PUSH,
+                settings=dataclasses.replace(
+                    PUSH,
+                    trace=command.get("trace", False),
+                    deliveries_max=command.get("retries_max", PUSH.deliveries_max),
+                ),
                 **common,
             )
         await consumer.start()

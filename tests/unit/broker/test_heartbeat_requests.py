@@ -6,6 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from cometmq.broker.clients.consumers import ConsumerNotifier, ConsumerRegistry
@@ -99,6 +100,16 @@ async def test_a_heartbeat_makes_group_retry_topic_and_member(broker: Broker) ->
     retry = broker.tables.topics.get("%RETRY%g")
     assert retry is not None
     assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
+
+
+async def test_the_retry_topic_of_a_group_that_consumes_an_ordered_topic_is_ordered(
+    broker: Broker,
+) -> None:
+    ordered = broker.tables.topic("T")
+    broker.tables.topics.put_now([msgspec.structs.replace(ordered, order=True)])
+    await broker.connect().beat(group("g"), group("h", topic="U"))
+    topics = broker.tables.topics.all()
+    assert (topics["%RETRY%g"].order, topics["%RETRY%h"].order) == (True, False)
 
 
 async def test_members_are_told_of_a_newcomer_once(broker: Broker) -> None:

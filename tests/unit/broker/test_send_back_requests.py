@@ -12,6 +12,7 @@ from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.sending.send_back import SendBackHandler
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.model.delay import DelayLevels
+from cometmq.model.group import CustomizedRetryPolicy, GroupRetryPolicy
 from cometmq.model.message import StoredMessage
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
@@ -112,6 +113,30 @@ async def test_the_broker_chooses_a_level_by_the_tries_so_far(broker: Broker) ->
     message = broker.stored("SCHEDULE_TOPIC_XXXX", 6)
     assert message is not None
     assert (message.properties["DELAY"], message.reconsume_times) == ("7", 5)
+
+
+@pytest.mark.parametrize(("level", "queue"), [(0, 4), (3, 2)], ids=["none", "its own"])
+async def test_the_policy_of_the_group_applies_unless_the_consumer_sets_a_level(
+    broker: Broker, level: int, queue: int
+) -> None:
+    minutes = CustomizedRetryPolicy(next=[60_000])
+    broker.group(group_retry_policy=GroupRetryPolicy(customized_retry_policy=minutes))
+    assert (await broker.send_back(level=level)).code == 0
+    message = broker.stored("SCHEDULE_TOPIC_XXXX", queue)
+    assert message is not None
+    assert message.properties["DELAY"] == str(queue + 1)
+
+
+async def test_dead_letters_of_an_old_brokers_topic_are_stored_though_it_cannot_be_read(
+    broker: Broker,
+) -> None:
+    """Before 4.9.2 brokers created it without the permission to read; tools add it."""
+    broker.tables.topic("%DLQ%g", perm=2)
+    assert (await broker.send_back(level=-1)).code == 0
+    assert broker.stored("%DLQ%g") is not None
+    topic = broker.tables.topics.get("%DLQ%g")
+    assert topic is not None
+    assert topic.perm == 2
 
 
 async def test_a_message_given_up_is_a_dead_letter_at_once(broker: Broker) -> None:

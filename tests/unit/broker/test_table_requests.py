@@ -18,6 +18,7 @@ from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.handler import TopicHandler
 from cometmq.broker.topics.table import TopicTable
+from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
@@ -372,10 +373,67 @@ async def test_group_is_made_and_shown(broker: Broker) -> None:
     assert table["subscriptionGroupTable"]["g"] == body
 
 
-async def test_attributes_of_a_group_are_changed_one_by_one(broker: Broker) -> None:
-    await put_group(broker, attributes={"+a": "1", "b": "2"})
-    await put_group(broker, attributes={"-a": "", "+c": "3"})
-    assert broker.groups.all()["g"].attributes == {"b": "2", "c": "3"}
+POLICIES = {
+    "default": {"type": "CUSTOMIZED"},
+    "customized": {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000]}},
+    "exponential": {
+        "type": "EXPONENTIAL",
+        "exponentialRetryPolicy": {"initial": 1000, "max": 60000, "multiplier": 3},
+    },
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+async def test_the_retry_policy_of_a_group_is_kept_and_shown_as_rocketmq_writes_it(
+    broker: Broker, name: str, tmp_path: Path
+) -> None:
+    assert (await put_group(broker, groupRetryPolicy=POLICIES[name])).code == 0
+    shown = await broker.ok(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="g")
+    file = json.loads((tmp_path / "config" / "subscriptionGroup.json").read_text())
+    kept = file["subscriptionGroupTable"]["g"]
+    assert shown["groupRetryPolicy"] == kept["groupRetryPolicy"] == POLICIES[name]
+
+
+async def test_a_group_that_an_older_tool_changes_has_the_default_policy_again(
+    broker: Broker,
+) -> None:
+    await put_group(broker, groupRetryPolicy=POLICIES["exponential"])
+    await put_group(broker, retryMaxTimes=3)
+    shown = await broker.ok(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="g")
+    assert (shown["groupRetryPolicy"], shown["retryMaxTimes"]) == (POLICIES["default"], 3)
+
+
+@pytest.mark.parametrize(
+    ("policy", "remark"),
+    [
+        ({"type": "LINEAR"}, "the type of groupRetryPolicy is 'LINEAR', expected CUSTOMIZED or"),
+        ({"customizedRetryPolicy": {"next": [-1]}}, "customizedRetryPolicy.next is -1, expected 0"),
+        ({"customizedRetryPolicy": {"next": [1] * 129}}, "groupRetryPolicy has 129 delays"),
+        ({"exponentialRetryPolicy": {"initial": -1}}, "exponentialRetryPolicy.initial is -1"),
+        ({"exponentialRetryPolicy": {"max": 2**62}}, "exponentialRetryPolicy.max is 46116860184"),
+        ({"exponentialRetryPolicy": {"multiplier": 0}}, "exponentialRetryPolicy.multiplier is 0"),
+    ],
+)
+async def test_a_retry_policy_that_makes_no_sense_is_refused(
+    broker: Broker, policy: dict[str, object], remark: str
+) -> None:
+    answer = await put_group(broker, groupRetryPolicy=policy)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert (answer.remark or "").startswith(remark)
+    assert "g" not in broker.groups
+
+
+async def test_attributes_of_a_group_stay_and_none_is_added(broker: Broker) -> None:
+    """RocketMQ 5.3 has none; a later version's, read from a store, are not lost."""
+    config = SubscriptionGroupConfig(group_name="g", attributes={"priority.factor": "5"})
+    broker.groups.put_now([config])
+    same = await put_group(broker, retryMaxTimes=3, attributes={"priority.factor": "5"})
+    assert same.code == 0
+    assert (await put_group(broker, retryMaxTimes=4)).code == 0
+    assert broker.groups.all()["g"].attributes == {"priority.factor": "5"}
+    answer = await put_group(broker, attributes={"+color": "red"})
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert answer.remark == "unsupported attribute '+color': groups have none"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import ResponseError
 from cometmq.model.flags import SysFlag
+from cometmq.model.group import CustomizedRetryPolicy, GroupRetryPolicy
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import SEND_FORBIDDEN_TOPICS, TopicConfig
 from cometmq.protocol.headers import SendMessageRequest, SendMessageV2Request
@@ -657,3 +658,20 @@ async def test_a_topic_that_cannot_be_written_down_is_not_made(door: Door, tmp_p
     with pytest.raises(Exception, match=r"topics\.json"):
         door.route(topic="new")
     assert "new" not in door.tables.topics
+
+
+@pytest.mark.parametrize(
+    ("times", "said", "waits"), [(1, "3", "1"), (2, "3", "1"), (1, "2", "2"), (0, "3", "3")]
+)
+async def test_a_retry_that_a_consumer_sends_waits_as_its_group_says(
+    door: Door, times: int, said: str, waits: str
+) -> None:
+    """It names the level that a broker without policies would choose, at most the highest; the
+    first number is one more than the retries so far."""
+    policy = GroupRetryPolicy(customized_retry_policy=CustomizedRetryPolicy(next=[1000]))
+    door.tables.group("G", group_retry_policy=policy)
+
+    placement = door.route({"DELAY": said}, topic=RETRY, reconsume_times=times)
+
+    assert stored(placement)["DELAY"] == waits
+    assert placement.queue_id == int(waits) - 1

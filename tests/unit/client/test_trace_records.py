@@ -79,9 +79,9 @@ def test_each_kind_of_record_has_its_fields_in_order(record: Record, text: str) 
 
 @pytest.mark.parametrize(
     ("fields", "offset_id", "client_host"),
-    [(13, "", ""), (14, "OFF", ""), (15, "OFF", "c:9")],
+    [(12, "", ""), (13, "", ""), (14, "OFF", ""), (15, "OFF", "c:9")],
 )
-def test_published_records_of_13_14_and_15_fields_are_read(
+def test_published_records_of_12_to_15_fields_are_read(
     fields: int, offset_id: str, client_host: str
 ) -> None:
     row = ["Pub", "5", "r", "g", "t", "ID", "tag", "k", "h:1", "6", "7", "0", "OFF", "true", "c:9"]

@@ -128,11 +128,16 @@ class HeartbeatHandler:
         if self._is_refused(consumer):
             return None
         sys_flag = TopicSysFlag.UNIT_SUB if consumer.unit_mode else 0
+        order = any(self._is_ordered(entry.topic) for entry in consumer.subscription_data_set)
         try:
-            return internal_topic(name, config.retry_queue_nums, sys_flag=sys_flag)
+            return internal_topic(name, config.retry_queue_nums, sys_flag=sys_flag, order=order)
         except InvalidNameError as problem:
             log.warning("cannot create the retry topic group=%s: %s", consumer.group_name, problem)
             return None
+
+    def _is_ordered(self, topic: str) -> bool:
+        config = self._topics.get(topic)
+        return config is not None and config.order
 
     async def _create_and_register(
         self, request: Request, data: HeartbeatData, joined: list[_GroupOfHeartbeat]

@@ -15,7 +15,14 @@ from cometmq.broker.checks import check_body, check_is_master
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.groups.table import GroupTable
 from cometmq.model.errors import InvalidNameError, ResponseError
-from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.group import (
+    CUSTOMIZED,
+    EXPONENTIAL,
+    CustomizedRetryPolicy,
+    ExponentialRetryPolicy,
+    GroupRetryPolicy,
+    SubscriptionGroupConfig,
+)
 from cometmq.model.topic import check_group_name
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import (
@@ -40,6 +47,9 @@ GROUP_BYTES_MAX = 64 * 1024
 GROUPS_BYTES_MAX = 4 * 1024 * 1024
 """Limits of the bodies that describe one group and many."""
 RETRY_QUEUES_MAX = 1024
+RETRY_DELAYS_MAX = 128
+RETRY_DELAY_MS_MAX = 365 * 24 * 3600 * 1000
+"""Limits of a retry policy: the number of its delays, and one of them."""
 NAME_CHARS_MAX = 512
 
 
@@ -164,15 +174,13 @@ def _read_group(body: bytes) -> SubscriptionGroupConfig:
 def _merged(
     config: SubscriptionGroupConfig,
 ) -> Callable[[SubscriptionGroupConfig | None], SubscriptionGroupConfig]:
-    """The settings of a request, with its changes of attributes (``+key``, ``-key``) made."""
+    """The settings of a request. Attributes stay as they are: RocketMQ 5.3 has none to set."""
 
     def merge(present: SubscriptionGroupConfig | None) -> SubscriptionGroupConfig:
-        attributes = dict(present.attributes) if present is not None else {}
+        attributes = present.attributes if present is not None else {}
         for key, value in config.attributes.items():
-            if key.startswith("-"):
-                attributes.pop(key[1:], None)
-            else:
-                attributes[key.removeprefix("+")] = value
+            if attributes.get(key) != value:
+                raise _illegal(f"unsupported attribute {key[:80]!r}: groups have none")
         return msgspec.structs.replace(config, attributes=attributes)
 
     return merge
@@ -186,6 +194,29 @@ def _check(config: SubscriptionGroupConfig) -> None:
         )
     if config.retry_max_times < -1:
         raise _illegal(f"retryMaxTimes is {config.retry_max_times}, expected at least -1")
+    _check_retry_policy(config.group_retry_policy)
+
+
+def _check_retry_policy(policy: GroupRetryPolicy) -> None:
+    if policy.type not in (CUSTOMIZED, EXPONENTIAL):
+        raise _illegal(
+            f"the type of groupRetryPolicy is {policy.type[:80]!r}, expected {CUSTOMIZED} or"
+            f" {EXPONENTIAL}"
+        )
+    delays = (policy.customized_retry_policy or CustomizedRetryPolicy()).next or []
+    if len(delays) > RETRY_DELAYS_MAX:
+        raise _illegal(
+            f"groupRetryPolicy has {len(delays)} delays, expected at most {RETRY_DELAYS_MAX}"
+        )
+    growing = policy.exponential_retry_policy or ExponentialRetryPolicy()
+    for name, value, least in (
+        *(("customizedRetryPolicy.next", delay, 0) for delay in delays),
+        ("exponentialRetryPolicy.initial", growing.initial, 0),
+        ("exponentialRetryPolicy.max", growing.max, 0),
+        ("exponentialRetryPolicy.multiplier", growing.multiplier, 1),
+    ):
+        if not least <= value <= RETRY_DELAY_MS_MAX:
+            raise _illegal(f"{name} is {value}, expected {least} to {RETRY_DELAY_MS_MAX}")
 
 
 def _check_name(name: str) -> None:

@@ -18,7 +18,7 @@ from cometmq.broker.delay.routing import schedule
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.broker.sending.group_commit import GroupCommit
-from cometmq.broker.sending.validation import retries_max
+from cometmq.broker.sending.retries import retries_max, retry_level
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.thread_calls import SharedCall
 from cometmq.broker.topics.table import TopicTable
@@ -35,9 +35,6 @@ from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import RecordParts, split_record
 from cometmq.remoting import Request, Response
 from cometmq.store import Appended, MessageStore, SegmentNotReadyError
-
-FIRST_RETRY_LEVEL = 3
-"""The delay level of the first retry unless the consumer sets one; each further retry adds one."""
 
 
 class Retry(NamedTuple):
@@ -153,7 +150,8 @@ class SendBackHandler:
             message_id=encode_offset_id(record.store_host, record.log_offset),
             reconsume_times=record.reconsume_times,
             reconsume_times_max=retries_max(group, header.max_reconsume_times, version),
-            delay_level=header.delay_level,
+            delay_level=header.delay_level
+            or retry_level(group.group_retry_policy, self._levels, record.reconsume_times),
         )
 
     def _put(self, record: RecordParts, retry: Retry, target: TopicConfig) -> Appended:
@@ -208,14 +206,12 @@ def plan_retry(
         message_id: its offset message id.
         reconsume_times: its retries so far.
         reconsume_times_max: the limit of its retries.
-        delay_level: the level that the consumer sets; 0 for that of the broker, below 0 for none:
-            the message becomes a dead letter.
+        delay_level: the level of the retry; 0 for none, below 0: the message becomes a dead letter.
     """
     kept = dict(properties)
     kept.setdefault(names.RETRY_TOPIC, topic)
     kept.setdefault(names.ORIGIN_MESSAGE_ID, message_id)
     kept[names.WAIT] = "false"
     is_dead = delay_level < 0 or reconsume_times >= reconsume_times_max
-    level = delay_level or FIRST_RETRY_LEVEL + reconsume_times
-    kept[names.DELAY] = "0" if is_dead else str(level)
+    kept[names.DELAY] = "0" if is_dead else str(delay_level)
     return Retry(is_dead, kept)

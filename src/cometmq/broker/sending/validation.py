@@ -24,6 +24,7 @@ import msgspec
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay.routing import schedule
+from cometmq.broker.sending.retries import level_of_copy, retries_max
 from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.broker.transactions.half_message import HALF_QUEUE, half_properties, is_half
 from cometmq.model import property_names
@@ -60,9 +61,6 @@ except ImportError:  # interpreted, without Cython at hand
 
 if cython.compiled:
     from cython.cimports.libc.string import memcmp  # type: ignore
-
-VERSION_WITH_MAX_RECONSUME: Final = 121
-"""From 3.4.9 on clients send the limit of the retries of a message."""
 
 MULTI_TAG: Final = "MULTI_TAG"
 PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
@@ -375,7 +373,7 @@ class SendValidation:
     def _route_rewritten(self, send: Send, header: SendHeader) -> None:
         properties = decode_properties(header.properties or "")
         if send.topic.startswith(RETRY_PREFIX):
-            send.topic, send.queue_id = self._retry_target(header, send.queue_id, send.wire.version)
+            self._route_retry(send, header, properties)
         is_prepared = self._is_half(header, properties)
         self._refuse_timer(properties)
         properties.pop(property_names.POP_CK, None)
@@ -392,8 +390,8 @@ class SendValidation:
             send.topic, send.queue_id, properties = scheduled
         self._rewrite(send, properties)
 
-    def _retry_target(self, header: SendHeader, queue_id: int, version: int) -> tuple[str, int]:
-        """Return topic and queue of a retry that a consumer sends: retry topic or dead letters."""
+    def _route_retry(self, send: Send, header: SendHeader, properties: dict[str, str]) -> None:
+        """Route a retry that a consumer sends: to its retry topic, or to the dead letters."""
         group_name = header.topic[len(RETRY_PREFIX) :]
         group = self._groups.resolve(group_name)
         if group is None:
@@ -402,11 +400,19 @@ class SendValidation:
                 f"subscription group not exist, {group_name}",
             )
         times = header.reconsume_times or 0
-        most = retries_max(group, header.max_reconsume_times, version)
+        most = retries_max(group, header.max_reconsume_times, send.wire.version)
         if times > most or self._holds_locks(group_name):
             dead = self._topics.require_internal(dlq_topic(group_name), 1)
-            return dead.topic_name, self._queue_chance(max(dead.write_queue_nums, 1))
-        return header.topic, queue_id
+            send.topic = dead.topic_name
+            send.queue_id = self._queue_chance(max(dead.write_queue_nums, 1))
+        elif times > 0 and property_names.DELAY in properties:
+            # The consumer has counted this retry already.
+            properties[property_names.DELAY] = level_of_copy(
+                group.group_retry_policy,
+                self._levels,
+                times - 1,
+                properties[property_names.DELAY],
+            )
 
     def _is_half(self, header: SendHeader, properties: dict[str, str]) -> bool:
         """Return whether a message is a half message, if the broker takes those."""
@@ -430,13 +436,6 @@ class SendValidation:
                 "accurate timer message is not enabled, timerWheelEnable is false:"
                 " timer messages are not served in this release",
             )
-
-
-def retries_max(group: SubscriptionGroupConfig, requested: int | None, version: int) -> int:
-    """Return the limit of the retries of a message: that of its client, if it sends one."""
-    if requested is not None and version >= VERSION_WITH_MAX_RECONSUME:
-        return requested
-    return group.retry_max_times
 
 
 def _scan_properties(text: Any, at: int, end: int) -> int:

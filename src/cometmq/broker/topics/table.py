@@ -265,7 +265,9 @@ def _ordered(config: TopicConfig | None) -> TopicConfig | None:
     return None if config is None else msgspec.structs.replace(config, order=True)
 
 
-def internal_topic(name: str, queues: int, *, sys_flag: int = 0) -> TopicConfig:
+def internal_topic(
+    name: str, queues: int, *, sys_flag: int = 0, order: bool = False
+) -> TopicConfig:
     """Return the settings of a topic that the broker creates itself.
 
     Raises:
@@ -282,6 +284,7 @@ def internal_topic(name: str, queues: int, *, sys_flag: int = 0) -> TopicConfig:
         write_queue_nums=queues,
         perm=_READ_WRITE,
         topic_sys_flag=sys_flag,
+        order=order,
     )
 
 

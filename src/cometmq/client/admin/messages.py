@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -14,7 +15,7 @@ from cometmq.client._consuming.pulls import Pull, pull_once
 from cometmq.client.admin.groups import Groups
 from cometmq.client.admin.servers import AdminCore, Clients
 from cometmq.client.filters import Filter
-from cometmq.client.trace.records import Record, TraceError, decode_records
+from cometmq.client.trace.records import RECORD_END, Record, TraceError, decode_records
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
@@ -260,10 +261,12 @@ class Tracks(Queries, Groups, Clients):
 
 
 def _records(message: StoredMessage) -> list[Record]:
-    try:
-        return decode_records(message.body.decode())
-    except (TraceError, UnicodeDecodeError):
-        return []
+    """Return the records of a trace message that can be read."""
+    found: list[Record] = []
+    for row in message.body.decode(errors="replace").split(RECORD_END):
+        with suppress(TraceError):
+            found += decode_records(row)
+    return found
 
 
 def _is_of(record: Record, message_id: str) -> bool:

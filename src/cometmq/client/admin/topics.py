@@ -43,6 +43,7 @@ class Topics(AdminCore):
         *,
         queues: int = 8,
         perm: int = READ_WRITE,
+        ordered: bool = False,
         brokers: Iterable[str] | None = None,
         attributes: Mapping[str, str] | None = None,
     ) -> list[MessageQueue]:
@@ -52,6 +53,10 @@ class Topics(AdminCore):
             topic: the name; at most 127 of the characters ``%|a-zA-Z0-9_-``.
             queues: number of queues on each broker, for reading and writing.
             perm: sum of `Perm` bits.
+            ordered: whether each key has to stay in its queue: a broker without write permission
+                then refuses messages of the topic, and the name servers keep the number of queues
+                of each broker, see `set_order_conf`. With ``queues=1`` and one broker all
+                messages of the topic are in one order.
             brokers: names of the brokers to create it on; None for all of the cluster.
             attributes: for brokers of 5.0 and later, such as ``{"message.type": "DELAY"}``.
 
@@ -74,15 +79,23 @@ class Topics(AdminCore):
             perm=perm,
             topic_filter_type="SINGLE_TAG",
             topic_sys_flag=0,
+            order=ordered,
             attributes=_changes(attributes),
         )
-        for address in await self._masters(brokers):
+        names = sorted(
+            (await self.cluster_info()).broker_addr_table if brokers is None else brokers
+        )
+        for address in await self._masters(names):
             await self._call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        if ordered:
+            await self.set_order_conf(topic, dict.fromkeys(names, queues))
         route = await self._instance.routes.refresh(topic)
         return list(route.publish_queues) if route else []
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic from all brokers of the cluster, then from every name server.
+
+        Its order configuration is deleted too.
 
         Raises:
             ResponseError, RemotingError: a broker refused or did not respond. The request was
@@ -97,6 +110,7 @@ class Topics(AdminCore):
                 failure = failure or error
         forget = DeleteTopicInNamesrvRequest(topic=topic)
         await self._call_all_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, forget)
+        await self._put_kv(ORDER_SPACE, topic, None)
         self._instance.routes.forget(topic)
         if failure is not None:
             raise failure
@@ -142,7 +156,8 @@ class Topics(AdminCore):
         """Fix the number of queues per broker of an ordered topic.
 
         A key then stays in its queue if a broker is lost. Name servers return the rule to
-        producers only with ``orderMessageEnable=true``.
+        producers only with ``orderMessageEnable=true``. Brokers learn within half a minute that the
+        topic is ordered.
 
         Args:
             topic: the topic.

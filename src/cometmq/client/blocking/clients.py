@@ -918,13 +918,19 @@ class AdminClient(base.Blocking):
         *,
         queues: int = 8,
         perm: int = READ_WRITE,
+        ordered: bool = False,
         brokers: Iterable[str] | None = None,
         attributes: Mapping[str, str] | None = None,
     ) -> list[MessageQueue]:
         """Create a topic, or change it if it exists."""
         return self._run(
             self._inner.create_topic(
-                topic, queues=queues, perm=perm, brokers=brokers, attributes=attributes
+                topic,
+                queues=queues,
+                perm=perm,
+                ordered=ordered,
+                brokers=brokers,
+                attributes=attributes,
             )
         )
 

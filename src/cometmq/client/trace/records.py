@@ -13,7 +13,7 @@
     Recall         | time | region | group | topic | message id | success
 
 Nothing is escaped; what is missing is written as ``null``. Records of type Pub without the offset
-message id are read as well. In the cloud form SubAfter ends with ``end``.
+message id and without the success are read as well. In the cloud form SubAfter ends with ``end``.
 
 Source: TraceDataEncoder, RocketMQ 4.9 and 5.3.
 """
@@ -175,7 +175,7 @@ def _optional(text: str) -> str | None:
 
 
 def _publish(row: list[str]) -> Publish:
-    has_offset_id = len(row) > _PUBLISH_FIELDS_MIN
+    fields = len(row)
     return Publish(
         time_ms=int(row[1]),
         region=_optional(row[2]),
@@ -188,9 +188,9 @@ def _publish(row: list[str]) -> Publish:
         body_bytes=int(row[9]),
         cost_ms=int(row[10]),
         kind=SendKind(int(row[11])),
-        offset_message_id=row[12] if has_offset_id else "",
-        success=row[13 if has_offset_id else 12] == "true",
-        client_host=row[14] if len(row) > _PUBLISH_FIELDS_MIN + 1 else "",
+        offset_message_id=row[12] if fields > 13 else "",
+        success=fields == _PUBLISH_FIELDS_MIN or row[13 if fields > 13 else 12] == "true",
+        client_host=row[14] if fields > 14 else "",
     )
 
 
@@ -241,7 +241,7 @@ def _recall(row: list[str]) -> Recall:
     return Recall(int(row[1]), _optional(row[2]), row[3], row[4], row[5], row[6] == "true")
 
 
-_PUBLISH_FIELDS_MIN = 13
+_PUBLISH_FIELDS_MIN = 12
 _AFTER_FIELDS_MIN = 6
 _READERS: dict[str, tuple[Callable[[list[str]], Record], int]] = {
     "Pub": (_publish, _PUBLISH_FIELDS_MIN),

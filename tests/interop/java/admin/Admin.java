@@ -5,8 +5,10 @@ import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
@@ -21,12 +23,18 @@ public final class Admin {
     private Admin() {
     }
 
-    /** Some commands cannot run twice; main0 makes new ones for an empty list. */
-    private static final class Fresh extends MQAdminStartup {
-        static void run(String[] args) {
-            SUB_COMMANDS.clear();
-            main0(args, null);
+    /**
+     * Some commands cannot run twice; main0 makes new ones for an empty list, whose name is another
+     * one in each line of RocketMQ.
+     */
+    private static void runFresh(String[] args) throws IllegalAccessException {
+        for (Field field : MQAdminStartup.class.getDeclaredFields()) {
+            if (List.class.isAssignableFrom(field.getType())) {
+                field.setAccessible(true);
+                ((List<?>) field.get(null)).clear();
+            }
         }
+        MQAdminStartup.main0(args, null);
     }
 
     public static void main(String[] args) throws IOException {
@@ -51,7 +59,9 @@ public final class Admin {
         System.setOut(new PrintStream(printed, true, StandardCharsets.UTF_8));
         System.setErr(new PrintStream(errors, true, StandardCharsets.UTF_8));
         try {
-            Fresh.run(command.getJSONArray("args").toArray(new String[0]));
+            runFresh(command.getJSONArray("args").toArray(new String[0]));
+        } catch (IllegalAccessException error) {
+            throw new IllegalStateException(error);
         } finally {
             System.setErr(ERR);
             System.setOut(OUT);

@@ -34,9 +34,13 @@ final class Consumers {
 
     Object start(JSONObject command) throws Exception {
         String name = command.getString("name");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            command.getString("group"), command.getBooleanValue("trace"), null);
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName(name);
+        if (command.containsKey("retries_max")) {
+            consumer.setMaxReconsumeTimes(command.getIntValue("retries_max"));
+        }
         consumer.setVipChannelEnabled(false);
         consumer.setPollNameServerInterval(1000);
         consumer.setHeartbeatBrokerInterval(1000);
@@ -99,7 +103,7 @@ final class Consumers {
         of.getClass().getMethod(method, type).invoke(of, value);
     }
 
-    /** Reports the message; false for the first delivery of one whose body starts with "retry". */
+    /** Reports the message; false for the first delivery of "retry…" and for each of "dead…". */
     private static boolean accept(String name, MessageExt message, long paceMs) {
         Map<String, Object> event = Messages.received(message);
         event.put("event", "message");
@@ -110,8 +114,9 @@ final class Consumers {
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
         }
-        boolean mayFail = new String(message.getBody(), StandardCharsets.UTF_8).startsWith("retry");
-        return !mayFail || message.getReconsumeTimes() > 0;
+        String body = new String(message.getBody(), StandardCharsets.UTF_8);
+        boolean fails = body.startsWith("retry") && message.getReconsumeTimes() == 0;
+        return !fails && !body.startsWith("dead");
     }
 
     private DefaultMQProducer replier(String name) throws Exception {

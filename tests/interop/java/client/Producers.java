@@ -32,7 +32,8 @@ final class Producers {
     }
 
     Object send(JSONObject command) throws Exception {
-        DefaultMQProducer producer = producer(command.getString("group"));
+        DefaultMQProducer producer =
+            producer(command.getString("group"), command.getBooleanValue("trace"));
         List<Message> messages = Messages.of(command);
         if ("batch".equals(command.getString("style"))) {
             return Arrays.asList(Messages.result(producer.send(messages)));
@@ -171,8 +172,12 @@ final class Producers {
     }
 
     private DefaultMQProducer producer(String group) throws Exception {
+        return producer(group, false);
+    }
+
+    private DefaultMQProducer producer(String group, boolean traced) throws Exception {
         DefaultMQProducer producer = started.get(group);
-        return producer != null ? producer : start(new DefaultMQProducer(group));
+        return producer != null ? producer : start(new DefaultMQProducer(group, traced, null));
     }
 
     private DefaultMQProducer start(DefaultMQProducer producer) throws Exception {

@@ -1,0 +1,247 @@
+"""mqadmin 4.9.8 and 5.3.3 print for our servers what they printed for RocketMQ's.
+
+The recordings and their scene of topics, groups, clients, orders, dead letters and traces are
+described in ``tests/vectors/mqadmin/scene.md``. This module makes the scene on our cluster and runs
+the calls about topics, orders, groups, their retries and offsets, dead letters, traces, clients,
+filters and transactions in their order. A printout has to equal that of the tool at its own line of
+RocketMQ or at the other one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mqadmin import MqAdmin, Printed
+from servers import Cluster, Settings, split_address
+
+from cometmq.protocol import fastjson
+
+VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "mqadmin"
+sys.path.append(str(VECTORS))
+
+from normal import normalize  # type: ignore[import-not-found]  # noqa: E402
+from scene import Scene  # type: ignore[import-not-found]  # noqa: E402
+
+RECORDINGS = {"4.9.8": ("4.9.8", "4.9.8-on-5.3.3"), "5.3.3": ("5.3.3", "5.3.3-on-4.9.7")}
+COMMANDS = {
+    *("updateTopic", "updateTopicPerm", "updateTopicList", "deleteTopic", "topicRoute"),
+    *("topicStatus", "updateOrderConf", "updateKvConfig", "deleteKvConfig"),
+    *("wipeWritePerm", "addWritePerm", "brokerConsumeStats"),
+    *("updateSubGroup", "updateSubGroupList", "getConsumerConfig", "deleteSubGroup"),
+    *("consumerProgress", "cloneGroupOffset", "resetOffsetByTime", "skipAccumulatedMessage"),
+    *("queryMsgTraceById", "QueryMsgTraceById", "queryMsgById", "queryMsgByUniqueKey", "queryCq"),
+    *("queryMsgByKey", "queryMsgByOffset"),
+    *("consumerConnection", "producerConnection", "producer", "consumerStatus"),
+}
+OTHERWISE = {
+    "queryCq-group": r"eval=true",
+    "queryCq-queue": r"CODE: 1  DESC: 99@scene-orders is not exist!",
+    "updateTopic-attr-bad": r"CODE: 29  DESC: attribute message\.type=NONSENSE: expected NORMAL",
+    "updateTopic-attr-name": r"CODE: 29  DESC: unsupported attribute 'no\.such'",
+    "updateSubGroup-5": r"CODE: 29  DESC: unsupported attribute '\+priority\.factor\.x'",
+    "updateSubGroup-name": r"CODE: 29  DESC: the specified group\[bad\$name\] contains illegal",
+}
+"""Calls whose printouts differ on purpose, by id, and what they contain instead."""
+ONLY_OF_ONE_LINE = re.compile(
+    # 5.3.3 takes a topic's name for a group as well, and leaves out groups that broadcast.
+    r"MessageTrack .*consumerGroup=scene-(orders|few|broadcast),"
+    r"|See <URL> for further details\., org\.apache"
+)
+SETTINGS: Settings = {"enablePropertyFilter": True, "transactionCheckInterval": 3_600_000}
+HOUR_MS = 3_600_000
+Call = dict[str, Any]
+
+
+def read(name: str) -> list[Call]:
+    calls: list[Call] = json.loads((VECTORS / f"{name}.json").read_text())["calls"]
+    return calls
+
+
+def chosen(version: str) -> list[Call]:
+    """The calls to run with a tool, as recorded at its own line of RocketMQ."""
+    calls = read(RECORDINGS[version][0])
+    return [each for each in calls if each["args"][:1] and is_chosen(each)]
+
+
+def is_chosen(call: Call) -> bool:
+    """Whether a call is about what this module is, and asks a server."""
+    reaches_no_server = call["out"].startswith("usage:") or call["id"].endswith("-dead")
+    return call["args"][0] in COMMANDS and not reaches_no_server and "late" not in call["marks"]
+
+
+@dataclass
+class Run:
+    """What a tool has printed in the scene, normalized."""
+
+    lines: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    failed: dict[str, bool] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    """Parts of the scene that our servers could not make."""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
+    """Run all calls with a tool of a version, each version once."""
+    done: dict[str, Run] = {}
+
+    def run_of(version: str) -> Run:
+        if version not in done:
+            done[version] = run_all(version, tmp_path_factory)
+        return done[version]
+
+    return run_of
+
+
+def run_all(version: str, folders: pytest.TempPathFactory) -> Run:
+    cluster = Cluster("comet", folders.mktemp("cluster"), SETTINGS)
+    admin = MqAdmin(folders.mktemp("mqadmin"), version)
+    try:
+        cluster.start()
+        scene = Scene(split_address(cluster.namesrv))
+        try:
+            scene.make()
+            return run_in(scene, admin, cluster, version, folders.mktemp("files"))
+        finally:
+            scene.close()
+    finally:
+        admin.close()
+        cluster.kill()
+
+
+def run_in(scene: Any, admin: MqAdmin, cluster: Cluster, version: str, files: Path) -> Run:
+    facts = scene.facts() | {"paths": {str(files): "<TMP>"}}
+    listed = {"groupName": "scene-listed-group", "retryMaxTimes": 7, "consumeEnable": True}
+    (files / "groups.json").write_text(json.dumps([listed | {"retryQueueNums": 1}]))
+    topics = [{"topicName": f"scene-listed-{n}", "readQueueNums": n, "perm": 6} for n in (1, 2)]
+    topics = [topic | {"writeQueueNums": topic["readQueueNums"]} for topic in topics]
+    (files / "topics.json").write_text(json.dumps(topics))
+    values = values_of(facts, cluster, files)
+    run = Run(missing=scene.missing)
+    for call in chosen(version):
+        args = [filled(arg, values) for arg in call["args"]]
+        printed = admin.run("" if "no-ns" in call["marks"] else cluster.namesrv, *args)
+        run.lines[call["id"]] = {
+            name: normalize(getattr(printed, name), args[0], facts) for name in ("out", "err")
+        }
+        run.failed[call["id"]] = has_failed(printed)
+    return run
+
+
+def values_of(facts: dict[str, Any], cluster: Cluster, files: Path) -> dict[str, str]:
+    """The values of placeholders in command lines."""
+    started_ms = facts["started_ms"]
+    past = datetime.fromtimestamp(started_ms / 1000 - 3600, UTC)
+    policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000]}}
+    values = {
+        "ns": cluster.namesrv, "broker": cluster.broker, "bname": facts["broker_name"],
+        "cluster": facts["cluster"], "tmp": str(files),
+        "retry-policy": json.dumps(policy, separators=(",", ":")),
+        "past": str(started_ms - HOUR_MS), "future": str(started_ms + HOUR_MS),
+        "done": str(int(datetime.now(UTC).timestamp() * 1000)),
+        "past-text": past.strftime("%Y-%m-%d#%H:%M:%S:000"),
+        "beyond": facts["offset_ids"]["orders-0"][:16] + f"{2**40:016X}",
+    }  # fmt: skip
+    for kind, table in (("uniq", facts["unique_ids"]), ("oid", facts["offset_ids"])):
+        values |= {f"{kind}:{name}": value for name, value in table.items()}
+    return values
+
+
+def filled(argument: str, values: dict[str, str]) -> str:
+    return re.sub(r"\{([a-z]+(?:[:-][\w-]+)?)\}", lambda found: values[found[1]], argument)
+
+
+def has_failed(printed: Printed) -> bool:
+    return "\tat " in printed.err or printed.err.startswith("Missing required option")
+
+
+def codes(lines: list[str]) -> list[str]:
+    """The response codes that a printout of errors names."""
+    return re.findall(r"CODE: \d+", "\n".join(lines))
+
+
+def value_of(lines: list[str]) -> object:
+    return fastjson.loads("\n".join(lines))
+
+
+def names_of(lines: list[str]) -> list[str]:
+    return sorted(
+        re.split(r"\s*[=:]", line)[0].strip() for line in lines if re.search("[=:]", line)
+    )
+
+
+def comparable(lines: list[str]) -> list[str]:
+    """Lines without what the two lines of RocketMQ do not have in common, one track per line."""
+    text = "\n".join(lines).replace("]MessageTrack", "]\nMessageTrack")
+    return [line for line in text.splitlines() if not ONLY_OF_ONE_LINE.match(line)]
+
+
+def agree(compare: str, mine: list[str], recorded: list[str]) -> bool:
+    """Whether two printouts are equal as far as a recording says."""
+    mine, recorded = comparable(mine), comparable(recorded)
+    match compare:
+        case "sorted":
+            return sorted(mine) == sorted(recorded)
+        case "json":
+            return mine == recorded or value_of(mine) == value_of(recorded)
+        case "keys":
+            return names_of(mine) == names_of(recorded)
+        case "subset":
+            return set(names_of(recorded)) <= set(names_of(mine))
+        case "set":
+            return set(mine) == set(recorded)
+        case "head":
+            return mine[:1] == recorded[:1]
+        case "status":
+            return True
+    return mine == recorded
+
+
+def shown(printed: dict[str, list[str]]) -> list[str]:
+    return [*printed["out"], *(f"error: {line}" for line in printed["err"])]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "recorded" in metafunc.fixturenames:
+        metafunc.parametrize(
+            ("version", "recorded"),
+            [
+                pytest.param(version, call["id"], id=f"{version}-{call['id']}")
+                for version in RECORDINGS
+                for call in chosen(version)
+            ],
+        )
+
+
+def test_mqadmin_prints_what_was_recorded(
+    version: str, recorded: str, runs: Callable[[str], Run]
+) -> None:
+    run = runs(version)
+    mine = run.lines[recorded]
+    if recorded in OTHERWISE:
+        assert re.search(OTHERWISE[recorded], "\n".join(shown(mine))), mine
+        return
+    calls = [call for name in RECORDINGS[version] for call in read(name) if call["id"] == recorded]
+
+    def equals(call: Call) -> bool:
+        theirs = call["normalized"]
+        return (
+            run.failed[recorded] == call["failed"]
+            and codes(mine["err"]) == codes(theirs["err"])
+            and agree(call["compare"], mine["out"], theirs["out"])
+        )
+
+    theirs = "\n-- or --\n".join("\n".join(shown(call["normalized"])) for call in calls)
+    assert any(map(equals, calls)), "\n".join([*shown(mine), "-- recorded --", theirs])
+
+
+@pytest.mark.parametrize("version", RECORDINGS)
+def test_the_scene_is_whole(version: str, runs: Callable[[str], Run]) -> None:
+    assert runs(version).missing == []

@@ -11,8 +11,9 @@ its assignment. The commands:
 - ``send`` group topic style messages [shard]: sync, async, oneway, batch, ordered; a result each
 - ``consume`` name group topic expression mode: concurrent, orderly, broadcast, reply; the first
   delivery of a body that starts with "retry" fails. Java and ours take ``pace_ms``, how long each
-  message takes, and Java 5 and ours the mode pop; Java and Go take ``sql`` instead of an expression;
-  each delivery of a body that starts with "dead" fails, ``retries_max`` limits its retries
+  message takes, and Java 5 and ours the mode pop; Java and Go take ``sql`` instead of an
+  expression; each delivery of a body that starts with "dead" fails, ``retries_max`` limits its
+  retries
 - ``stop`` name: leave the group
 - ``pull`` group topic expression count: all messages of the topic through the pull consumer; Go
   goes on until it has as many

@@ -51,12 +51,12 @@ EXPECTED = {
     "24_worker": r"(shipped a hat for order 1\n|order-2 is a dead letter\n){2}",
     "26_web_lifespan": r"welcome, Ann\nhealthy: True\n",
     "27_web_producer": r"SEND_OK: a hat\nSEND_OK: a coat\nSEND_OK: a scarf\n",
-    "28_sql_conditions": r"color = 'blue' AND price > 10: \[True, False, None\]\n"
+    "29_sql_conditions": r"color = 'blue' AND price > 10: \[True, False, None\]\n"
     r"price > 9: \[True, 'no match', None\]\nprice > 9\.0: \[True, True, None\]\n"
     r"color <> 'red': \[True, False, None\]\nNOT .*: \[True, True, True\]\n"
     r"color LIKE .*: \[False, False, None\]\n"
     r"price > '9': SQL92 at character 9: met a text .*, expected a number .*\n",
-    "31_trace": r"shop sent parcel-1 in \d+ ms\ntraced-packers received it, retry 0\n"
+    "30_trace": r"shop sent parcel-1 in \d+ ms\ntraced-packers received it, retry 0\n"
     r"traced-packers handled it in \d+ ms: SUCCESS\n",
 }
 """What each example prints; they run in the order of their names, on one server."""

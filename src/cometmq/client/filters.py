@@ -96,8 +96,10 @@ class Filter:
                 else, and has no files and no network.
 
         Raises:
-            ConfigError: name or source is empty.
+            ConfigError: name or source is no text, or empty.
         """
+        _check_text("class filter name", name)
+        _check_text("class filter source", source)
         if not name.strip() or not source.strip():
             raise ConfigError("a class filter needs the name of a class and its source")
         return cls(name.strip(), TAG_KIND, frozenset(), now_ms(), source)

@@ -420,7 +420,14 @@ async def test_a_message_with_a_field_of_a_wrong_type_is_refused(
 
 
 @pytest.mark.parametrize(
-    "make", [Filter.tags, Filter.sql, lambda wrong: ConsumeLater(delay_level=wrong)]
+    "make",
+    [
+        Filter.tags,
+        Filter.sql,
+        lambda wrong: Filter.of_class(wrong, "source"),
+        lambda wrong: Filter.of_class("Name", wrong),
+        lambda wrong: ConsumeLater(delay_level=wrong),
+    ],
 )
 def test_what_makes_no_filter_or_delay_is_refused(make: Callable[[Any], object]) -> None:
     with pytest.raises(ConfigError, match=EXPECTED):

@@ -58,6 +58,7 @@ EXPECTED = {
     r"price > '9': SQL92 at character 9: met a text .*, expected a number .*\n",
     "30_trace": r"shop sent parcel-1 in \d+ ms\ntraced-packers received it, retry 0\n"
     r"traced-packers handled it in \d+ ms: SUCCESS\n",
+    "31_filter_with_sql": r"coat: 80\nscarf: 9\ngloves: 25\n",
 }
 """What each example prints; they run in the order of their names, on one server."""
 

@@ -15,6 +15,7 @@ from cometmq.protocol.hashing import java_hash
 from cometmq.store import MessageStore, StoreUnavailableError, TagMatcher
 from support.faulty_files import FaultyFiles
 from support.stores import TOPIC, opened, put
+from unit.broker.test_cold_reads import ColdDisk
 
 HOLD_MS = 60_000
 
@@ -66,6 +67,37 @@ def waiting(tmp_path: Path) -> Iterator[Waiting]:
     made = Waiting(tmp_path)
     yield made
     made.store.close()
+
+
+class Never:
+    """Wants no message."""
+
+    needs_properties = True
+
+    def matches_tags(self, tags_code: int) -> bool:
+        return True
+
+    def matches_bitmap(self, store_ms: int, bitmap: bytes) -> bool:
+        return True
+
+    def matches_properties(self, properties: bytes) -> bool:
+        return False
+
+
+async def test_a_pull_runs_again_if_its_messages_have_to_be_read_from_the_disk(
+    tmp_path: Path,
+) -> None:
+    before = opened(tmp_path)
+    put(before)
+    before.close()
+    store = opened(tmp_path, files=ColdDisk(), flush_disk_type="SYNC_FLUSH")
+    held = HeldPulls()
+    Arrivals(store, held, lambda _: None, lambda: None)
+    pull = Pull(TOPIC, 0, 0, Never(), "connection")
+    assert held.hold(pull, HOLD_MS)
+    await settle()
+    assert pull.runs == 1
+    store.close()
 
 
 async def test_a_pull_is_notified_when_its_message_is_on_disk(waiting: Waiting) -> None:

@@ -49,7 +49,8 @@ class MqAdmin:
             f"-Drocketmq.home.dir={folder}",
         ]  # fmt: skip
         java = [toolchain.command("java"), *options, "-cp", classes, "Admin"]
-        self._program = Program(java, folder / "mqadmin.log")
+        # Some commands write files where they run.
+        self._program = Program(java, folder / "mqadmin.log", cwd=folder)
 
     def run(self, namesrv: str, command: str, *arguments: str) -> Printed:
         """Run ``mqadmin command arguments… -n namesrv``.

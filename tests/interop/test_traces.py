@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -19,7 +20,9 @@ from cometmq.model.topic import TRACE_TOPIC
 
 TRACED = (JAVA_49, JAVA_53, GO, OURS)
 TOOLS = ("4.9.8", "5.3.3")
-FOUND_S = 120.0
+FOUND_S = 40.0
+MESSAGES_MAX = 3
+"""Clients send traces once: on a busy machine those of a message can be lost."""
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,14 @@ class Traced:
     senders: str
     group: str
     message_id: str
+    records: list[Record]
+    """Its traces; empty if some were lost."""
+
+
+@pytest.fixture(scope="module")
+def our_admin(cluster: Cluster) -> Iterator[AdminClient]:
+    with AdminClient(cluster.namesrv) as running:
+        yield running
 
 
 @pytest.fixture(scope="module", params=TRACED, ids=str)
@@ -50,22 +61,34 @@ def traced(
     clients: Callable[[Kind], Client],
     cluster: Cluster,
     broker: Connection,
+    our_admin: AdminClient,
 ) -> Traced:
     client = clients(request.param)
     topic, name = new_topic(cluster, broker), new_group(cluster, broker)
-    group = client.group(name, topic, members=1, trace=True)
     senders = kit.unique("senders")
-    message = {"body": "traced", "tag": "paid", "keys": f"order-of-{topic}"}
-    [sent] = client.send(topic, [message], group=senders, trace=True)
-    group.wait_for(["traced"])
+    group = client.group(name, topic, members=1, trace=True)
+    for number in range(MESSAGES_MAX):
+        body = f"traced {number}"
+        message = {"body": body, "tag": "paid", "keys": f"order-of-{topic}"}
+        [sent] = client.send(topic, [message], group=senders, trace=True)
+        group.wait_for([body])
+        records = all_records(our_admin, sent["id"])
+        if records:
+            break
     group.stop()
-    return Traced(client.kind, topic, senders, name, sent["id"])
+    return Traced(client.kind, topic, senders, name, sent["id"], records)
 
 
-@pytest.fixture(scope="module")
-def our_admin(cluster: Cluster) -> Iterator[AdminClient]:
-    with AdminClient(cluster.namesrv) as running:
-        yield running
+def all_records(admin: AdminClient, message_id: str) -> list[Record]:
+    """The records of a message once they are all stored and indexed; none if some are lost."""
+    kinds: set[type[Record]] = {Publish, ConsumeBefore, ConsumeAfter}
+    deadline = time.monotonic() + FOUND_S
+    while time.monotonic() < deadline:
+        records = admin.trace(message_id)
+        if {type(record) for record in records} >= kinds:
+            return records
+        time.sleep(0.1)
+    return []
 
 
 @pytest.fixture(scope="module", params=TOOLS)
@@ -77,17 +100,6 @@ def mqadmin(
     tool.close()
 
 
-def all_records(admin: AdminClient, traced: Traced) -> list[Record]:
-    """The records of a message once they are all stored and indexed."""
-    kinds: set[type[Record]] = {Publish, ConsumeBefore, ConsumeAfter}
-
-    def found() -> list[Record]:
-        records = admin.trace(traced.message_id)
-        return records if {type(record) for record in records} >= kinds else []
-
-    return kit.eventually(found, timeout=FOUND_S)
-
-
 def test_the_broker_has_the_trace_topic_from_its_start(
     cluster: Cluster, broker: Connection
 ) -> None:
@@ -96,33 +108,28 @@ def test_the_broker_has_the_trace_topic_from_its_start(
     assert (config["writeQueueNums"], config["readQueueNums"], config["perm"]) == (1, 1, 6)
 
 
-def test_our_admin_client_reads_the_traces_of_every_client(
-    traced: Traced, our_admin: AdminClient
-) -> None:
-    records = all_records(our_admin, traced)
+def test_our_admin_client_reads_the_traces_of_every_client(traced: Traced) -> None:
+    records = traced.records
 
     [sent] = [record for record in records if isinstance(record, Publish)]
     befores = [record for record in records if isinstance(record, ConsumeBefore)]
     afters = [record for record in records if isinstance(record, ConsumeAfter)]
     assert (sent.group, sent.topic, sent.tags) == (traced.senders, traced.topic, "paid")
     assert (sent.keys or "").strip() == f"order-of-{traced.topic}"
-    assert (sent.region, sent.body_bytes, sent.success) == ("DefaultRegion", 6, True)
+    assert (sent.region, sent.body_bytes, sent.success) == ("DefaultRegion", 8, True)
     assert {record.group for record in befores} == {traced.group}
     assert {record.success for record in afters} == {True}
     assert {record.request_id for record in afters} == {record.request_id for record in befores}
 
 
 def test_a_trace_is_found_by_the_key_of_its_message(traced: Traced, our_admin: AdminClient) -> None:
-    all_records(our_admin, traced)
     found = our_admin.messages_by_key(TRACE_TOPIC, f"order-of-{traced.topic}")
     assert any(traced.message_id in message.keys for message in found)
 
 
 def test_mqadmin_reads_the_traces_of_every_client(
-    mqadmin: MqAdmin, traced: Traced, our_admin: AdminClient, cluster: Cluster
+    mqadmin: MqAdmin, traced: Traced, cluster: Cluster
 ) -> None:
-    all_records(our_admin, traced)
-
     printed = mqadmin.run(cluster.namesrv, "queryMsgTraceById", "-i", traced.message_id)
 
     for line in (rf"Pub\s+{traced.senders}\s", rf"Sub\s+{traced.group}\s"):

@@ -214,7 +214,7 @@ class Program:
                 settings=dataclasses.replace(
                     PUSH,
                     trace=command.get("trace", False),
-                    deliveries_max=command.get("retries_max", PUSH.deliveries_max),
+                    retries_max=command.get("retries_max", PUSH.retries_max),
                 ),
                 **common,
             )

@@ -1,9 +1,11 @@
 import pytest
 
 from cometmq.broker.delay.routing import schedule
+from cometmq.broker.sending.retries import retry_level
 from cometmq.broker.sending.send_back import plan_retry
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import ConfigError
+from cometmq.model.group import GroupRetryPolicy
 
 
 @pytest.mark.parametrize(
@@ -92,11 +94,12 @@ def test_the_level_for_a_delay_is_the_shortest_that_is_long_enough(
 def test_retries_beyond_a_short_table_wait_for_its_last_level(
     reconsume_times: int, level: int
 ) -> None:
+    levels = DelayLevels.parse("1s 2s")
     retry = plan_retry(
-        {}, topic="T", message_id="id", reconsume_times=reconsume_times,
-        reconsume_times_max=16, delay_level=0,
+        {}, topic="T", message_id="id", reconsume_times=reconsume_times, reconsume_times_max=16,
+        delay_level=retry_level(GroupRetryPolicy(), levels, reconsume_times),
     )  # fmt: skip
-    scheduled = schedule(DelayLevels.parse("1s 2s"), "%RETRY%g", 0, retry.properties)
+    scheduled = schedule(levels, "%RETRY%g", 0, retry.properties)
     assert scheduled is not None
     assert scheduled.queue_id == level - 1
     assert scheduled.properties["DELAY"] == str(level)

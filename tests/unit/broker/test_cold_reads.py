@@ -54,6 +54,8 @@ class ColdDisk(SystemFiles):
         self.known: set[tuple[Path, int, int]] = set()
         self.go = threading.Event()
         self.go.set()
+        self.is_read = threading.Event()
+        """Set when a read begins."""
         self.is_broken = False
         self.broken_from = 1 << 62
         """Where the log can no longer be read."""
@@ -79,6 +81,7 @@ class ColdFile(SystemMappedFile):
         )
 
     def bring_in(self, start: int, stop: int) -> None:
+        self._disk.is_read.set()
         assert self._disk.go.wait(WAIT_S)
         if self._disk.is_broken:
             raise OSError(errno.EIO, "the disk is gone")

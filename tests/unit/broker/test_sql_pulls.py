@@ -29,7 +29,7 @@ from cometmq.store import MessageStore
 from support import plain_ways
 from support.fake_transport import Wired
 from unit.broker.conftest import Tables, open_store
-from unit.broker.test_cold_reads import ColdDisk, open_on
+from unit.broker.test_cold_reads import WAIT_S, ColdDisk, open_on
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 SUSPEND, SUBSCRIPTION = 2, 4
@@ -273,7 +273,7 @@ async def test_messages_are_read_by_a_thread_before_they_are_evaluated(
     broker, disk = cold
     disk.go.clear()
     broker.ask(subscription="n = 4")
-    await asyncio.sleep(0.01)
+    assert await asyncio.to_thread(disk.is_read.wait, WAIT_S)
     assert broker.wired.answers == []
     disk.go.set()
     (answer,) = await broker.wired.answered(1)

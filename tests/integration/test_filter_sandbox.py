@@ -363,6 +363,22 @@ async def test_a_cancelled_pull_does_not_leave_its_answer_to_the_next(
     assert await worker.match("g", [message(), message()]) == [False, False]
 
 
+async def test_a_filter_that_is_closed_while_its_process_starts_leaves_none(
+    attackers: list[Worker],
+) -> None:
+    worker = Worker("good", GOOD, LIMITS)
+    attackers.append(worker)
+    pull = asyncio.ensure_future(worker.match("g", [message()]))
+    await asyncio.sleep(0)  # the start has begun
+    assert worker.pid is None
+
+    await worker.close()
+
+    with pytest.raises(FilterError, match="replaced or removed"):
+        await pull
+    assert worker.pid is None
+
+
 async def test_a_batch_larger_than_a_request_is_matched_in_order(attackers: list[Worker]) -> None:
     worker = Worker("parts", source_of("return message.queue_offset % 3 == 0"), LIMITS)
     attackers.append(worker)

@@ -10,7 +10,7 @@ from cometmq.store.segments cimport Segment
 cdef int _UNIT_BYTES, _RESPONSE_BYTES_MIN, _BYTES_MAX, _UNITS_MAX
 cdef long long _ADDRESS_MAX, _SPAN_BYTES_MAX, _GAP_BYTES_MAX, _UNITS_AHEAD_BYTES
 cdef double _EVALUATION_S_MAX
-cdef int _EVALUATIONS_PER_LOOK, _CANDIDATES_MAX
+cdef int _EVALUATIONS_PER_LOOK, _LONG_RECORD_BYTES, _CANDIDATES_MAX
 
 
 cdef class GetResult:
@@ -78,7 +78,7 @@ cpdef GetResult read_queue(
     removing=cython.bint, log_offset=cython.longlong, size=cython.int, code=cython.longlong,
     tags_code=cython.longlong, segment=Segment, wanted_code=cython.longlong, is_one_tag=cython.bint,
     evaluates=cython.bint, uses_bitmaps=cython.bint, evaluated=cython.longlong,
-    end_s=cython.double)
+    is_look_due=cython.bint, end_s=cython.double)
 cdef _scan(
     GetResult result, ConsumeQueue queue, CommitLog log, ReadLimits limits, long long offset,
     long long max_count, object matcher, long long max_bytes)

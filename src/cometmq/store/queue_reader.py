@@ -30,6 +30,8 @@ _EVALUATION_S_MAX = 0.002
 """How long one read evaluates expressions; the next one continues."""
 _EVALUATIONS_PER_LOOK = 4
 """Records whose properties are evaluated between two looks at the clock."""
+_LONG_RECORD_BYTES = 4096
+"""Longer ones may take milliseconds each."""
 _CANDIDATES_MAX = 64
 """Records to evaluate that are read from the disk together."""
 _SPAN_BYTES_MAX = 4 * 1024 * 1024
@@ -413,7 +415,8 @@ def _scan(
             if uses_bitmaps and not _may_match(queue, code, matcher):
                 offset += 1
                 continue
-            if evaluated and evaluated % _EVALUATIONS_PER_LOOK == 0 and thread_time() >= end_s:
+            is_look_due = evaluated % _EVALUATIONS_PER_LOOK == 0 or size > _LONG_RECORD_BYTES
+            if evaluated and is_look_due and thread_time() >= end_s:
                 break
             if not log.is_recent(log_offset) and _is_cold(log, log_offset, size):
                 result.stopped_at_cold = True

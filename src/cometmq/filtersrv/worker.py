@@ -198,8 +198,11 @@ class Worker:
             return
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        # Its pipe may not be read, because its buffer is full, and would never end.
-        process._transport.close()  # type: ignore[attr-defined] # Process has no other way
+        # Its pipe may not be read, because its buffer is full, and would never end. The transport
+        # as a whole would take the exit code, which `wait` needs.
+        transport = process._transport  # type: ignore[attr-defined] # Process has no other way
+        for descriptor in (0, 1):
+            transport.get_pipe_transport(descriptor).close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(KILL_S_MAX):
                 await process.wait()

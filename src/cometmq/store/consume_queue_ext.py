@@ -102,10 +102,12 @@ class ConsumeQueueExt:
             self.end_offset = self.flushed_offset = (lost // size_bytes + 1) * size_bytes
 
     def put(self, tags_code: int, store_ms: int, bitmap: bytes = b"") -> int:
-        """Append a unit; return its address, or the tags code itself if units are not written."""
+        """Append a unit; return its address, or the tags code itself if it is not written."""
         if not self.writing:
             return tags_code
         unit = ExtUnit(tags_code, store_ms, bitmap).encode()
+        if len(unit) > self.segments.size_bytes - _END_MARK_BYTES:
+            return tags_code  # files of the least size, bit maps of the largest
         try:
             offset = self._room_for(len(unit))
         except OSError as problem:

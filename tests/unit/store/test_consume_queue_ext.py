@@ -34,6 +34,12 @@ def test_a_file_without_room_for_a_unit_and_its_end_mark_is_closed(tmp_path: Pat
     assert data[60:] == b"\xff\xff\0\0"
 
 
+def test_a_unit_that_no_file_has_room_for_is_not_written(tmp_path: Path) -> None:
+    ext = ext_in(tmp_path)
+    assert ext.put(7, 5, bytes(41)) == 7  # the tags code itself, no address
+    assert ext.get(ext.put(8, 5, bytes(40))) == ExtUnit(8, 5, bytes(40))
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 7])
 def test_the_stream_goes_on_where_its_files_end(tmp_path: Path, count: int) -> None:
     first = ext_in(tmp_path)

@@ -187,7 +187,8 @@ async def test_calls_of_the_system_are_refused(attack: str, attackers: list[Work
 
 async def test_every_system_call_that_is_not_allowed_fails(attackers: list[Worker]) -> None:
     machine = MACHINES[os.uname().machine]
-    own = {machine.read, machine.write, machine.mmap, machine.mprotect, machine.futex}
+    own = {machine.read, machine.write, machine.mmap, machine.mprotect, machine.madvise}
+    own.add(machine.futex)
     allowed = sorted({*machine.free.values(), *own})
     reason = await reason_of(
         attackers,
@@ -360,6 +361,22 @@ async def test_a_cancelled_pull_does_not_leave_its_answer_to_the_next(
         await pull
 
     assert await worker.match("g", [message(), message()]) == [False, False]
+
+
+async def test_a_filter_that_is_closed_while_its_process_starts_leaves_none(
+    attackers: list[Worker],
+) -> None:
+    worker = Worker("good", GOOD, LIMITS)
+    attackers.append(worker)
+    pull = asyncio.ensure_future(worker.match("g", [message()]))
+    await asyncio.sleep(0)  # the start has begun
+    assert worker.pid is None
+
+    await worker.close()
+
+    with pytest.raises(FilterError, match="replaced or removed"):
+        await pull
+    assert worker.pid is None
 
 
 async def test_a_batch_larger_than_a_request_is_matched_in_order(attackers: list[Worker]) -> None:

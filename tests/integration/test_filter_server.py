@@ -23,6 +23,7 @@ from cometmq.client import (
 )
 from cometmq.filtersrv.app import SETTINGS, FilterServer
 from cometmq.filtersrv.filters import UPLOADS_MAX
+from cometmq.filtersrv.handler import DECODED_BYTES_MAX
 from cometmq.filtersrv.sandboxed import refusal
 from cometmq.model.errors import ConfigError
 from cometmq.model.flags import SysFlag, pull_sys_flag
@@ -36,6 +37,7 @@ from cometmq.protocol.headers import (
     RegisterFilterServerRequest,
     RegisterFilterServerResponse,
     RegisterMessageFilterClassRequest,
+    SendMessageRequest,
 )
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import RemotingClient, check
@@ -401,6 +403,57 @@ async def test_large_bodies_are_compressed(
     assert [m.sys_flag & SysFlag.COMPRESSED for m in raw_messages] == [1, 0]
     assert [len(m.body) for m in decode_messages(found.body)] == [LARGE, 100]
     assert raw_messages[0].body_crc == zlib.crc32(raw_messages[0].body) & 0x7FFFFFFF
+
+
+async def send_compressed(cluster: Cluster, raw: RemotingClient, body: bytes) -> None:
+    header = SendMessageRequest(
+        producer_group="shop",
+        topic=TOPIC,
+        default_topic="TBW102",
+        default_topic_queue_nums=1,
+        queue_id=0,
+        sys_flag=int(SysFlag.COMPRESSED),
+        born_timestamp=1,
+        flag=0,
+        properties="price\x018\x02",
+    )
+    address = cluster.brokers[0].address
+    check(await raw.call(address, RequestCode.SEND_MESSAGE, header, body, timeout=WAIT_S))
+
+
+async def test_a_body_that_cannot_be_decompressed_stops_no_group(
+    cluster: Cluster, server: FilterServer, raw: RemotingClient
+) -> None:
+    """Filters and clients get it as it is, as clients of a broker do."""
+    await create_topic(cluster)
+    await send_compressed(cluster, raw, b"no zlib")
+    await send_compressed(cluster, raw, zlib.compress(b"an order"))
+    await upload(raw, server)
+
+    found = await pull(raw, server, 0)
+
+    messages = decode_messages(found.body, decompress=False)
+    assert [m.body for m in messages] == [b"no zlib", zlib.compress(b"an order")]
+    assert all(m.sys_flag & SysFlag.COMPRESSED for m in messages)
+
+
+async def test_bodies_that_are_too_large_together_are_returned_by_several_pulls(
+    cluster: Cluster, server: FilterServer, raw: RemotingClient
+) -> None:
+    await create_topic(cluster)
+    body = await asyncio.to_thread(zlib.compress, bytes(DECODED_BYTES_MAX // 2 + 1))
+    for _ in range(3):
+        await send_compressed(cluster, raw, body)
+    await upload(raw, server)
+
+    offset, found = 0, []
+    while offset < 3:
+        response = await pull(raw, server, offset)
+        assert response.code == 0, response.remark
+        offset = response.header(PullMessageResponse).next_begin_offset
+        found.append([m.queue_offset for m in decode_messages(response.body)])
+
+    assert found == [[0], [1], [2]]
 
 
 async def test_an_upload_with_another_checksum_is_refused(

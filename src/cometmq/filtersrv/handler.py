@@ -32,8 +32,8 @@ from cometmq.protocol.record import (
     CRC_MASK,
     RecordError,
     RecordParts,
+    decode_record,
     encode_record,
-    iter_records,
     split_record,
 )
 from cometmq.protocol.subscription import ALL_TAGS, TAG_KIND
@@ -45,7 +45,8 @@ RESPONSE_MARGIN_S = 10.0
 INLINE_BYTES_MAX = 64 * 1024
 """Responses up to this size are decoded on the event loop if no body is compressed."""
 
-DECODED_BYTES_MAX = 256 * 1024 * 1024
+DECODED_BYTES_MAX = 64 * 1024 * 1024
+"""The limit of the bodies of one pull, except that it has one message at least."""
 
 NOT_REGISTERED = "Find Filter class failed, not registered"
 UPLOAD_DISABLED = "this filter server accepts no filters: clientUploadFilterClassEnable is false"
@@ -121,11 +122,11 @@ class FilterHandler:
             response = await self._pull_all(header, settings)
             if response.code in _UNFILTERED:
                 return _response(response.code, response)
-            records = await self._matched(header, response.body, settings)
+            records, next_offset = await self._matched(header, response.body, settings)
         finally:
             self._pulls -= 1
         code = ResponseCode.SUCCESS if records else ResponseCode.PULL_RETRY_IMMEDIATELY
-        return _response(code, response, records)
+        return _response(code, response, records, next_offset)
 
     def _filter_of(self, header: PullMessageRequest) -> Worker:
         found = self._filters.find(header.topic, header.consumer_group)
@@ -169,8 +170,11 @@ class FilterHandler:
 
     async def _matched(
         self, header: PullMessageRequest, body: bytes, settings: FilterServerSettings
-    ) -> bytes:
-        """Return the records that match, one behind the other."""
+    ) -> tuple[bytes, int | None]:
+        """Return the records that match, one behind the other.
+
+        And where the next pull begins, if the bodies of all are too large for one.
+        """
         failed = (
             f"do Message Filter Exception, ConsumerGroup: {header.consumer_group} "
             f"Topic: {header.topic} "
@@ -183,14 +187,16 @@ class FilterHandler:
             raise ResponseError(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{problem}") from None
         except (FilterError, RecordError) as problem:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{failed}{problem}") from None
+        left = records[len(messages) :]
+        next_offset = left[0][1].queue_offset if left else None
         chosen = [
-            (record, parts, message.body)
-            for (record, parts), message, is_match in zip(records, messages, matches, strict=True)
+            (record, parts, message)
+            for (record, parts), message, is_match in zip(records, messages, matches, strict=False)
             if is_match
         ]
-        if any(_is_changed(parts, settings) for _, parts, _ in chosen):
-            return await asyncio.to_thread(_encoded, chosen, settings)
-        return b"".join(record for record, _, _ in chosen)
+        if any(_is_changed(parts, message, settings) for _, parts, message in chosen):
+            return await asyncio.to_thread(_encoded, chosen, settings), next_offset
+        return b"".join(record for record, _, _ in chosen), next_offset
 
 
 def _source_of(header: RegisterMessageFilterClassRequest, body: bytes, bytes_max: int) -> Source:
@@ -222,11 +228,13 @@ def _broker_failed(reason: str) -> ResponseError:
     return ResponseError(ResponseCode.SYSTEM_ERROR, f"Pull Callback Exception, {reason}")
 
 
-def _response(code: int, broker_response: Command, records: bytes = b"") -> Response:
+def _response(
+    code: int, broker_response: Command, records: bytes = b"", next_offset: int | None = None
+) -> Response:
     found = broker_response.header(PullMessageResponse)
     header = PullMessageResponse(
         suggest_which_broker_id=0,
-        next_begin_offset=found.next_begin_offset,
+        next_begin_offset=found.next_begin_offset if next_offset is None else next_offset,
         min_offset=found.min_offset,
         max_offset=found.max_offset,
     )
@@ -256,19 +264,31 @@ async def _decoded(body: bytes, records: list[tuple[bytes, RecordParts]]) -> lis
 
 
 def _decode(body: bytes) -> list[StoredMessage]:
-    messages, bodies_bytes = [], 0
-    for message in iter_records(body):
+    """Return the messages of a response, up to the limit of their bodies."""
+    messages: list[StoredMessage] = []
+    position = bodies_bytes = 0
+    while position < len(body):
+        message = _decode_one(body, position)
         bodies_bytes += len(message.body)
-        if bodies_bytes > DECODED_BYTES_MAX:
-            raise RecordError(
-                f"the bodies of one pull exceed {DECODED_BYTES_MAX} bytes, pull fewer messages"
-            )
+        if messages and bodies_bytes > DECODED_BYTES_MAX:
+            break
         messages.append(message)
+        position += message.size_bytes
     return messages
 
 
-def _is_changed(parts: RecordParts, settings: FilterServerSettings) -> bool:
+def _decode_one(body: bytes, position: int) -> StoredMessage:
+    """Return a message; like a client, with its body as it is if it cannot be decompressed."""
+    try:
+        return decode_record(body, position)
+    except RecordError:
+        return decode_record(body, position, decompress=False)
+
+
+def _is_changed(parts: RecordParts, message: StoredMessage, settings: FilterServerSettings) -> bool:
     """Return whether a record is encoded again: clients of that time know only zlib."""
+    if message.sys_flag & SysFlag.COMPRESSED:  # it cannot be decompressed
+        return False
     compression = parts.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
     if parts.sys_flag & SysFlag.COMPRESSED:
         return compression not in _ZLIB_BITS
@@ -276,12 +296,12 @@ def _is_changed(parts: RecordParts, settings: FilterServerSettings) -> bool:
 
 
 def _encoded(
-    chosen: list[tuple[bytes, RecordParts, bytes]], settings: FilterServerSettings
+    chosen: list[tuple[bytes, RecordParts, StoredMessage]], settings: FilterServerSettings
 ) -> bytes:
     """Return the records, with large bodies compressed."""
     return b"".join(
-        _encode(parts, body, settings) if _is_changed(parts, settings) else record
-        for record, parts, body in chosen
+        _encode(parts, message.body, settings) if _is_changed(parts, message, settings) else record
+        for record, parts, message in chosen
     )
 
 

@@ -55,6 +55,8 @@ _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
 _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT = 0x15, 0x35, 0x45
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
 _PROT_EXEC = 4
+_MADV_DONTNEED, _MADV_FREE = 4, 8
+"""The advice of allocators. Other advice takes pages from the machine if it comes from root."""
 _FUTEX_COMMAND = 0x7F
 _FUTEX_WAITS_AND_WAKES = (0, 1, 9, 10)
 """Not the operations on priority inheritance, which filters do not need."""
@@ -71,6 +73,7 @@ class Machine:
         free: the numbers of calls that are allowed with any arguments.
         read, write: only of descriptors 0 and 1.
         mmap, mprotect: only of memory that is not executable.
+        madvise: only to give memory back.
         futex: only to wait and to wake.
     """
 
@@ -83,12 +86,14 @@ class Machine:
         write: int,
         mmap: int,
         mprotect: int,
+        madvise: int,
         futex: int,
     ) -> None:
         self.architecture = architecture
         self.free = free
         self.read, self.write = read, write
         self.mmap, self.mprotect = mmap, mprotect
+        self.madvise = madvise
         self.futex = futex
 
 
@@ -96,25 +101,29 @@ MACHINES = {
     "x86_64": Machine(
         0xC000_003E,
         {
-            "munmap": 11, "brk": 12, "rt_sigreturn": 15, "sched_yield": 24, "mremap": 25,
-            "madvise": 28, "nanosleep": 35, "exit": 60, "gettimeofday": 96, "time": 201,
-            "restart_syscall": 219, "clock_gettime": 228, "clock_getres": 229,
-            "clock_nanosleep": 230, "exit_group": 231, "getrandom": 318,
+            "munmap": 11, "brk": 12, "sched_yield": 24, "mremap": 25, "nanosleep": 35,
+            "exit": 60, "gettimeofday": 96, "time": 201, "restart_syscall": 219,
+            "clock_gettime": 228, "clock_getres": 229, "clock_nanosleep": 230,
+            "exit_group": 231, "getrandom": 318,
         },
-        read=0, write=1, mmap=9, mprotect=10, futex=202,
+        read=0, write=1, mmap=9, mprotect=10, madvise=28, futex=202,
     ),
     "aarch64": Machine(
         0xC000_00B7,
         {
             "exit": 93, "exit_group": 94, "nanosleep": 101, "clock_gettime": 113,
             "clock_getres": 114, "clock_nanosleep": 115, "sched_yield": 124,
-            "restart_syscall": 128, "rt_sigreturn": 139, "gettimeofday": 169, "brk": 214,
-            "munmap": 215, "mremap": 216, "madvise": 233, "getrandom": 278,
+            "restart_syscall": 128, "gettimeofday": 169, "brk": 214, "munmap": 215,
+            "mremap": 216, "getrandom": 278,
         },
-        read=63, write=64, mmap=222, mprotect=226, futex=98,
+        read=63, write=64, mmap=222, mprotect=226, madvise=233, futex=98,
     ),
 }  # fmt: skip
-"""By the name of the machine."""
+"""By the name of the machine.
+
+``rt_sigreturn`` is not among the calls: native code could block the signal of the CPU limit with
+it. SIGINT, the only signal with a handler, therefore ends a worker.
+"""
 
 
 def program(machine: Machine) -> bytes:
@@ -145,6 +154,12 @@ def _instructions(machine: Machine) -> Iterator[tuple[int, int, int, int]]:
         yield _IF_ANY_BIT, 1, 0, _PROT_EXEC
         yield _RETURN, 0, 0, _ALLOW
         yield _RETURN, 0, 0, _ERRNO_EPERM
+    yield _IF_EQUAL, 0, 6, machine.madvise
+    yield _LOAD, 0, 0, _argument(2)
+    for advice in (_MADV_DONTNEED, _MADV_FREE):
+        yield _IF_EQUAL, 0, 1, advice
+        yield _RETURN, 0, 0, _ALLOW
+    yield _RETURN, 0, 0, _ERRNO_EPERM
     yield _IF_EQUAL, 0, 2 + 2 * len(_FUTEX_WAITS_AND_WAKES), machine.futex
     yield _LOAD, 0, 0, _argument(1)
     yield _AND, 0, 0, _FUTEX_COMMAND

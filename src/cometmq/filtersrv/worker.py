@@ -40,6 +40,7 @@ WAITING_MAX = 256
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.5, 30.0
 REQUEST_BODY_BYTES = 4 * 1024 * 1024
 """The bodies of one request to a worker have about this size at most."""
+REPLACED = "the filter was replaced or removed meanwhile"
 _STATUS_BYTES = 1
 _FIELDS = Message.__slots__
 _PROGRAM = str(Path(sandboxed.__file__).resolve())
@@ -161,7 +162,7 @@ class Worker:
 
     async def _ensure_started(self) -> None:
         if self._closed:
-            raise FilterError("the filter was replaced or removed meanwhile")
+            raise FilterError(REPLACED)
         if self._process is not None and self._process.returncode is None:
             return
         left_s = self._not_before_s - time.monotonic()
@@ -181,6 +182,9 @@ class Worker:
             )  # fmt: skip
         except OSError as problem:
             raise FilterError(f"cannot start the process of a filter: {problem}") from None
+        if self._closed:  # meanwhile, without a process to kill
+            await self._kill()
+            raise FilterError(REPLACED)
         first = (self.source.class_name, self.source.text)
         try:
             await self._call(first, 0, deadline_s, START_CPU_S_MAX)
@@ -194,8 +198,11 @@ class Worker:
             return
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        # Its pipe may not be read, because its buffer is full, and would never end.
-        process._transport.close()  # type: ignore[attr-defined] # Process has no other way
+        # Its pipe may not be read, because its buffer is full, and would never end. The transport
+        # as a whole would take the exit code, which `wait` needs.
+        transport = process._transport  # type: ignore[attr-defined] # Process has no other way
+        for descriptor in (0, 1):
+            transport.get_pipe_transport(descriptor).close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(KILL_S_MAX):
                 await process.wait()

@@ -99,6 +99,8 @@ class ConsumeQueue:
         if self.ext is not None:
             self.ext.load(may_be_torn=may_be_torn)
         self._find_end(is_zero_behind)
+        if self.ext is not None and self.max_offset > self.min_offset:
+            self.ext.begin_behind(self.unit(self.max_offset - 1)[2])
         self._loaded_to = self.max_offset
 
     def load_from_ends(

@@ -91,11 +91,23 @@ class ConsumeQueueExt:
                 break
         self.flushed_offset = self.end_offset
 
+    def begin_behind(self, address: int) -> None:
+        """Go on in a new file if the unit at an address is lost.
+
+        Another unit with its address would filter its message by other tags.
+        """
+        lost = real_offset_of(address) if is_address(address) else -1
+        if lost >= self.end_offset:
+            size_bytes = self.segments.size_bytes
+            self.end_offset = self.flushed_offset = (lost // size_bytes + 1) * size_bytes
+
     def put(self, tags_code: int, store_ms: int, bitmap: bytes = b"") -> int:
-        """Append a unit; return its address, or the tags code itself if units are not written."""
+        """Append a unit; return its address, or the tags code itself if it is not written."""
         if not self.writing:
             return tags_code
         unit = ExtUnit(tags_code, store_ms, bitmap).encode()
+        if len(unit) > self.segments.size_bytes - _END_MARK_BYTES:
+            return tags_code  # files of the least size, bit maps of the largest
         try:
             offset = self._room_for(len(unit))
         except OSError as problem:
@@ -189,7 +201,10 @@ class ConsumeQueueExt:
             if size <= left - _END_MARK_BYTES:
                 return self.end_offset
             _END_MARK.pack_into(segment.file.map, self.end_offset - segment.base_offset, -1)
-        base = segment.end_offset if segment is not None else 0
+        base = segment.end_offset if segment is not None else self.end_offset
+        if self.end_offset > base:  # files before it are lost
+            self.segments.drop_from(0)
+            base = self.end_offset
         fresh = self.segments.add(base)
         fresh.file.reserve(0, fresh.size_bytes)
         self._reserved = fresh

@@ -8,9 +8,9 @@ from cometmq.store.segments cimport Segment
 
 
 cdef int _UNIT_BYTES, _RESPONSE_BYTES_MIN, _BYTES_MAX, _UNITS_MAX
-cdef long long _SPAN_BYTES_MAX, _GAP_BYTES_MAX, _UNITS_AHEAD_BYTES
+cdef long long _ADDRESS_MAX, _SPAN_BYTES_MAX, _GAP_BYTES_MAX, _UNITS_AHEAD_BYTES
 cdef double _EVALUATION_S_MAX
-cdef int _EVALUATIONS_PER_LOOK, _CANDIDATES_MAX
+cdef int _EVALUATIONS_PER_LOOK, _LONG_RECORD_BYTES, _CANDIDATES_MAX
 
 
 cdef class GetResult:
@@ -54,7 +54,8 @@ cdef class QueueReader:
     cpdef list cold_records(self, GetResult found)
     @cython.locals(
         queue=ConsumeQueue, number=cython.longlong, log_offset=cython.longlong, size=cython.int,
-        code=cython.longlong, log_min=cython.longlong)
+        code=cython.longlong, log_min=cython.longlong, tags_code=cython.longlong,
+        has_tags=cython.bint)
     cpdef list cold_candidates(
         self, str topic, long long queue_id, long long offset, object matcher)
     @cython.locals(
@@ -75,9 +76,9 @@ cpdef GetResult read_queue(
     run_end=cython.longlong, run_limit=cython.longlong, skip_below=cython.longlong,
     count=cython.longlong, size_sum=cython.longlong, last_log_offset=cython.longlong,
     removing=cython.bint, log_offset=cython.longlong, size=cython.int, code=cython.longlong,
-    segment=Segment, wanted_code=cython.longlong, is_one_tag=cython.bint,
+    tags_code=cython.longlong, segment=Segment, wanted_code=cython.longlong, is_one_tag=cython.bint,
     evaluates=cython.bint, uses_bitmaps=cython.bint, evaluated=cython.longlong,
-    end_s=cython.double)
+    is_look_due=cython.bint, end_s=cython.double)
 cdef _scan(
     GetResult result, ConsumeQueue queue, CommitLog log, ReadLimits limits, long long offset,
     long long max_count, object matcher, long long max_bytes)

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, Protocol
 from cometmq.store import record_layout
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from cometmq.store.consume_queue_ext import ADDRESS_MAX
 from cometmq.store.dispatch import QueueTable
 from cometmq.store.segments import Segment
 from cometmq.system.files import MappedFile
 
-_UNIT_BYTES = UNIT_BYTES  # a C number once compiled
+_UNIT_BYTES, _ADDRESS_MAX = UNIT_BYTES, ADDRESS_MAX  # C numbers once compiled
 _RESPONSE_BYTES_MIN = 100
 RESPONSE_BYTES_MAX = 128 * 1024 * 1024
 _BYTES_MAX = RESPONSE_BYTES_MAX
@@ -29,6 +30,8 @@ _EVALUATION_S_MAX = 0.002
 """How long one read evaluates expressions; the next one continues."""
 _EVALUATIONS_PER_LOOK = 4
 """Records whose properties are evaluated between two looks at the clock."""
+_LONG_RECORD_BYTES = 4096
+"""Longer ones may take milliseconds each."""
 _CANDIDATES_MAX = 64
 """Records to evaluate that are read from the disk together."""
 _SPAN_BYTES_MAX = 4 * 1024 * 1024
@@ -263,7 +266,9 @@ class QueueReader:
                 continue
             if self._log.is_recent(log_offset) or len(starts) >= _CANDIDATES_MAX:
                 break
-            if matcher.matches_tags(queue.tags_code_of(code)) and _may_match(queue, code, matcher):
+            tags_code = queue.tags_code_of(code)
+            has_tags = tags_code <= _ADDRESS_MAX or matcher.matches_tags(tags_code)
+            if has_tags and _may_match(queue, code, matcher):
                 starts.append(log_offset)
                 sizes.append(size)
         return self._cold_parts(starts, sizes)
@@ -399,18 +404,19 @@ def _scan(
                     break
             elif size_sum + size > limits.bytes_in_memory or count >= limits.count_in_memory:
                 break
-        if is_one_tag:
-            if queue.tags_code_of(code) != wanted_code:
+        if matcher is not None:
+            tags_code = queue.tags_code_of(code)
+            if tags_code <= _ADDRESS_MAX:
+                pass  # its extension unit is lost; the client compares the tags, too
+            elif tags_code != wanted_code if is_one_tag else not matcher.matches_tags(tags_code):
                 offset += 1
                 continue
-        elif matcher is not None and not matcher.matches_tags(queue.tags_code_of(code)):
-            offset += 1
-            continue
         if evaluates:
             if uses_bitmaps and not _may_match(queue, code, matcher):
                 offset += 1
                 continue
-            if evaluated and evaluated % _EVALUATIONS_PER_LOOK == 0 and thread_time() >= end_s:
+            is_look_due = evaluated % _EVALUATIONS_PER_LOOK == 0 or size > _LONG_RECORD_BYTES
+            if evaluated and is_look_due and thread_time() >= end_s:
                 break
             if not log.is_recent(log_offset) and _is_cold(log, log_offset, size):
                 result.stopped_at_cold = True

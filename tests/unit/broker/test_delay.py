@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -177,6 +178,32 @@ async def test_what_fell_due_while_the_broker_was_down_comes_at_its_start(delaye
     delayed.park("a", 1)
     delayed.clock.advance(3_600_000)
     delayed.delivery.start()
+    await delayed.bodies_become("a")
+
+
+async def test_a_message_whose_extension_unit_is_lost_is_not_early(delayed: Delayed) -> None:
+    folder = delayed.tables.config.parent / "store"
+
+    def open_again() -> None:
+        delayed.store = open_store(
+            folder, delayed.tables, delay_levels=LEVELS, consume_queue_ext_enabled=True
+        )
+        delayed.delivery = delayed._deliver()
+
+    delayed.store.close()
+    open_again()
+    delayed.park("a", 2)
+    delayed.store.close()
+    shutil.rmtree(folder / "consumequeue_ext")
+    open_again()
+    delayed.delivery.start()
+
+    await settle()
+    assert delayed.bodies() == []
+    delayed.clock.advance(4_999)
+    await settle()
+    assert delayed.bodies() == []
+    delayed.clock.advance(1)
     await delayed.bodies_become("a")
 
 

@@ -205,6 +205,17 @@ def test_bit_maps_that_would_take_long_are_left_out(tables: Tables) -> None:
     assert tables.filters.bitmap_of("T", properties, 1) != b""
 
 
+def test_searches_in_large_properties_get_no_bit_map(tables: Tables) -> None:
+    """Each CONTAINS may take 0.3 ms in 32 KB; the event loop would wait for all of them."""
+    tables.settings = dataclasses.replace(tables.settings, enable_calc_filter_bit_map=True)
+    large = b"a\x01" + b"x" * 32_000 + b"\x02"
+    tables.filters.register("g", [sql(" or ".join(["a contains 'xxy'"] * 64))])
+    assert tables.filters.bitmap_of("T", b"a\x01xxy\x02", 1) != b""
+    assert tables.filters.bitmap_of("T", large, 1) == b""
+    tables.filters.register("g", [sql("a contains 'xxy'", version=6)])
+    assert tables.filters.bitmap_of("T", large, 1) != b""
+
+
 @pytest.mark.parametrize(
     ("properties", "matches"),
     [

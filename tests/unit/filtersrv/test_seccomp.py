@@ -44,12 +44,10 @@ def outcome(machine: Machine, number: int, *arguments: int, architecture: int = 
 
 @machines
 def test_every_other_call_fails(machine: Machine) -> None:
-    conditional = {machine.read, machine.write, machine.mmap, machine.mprotect, machine.futex}
+    conditional = {machine.read, machine.mmap, machine.mprotect, machine.futex}
     allowed = {*machine.free.values(), *conditional}
 
-    assert {number for number in range(2_000) if outcome(machine, number) == ALLOW} == (
-        allowed - {machine.write}
-    )
+    assert {number for number in range(2_000) if outcome(machine, number) == ALLOW} == allowed
     assert {outcome(machine, number) for number in range(2_000)} == {ALLOW, EPERM}
 
 
@@ -67,6 +65,22 @@ def test_no_memory_becomes_executable(machine: Machine) -> None:
         for protection in range(16):
             wanted = EPERM if protection & PROT_EXEC else ALLOW
             assert outcome(machine, number, 0, 4096, protection) == wanted
+
+
+@machines
+def test_memory_is_given_back_and_no_page_is_taken_from_the_machine(machine: Machine) -> None:
+    advice = range(256)
+
+    assert [n for n in advice if outcome(machine, machine.madvise, 0, 4096, n) == ALLOW] == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("machine", "number"), [(MACHINES["x86_64"], 15), (MACHINES["aarch64"], 139)], ids=MACHINES
+)
+def test_no_return_from_a_signal_blocks_the_signal_of_the_cpu_limit(
+    machine: Machine, number: int
+) -> None:
+    assert outcome(machine, number) == EPERM
 
 
 @machines

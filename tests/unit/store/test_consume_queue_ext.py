@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cometmq.protocol.batch import BatchItem, encode_batch
-from cometmq.store import MessageStore
+from cometmq.store import MessageStore, TagMatcher
 from cometmq.store.consume_queue_ext import ConsumeQueueExt, ExtUnit, address_of, is_address
 from cometmq.store.segments import Segments
 from cometmq.system.clock import ManualClock
@@ -31,6 +32,12 @@ def test_a_file_without_room_for_a_unit_and_its_end_mark_is_closed(tmp_path: Pat
     assert [address - address_of(0) for address in addresses] == [0, 20, 40, 64]
     data = (tmp_path / "ext" / f"{0:020d}").read_bytes()
     assert data[60:] == b"\xff\xff\0\0"
+
+
+def test_a_unit_that_no_file_has_room_for_is_not_written(tmp_path: Path) -> None:
+    ext = ext_in(tmp_path)
+    assert ext.put(7, 5, bytes(41)) == 7  # the tags code itself, no address
+    assert ext.get(ext.put(8, 5, bytes(40))) == ExtUnit(8, 5, bytes(40))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 7])
@@ -201,3 +208,70 @@ def test_a_crash_leaves_no_unit_behind_the_queues_end(
     put(again, properties={"TAGS": "TagB"})
     codes = [code for _, _, code in again.consume_queue_units(TOPIC, 0, 0, 99)]
     assert codes == [2598919] * 10 + [2598920]
+
+
+TAG_A, TAG_B = 2598919, 2598920
+MATCHERS = {
+    "one tag": TagMatcher(frozenset({TAG_A})),
+    "several tags": TagMatcher(frozenset({TAG_A, 1})),
+}
+
+
+def lose_all(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def lose_the_content(folder: Path) -> None:
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.write_bytes(bytes(file.stat().st_size))
+
+
+@pytest.mark.parametrize("lose", [lose_all, lose_the_content])
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("matcher", MATCHERS.values(), ids=MATCHERS)
+def test_messages_without_their_extension_units_are_left_to_the_client(
+    open_store: Callable[..., MessageStore],
+    tmp_path: Path,
+    lose: Callable[[Path], None],
+    enabled: bool,
+    matcher: TagMatcher,
+) -> None:
+    """The client compares tags, too: a message that is left out here is lost."""
+    store = open_store(consume_queue_ext_enabled=True)
+    for _ in range(5):
+        put(store, properties={"TAGS": "TagA"})
+    store.close()
+    lose(tmp_path / "consumequeue_ext")
+    again = open_store(consume_queue_ext_enabled=enabled)
+    for tag in ("TagB", "TagA"):
+        put(again, properties={"TAGS": tag})
+
+    result = again.get(TOPIC, 0, 0, 32, matcher)
+
+    found = [message.queue_offset for message in split(b"".join(result.slices))]
+    assert found == [0, 1, 2, 3, 4, 6]
+    codes = [code for _, _, code in again.consume_queue_units(TOPIC, 0, 0, 99)]
+    assert codes[5:] == [TAG_B, TAG_A]
+    assert all(is_address(code) for code in codes[:5])
+
+
+def test_units_go_on_behind_a_lost_file(tmp_path: Path) -> None:
+    ext = ext_in(tmp_path)
+    addresses = [ext.put(code, 5) for code in range(9)]  # in three files
+    ext.close()
+    for name in (64, 128):
+        (tmp_path / "ext" / f"{name:020d}").unlink()
+    again = ext_in(tmp_path)
+
+    again.begin_behind(addresses[-1])
+
+    fresh = [again.put(code, 5) for code in range(100, 109)]
+    assert min(fresh) > addresses[-1]
+    assert [again.get(address) for address in fresh] == [ExtUnit(n, 5) for n in range(100, 109)]
+    assert not any(again.get(address) for address in addresses[3:])
+    again.close()
+    last = ext_in(tmp_path)
+    assert last.end_offset == again.end_offset
+    last.begin_behind(fresh[-1])
+    assert last.end_offset == again.end_offset

@@ -204,6 +204,12 @@ def test_a_search_that_takes_long_continues_in_the_next_read(store: MessageStore
     assert store.get(TOPIC, 0, 4, 32, Slow()).next_begin_offset == 8
 
 
+def test_a_search_in_large_messages_looks_at_the_clock_at_each(store: MessageStore) -> None:
+    for _ in range(8):
+        put(store, bytes(5_000))
+    assert store.get(TOPIC, 0, 0, 32, Slow()).next_begin_offset == 2
+
+
 def test_slices_stay_readable_after_their_file_is_deleted(
     open_store: Callable[..., MessageStore], clock: ManualClock
 ) -> None:

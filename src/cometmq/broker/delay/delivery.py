@@ -42,6 +42,7 @@ from cometmq.protocol.record import split_record
 from cometmq.remoting.slices import SLICE_S
 from cometmq.store import MessageStore
 from cometmq.store.config_files import JsonFile
+from cometmq.store.consume_queue_ext import is_address
 from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -336,6 +337,14 @@ class ScheduledDelivery:
             return None
         for number, (log_offset, size_bytes, due_ms) in enumerate(units):
             now_ms = self._clock.now_ms()
+            if is_address(due_ms):  # of an extension unit that is lost
+                read = self._store.cold_store_time(DELAY_TOPIC, level - 1, offset)
+                if read is not None:
+                    self._read_first(level, offset, read)
+                    return None
+                due_ms = self._store.store_time_at(DELAY_TOPIC, level - 1, offset)
+                if level <= self._levels.highest:
+                    due_ms += self._levels.delay_ms(level)
             if now_ms < due_ms:
                 if level > self._levels.highest and (
                     read := self._store.cold_store_time(DELAY_TOPIC, level - 1, offset)

@@ -54,6 +54,8 @@ BATCH_COST_MAX: Final = 50_000
 """The limit for the messages of one batch together."""
 _EXPRESSION_COST: Final = 20
 """The cost of an expression beside its characters."""
+_BYTES_SEARCHED: Final = 12
+"""The bytes that one CONTAINS searches for a cost of 1."""
 _DEAD_BEFORE_START_MS: Final = 30_000
 
 _NO_ROOM = "the broker has no room for more expressions"
@@ -107,8 +109,8 @@ class FilterData:
     """
 
     __slots__ = (
-        "bits", "born_ms", "dead_ms", "expression", "group", "kind", "positions", "text", "topic",
-        "version",
+        "bits", "born_ms", "dead_ms", "expression", "group", "kind", "positions", "searches",
+        "text", "topic", "version",
     )  # fmt: skip
 
     def __init__(
@@ -126,6 +128,8 @@ class FilterData:
         self.group = group
         self.text = text
         self.kind = kind
+        self.searches = text.upper().count("CONTAINS")
+        """How many CONTAINS it has at most."""
         self.expression = expression
         self.positions = positions
         self.bits = bits_of(positions)
@@ -140,7 +144,7 @@ class FilterData:
 
     @property
     def cost(self) -> int:
-        """How long the expression takes."""
+        """How long the expression takes, but for its CONTAINS."""
         return len(self.text) + _EXPRESSION_COST
 
     def stored(self, size_bits: int) -> StoredFilter:
@@ -161,11 +165,16 @@ class FilterData:
 class _Topic:
     """The expressions for one topic."""
 
-    __slots__ = ("cost", "groups")
+    __slots__ = ("cost", "groups", "searches")
 
     def __init__(self) -> None:
         self.groups: dict[str, FilterData] = {}
         self.cost = 0
+        self.searches = 0
+
+    def bitmap_cost(self, properties_bytes: int) -> int:
+        """Return how long all expressions take for a message."""
+        return self.cost + self.searches * properties_bytes // _BYTES_SEARCHED
 
 
 class FilterTable:
@@ -261,7 +270,8 @@ class FilterTable:
         found = self._topics.get(topic)
         if found is None or not self._settings().enable_calc_filter_bit_map:
             return b""
-        if found.cost > BITMAP_COST_MAX or found.cost * at_once > BATCH_COST_MAX:
+        cost = found.bitmap_cost(len(properties))
+        if cost > BITMAP_COST_MAX or cost * at_once > BATCH_COST_MAX:
             return b""
         bitmap = bytearray(self.bloom.size_bytes)
         for data in found.groups.values():
@@ -342,6 +352,7 @@ class FilterTable:
         topic = self._topics.setdefault(data.topic, _Topic())
         topic.groups[data.group] = data
         topic.cost += data.cost
+        topic.searches += data.searches
         self._count += 1
         self._chars += len(data.text)
         self._changed = True
@@ -354,6 +365,7 @@ class FilterTable:
         topic = self._topics[data.topic]
         del topic.groups[data.group]
         topic.cost -= data.cost
+        topic.searches -= data.searches
         if not topic.groups:
             del self._topics[data.topic]
         self._count -= 1

@@ -173,6 +173,8 @@ def assemble(
     filters.load()  # only read: the store computes bit maps if it dispatches messages again
     store.compute_bitmaps(filters.bitmap_of)
     store.open()  # ahead of the other tables: its lock protects them, too
+    if not store.was_closed:
+        filters.renew_births()
     try:
         topics.load()
         groups.load()

@@ -96,6 +96,8 @@ class MessageStore:
         self._threaded = threaded
         self.continues_rocketmq = False
         """Whether RocketMQ wrote the store last, before `open`; also if there was none."""
+        self.was_closed = False
+        """Whether the process that wrote the store last closed it, before `open`."""
         self._remover = Remover(self._files, in_thread=threaded)
         self._build()
 
@@ -196,6 +198,7 @@ class MessageStore:
         checkpoint = read_checkpoint(self._files, self.paths.checkpoint)
         self.continues_rocketmq = checkpoint.position is None
         ending = self._abort.read()
+        self.was_closed = ending is Ending.CLOSED
         self._log.segments.load()
         knows_queues = ending is Ending.CLOSED and self._load_from_ends()
         if not knows_queues:

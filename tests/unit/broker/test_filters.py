@@ -260,6 +260,30 @@ async def test_filter_data_are_dead_after_a_restart_until_the_first_heartbeat(
     assert not entry(again).is_dead
 
 
+async def test_bit_maps_before_a_kill_decide_nothing(tables: Tables) -> None:
+    """The last file has the expression of the group from before its bits were computed."""
+    tables.settings = dataclasses.replace(tables.settings, enable_calc_filter_bit_map=True)
+    tables.filters.register("g", [sql("a > 1")])
+    await tables.filters.persist()
+    tables.clock.advance(1)
+    tables.filters.register("g", [sql("a < 1", version=6)])
+    tables.clock.advance(1)
+    stored_ms = tables.clock.now_ms()
+    bitmap = tables.filters.bitmap_of("T", b"a\x012\x02", 1)
+    tables.clock.advance(1)
+
+    again = reopened(tables)
+    again.renew_births()
+    assert entry(again).is_dead
+    again.register("g", [sql("a > 1")])
+
+    matcher = again.matcher("g", sql("a > 1"), enabled=True)
+    assert matcher is not None
+    assert not entry(again).is_dead
+    assert matcher.matches_bitmap(stored_ms, bitmap)
+    assert not matcher.matches_bitmap(tables.clock.now_ms() + 1, bytes(14))
+
+
 async def test_the_file_is_written_if_anything_has_changed(tables: Tables) -> None:
     path = tables.config / "consumerFilter.json"
     await tables.filters.persist()

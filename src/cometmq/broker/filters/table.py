@@ -432,6 +432,18 @@ class FilterTable:
         entry.dead_ms = data.dead_time or max(started_ms - _DEAD_BEFORE_START_MS, data.born_time)
         self._insert(entry)
 
+    def renew_births(self) -> None:
+        """Let no bit map count that was computed before now, after the broker was killed.
+
+        A group may have changed its expression since the file was written; the bits of both have
+        the same positions.
+        """
+        now_ms = self._clock.now_ms()
+        for entry in self._entries():
+            entry.born_ms = now_ms
+            entry.dead_ms = max(entry.dead_ms, now_ms)
+            self._changed = True
+
     async def persist(self) -> None:
         """Remove what has been dead for long, and write the file if anything has changed.
 

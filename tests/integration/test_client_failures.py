@@ -340,7 +340,7 @@ async def test_a_closed_producer_sends_nothing() -> None:
 async def test_closing_ends_a_send_that_waits() -> None:
     broker = ScriptedBroker("a", Act.STAY_SILENT)
     async with ScriptedCluster([broker]) as cluster, producer(cluster, retries=0) as sending:
-        waiting = asyncio.create_task(sending.send(MESSAGE))
+        waiting = asyncio.create_task(sending.send(MESSAGE, timeout=60.0))
         await broker.wait_until(lambda: len(broker.sends) == 1)
         await sending.close()
 

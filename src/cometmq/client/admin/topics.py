@@ -5,7 +5,8 @@ Source: the topic commands of DefaultMQAdminExt, RocketMQ 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 
 from cometmq.client._connection.broker_calls import QueueBounds
 from cometmq.client.admin.servers import AdminCore
@@ -98,19 +99,23 @@ class Topics(AdminCore):
         Its order configuration is deleted too.
 
         Raises:
-            ResponseError, RemotingError: a broker refused or did not respond. The request was
+            ResponseError, RemotingError: a server refused or did not respond. The requests were
                 still sent to the other brokers and to the name servers.
         """
-        failure: CometError | None = None
         header = DeleteTopicInBrokerRequest(topic=topic)
-        for address in await self._masters():
+        forget = DeleteTopicInNamesrvRequest(topic=topic)
+        delete = RequestCode.DELETE_TOPIC_IN_BROKER
+        steps: list[Callable[[], Awaitable[object]]] = [
+            *(partial(self._call, address, delete, header) for address in await self._masters()),
+            partial(self._call_all_name_servers, RequestCode.DELETE_TOPIC_IN_NAMESRV, forget),
+            partial(self._put_kv, ORDER_SPACE, topic, None),
+        ]
+        failure: CometError | None = None
+        for step in steps:
             try:
-                await self._call(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+                await step()
             except CometError as error:
                 failure = failure or error
-        forget = DeleteTopicInNamesrvRequest(topic=topic)
-        await self._call_all_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, forget)
-        await self._put_kv(ORDER_SPACE, topic, None)
         self._instance.routes.forget(topic)
         if failure is not None:
             raise failure

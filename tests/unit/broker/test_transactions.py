@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.transactions.check_service import CheckService
-from cometmq.broker.transactions.half_message import half_properties
+from cometmq.broker.transactions.half_message import HalfMessage, half_properties
 from cometmq.broker.transactions.half_queue import GROUP, HalfQueue
 from cometmq.broker.transactions.handler import TransactionHandler
 from cometmq.model.delay import DelayLevels
@@ -35,7 +36,7 @@ from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_record, encode_host
 from cometmq.remoting import Connection, Request
-from cometmq.store import Appended
+from cometmq.store import Appended, MessageStore, NewMessage, SegmentNotReadyError
 from support.memory_link import link
 from support.stores import all_messages
 from unit.broker.conftest import Tables, open_store
@@ -698,6 +699,58 @@ async def test_two_commits_at_a_time_of_what_was_given_up_are_one(world: World) 
     )
     assert [answer.code for answer in answers] == [0, 0]
     assert world.bodies() == [b"half"]
+
+
+async def test_a_commit_that_waits_for_a_file_counts_for_a_copy_that_is_put_back_meanwhile(
+    tmp_path: Path, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_allocated, waits = threading.Event(), threading.Event()
+
+    def wait_for_segment(_: MessageStore) -> None:
+        waits.set()
+        is_allocated.wait(30)
+
+    monkeypatch.setattr(MessageStore, "wait_for_segment", wait_for_segment)
+    world = await World(tmp_path / "store", tables).start()
+    append_all = world.store.append_all
+
+    def refuse_commits(messages: list[NewMessage]) -> list[Appended]:
+        if messages[0].topic == "T" and not is_allocated.is_set():
+            raise SegmentNotReadyError("the next file is being allocated")
+        return append_all(messages)
+
+    monkeypatch.setattr(world.store, "append_all", refuse_commits)
+    half = world.half()
+    ended = asyncio.ensure_future(world.end(half, COMMIT))
+    assert await asyncio.to_thread(waits.wait, 30)
+    await world.round()
+    assert len(world.messages(HALF_TOPIC)) == 2
+    is_allocated.set()
+    assert (await ended).code == 0
+    assert world.bodies() == [b"half"]
+    world.store.close()
+
+
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+async def test_a_decision_counts_if_a_check_puts_back_the_copy_that_was_looked_up(
+    world: World, monkeypatch: pytest.MonkeyPatch, decision: int
+) -> None:
+    newest_copy = world.halves.newest_copy
+    rounds = iter(range(2))
+
+    async def then_check(half: HalfMessage, topic: str = HALF_TOPIC) -> HalfMessage | None:
+        found = await newest_copy(half, topic)
+        if next(rounds, None) is not None:
+            await world.round()
+        return found
+
+    half = world.half()
+    await world.round()
+    monkeypatch.setattr(world.halves, "newest_copy", then_check)
+    assert (await world.end(half, decision)).code == 0
+    assert len(world.messages(HALF_TOPIC)) == 4
+    assert len(world.ops()) == 4
+    assert len(world.bodies()) == (decision == COMMIT)
 
 
 # --- resume -------------------------------------------------------------------------------------

@@ -522,6 +522,18 @@ async def test_an_immunity_time_over_a_restart(world: World) -> None:
     assert [shown.body for _, shown in await producer.until(1)] == [b"immune"]
 
 
+@pytest.mark.parametrize("born_time_ms", [2**63 - 1, -(2**63)])
+async def test_an_immune_half_message_with_a_wrong_clock_holds_up_no_other(
+    world: World, born_time_ms: int
+) -> None:
+    producer = Asked(world)
+    world.half(b"wrong", born_time_ms=born_time_ms, CHECK_IMMUNITY_TIME_IN_SECONDS="9" * 18)
+    world.half(b"right")
+    for count in (1, 2):
+        await world.round()
+        assert [shown.body for _, shown in await producer.until(count)] == [b"right"] * count
+
+
 async def test_members_of_a_group_are_asked_in_turn(world: World) -> None:
     first, second, stranger = Asked(world), Asked(world), Asked(world, "other")
     for _ in range(4):

@@ -28,7 +28,12 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.thread_calls import SharedCall
 from cometmq.broker.topics.table import TopicTable, internal_topic
 from cometmq.broker.transactions.half_message import HALF_QUEUE, HalfMessage, read_half
-from cometmq.broker.transactions.half_queue import HalfQueue, queue_offset_of, records_of
+from cometmq.broker.transactions.half_queue import (
+    LATEST_MS,
+    HalfQueue,
+    queue_offset_of,
+    records_of,
+)
 from cometmq.model.errors import CometError, InvalidMessageError, RemotingError, StoreError
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
@@ -257,7 +262,8 @@ class CheckService:
                 if 0 <= now_ms - born_ms <= settings.transaction_timeout_ms:
                     return _Plan(again, old, held, done, at, True)
             elif now_ms - born_ms <= immunity_ms:
-                held.append((at, born_ms + min(immunity_ms, life_ms)))
+                until_ms = born_ms + min(immunity_ms, life_ms)
+                held.append((at, min(until_ms, LATEST_MS)))  # producers send any number
                 continue
             again.append((half, half.put_back(max(times, 0) + 1)))
         return _Plan(again, old, held, done, stop, False)

@@ -63,6 +63,7 @@ SEARCH_ENTRIES = 2_000
 COPIES_MAX = 64
 """Copies of one message that are looked at, the newest first."""
 LATEST_MS = 2**62
+"""A time later than all others."""
 
 
 class HalfQueue:

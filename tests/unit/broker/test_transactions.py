@@ -120,15 +120,17 @@ class World:
             commit=self.commit,
         )
 
-    async def start(self) -> World:
-        """Do what the broker does at its start."""
+    async def start(self, *, loads: bool = True) -> World:
+        """Do what the broker does at its start, perhaps with a disk that cannot read."""
         if self.commit is not None:
             self.commit.start()
+        if not loads:
+            return self
         assert await self.halves.load()
         self.halves.append_missing()
         return self
 
-    async def restart(self, *, from_rocketmq: bool = False) -> None:
+    async def restart(self, *, from_rocketmq: bool = False, loads: bool = True) -> None:
         """Stop and start again, perhaps as if RocketMQ had had the store in between."""
         await self.stop()
         self.store.close()
@@ -136,7 +138,7 @@ class World:
             (self.folder / "checkpoint").unlink()
         self._open()
         assert self.store.continues_rocketmq is from_rocketmq
-        await self.start()
+        await self.start(loads=loads)
 
     async def lose_power(self, log_end: int) -> None:
         """Start again after a power cut that kept the log up to an offset, and no offsets."""
@@ -799,6 +801,21 @@ async def test_a_message_that_was_given_up_is_checked_again(world: World) -> Non
     assert (answer.remark or "").startswith(f"Put message back to {HALF_TOPIC} failed. it is")
     await world.round()
     assert len(world.bodies()) == 1
+
+
+async def test_nothing_is_decided_or_put_back_until_the_decisions_are_known(world: World) -> None:
+    half = world.half()
+    assert (await world.end(half, COMMIT)).code == 0
+    await world.restart(loads=False)
+    end = world.store.written_to
+    for response in (await world.end(half, COMMIT), await world.resume(half.log_offset)):
+        assert response.code == 14
+        assert "not known yet" in (response.remark or "")
+    assert world.store.written_to == end
+    assert await world.halves.load()
+    assert (await world.resume(half.log_offset)).code == 1
+    assert (await world.end(half, COMMIT)).code == 0
+    assert world.bodies() == [b"half"]
 
 
 async def test_a_message_that_no_half_message_is_cannot_be_put_back(world: World) -> None:

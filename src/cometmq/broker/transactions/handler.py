@@ -101,6 +101,7 @@ class TransactionHandler:
             )
         if header.commit_or_rollback == _UNKNOWN:
             return None
+        self._require_loaded()
         try:
             return self._decide(request, header, self._half_of(header))
         except (PrerequisiteError, _DecidedError):
@@ -154,6 +155,14 @@ class TransactionHandler:
             if not self._is_decided(newest) or newest.queue_offset == half.queue_offset:
                 return newest
             half = newest  # a check may have put it back after it was found
+
+    def _require_loaded(self) -> None:
+        if not self._halves.is_loaded:
+            raise ResponseError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "Service not available now: the disk was full or cannot be read, and it is not"
+                " known yet which transactions are decided",
+            )
 
     def _is_decided(self, half: HalfMessage) -> bool:
         return self._halves.is_decided(half.queue_offset)
@@ -228,11 +237,6 @@ class TransactionHandler:
         Raises:
             _DecidedError: it is decided, put back or given up.
         """
-        if not self._halves.is_loaded:
-            raise ResponseError(
-                ResponseCode.SERVICE_NOT_AVAILABLE,
-                "Service not available now: the disk was full, and queues catch up with the log",
-            )
         if self._is_decided(half):
             raise _DecidedError
         try:
@@ -277,6 +281,7 @@ class TransactionHandler:
     async def resume(self, request: Request) -> Response | None:
         """Put a half message, mostly one that was given up, back into the half queue."""
         header = request.header(ResumeCheckHalfMessageRequest)
+        self._require_loaded()
         try:
             log_offset = decode_offset_id(header.msg_id or "").log_offset
         except InvalidMessageIdError as problem:

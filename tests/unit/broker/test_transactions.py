@@ -607,6 +607,25 @@ async def test_what_cannot_be_stored_again_holds_up_no_other(world: World) -> No
     assert world.committed()[0] == 3
 
 
+@pytest.mark.parametrize("damage", [bytes(120), b"\x7f\xff", b"\0\0\0\x60"])
+async def test_a_damaged_half_message_holds_up_no_other(
+    world: World, caplog: pytest.LogCaptureFixture, damage: bytes
+) -> None:
+    producer = Asked(world)
+    world.half(b"first")
+    damaged = world.half(b"damaged")
+    world.half(b"last")
+    with (world.folder / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.seek(damaged.log_offset)
+        log.write(damage)
+    await world.round()
+    assert [shown.body for _, shown in await producer.until(2)] == [b"first", b"last"]
+    await world.round()
+    assert len(await producer.until(4)) == 4
+    assert world.committed()[0] == 5
+    assert caplog.text.count("cannot be read") == 1
+
+
 # --- decisions about what was put back ----------------------------------------------------------
 
 

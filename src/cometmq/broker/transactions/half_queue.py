@@ -38,7 +38,9 @@ from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GIVEN_UP_
 from cometmq.protocol.record import (
     BODY_LENGTH_BEFORE_BODY,
     QUEUE_OFFSET_AT,
+    RECORD_BYTES_MIN,
     SYS_FLAG_AT,
+    RecordError,
     body_at,
 )
 from cometmq.remoting.slices import Slices
@@ -405,11 +407,17 @@ def is_committed(message: HalfMessage) -> bool:
 
 
 def records_of(found: GetResult) -> Iterator[memoryview]:
-    """Yield the records of a read."""
+    """Yield the records of a read.
+
+    Raises:
+        RecordError: the disk has damaged one.
+    """
     for part in found.slices:
         at = 0
         while at < len(part):
             size = int.from_bytes(part[at : at + 4], "big")
+            if not RECORD_BYTES_MIN <= size <= len(part) - at:
+                raise RecordError(f"a record of {size} bytes, {len(part) - at} are left")
             yield part[at : at + size]
             at += size
 

@@ -21,6 +21,7 @@ from cometmq.broker.transactions.half_message import HalfMessage, half_propertie
 from cometmq.broker.transactions.half_queue import GROUP, HalfQueue
 from cometmq.broker.transactions.handler import TransactionHandler
 from cometmq.model.delay import DelayLevels
+from cometmq.model.errors import StoreError
 from cometmq.model.message import StoredMessage
 from cometmq.model.topic import (
     DELAY_TOPIC,
@@ -140,7 +141,7 @@ class World:
         assert self.store.continues_rocketmq is from_rocketmq
         await self.start(loads=loads)
 
-    async def lose_power(self, log_end: int) -> None:
+    async def lose_power(self, log_end: int, *, loads: bool = True) -> None:
         """Start again after a power cut that kept the log up to an offset, and no offsets."""
         await self.stop()
         end = self.store.written_to
@@ -152,7 +153,7 @@ class World:
         self.tables.offsets = OffsetStore(self.tables.file("consumerOffset"), clock=self.clock)
         self._open()
         assert self.store.written_to == log_end
-        await self.start()
+        await self.start(loads=loads)
 
     async def stop(self) -> None:
         if self.commit is not None:
@@ -863,6 +864,29 @@ async def test_a_commit_whose_op_message_was_cut_off_is_not_repeated(world: Worl
     await world.round()
     assert (world.bodies(), world.ops()) == ([b"half"], [b"0"])
     assert len(world.messages(HALF_TOPIC)) == 1
+
+
+async def test_a_missing_op_message_is_found_though_the_first_reads_fail(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> tuple[int, int]:
+        raise StoreError("the disk is gone")
+
+    half = world.half()
+    await world.restart()
+    await world.end(half, COMMIT)
+    (message,) = world.messages()
+    await world.lose_power(message.log_offset + message.size_bytes, loads=False)
+    assert not world.store.continues_rocketmq
+    with monkeypatch.context() as disk:
+        disk.setattr(world.store, "bounds", refuse)
+        with pytest.raises(StoreError, match="gone"):
+            await world.halves.load()
+    world.half(b"sent meanwhile")
+    assert await world.halves.load()
+    world.halves.append_missing()
+    assert (await world.end(half, COMMIT)).code == 0
+    assert (world.bodies(), world.ops()) == ([b"half"], [b"0"])
 
 
 async def test_a_commit_that_was_cut_off_is_undecided(world: World) -> None:

@@ -7,7 +7,8 @@ At the end the system runs on until every transaction is decided or discarded, a
 
 - A committed message is in its queue exactly once, a rolled-back one never, whatever died when.
 - One that nobody decides is checked until the maximum, and then in the topic of discarded ones.
-- What was acknowledged is not lost: by a kill never, by a power cut not with synchronous flush.
+- What was acknowledged is not lost, be it a message or a decision: by a kill never, by a power cut
+  not with synchronous flush.
 - A consumer that saw a message finds it again at its offset.
 - At no start would a RocketMQ broker, which goes by half queue, op queue and their offsets alone,
   check a message whose transaction is over, or one message twice.
@@ -26,6 +27,7 @@ import pytest
 
 from cometmq.broker.app import Broker
 from cometmq.broker.transactions.half_queue import HalfQueue
+from cometmq.broker.transactions.handler import TransactionHandler
 from cometmq.model.errors import CometError
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import StoredMessage
@@ -86,6 +88,8 @@ class Transaction:
     acknowledged: bool = False
     may_be_lost: bool = False
     """Whether a power cut, with asynchronous flush, may have taken it."""
+    is_ended: bool = False
+    """Whether the broker said that the decision is stored; not if a power cut may have taken it."""
     half: tuple[int, int] | None = None
     """Queue offset and log offset of its half message, as the broker said."""
 
@@ -195,6 +199,8 @@ class Case:
                 self.seen.clear()
                 for message in (*self.transactions, *self.plain):
                     message.may_be_lost = True
+                for transaction in self.transactions:
+                    transaction.is_ended = False
         else:
             self.files.kill()
         self.steps[_step_of(_last_record(self.files))] += 1
@@ -314,7 +320,8 @@ class Case:
         if discarded and not self.has_many_checks:
             # No check met its decision in time. A commit may still come, and puts it back then.
             if transaction.decision == COMMIT:
-                return delivered <= 1 or transaction.delay_level > 0
+                is_once = delivered <= 1 or transaction.delay_level > 0
+                return is_once and delivered >= transaction.is_ended
             return (delivered, discarded) == (0, 1)
         if transaction.decision == ROLLBACK:
             return delivered == discarded == 0
@@ -345,6 +352,7 @@ class Case:
         }
         delivered = {m.body for queue in QUEUES for m in all_messages(store, *queue)}
         discarded = {m.body for m in all_messages(store, TRANSACTION_GIVEN_UP_TOPIC)}
+        stored = {transaction.body for transaction in self.transactions if transaction.is_ended}
         is_open: dict[bytes, int] = {}
         for half in all_messages(store, HALF_TOPIC):
             offset = int(half.queue_offset)
@@ -356,6 +364,7 @@ class Case:
                 is_resumed = half.properties.get("TRANSACTION_CHECK_TIMES") == "0"
                 is_discarded = half.body in discarded and not is_resumed
                 assert not is_discarded, f"{name} is discarded and open: {known}"
+                assert half.body not in stored, f"{name} is open, its end was acknowledged: {known}"
                 assert half.body not in is_open, f"{name} is open, like a copy of it: {known}"
                 is_open[half.body] = offset
 
@@ -572,6 +581,7 @@ class Producer:
             if response is None:
                 return
             assert response.code in ENDED, f"{transaction}: {response!r}"
+            transaction.is_ended = response.code == ResponseCode.SUCCESS
         if case.chance.below(4) == 0:
             await self._local_part()
             self._connection.oneway(RequestCode.END_TRANSACTION, header)
@@ -648,6 +658,12 @@ def test_a_seed_repeats_its_case() -> None:
 # --- do the cases notice a broker that leaves something out? -------------------------------------
 
 MUTATION_CASES = 1_000
+
+
+async def no_copy(*_: object) -> None:
+    """Find no undecided copy of a half message."""
+
+
 MUTATIONS: dict[str, tuple[type, str, Callable[..., object]]] = {
     "an op message that a crash has cut off stays missing": (
         HalfQueue,
@@ -663,6 +679,16 @@ MUTATIONS: dict[str, tuple[type, str, Callable[..., object]]] = {
         HalfQueue,
         "is_decided",
         lambda _: lambda *_: False,
+    ),
+    "a decision is acknowledged before it is on the disk": (
+        TransactionHandler,
+        "_respond",
+        lambda _: lambda *_: Response(),
+    ),
+    "a late decision is acknowledged, and left to a check": (
+        TransactionHandler,
+        "_undecided_copy",
+        lambda _: no_copy,
     ),
     "an op message is stored before what it is about": (
         MessageStore,

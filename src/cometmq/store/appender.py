@@ -227,9 +227,18 @@ class Appender:
             self._make_room(self._queue, whole, len(messages))
         self.defer()  # all of them fit into the same write now
         try:
-            return [self._append(*message) for message in messages]
-        finally:
-            self.write_staged()
+            stored = [self._append(*message) for message in messages]
+        except BaseException as problem:
+            # A queue may need its next file only after the first messages, and the disk be full.
+            self._deferred = False
+            try:
+                self._discard_staged()
+            except OSError as another:
+                raise self.on_failure(f"{problem}; then: {another}") from problem
+            self._stop_dispatch(self._log.written_to, problem)
+            raise
+        self.write_staged()
+        return stored
 
     def _append(
         self,
@@ -659,28 +668,37 @@ class Appender:
 
     def _log_failed(self, problem: OSError) -> StoreUnavailableError:
         """Discard records that are not in the log; after a full disk, appends may resume later."""
+        reason = (
+            f"{'disk full' if is_disk_full(problem) else 'the log cannot be written'}: {problem}"
+        )
+        try:
+            self._discard_staged()
+        except OSError as another:
+            return self.on_failure(f"{reason}; then: {another}")
+        if not is_disk_full(problem):
+            return self.on_failure(reason)
+        # Of records in the log, keys may be missing.
+        self._stop_dispatch(self._log.written_to, problem)
+        return StoreUnavailableError(reason)
+
+    def _discard_staged(self) -> None:
+        """Discard the records that are not in the log, with their units and keys.
+
+        Raises:
+            OSError: the disk refused.
+        """
         self._log.discard()
         self._arrivals.clear()
         del self._late_arrivals[self._late_written :]
         written_to = self._log.written_to
         if self._undispatched_at > written_to:
             self._undispatched_at = written_to
-        reason = (
-            f"{'disk full' if is_disk_full(problem) else 'the log cannot be written'}: {problem}"
-        )
-        try:
-            for queue in self._table.all():
-                queue.rewind(written_to)
-            if self._index is not None:
-                self._index.drop_unlogged(written_to)
-        except OSError as another:
-            return self.on_failure(f"{reason}; then: {another}")
-        if not is_disk_full(problem):
-            return self.on_failure(reason)
-        self._stop_dispatch(written_to, problem)  # of records in the log, keys may be missing
-        return StoreUnavailableError(reason)
+        for queue in self._table.all():
+            queue.rewind(written_to)
+        if self._index is not None:
+            self._index.drop_unlogged(written_to)
 
-    def _stop_dispatch(self, log_offset: int, problem: OSError) -> None:
+    def _stop_dispatch(self, log_offset: int, problem: BaseException) -> None:
         """Refuse further messages until `catch_up`: units must be in the order of the log.
 
         The record is whole, and so are those that follow it in its batch.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.transactions.check_service import CheckService
-from cometmq.broker.transactions.half_message import half_properties
+from cometmq.broker.transactions.half_message import HalfMessage, half_properties
 from cometmq.broker.transactions.half_queue import GROUP, HalfQueue
 from cometmq.broker.transactions.handler import TransactionHandler
 from cometmq.model.delay import DelayLevels
+from cometmq.model.errors import StoreError
 from cometmq.model.message import StoredMessage
 from cometmq.model.topic import (
     DELAY_TOPIC,
@@ -35,7 +37,7 @@ from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_record, encode_host
 from cometmq.remoting import Connection, Request
-from cometmq.store import Appended
+from cometmq.store import Appended, MessageStore, NewMessage, SegmentNotReadyError
 from support.memory_link import link
 from support.stores import all_messages
 from unit.broker.conftest import Tables, open_store
@@ -119,15 +121,17 @@ class World:
             commit=self.commit,
         )
 
-    async def start(self) -> World:
-        """Do what the broker does at its start."""
+    async def start(self, *, loads: bool = True) -> World:
+        """Do what the broker does at its start, perhaps with a disk that cannot read."""
         if self.commit is not None:
             self.commit.start()
+        if not loads:
+            return self
         assert await self.halves.load()
         self.halves.append_missing()
         return self
 
-    async def restart(self, *, from_rocketmq: bool = False) -> None:
+    async def restart(self, *, from_rocketmq: bool = False, loads: bool = True) -> None:
         """Stop and start again, perhaps as if RocketMQ had had the store in between."""
         await self.stop()
         self.store.close()
@@ -135,9 +139,9 @@ class World:
             (self.folder / "checkpoint").unlink()
         self._open()
         assert self.store.continues_rocketmq is from_rocketmq
-        await self.start()
+        await self.start(loads=loads)
 
-    async def lose_power(self, log_end: int) -> None:
+    async def lose_power(self, log_end: int, *, loads: bool = True) -> None:
         """Start again after a power cut that kept the log up to an offset, and no offsets."""
         await self.stop()
         end = self.store.written_to
@@ -149,7 +153,7 @@ class World:
         self.tables.offsets = OffsetStore(self.tables.file("consumerOffset"), clock=self.clock)
         self._open()
         assert self.store.written_to == log_end
-        await self.start()
+        await self.start(loads=loads)
 
     async def stop(self) -> None:
         if self.commit is not None:
@@ -521,6 +525,18 @@ async def test_an_immunity_time_over_a_restart(world: World) -> None:
     assert [shown.body for _, shown in await producer.until(1)] == [b"immune"]
 
 
+@pytest.mark.parametrize("born_time_ms", [2**63 - 1, -(2**63)])
+async def test_an_immune_half_message_with_a_wrong_clock_holds_up_no_other(
+    world: World, born_time_ms: int
+) -> None:
+    producer = Asked(world)
+    world.half(b"wrong", born_time_ms=born_time_ms, CHECK_IMMUNITY_TIME_IN_SECONDS="9" * 18)
+    world.half(b"right")
+    for count in (1, 2):
+        await world.round()
+        assert [shown.body for _, shown in await producer.until(count)] == [b"right"] * count
+
+
 async def test_members_of_a_group_are_asked_in_turn(world: World) -> None:
     first, second, stranger = Asked(world), Asked(world), Asked(world, "other")
     for _ in range(4):
@@ -590,6 +606,25 @@ async def test_what_cannot_be_stored_again_holds_up_no_other(world: World) -> No
     await world.round()
     assert {shown.body[:5] for _, shown in await producer.until(3)} == {b"small", b"large"}
     assert world.committed()[0] == 3
+
+
+@pytest.mark.parametrize("damage", [bytes(120), b"\x7f\xff", b"\0\0\0\x60"])
+async def test_a_damaged_half_message_holds_up_no_other(
+    world: World, caplog: pytest.LogCaptureFixture, damage: bytes
+) -> None:
+    producer = Asked(world)
+    world.half(b"first")
+    damaged = world.half(b"damaged")
+    world.half(b"last")
+    with (world.folder / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.seek(damaged.log_offset)
+        log.write(damage)
+    await world.round()
+    assert [shown.body for _, shown in await producer.until(2)] == [b"first", b"last"]
+    await world.round()
+    assert len(await producer.until(4)) == 4
+    assert world.committed()[0] == 5
+    assert caplog.text.count("cannot be read") == 1
 
 
 # --- decisions about what was put back ----------------------------------------------------------
@@ -700,6 +735,58 @@ async def test_two_commits_at_a_time_of_what_was_given_up_are_one(world: World) 
     assert world.bodies() == [b"half"]
 
 
+async def test_a_commit_that_waits_for_a_file_counts_for_a_copy_that_is_put_back_meanwhile(
+    tmp_path: Path, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_allocated, waits = threading.Event(), threading.Event()
+
+    def wait_for_segment(_: MessageStore) -> None:
+        waits.set()
+        is_allocated.wait(30)
+
+    monkeypatch.setattr(MessageStore, "wait_for_segment", wait_for_segment)
+    world = await World(tmp_path / "store", tables).start()
+    append_all = world.store.append_all
+
+    def refuse_commits(messages: list[NewMessage]) -> list[Appended]:
+        if messages[0].topic == "T" and not is_allocated.is_set():
+            raise SegmentNotReadyError("the next file is being allocated")
+        return append_all(messages)
+
+    monkeypatch.setattr(world.store, "append_all", refuse_commits)
+    half = world.half()
+    ended = asyncio.ensure_future(world.end(half, COMMIT))
+    assert await asyncio.to_thread(waits.wait, 30)
+    await world.round()
+    assert len(world.messages(HALF_TOPIC)) == 2
+    is_allocated.set()
+    assert (await ended).code == 0
+    assert world.bodies() == [b"half"]
+    world.store.close()
+
+
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+async def test_a_decision_counts_if_a_check_puts_back_the_copy_that_was_looked_up(
+    world: World, monkeypatch: pytest.MonkeyPatch, decision: int
+) -> None:
+    newest_copy = world.halves.newest_copy
+    rounds = iter(range(2))
+
+    async def then_check(half: HalfMessage, topic: str = HALF_TOPIC) -> HalfMessage | None:
+        found = await newest_copy(half, topic)
+        if next(rounds, None) is not None:
+            await world.round()
+        return found
+
+    half = world.half()
+    await world.round()
+    monkeypatch.setattr(world.halves, "newest_copy", then_check)
+    assert (await world.end(half, decision)).code == 0
+    assert len(world.messages(HALF_TOPIC)) == 4
+    assert len(world.ops()) == 4
+    assert len(world.bodies()) == (decision == COMMIT)
+
+
 # --- resume -------------------------------------------------------------------------------------
 
 
@@ -736,6 +823,21 @@ async def test_a_message_that_was_given_up_is_checked_again(world: World) -> Non
     assert len(world.bodies()) == 1
 
 
+async def test_nothing_is_decided_or_put_back_until_the_decisions_are_known(world: World) -> None:
+    half = world.half()
+    assert (await world.end(half, COMMIT)).code == 0
+    await world.restart(loads=False)
+    end = world.store.written_to
+    for response in (await world.end(half, COMMIT), await world.resume(half.log_offset)):
+        assert response.code == 14
+        assert "not known yet" in (response.remark or "")
+    assert world.store.written_to == end
+    assert await world.halves.load()
+    assert (await world.resume(half.log_offset)).code == 1
+    assert (await world.end(half, COMMIT)).code == 0
+    assert world.bodies() == [b"half"]
+
+
 async def test_a_message_that_no_half_message_is_cannot_be_put_back(world: World) -> None:
     half = world.half()
     await world.end(half, COMMIT)
@@ -762,6 +864,29 @@ async def test_a_commit_whose_op_message_was_cut_off_is_not_repeated(world: Worl
     await world.round()
     assert (world.bodies(), world.ops()) == ([b"half"], [b"0"])
     assert len(world.messages(HALF_TOPIC)) == 1
+
+
+async def test_a_missing_op_message_is_found_though_the_first_reads_fail(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> tuple[int, int]:
+        raise StoreError("the disk is gone")
+
+    half = world.half()
+    await world.restart()
+    await world.end(half, COMMIT)
+    (message,) = world.messages()
+    await world.lose_power(message.log_offset + message.size_bytes, loads=False)
+    assert not world.store.continues_rocketmq
+    with monkeypatch.context() as disk:
+        disk.setattr(world.store, "bounds", refuse)
+        with pytest.raises(StoreError, match="gone"):
+            await world.halves.load()
+    world.half(b"sent meanwhile")
+    assert await world.halves.load()
+    world.halves.append_missing()
+    assert (await world.end(half, COMMIT)).code == 0
+    assert (world.bodies(), world.ops()) == ([b"half"], [b"0"])
 
 
 async def test_a_commit_that_was_cut_off_is_undecided(world: World) -> None:

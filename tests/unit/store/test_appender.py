@@ -382,6 +382,25 @@ def test_of_messages_that_are_appended_together_one_refused_refuses_all(
     assert len(bodies(store)) == 2
 
 
+@pytest.mark.parametrize("left", [1, 2, 3])
+def test_of_messages_that_are_appended_together_none_is_stored_if_a_queue_cannot_grow(
+    open_store: Callable[..., MessageStore], left: int
+) -> None:
+    files = FaultyFiles()
+    store = open_store(files=files, consume_queue_file_bytes=20 * 50, index_enabled=False)
+    for _ in range(50 - left):
+        put(store)
+    end = store.written_to
+    files.room_bytes = 4 * left * 20  # the rest of the file is reserved for each of them
+    with pytest.raises(StoreUnavailableError, match="full"):
+        store.append_all([new(b"a"), new(b"b"), new(b"c"), new(b"d")])
+    assert (store.written_to, len(bodies(store))) == (end, 50 - left)
+    assert store.dispatch_backlog_bytes == 0
+    files.room_bytes = None
+    store.append_all([new(b"a"), new(b"b"), new(b"c"), new(b"d")])
+    assert bodies(store)[50 - left :] == [b"a", b"b", b"c", b"d"]
+
+
 def test_the_last_record_is_the_one_at_the_end_of_the_log(
     open_store: Callable[..., MessageStore],
 ) -> None:

@@ -150,6 +150,9 @@ class ScheduledDelivery:
         content = self._file.load()
         if content is not None:
             self._take(content)
+        else:  # perhaps a crash came before the first one was stored
+            start = self._store.min_log_offset
+            self._offsets |= offsets_by_log(self._store, {}, self._known, start)
         self._note_progress()
         if self._saved_log_offset is None:
             self._store_position()

@@ -28,7 +28,12 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.thread_calls import SharedCall
 from cometmq.broker.topics.table import TopicTable, internal_topic
 from cometmq.broker.transactions.half_message import HALF_QUEUE, HalfMessage, read_half
-from cometmq.broker.transactions.half_queue import HalfQueue, queue_offset_of, records_of
+from cometmq.broker.transactions.half_queue import (
+    LATEST_MS,
+    HalfQueue,
+    queue_offset_of,
+    records_of,
+)
 from cometmq.model.errors import CometError, InvalidMessageError, RemotingError, StoreError
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
@@ -36,7 +41,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.compression import CompressionError, decompress_body
 from cometmq.protocol.headers import CheckTransactionStateRequest
 from cometmq.protocol.message_id import encode_offset_id
-from cometmq.protocol.record import encode_record
+from cometmq.protocol.record import RecordError, encode_record
 from cometmq.remoting.slices import Slices, off_loop
 from cometmq.store import Appended, MessageStore, NewMessage, SegmentNotReadyError, StoreSettings
 from cometmq.system.clock import Clock
@@ -210,14 +215,18 @@ class CheckService:
         if found is None:
             self._scanned_to = max(self._scanned_to, offset + 1)
             return True
-        halves = [
-            read_half(data)
-            for data in records_of(found)
-            if not self._halves.is_decided(queue_offset_of(data))
-        ]
+        stop = min(found.next_begin_offset, end)
+        try:
+            halves = [
+                read_half(data)
+                for data in records_of(found)
+                if not self._halves.is_decided(queue_offset_of(data))
+            ]
+        except RecordError as problem:
+            return await self._pass_over_damaged(offset, stop, slices, problem)
         while True:
             await slices.pause()
-            plan = self._plan(halves, end, min(found.next_begin_offset, end))
+            plan = self._plan(halves, end, stop)
             if plan.old and self._topics.get(TRANSACTION_GIVEN_UP_TOPIC) is None:
                 await self._topics.create_all([internal_topic(TRANSACTION_GIVEN_UP_TOPIC, 1)])
                 continue
@@ -232,6 +241,20 @@ class CheckService:
                 continue
             await self._send_requests(all_of_them=False)
             return not plan.is_last
+
+    async def _pass_over_damaged(
+        self, offset: int, stop: int, slices: Slices, problem: RecordError
+    ) -> bool:
+        """Check half messages one by one of which the disk has damaged some."""
+        if stop - offset <= 1:
+            log.error("a half message cannot be read offset=%d: %s", offset, problem)
+            self._halves.skip(offset)
+            self._scanned_to = max(self._scanned_to, offset + 1)
+            return True
+        for at in range(offset, stop):
+            if not self._halves.is_decided(at) and not await self._check_from(at, at + 1, slices):
+                return False
+        return True
 
     def _plan(self, halves: list[HalfMessage], end: int, stop: int) -> _Plan:
         now_ms = self._clock.now_ms()
@@ -257,7 +280,8 @@ class CheckService:
                 if 0 <= now_ms - born_ms <= settings.transaction_timeout_ms:
                     return _Plan(again, old, held, done, at, True)
             elif now_ms - born_ms <= immunity_ms:
-                held.append((at, born_ms + min(immunity_ms, life_ms)))
+                until_ms = born_ms + min(immunity_ms, life_ms)
+                held.append((at, min(until_ms, LATEST_MS)))  # producers send any number
                 continue
             again.append((half, half.put_back(max(times, 0) + 1)))
         return _Plan(again, old, held, done, stop, False)

@@ -38,7 +38,9 @@ from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GIVEN_UP_
 from cometmq.protocol.record import (
     BODY_LENGTH_BEFORE_BODY,
     QUEUE_OFFSET_AT,
+    RECORD_BYTES_MIN,
     SYS_FLAG_AT,
+    RecordError,
     body_at,
 )
 from cometmq.remoting.slices import Slices
@@ -63,6 +65,7 @@ SEARCH_ENTRIES = 2_000
 COPIES_MAX = 64
 """Copies of one message that are looked at, the newest first."""
 LATEST_MS = 2**62
+"""A time later than all others."""
 
 
 class HalfQueue:
@@ -96,6 +99,8 @@ class HalfQueue:
         """The first op message that names a half message which is not before the base."""
         self._at_start: list[NewMessage] = []
         """Messages that a crash has cut off, and that the store has not taken yet."""
+        self._last_record: bytes | None = None
+        """The log's last record at the start, until it is loaded."""
         self.is_loaded = False
         """Whether it is known which half messages are decided."""
 
@@ -110,8 +115,12 @@ class HalfQueue:
         Raises:
             StoreError, ResponseError: the disk cannot read.
         """
-        if self.is_loaded or self._store.dispatch_backlog_bytes:
-            return self.is_loaded
+        if self.is_loaded:
+            return True
+        if self._last_record is None:  # sends go on if the rest fails
+            self._last_record = self._store.last_record()
+        if self._store.dispatch_backlog_bytes:
+            return False
         low, high = self._store.bounds(HALF_TOPIC, HALF_QUEUE)
         self._decided = DecidedOffsets(self._committed(HALF_TOPIC, low, high))
         self._op_offset = self._committed(
@@ -128,7 +137,7 @@ class HalfQueue:
         await self._find_missing_op(slices)
         if self._store.continues_rocketmq:
             await self._settle_leftovers(slices)
-        self.is_loaded = True
+        self.is_loaded, self._last_record = True, None
         return True
 
     def _committed(self, topic: str, low: int, high: int) -> int:
@@ -144,10 +153,9 @@ class HalfQueue:
 
     async def _find_missing_op(self, slices: Slices) -> None:
         """Find the half message of the log's last record, whose op message a crash has cut off."""
-        data = self._store.last_record()
-        if data is None:
+        if self._last_record is None:
             return
-        last = read_half(data)
+        last = read_half(self._last_record)
         half = None
         if is_committed(last):
             data = self._store.record_at(last.record.prepared_offset)
@@ -404,11 +412,17 @@ def is_committed(message: HalfMessage) -> bool:
 
 
 def records_of(found: GetResult) -> Iterator[memoryview]:
-    """Yield the records of a read."""
+    """Yield the records of a read.
+
+    Raises:
+        RecordError: the disk has damaged one.
+    """
     for part in found.slices:
         at = 0
         while at < len(part):
             size = int.from_bytes(part[at : at + 4], "big")
+            if not RECORD_BYTES_MIN <= size <= len(part) - at:
+                raise RecordError(f"a record of {size} bytes, {len(part) - at} are left")
             yield part[at : at + size]
             at += size
 

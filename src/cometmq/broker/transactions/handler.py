@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cometmq.broker.cold_reads import ColdReads
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 _UNKNOWN = SysFlag.TRANSACTION_NONE
 _COMMIT = SysFlag.TRANSACTION_COMMIT
 _ROLLBACK = SysFlag.TRANSACTION_ROLLBACK
+
+
+class _DecidedError(Exception):
+    """A half message is decided already, or was stored again."""
 
 
 class TransactionHandler:
@@ -96,11 +101,10 @@ class TransactionHandler:
             )
         if header.commit_or_rollback == _UNKNOWN:
             return None
+        self._require_loaded()
         try:
-            half = self._half_of(header)
-            if not self._is_decided(half):
-                return self._decide(request, header, half)
-        except PrerequisiteError:
+            return self._decide(request, header, self._half_of(header))
+        except (PrerequisiteError, _DecidedError):
             pass
         request.is_exclusive = True  # the decisions of a connection keep their order
         return self._end_later(request, header)
@@ -108,44 +112,60 @@ class TransactionHandler:
     async def _end_later(self, request: Request, header: EndTransactionRequest) -> Response | None:
         """Do the same if something has to be read or created first, or the index is needed."""
         half = await after_prerequisites(lambda: self._half_of(header))
-        if self._is_decided(half):
-            return await self._end_copy(request, header, half)
-        return await after_prerequisites(lambda: self._decide(request, header, half))
+        while True:
+            try:
+                return await after_prerequisites(partial(self._decide, request, header, half))
+            except _DecidedError:  # perhaps just now: a check put it back meanwhile
+                copy = await self._undecided_copy(header, half)
+            if copy is None:
+                return Response()
+            half = copy
 
-    async def _end_copy(
-        self, request: Request, header: EndTransactionRequest, half: HalfMessage
-    ) -> Response | None:
-        """Apply a decision about a half message that is decided or was stored again."""
-        newest = await self._newest_copy(half)
-        if newest is None:
-            raise ResponseError(
-                ResponseCode.ILLEGAL_OPERATION,
-                "the half message is decided or was stored again, and the index does not have it:"
-                " if it is undecided, a check decides about it",
-            )
-        if header.commit_or_rollback == _ROLLBACK or not self._is_decided(newest):
-            return await after_prerequisites(lambda: self._decide(request, header, newest))
+    async def _undecided_copy(
+        self, header: EndTransactionRequest, half: HalfMessage
+    ) -> HalfMessage | None:
+        """Return the copy that a decision about a decided half message counts for, if any.
+
+        For a commit of one that was given up, that is put back for it.
+        """
+        last = await self._last_copy(half)
+        if not self._is_decided(last):
+            return last
+        if header.commit_or_rollback == _ROLLBACK:
+            return None
         async with self._resuming:
-            given_up = await self._given_up_after(newest)
-            if given_up is None:
-                return Response()  # it is decided
-            resumed = await after_prerequisites(lambda: self._resumed(given_up))
-            return await after_prerequisites(lambda: self._decide(request, header, resumed))
+            last = await self._last_copy(last)  # another request may have resumed it
+            if not self._is_decided(last):
+                return last
+            given_up = await self._newest_copy(last, TRANSACTION_GIVEN_UP_TOPIC)
+            if given_up is None or given_up.record.log_offset < last.record.log_offset:
+                return None
+            return await after_prerequisites(lambda: self._resumed(given_up))
+
+    async def _last_copy(self, half: HalfMessage) -> HalfMessage:
+        """Return the copy of a decided half message that is undecided, or decided for good."""
+        while True:
+            newest = await self._newest_copy(half)
+            if newest is None:
+                raise ResponseError(
+                    ResponseCode.ILLEGAL_OPERATION,
+                    "the half message is decided or was stored again, and the index does not have"
+                    " it: if it is undecided, a check decides about it",
+                )
+            if not self._is_decided(newest) or newest.queue_offset == half.queue_offset:
+                return newest
+            half = newest  # a check may have put it back after it was found
+
+    def _require_loaded(self) -> None:
+        if not self._halves.is_loaded:
+            raise ResponseError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "Service not available now: the disk was full or cannot be read, and it is not"
+                " known yet which transactions are decided",
+            )
 
     def _is_decided(self, half: HalfMessage) -> bool:
         return self._halves.is_decided(half.queue_offset)
-
-    async def _given_up_after(self, half: HalfMessage) -> HalfMessage | None:
-        """Return the record of a half message that was given up, unless it was resumed since.
-
-        Args:
-            half: its newest copy in the half queue, when that was looked up.
-        """
-        found = await self._newest_copy(half, TRANSACTION_GIVEN_UP_TOPIC)
-        newest = await self._newest_copy(half)  # another request may have resumed it
-        if found is None or newest is None or not self._is_decided(newest):
-            return None
-        return found if found.record.log_offset > newest.record.log_offset else None
 
     async def _newest_copy(self, half: HalfMessage, topic: str = HALF_TOPIC) -> HalfMessage | None:
         """Look a copy up as `HalfQueue.newest_copy` does; all that is stored before is found."""
@@ -212,14 +232,13 @@ class TransactionHandler:
     def _decide(
         self, request: Request, header: EndTransactionRequest, half: HalfMessage
     ) -> Response | None:
-        """Store the decision about an undecided half message."""
-        if not self._halves.is_loaded:
-            raise ResponseError(
-                ResponseCode.SERVICE_NOT_AVAILABLE,
-                "Service not available now: the disk was full, and queues catch up with the log",
-            )
+        """Store the decision about an undecided half message.
+
+        Raises:
+            _DecidedError: it is decided, put back or given up.
+        """
         if self._is_decided(half):
-            return Response()
+            raise _DecidedError
         try:
             if header.commit_or_rollback == _COMMIT:
                 message, (final, stored) = self._halves.commit(half)
@@ -262,6 +281,7 @@ class TransactionHandler:
     async def resume(self, request: Request) -> Response | None:
         """Put a half message, mostly one that was given up, back into the half queue."""
         header = request.header(ResumeCheckHalfMessageRequest)
+        self._require_loaded()
         try:
             log_offset = decode_offset_id(header.msg_id or "").log_offset
         except InvalidMessageIdError as problem:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -32,10 +31,11 @@ from cometmq.broker.cold_reads import ColdReads, bring_in
 from cometmq.broker.delay.delivered import offsets_by_log
 from cometmq.broker.delay.rate_limited_log import RateLimitedLog
 from cometmq.broker.offsets.offset_store import Numbers, read_numbers, read_version
+from cometmq.broker.targets import check_target
 from cometmq.model import property_names
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import CometError, InvalidMessageError, ResponseError, StoreError
-from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC, TopicConfig
+from cometmq.model.topic import DELAY_TOPIC, TopicConfig
 from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.properties import marker, value_of
 from cometmq.protocol.record import split_record
@@ -47,7 +47,6 @@ from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
 
-_QUEUE_ID = re.compile(rb"[0-9]{1,9}")
 _REAL_TOPIC = marker(property_names.REAL_TOPIC.encode())
 _REAL_QID = marker(property_names.REAL_QID.encode())
 _LOG_OFFSET: Final = "logOffset"
@@ -476,20 +475,19 @@ class ScheduledDelivery:
     def _target(self, level: int, offset: int, properties: bytes) -> tuple[str, int]:
         """Return the target queue of a message.
 
-        If the topic has fewer queues by now, it is another one that consumers know.
+        If the topic has fewer queues by now, it is another one, which routes contain.
 
         Raises:
             InvalidMessageError: it has none, or its topic was deleted.
         """
-        topic = (value_of(properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
-        text = value_of(properties, _REAL_QID) or b""
-        config = None if topic in (HALF_TOPIC, DELAY_TOPIC) else self._topics(topic)
-        if config is None or _QUEUE_ID.fullmatch(text) is None:
-            raise InvalidMessageError(
-                f"expected the queue of a topic that exists, met topic {topic[:300]!r},"
-                f" queue {text[:80]!r}"
-            )
-        queue_id = int(text)
+        topic, queue_text = (
+            (value_of(properties, name) or b"").decode("utf-8", "replace")
+            for name in (_REAL_TOPIC, _REAL_QID)
+        )
+        queue_id = check_target(topic, queue_text)
+        config = self._topics(topic)
+        if config is None:
+            raise InvalidMessageError(f"met topic {topic[:300]!r}, expected one that exists")
         if queue_id < max(config.read_queue_nums, config.write_queue_nums):
             return topic, queue_id
         moved = queue_id % max(config.write_queue_nums, 1)

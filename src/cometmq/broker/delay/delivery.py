@@ -60,13 +60,13 @@ CHECK_INTERVAL_S: Final = 1.0
 STORE_BUSY_S: Final = 0.1
 FAILURE_S = 10.0
 FAILURES_MAX: Final = 3
-"""How often one message may fail in a way that the store is not to blame for."""
+"""How often one message may fail for another reason than a refusal of the store."""
 READ_AHEAD_MS: Final = 1000
 """Messages that are due within this time are read with those that are due now."""
 READS_AT_ONCE: Final = 2
 """For the queue entries and for the messages; a level that needs more reads waits between them."""
 UNRECORDED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""While messages wait, the log grows by so much until its end is stored again."""
+"""While scheduled messages wait, the end of the log is stored again after so many bytes."""
 
 
 class ScheduledDelivery:
@@ -109,10 +109,10 @@ class ScheduledDelivery:
         self._store_busy_s = store_busy_s
         self._offsets: Numbers = {}
         self._known: set[int] = set()
-        """The levels of the settings, and those that only have a queue any more."""
+        """The levels of the settings, and further ones that have a queue."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._due: dict[int, None] = {}
-        """The levels that have messages to deliver now, in turn."""
+        """The levels that have messages to deliver now, in the order in which they are served."""
         self._slice: asyncio.Handle | None = None
         self._store_waits: set[int] = set()
         """Levels whose messages the store refuses now; each was logged once."""
@@ -276,7 +276,7 @@ class ScheduledDelivery:
             self._slice = asyncio.get_running_loop().call_soon(self._run_slice)
 
     def _run_slice(self) -> None:
-        """Deliver messages of the level whose turn it is; levels behind it follow, one a time."""
+        """Deliver messages of the first due level; each further level gets a slice of its own."""
         level = next(iter(self._due))
         del self._due[level]
         self._slice = None
@@ -320,7 +320,10 @@ class ScheduledDelivery:
             self._note_progress()
 
     def _note_progress(self) -> None:
-        """Note what is stored next: no copy behind this end of the log counts in the offsets."""
+        """Note offsets and end of the log for the next write to the file.
+
+        The offsets count every message that was delivered before this end.
+        """
         self._noted = dict(self._offsets), self._store.written_to
 
     def _deliver_slice(self, level: int) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import shutil
 from collections.abc import Callable, Iterator
 
@@ -337,6 +338,7 @@ async def test_an_end_of_the_log_where_no_record_begins_recognizes_nothing(
 async def test_messages_wait_in_order_while_the_store_takes_none(
     delayed: Delayed, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     delayed.delivery.start()
     delayed.park("a", 1)
     delayed.park("b", 1)
@@ -347,8 +349,10 @@ async def test_messages_wait_in_order_while_the_store_takes_none(
     assert delayed.bodies() == []
     assert delayed.delivery.offsets() == {}
     assert caplog.text.count("scheduled delivery waits for the store") == 1
+    assert "scheduled delivery continues" not in caplog.text
     appender.refusal = None
     await delayed.bodies_become("a", "b")
+    assert caplog.text.count("scheduled delivery continues level=1") == 1
     assert delayed.delivery.offsets() == {1: 2}
 
 

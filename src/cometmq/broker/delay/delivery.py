@@ -291,7 +291,9 @@ class ScheduledDelivery:
         # A failure of one level must stop neither it nor the others.
         try:
             wait_s = self._deliver_due(level)
-            self._store_waits.discard(level)
+            if level in self._store_waits:
+                self._store_waits.remove(level)
+                log.info("scheduled delivery continues level=%d", level)
         except StoreError as problem:
             wait_s = self._store_busy_s
             if level not in self._store_waits:

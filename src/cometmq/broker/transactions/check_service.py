@@ -143,7 +143,9 @@ class CheckService:
         try:
             if await self._halves.load():
                 await self._round()
-            self._failing = False
+            if self._failing:
+                self._failing = False
+                log.info("transaction checks work again")
         except CometError as problem:
             if not self._failing:
                 self._failing = True

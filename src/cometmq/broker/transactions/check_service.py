@@ -98,7 +98,7 @@ class CheckService:
         topics: gets the topic of those that are given up.
         settings, stored: return the current settings of broker and store.
         clock: decides how old a half message is.
-        commit: syncs what is put back, before a producer is asked; None with asynchronous flush.
+        commit: syncs what is put back, before its check is sent; None with asynchronous flush.
     """
 
     def __init__(

@@ -223,18 +223,21 @@ ENDS = {
         "class E(Exception):\n    def __str__(self):\n        while True: pass\nraise E",
         "time limit",
     ),
-    "part of an answer": ("import os; os.write(1, b'\\1'); import time; time.sleep(99)", "limit"),
+    "part of a response": ("import os; os.write(1, b'\\1'); import time; time.sleep(99)", "limit"),
     "an end of its output": ("import os; os.close(1)", "PermissionError"),
-    "a long answer": ("import os; os.write(1, b'\\xff\\xff\\xff\\x7f')", "answer of 2147483647"),
-    "an empty answer": ("import os; os.write(1, bytes(4))", "answer of 0 bytes"),
+    "a long response": (
+        "import os; os.write(1, b'\\xff\\xff\\xff\\x7f')",
+        "response of 2147483647",
+    ),
+    "an empty response": ("import os; os.write(1, bytes(4))", "response of 0 bytes"),
     "an unknown status": ("import os; os.write(1, b'\\1\\0\\0\\0\\7')", "unknown status 7"),
     "too few results": ("import os; os.write(1, b'\\1\\0\\0\\0\\0')", "0 results for 1 messages"),
     "too many results": ("import os; os.write(1, b'\\3\\0\\0\\0\\0\\1\\1')", "2 results for 1"),
     "huge output": (
         "import os\nwhile True: os.write(1, b'\\xee' * 1000000)",
-        "answer of 4008636142 bytes",
+        "response of 4008636142 bytes",
     ),
-    "endless answers": (
+    "endless responses": (
         "import os\nwhile True: os.write(1, b'\\1\\0\\0\\0\\7' * 100000)",
         "unknown status 7",
     ),
@@ -267,7 +270,7 @@ async def test_a_filter_that_breaks_a_limit_fails(name: str, attackers: list[Wor
     await expect_a_working_filter()
 
 
-async def test_a_filter_that_computes_on_after_its_answer_is_ended_by_the_kernel(
+async def test_a_filter_that_computes_on_after_its_response_is_ended_by_the_kernel(
     attackers: list[Worker],
 ) -> None:
     worker = Worker(
@@ -347,7 +350,7 @@ async def test_a_failed_filter_is_started_again_after_a_pause(attackers: list[Wo
     assert worker.pid != first
 
 
-async def test_a_cancelled_pull_does_not_leave_its_answer_to_the_next(
+async def test_a_cancelled_pull_does_not_leave_its_response_to_the_next(
     attackers: list[Worker],
 ) -> None:
     source = source_of("import time\ntime.sleep(0.5 * (message.body == b'slow'))\nreturn 0")

@@ -111,7 +111,7 @@ class BrokerSettings:
     """The topic for message traces."""
 
     trace_on: bool = setting(True, key="traceOn", remote=True)
-    """Whether responses to sends ask the client to record traces."""
+    """Whether clients record traces. The response to each send contains it."""
 
     validate_system_topic_when_update: bool = setting(
         True, key="validateSystemTopicWhenUpdateTopic", remote=True

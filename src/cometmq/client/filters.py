@@ -1,7 +1,7 @@
-"""What a consumer wants of a topic: an expression over tags, SQL over properties, or a class.
+"""Filters of subscriptions: by tags, by an SQL92 condition over properties, or by a class.
 
-The broker compares only the hashes of tags; the consumer removes what collided by comparing their
-text. Source: FilterAPI.buildSubscriptionData, RocketMQ 5.3.
+The broker compares only the hashes of tags; the consumer compares their texts, and removes messages
+with another tag of the same hash. Source: FilterAPI.buildSubscriptionData, RocketMQ 5.3.
 """
 
 from __future__ import annotations

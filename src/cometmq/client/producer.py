@@ -57,7 +57,15 @@ READY_S = 3.0
 
 
 @checks_arguments(
-    but=("send", "send_soon", "send_nowait", "send_batch", "send_all", "send_oneway", "request")
+    unchecked=(
+        "send",
+        "send_soon",
+        "send_nowait",
+        "send_batch",
+        "send_all",
+        "send_oneway",
+        "request",
+    )
 )
 class Producer(Lifecycle):
     """Sends messages to the brokers of a cluster.

@@ -57,7 +57,7 @@ from cometmq.remoting.tasks import is_call_failure
 log = logging.getLogger(__name__)
 
 
-@checks_arguments(but=("assign",))
+@checks_arguments(unchecked=("assign",))
 class PullConsumer(OffsetCalls):
     """Reads queues in the application's own loop, and commits offsets.
 

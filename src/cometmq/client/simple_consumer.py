@@ -34,7 +34,7 @@ MESSAGES_MAX = 32
 INVISIBLE_S_MAX = 43_200.0
 
 
-@checks_arguments(but=("ack", "nack", "extend"))
+@checks_arguments(unchecked=("ack", "nack", "extend"))
 class SimpleConsumer(SubscribingConsumer):
     """Receives messages one batch at a time; the application settles each of them.
 

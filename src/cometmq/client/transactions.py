@@ -92,8 +92,8 @@ class TransactionProducer(Producer):
         settings, client, instance, hooks, config, options: as for `Producer`. Hooks may also be
             `EndTransactionHook`.
 
-    The broker checks transactions only with producers it knows: those that have sent to it, or that
-    were started with the setting ``topics``.
+    A broker sends checks only to producers that are registered at it: those that have sent to it,
+    or that were started with the setting ``topics``.
 
     Example:
         class Orders:
@@ -309,24 +309,24 @@ class TransactionProducer(Producer):
                 )
 
     async def _check(self, check: _Check) -> None:
-        asked, message = check.header, check.message
+        request, message = check.header, check.message
         state, error = await self._run(self._checking, self._listener.check, message)
         header = EndTransactionRequest(
             producer_group=self._wire_group,
-            tran_state_table_offset=asked.tran_state_table_offset,
-            commit_log_offset=asked.commit_log_offset,
+            tran_state_table_offset=request.tran_state_table_offset,
+            commit_log_offset=request.commit_log_offset,
             commit_or_rollback=_END_CODES[state],
             from_transaction_check=True,
             msg_id=message.message_id,
-            transaction_id=asked.transaction_id,
-            topic=asked.topic,
-            bname=asked.bname,
+            transaction_id=request.transaction_id,
+            topic=request.topic,
+            bname=request.bname,
         )
         await self._send_state(check.address, header, error)
         self._call_end_hooks(
             message,
             message.message_id,
-            asked.transaction_id or message.message_id,
+            request.transaction_id or message.message_id,
             check.address,
             state,
             checked=True,

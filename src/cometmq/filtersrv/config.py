@@ -32,8 +32,8 @@ class FilterServerSettings:
     """The broker whose messages are filtered, ``host:port``."""
 
     client_upload_filter_class_enable: bool = setting(False, key="clientUploadFilterClassEnable")
-    """Whether clients may upload filters. Without, the server has nothing to do: unlike RocketMQ's,
-    it is off by default, and fetches no filters over HTTP.
+    """Whether clients may upload filters. If not, the server filters nothing. Off by default,
+    unlike in RocketMQ, whose servers also fetch filters over HTTP.
     """
 
     compress_msg_body_over: int = setting(

@@ -20,7 +20,7 @@ UPLOADS_MAX = 64
 
 
 class Filters:
-    """The uploaded filters; the one that was not used for the longest time goes first.
+    """The uploaded filters; the least recently used one is removed first.
 
     Args:
         settings: returns the settings of the filter server.
@@ -43,7 +43,7 @@ class Filters:
         return found
 
     async def put(self, topic: str, group: str, source: Source) -> None:
-        """Load a filter, unless the same is loaded already. Until it is loaded, the earlier works.
+        """Load a filter, unless the same is loaded already. Until then the earlier one is used.
 
         Raises:
             FilterError: it cannot be loaded; the earlier filter stays.
@@ -85,9 +85,7 @@ class Filters:
         await worker.close()
 
     async def _loaded(self, name: str, source: Source) -> Worker:
-        settings = self._settings()
-        limits = Limits(settings.batch_ms_max / 1000, settings.memory_bytes_max)
-        worker = Worker(name, source, limits)
+        worker = Worker(name, source, Limits.of(self._settings()))
         try:
             await worker.load()
         except BaseException:

@@ -3,9 +3,9 @@
 A pull is forwarded to the broker as a pull without a filter of the group FILTERSRV_CONSUMER. What
 the broker returns is matched by the group's filter, and the client gets the records that matched.
 
-Source: DefaultRequestProcessor, RocketMQ 4.2, with its codes and texts. It checks no checksum,
-holds every pull for 19 seconds whatever the client wants, and puts the queue's bounds into
-every record.
+Source: DefaultRequestProcessor, RocketMQ 4.2, with its codes and texts. RocketMQ's server checks no
+checksum, holds every pull for 19 seconds whatever the request says, and puts the queue's bounds
+into every record.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ def _decode_one(body: bytes, position: int) -> StoredMessage:
 
 
 def _is_changed(parts: RecordParts, message: StoredMessage, settings: FilterServerSettings) -> bool:
-    """Return whether a record is encoded again: clients of that time know only zlib."""
+    """Return whether a record is encoded again: clients with class filters read only zlib."""
     if message.sys_flag & SysFlag.COMPRESSED:  # it cannot be decompressed
         return False
     compression = parts.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)

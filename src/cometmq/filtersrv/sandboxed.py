@@ -2,10 +2,10 @@
 
 It is started as ``python -I -S -B sandboxed.py MEMORY_BYTES`` and imports the standard library
 only. Descriptor 0 is the pipe from the filter server, descriptor 1 the pipe to it; all others are
-closed. It reads the uploaded source only after the seal, which is the kernel's:
+closed. It reads the uploaded source only after the seal, which the kernel enforces:
 
 - limits of memory, and of no files, no processes and no core dumps;
-- no new privileges, and the death of the server kills it;
+- no new privileges, and the kernel kills it when the server ends;
 - a seccomp filter that allows the few system calls of computing: reading descriptor 0, writing
   descriptor 1, memory that is not executable, clocks, random numbers and exit. Every other call
   fails with EPERM, whatever Python code or native code makes it.
@@ -15,7 +15,7 @@ The server limits its CPU time from outside.
     request := length:u32 marshalled         only the server's bytes are unmarshalled
         first:  (class name, source)
         later:  (consumer group, [fields of a message, ...])
-    answer := length:u32 status:u8 rest
+    response := length:u32 status:u8 rest
         MATCHED:            a byte for each message, 1 if it matches
         FAILED, UNSEALED:   a text in UTF-8
 
@@ -204,7 +204,7 @@ def seal(memory_bytes: int) -> None:
     with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (pathlib is loaded for nothing else)
         used_bytes = int(file.read().split()[0]) * resource.getpagesize()
     os.closerange(2, 1 << 20)
-    os.nice(10)  # the server, which has to limit this process, comes first
+    os.nice(10)  # the server has to run when this process exceeds its limits
     for limit in (
         resource.RLIMIT_CORE,
         resource.RLIMIT_FSIZE,
@@ -241,7 +241,7 @@ class Message:
 
     topic: str
     body: bytes
-    """As its sender had it: decompressed."""
+    """Decompressed."""
     properties: dict[str, str]
     flag: int
     queue_id: int
@@ -267,7 +267,7 @@ class Message:
 
 
 class Context:
-    """What a filter knows besides the message."""
+    """What a filter gets besides the message."""
 
     __slots__ = ("consumer_group",)
 
@@ -323,7 +323,7 @@ def _request() -> tuple[Any, ...]:
     return request
 
 
-def _answer(status: int, rest: bytes) -> None:
+def _respond(status: int, rest: bytes) -> None:
     left = memoryview(LENGTH.pack(1 + len(rest)) + bytes((status,)) + rest)
     while left:
         left = left[os.write(1, left) :]
@@ -336,13 +336,13 @@ def main() -> None:
             importlib.import_module(name)
         seal(int(sys.argv[1]))
     except Exception as error:
-        _answer(UNSEALED, _text_of(error))
+        _respond(UNSEALED, _text_of(error))
         return
     try:
         made = _made(*_request())
-        _answer(MATCHED, b"")
+        _respond(MATCHED, b"")
     except BaseException as error:
-        _answer(FAILED, _text_of(error))
+        _respond(FAILED, _text_of(error))
         os._exit(0)
     while True:
         group, messages = _request()
@@ -350,10 +350,12 @@ def main() -> None:
             status, rest = MATCHED, _matches(made, group, messages)
         except BaseException as error:
             status, rest = FAILED, _text_of(error)
-            if isinstance(error, MemoryError):  # what it keeps would make all later requests fail
-                _answer(status, rest)
+            if isinstance(
+                error, MemoryError
+            ):  # the memory that it keeps would make later requests fail
+                _respond(status, rest)
                 os._exit(0)
-        _answer(status, rest)
+        _respond(status, rest)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """One uploaded filter and its worker process, from the side of the filter server.
 
-The process is sealed off before it reads the filter (see ``sandboxed.py``), and everything that
-comes from it is taken for hostile: an answer has a status and as many bytes as messages were asked
-for, or a short text; anything else, silence for too long, or its end, kills the process. It is
-started again for a later pull, after a pause that grows with each failure.
+The process is sealed before it reads the filter (see ``sandboxed.py``), and everything that comes
+from it is taken for hostile: a response has a status and one byte for each message of the request,
+or a short text. The server kills a process that sends anything else, or responds too late, and
+starts it again for a later pull, after a pause that grows with each failure.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from cometmq.filtersrv import sandboxed
+from cometmq.filtersrv.config import FilterServerSettings
 from cometmq.filtersrv.sandboxed import LENGTH, TEXT_BYTES_MAX, Message
 from cometmq.model.errors import CometError
 from cometmq.model.message import StoredMessage
@@ -69,14 +70,19 @@ class Limits(msgspec.Struct, frozen=True):
     batch_s: float
     memory_bytes: int
 
+    @classmethod
+    def of(cls, settings: FilterServerSettings) -> Limits:
+        """Return the limits that the settings define."""
+        return cls(settings.batch_ms_max / 1000, settings.memory_bytes_max)
+
 
 class Worker:
-    """A filter, and its process while it runs.
+    """A filter, and its process.
 
     Args:
-        name: for logs.
+        name: names the filter in logs.
         source: the filter.
-        limits: of its process.
+        limits: the limits of its process.
     """
 
     def __init__(self, name: str, source: Source, limits: Limits) -> None:
@@ -103,7 +109,7 @@ class Worker:
             FilterError: the filter cannot be loaded.
             FilterBusyError: see `match`.
         """
-        async with self._turn():
+        async with self._exclusive():
             await self._ensure_started()
 
     async def match(self, group: str, messages: Sequence[StoredMessage]) -> list[bool]:
@@ -117,7 +123,7 @@ class Worker:
             FilterError: the filter failed; none of the messages counts as matched.
             FilterBusyError: too many pulls wait for this filter.
         """
-        async with self._turn():
+        async with self._exclusive():
             await self._ensure_started()
             matched = bytearray()
             deadline_s = asyncio.get_running_loop().time() + self._limits.batch_s
@@ -138,7 +144,7 @@ class Worker:
         await self._kill()
 
     @contextlib.asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
+    async def _exclusive(self) -> AsyncIterator[None]:
         if self._waiting >= WAITING_MAX:
             raise FilterBusyError(f"{WAITING_MAX} pulls wait for this filter already")
         self._waiting += 1
@@ -235,16 +241,16 @@ class Worker:
                 data = marshal.dumps(request)
                 process.stdin.writelines((LENGTH.pack(len(data)), data))
                 await process.stdin.drain()
-                status, rest = await _answer(process.stdout, count)
+                status, rest = await _read_response(process.stdout, count)
         except TimeoutError:
             raise await self._failed("the filter exceeded its time limit") from None
         except (OSError, EOFError):
             raise await self._failed(
                 f"the process of the filter {await _end_of(process)}"
             ) from None
-        except _BadAnswerError as problem:
+        except _BadResponseError as problem:
             raise await self._failed(str(problem)) from None
-        except BaseException:  # the next answer would be that of this request
+        except BaseException:  # the next response would be that to this request
             await self._kill()
             raise
         if status == sandboxed.UNSEALED:
@@ -258,21 +264,21 @@ class _FilterRaisedError(FilterError):
     """The filter's own code raised an exception."""
 
 
-class _BadAnswerError(Exception):
-    """What a worker sent is not an answer."""
+class _BadResponseError(Exception):
+    """What a worker sent is not a response."""
 
 
-async def _answer(stream: asyncio.StreamReader, count: int) -> tuple[int, bytes]:
-    """Read an answer about ``count`` messages."""
+async def _read_response(stream: asyncio.StreamReader, count: int) -> tuple[int, bytes]:
+    """Read the response to a request with ``count`` messages."""
     (size,) = LENGTH.unpack(await stream.readexactly(LENGTH.size))
     if not _STATUS_BYTES <= size <= _STATUS_BYTES + max(count, TEXT_BYTES_MAX):
-        raise _BadAnswerError(f"the filter sent an answer of {size} bytes")
+        raise _BadResponseError(f"the filter sent a response of {size} bytes")
     data = await stream.readexactly(size)
     status, rest = data[0], data[1:]
     if status not in (sandboxed.MATCHED, sandboxed.FAILED, sandboxed.UNSEALED):
-        raise _BadAnswerError(f"the filter sent an answer of the unknown status {status}")
+        raise _BadResponseError(f"the filter sent a response of the unknown status {status}")
     if status == sandboxed.MATCHED and len(rest) != count:
-        raise _BadAnswerError(f"the filter sent {len(rest)} results for {count} messages")
+        raise _BadResponseError(f"the filter sent {len(rest)} results for {count} messages")
     return status, rest
 
 
@@ -294,7 +300,7 @@ def _text(rest: bytes) -> str:
 def _limit_cpu(pid: int, seconds: int) -> None:
     """Let a process use this much more CPU time; then the kernel ends it.
 
-    This ends a filter that goes on computing after its answer, when no time limit runs.
+    This ends a filter that goes on computing after its response, when no time limit runs.
 
     Raises:
         OSError: the process has ended, or cannot be limited.

@@ -21,30 +21,30 @@ from cometmq.model.errors import ConfigError
 T = TypeVar("T")
 
 
-def checks_arguments(*, but: Collection[str] = ()) -> Callable[[type[T]], type[T]]:
-    """Let the public methods of a class, and of its bases, refuse arguments with a TypeError.
+def checks_arguments(*, unchecked: Collection[str] = ()) -> Callable[[type[T]], type[T]]:
+    """Let the public methods of a class, and of its bases, refuse wrong arguments by a TypeError.
 
     Args:
-        but: the names of methods that check their arguments themselves.
+        unchecked: the names of methods that check their arguments themselves.
     """
 
-    def change(kind: type[T]) -> type[T]:
-        package = kind.__module__.partition(".")[0]
-        for base in kind.__mro__:
+    def decorate(decorated: type[T]) -> type[T]:
+        package = decorated.__module__.partition(".")[0]
+        for base in decorated.__mro__:
             if base.__module__.partition(".")[0] == package:
-                _check_methods(base, but)
-        return kind
+                _check_methods(base, unchecked)
+        return decorated
 
-    return change
+    return decorate
 
 
-def _check_methods(kind: type, but: Collection[str]) -> None:
+def _check_methods(owner: type, unchecked: Collection[str]) -> None:
     """Replace the public methods of a class that take arguments, each once."""
-    for name, method in list(vars(kind).items()):
-        if name.startswith("_") or name in but or not inspect.isfunction(method):
+    for name, method in list(vars(owner).items()):
+        if name.startswith("_") or name in unchecked or not inspect.isfunction(method):
             continue
         if not hasattr(method, "__wrapped__") and len(inspect.signature(method).parameters) > 1:
-            setattr(kind, name, _checked(method))
+            setattr(owner, name, _checked(method))
 
 
 def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,13 +62,13 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check(method: Callable[..., Any], arguments: Any, named: Any) -> None:
-    signature, hints = _rules(method)
+    signature, hints = _signature_and_types(method)
     if not hints:
         return
     try:
         given = signature.bind(*arguments, **named).arguments
     except TypeError:
-        return  # the call itself says which argument is missing or unknown
+        return  # Python raises an error that names the missing or unknown argument
     for name, hint in hints.items():
         if name not in given:
             continue
@@ -80,7 +80,7 @@ def _check(method: Callable[..., Any], arguments: Any, named: Any) -> None:
 
 
 @functools.cache
-def _rules(method: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+def _signature_and_types(method: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
     """Return the signature, and the types of the parameters to check."""
     hints = typing.get_type_hints(method)
     hints.pop("return", None)
@@ -91,13 +91,14 @@ def _rules(method: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value may be passed where a type is expected; True for types of no class."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, each) for each in parts)
     if origin is Callable:
         return callable(value)
     if isinstance(origin, type) and issubclass(origin, Iterable):
-        return isinstance(value, origin) and _has_parts(value, origin, parts)
+        return isinstance(value, origin) and _items_fit(value, origin, parts)
     if hint is float:
         hint = (int, float)
     elif hint is bytes:
@@ -108,8 +109,8 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint) and not is_wrong_bool
 
 
-def _has_parts(value: Any, origin: type, parts: tuple[Any, ...]) -> bool:
-    """Whether a collection has the right parts; an iterator can be read only once."""
+def _items_fit(value: Any, origin: type, parts: tuple[Any, ...]) -> bool:
+    """Return whether the items of a collection fit; those of an iterator are not read."""
     if issubclass(origin, Mapping):
         key, item = parts
         return all(_fits(k, key) and _fits(each, item) for k, each in value.items())
@@ -118,23 +119,23 @@ def _has_parts(value: Any, origin: type, parts: tuple[Any, ...]) -> bool:
     return not isinstance(value, Collection) or all(_fits(each, parts[0]) for each in value)
 
 
-def check_provides(owner: str, name: str, value: object, kind: type) -> None:
+def check_provides(owner: str, name: str, value: object, protocol: type) -> None:
     """Refuse an object that lacks a method of a protocol, or a class in its place.
 
     Args:
         owner: names the object that takes it, for the error.
-        name: of the parameter.
+        name: the name of the parameter.
         value: what the application passed.
-        kind: the protocol.
+        protocol: defines the methods.
 
     Raises:
-        ConfigError: says what was met and what is expected.
+        ConfigError: the object lacks one; the error says what was met and what is expected.
     """
-    methods = [each for each, what in vars(kind).items() if each[0] != "_" and callable(what)]
+    methods = [each for each, what in vars(protocol).items() if each[0] != "_" and callable(what)]
     if isinstance(value, type) or not all(callable(getattr(value, each, None)) for each in methods):
         raise ConfigError(
             f"{owner}: {name}={short(value)}: expected an object with the methods of "
-            f"{kind.__name__}: {', '.join(methods)}"
+            f"{protocol.__name__}: {', '.join(methods)}"
         )
 
 
@@ -148,13 +149,13 @@ def check_callable(owner: str, name: str, value: object) -> None:
         raise ConfigError(f"{owner}: {name}={short(value)}: expected a function")
 
 
-def check_several(owner: str, name: str, values: object, *kinds: type) -> None:
+def check_several(owner: str, name: str, values: object, *classes: type) -> None:
     """Refuse anything but a collection of objects of these classes.
 
     Raises:
         ConfigError: says what was met and what is expected.
     """
     is_several = isinstance(values, Collection) and not isinstance(values, str | bytes | Mapping)
-    if not is_several or not all(isinstance(each, kinds) for each in values):  # type: ignore[attr-defined]
-        expected = " or ".join(each.__name__ for each in kinds)
+    if not is_several or not all(isinstance(each, classes) for each in values):  # type: ignore[attr-defined]
+        expected = " or ".join(each.__name__ for each in classes)
         raise ConfigError(f"{owner}: {name}={short(values)}: expected a list of {expected} objects")

@@ -76,8 +76,9 @@ _LONG_MAX = 2**63 - 1
 _LONG_MAX_TENTH = _LONG_MAX // 10
 _GOOD, _BAD = 1, 2
 _EXACT_DIGITS = 15
-"""Numbers with so many digits are exact as a double, and so are the powers of ten up to..."""
+"""A double represents each integer of up to so many digits exactly."""
 _EXACT_POWER = 22
+"""A double represents the powers of ten up to this one exactly."""
 _EXPONENT_MAX = 100_000
 _NAN, _INFINITY = float("nan"), float("inf")
 
@@ -96,11 +97,11 @@ _DIGIT_ZEROS = "".join(
         ),
     )
 ).encode("utf-16-be")  # fmt: skip
-"""The zeros of the decimal digits of other scripts, which Character.digit knows."""
+"""The zeros of the decimal digits of other scripts that Character.digit accepts."""
 
 
 class EvaluationError(CometError):
-    """A condition has no value for a message, so it does not match the message."""
+    """A condition has no value for a message: the message does not match."""
 
 
 class Instruction(NamedTuple):

@@ -18,7 +18,6 @@ import enum
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 from cometmq.model.errors import CometError
@@ -61,8 +60,6 @@ NESTING_MAX = 100
 """The limit of parentheses in parentheses: each takes six of Python's 1000 nested calls."""
 CONTAINS_MAX = 64
 """The limit of CONTAINS, which takes up to 0.3 ms in a property of 32 KB; other tests are fast."""
-CACHED_MAX = 100
-"""As many as RocketMQ caches."""
 
 _BLANKS = re.compile(r"[ \t\n\r\f]*")
 _LINE_END = re.compile(r"[\n\r]")
@@ -175,14 +172,6 @@ class Token(NamedTuple):
         return f"the {_END}" if self.kind == _END else repr(shown)
 
 
-@lru_cache(maxsize=CACHED_MAX)
-def _compiled(text: str) -> Expression | SqlError:
-    try:
-        return _Parser(text).parse()
-    except SqlError as error:
-        return error.with_traceback(None)
-
-
 def compile_expression(text: str) -> Expression:
     """Parse a condition.
 
@@ -191,10 +180,7 @@ def compile_expression(text: str) -> Expression:
             where.
         SqlLimitError: the condition breaks one of CometMQ's limits.
     """
-    compiled = _compiled(text)
-    if isinstance(compiled, SqlError):
-        raise type(compiled)(compiled.met, compiled.expected, compiled.position)
-    return compiled
+    return _Parser(text).parse()
 
 
 class _Parser:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import shutil
 from collections.abc import Callable, Iterator
 
@@ -15,7 +16,7 @@ from cometmq.broker.delay.delivery import RUN_MESSAGES_MAX, ScheduledDelivery
 from cometmq.broker.delay.routing import schedule
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import StoreError
-from cometmq.model.topic import DELAY_TOPIC, TopicConfig
+from cometmq.model.topic import DELAY_TOPIC, OP_HALF_TOPIC, TopicConfig
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import decode_record, encode_host, iter_records, split_record
 from unit.broker.conftest import Tables, open_store
@@ -336,6 +337,7 @@ async def test_an_end_of_the_log_where_no_record_begins_recognizes_nothing(
 async def test_messages_wait_in_order_while_the_store_takes_none(
     delayed: Delayed, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     delayed.delivery.start()
     delayed.park("a", 1)
     delayed.park("b", 1)
@@ -346,8 +348,10 @@ async def test_messages_wait_in_order_while_the_store_takes_none(
     assert delayed.bodies() == []
     assert delayed.delivery.offsets() == {}
     assert caplog.text.count("scheduled delivery waits for the store") == 1
+    assert "scheduled delivery continues" not in caplog.text
     appender.refusal = None
     await delayed.bodies_become("a", "b")
+    assert caplog.text.count("scheduled delivery continues level=1") == 1
     assert delayed.delivery.offsets() == {1: 2}
 
 
@@ -368,6 +372,7 @@ async def test_a_message_due_later_than_its_level_allows_comes_at_once(delayed: 
         {"REAL_TOPIC": "T"},
         {"REAL_QID": "0"},
         {"REAL_TOPIC": "RMQ_SYS_TRANS_HALF_TOPIC", "REAL_QID": "0"},
+        {"REAL_TOPIC": "RMQ_SYS_TRANS_OP_HALF_TOPIC", "REAL_QID": "0"},
         {"REAL_TOPIC": "SCHEDULE_TOPIC_XXXX", "REAL_QID": "0"},
     ],
 )
@@ -380,6 +385,7 @@ async def test_a_message_without_a_real_place_does_not_stop_its_level(
     delayed.clock.advance(1000)
     await delayed.bodies_become("good")
     assert delayed.delivery.offsets() == {1: 2}
+    assert delayed.bodies(OP_HALF_TOPIC) == []
 
 
 @pytest.mark.parametrize(("queue", "moved"), [(2, 0), (3, 1), (999_999_999, 1)])

@@ -134,7 +134,7 @@ def test_the_table_has_limits(
     assert tables.filters.find("V", "g") is None
     with pytest.raises(ResponseError, match="has no room for more expressions"):
         tables.filters.matcher("g", sql(topic="V"), enabled=True)
-    assert caplog.text.count("no room for more filter data") == 1
+    assert caplog.text.count("the filter data is full") == 1
     monkeypatch.setattr(table_module, "ENTRIES_MAX", 9)
     monkeypatch.setattr(table_module, "CHARS_MAX", 2 * len("a > 1") + 3)
     tables.filters.register("h", [sql("a"), sql("a > 2", topic="U")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -581,15 +582,18 @@ async def test_a_slave_checks_nothing(world: World) -> None:
 
 
 async def test_checks_wait_for_a_full_store(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     producer = Asked(world)
     world.half()
     world.store.appender.refusal = "the disk is full"
     await world.round()
     await world.round()
     assert caplog.text.count("transaction checks failed") == 1
+    assert "transaction checks work again" not in caplog.text
     assert world.committed() == (0, 0)
     world.store.appender.refusal = None
     await world.round()
+    assert caplog.text.count("transaction checks work again") == 1
     ((_, shown),) = await producer.until(1)
     assert shown.properties["TRANSACTION_CHECK_TIMES"] == "1"
 

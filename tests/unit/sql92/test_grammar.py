@@ -162,14 +162,3 @@ def test_the_time_to_compile_is_bounded(text: str) -> None:
     with contextlib.suppress(SqlError):
         compile_expression(text)
     assert time.thread_time() - began < COMPILE_S_MAX
-
-
-def test_an_error_is_remembered_without_its_traceback() -> None:
-    errors = []
-    for _ in range(2):
-        with pytest.raises(SqlError) as raised:
-            compile_expression("a = 1 AND")
-        errors.append(raised.value)
-
-    assert errors[0] is not errors[1]
-    assert str(errors[0]) == str(errors[1])

@@ -1,6 +1,6 @@
 """Recognizes the messages that were delivered after the offsets were last stored.
 
-A broker that was killed has copied messages to their topics that its stored offsets do not count.
+A broker that was killed may have delivered messages that its stored offsets do not count.
 The copies are in the log, behind the position that was stored with the offsets. The messages of a
 level are delivered in their order: the copy of one shows that all before it were delivered, or
 skipped. A copy has everything of its message but the queue and the store time.
@@ -67,7 +67,7 @@ def offsets_by_log(
             continue
         behind = _offset_behind(store, level, waiting[level], facts.log_offset, facts.total)
         if behind is None:
-            del waiting[level]  # what follows cannot be told apart
+            del waiting[level]  # its next messages cannot be recognized either
         else:
             waiting[level] = found[level] = behind
     for level, offset in found.items():

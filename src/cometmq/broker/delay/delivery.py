@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -32,10 +31,11 @@ from cometmq.broker.cold_reads import ColdReads, bring_in
 from cometmq.broker.delay.delivered import offsets_by_log
 from cometmq.broker.delay.rate_limited_log import RateLimitedLog
 from cometmq.broker.offsets.offset_store import Numbers, read_numbers, read_version
+from cometmq.broker.targets import check_target
 from cometmq.model import property_names
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import CometError, InvalidMessageError, ResponseError, StoreError
-from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC, TopicConfig
+from cometmq.model.topic import DELAY_TOPIC, TopicConfig
 from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.properties import marker, value_of
 from cometmq.protocol.record import split_record
@@ -47,7 +47,6 @@ from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
 
-_QUEUE_ID = re.compile(rb"[0-9]{1,9}")
 _REAL_TOPIC = marker(property_names.REAL_TOPIC.encode())
 _REAL_QID = marker(property_names.REAL_QID.encode())
 _LOG_OFFSET: Final = "logOffset"
@@ -61,13 +60,13 @@ CHECK_INTERVAL_S: Final = 1.0
 STORE_BUSY_S: Final = 0.1
 FAILURE_S = 10.0
 FAILURES_MAX: Final = 3
-"""How often one message may fail in a way that the store is not to blame for."""
+"""How often one message may fail for another reason than a refusal of the store."""
 READ_AHEAD_MS: Final = 1000
 """Messages that are due within this time are read with those that are due now."""
 READS_AT_ONCE: Final = 2
 """For the queue entries and for the messages; a level that needs more reads waits between them."""
 UNRECORDED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""While messages wait, the log grows by so much until its end is stored again."""
+"""While scheduled messages wait, the end of the log is stored again after so many bytes."""
 
 
 class ScheduledDelivery:
@@ -110,10 +109,10 @@ class ScheduledDelivery:
         self._store_busy_s = store_busy_s
         self._offsets: Numbers = {}
         self._known: set[int] = set()
-        """The levels of the settings, and those that only have a queue any more."""
+        """The levels of the settings, and further ones that have a queue."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._due: dict[int, None] = {}
-        """The levels that have messages to deliver now, in turn."""
+        """The levels that have messages to deliver now, in the order in which they are served."""
         self._slice: asyncio.Handle | None = None
         self._store_waits: set[int] = set()
         """Levels whose messages the store refuses now; each was logged once."""
@@ -280,7 +279,7 @@ class ScheduledDelivery:
             self._slice = asyncio.get_running_loop().call_soon(self._run_slice)
 
     def _run_slice(self) -> None:
-        """Deliver messages of the level whose turn it is; levels behind it follow, one a time."""
+        """Deliver messages of the first due level; each further level gets a slice of its own."""
         level = next(iter(self._due))
         del self._due[level]
         self._slice = None
@@ -295,7 +294,9 @@ class ScheduledDelivery:
         # A failure of one level must stop neither it nor the others.
         try:
             wait_s = self._deliver_due(level)
-            self._store_waits.discard(level)
+            if level in self._store_waits:
+                self._store_waits.remove(level)
+                log.info("scheduled delivery continues level=%d", level)
         except StoreError as problem:
             wait_s = self._store_busy_s
             if level not in self._store_waits:
@@ -324,7 +325,10 @@ class ScheduledDelivery:
             self._note_progress()
 
     def _note_progress(self) -> None:
-        """Note what is stored next: no copy behind this end of the log counts in the offsets."""
+        """Note offsets and end of the log for the next write to the file.
+
+        The offsets count every message that was delivered before this end.
+        """
         self._noted = dict(self._offsets), self._store.written_to
 
     def _deliver_slice(self, level: int) -> float | None:
@@ -479,20 +483,19 @@ class ScheduledDelivery:
     def _target(self, level: int, offset: int, properties: bytes) -> tuple[str, int]:
         """Return the target queue of a message.
 
-        If the topic has fewer queues by now, it is another one that consumers know.
+        If the topic has fewer queues by now, it is another one, which routes contain.
 
         Raises:
             InvalidMessageError: it has none, or its topic was deleted.
         """
-        topic = (value_of(properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
-        text = value_of(properties, _REAL_QID) or b""
-        config = None if topic in (HALF_TOPIC, DELAY_TOPIC) else self._topics(topic)
-        if config is None or _QUEUE_ID.fullmatch(text) is None:
-            raise InvalidMessageError(
-                f"expected the queue of a topic that exists, met topic {topic[:300]!r},"
-                f" queue {text[:80]!r}"
-            )
-        queue_id = int(text)
+        topic, queue_text = (
+            (value_of(properties, name) or b"").decode("utf-8", "replace")
+            for name in (_REAL_TOPIC, _REAL_QID)
+        )
+        queue_id = check_target(topic, queue_text)
+        config = self._topics(topic)
+        if config is None:
+            raise InvalidMessageError(f"met topic {topic[:300]!r}, expected one that exists")
         if queue_id < max(config.read_queue_nums, config.write_queue_nums):
             return topic, queue_id
         moved = queue_id % max(config.write_queue_nums, 1)

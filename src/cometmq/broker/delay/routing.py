@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from cometmq.broker.targets import target_properties
 from cometmq.model import property_names
 from cometmq.model.delay import DelayLevels
 from cometmq.model.topic import DELAY_TOPIC
@@ -37,8 +38,5 @@ def schedule(
     level = levels.level_of(properties.get(property_names.DELAY))
     if level == 0:
         return None
-    changed = dict(properties)
-    changed[property_names.DELAY] = str(level)
-    changed[property_names.REAL_TOPIC] = topic
-    changed[property_names.REAL_QID] = str(queue_id)
+    changed = {**properties, property_names.DELAY: str(level), **target_properties(topic, queue_id)}
     return Scheduled(DELAY_TOPIC, level - 1, changed)

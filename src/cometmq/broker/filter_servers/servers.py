@@ -1,8 +1,8 @@
 """Handles REGISTER_FILTER_SERVER (301): the filter servers that run class filters for a broker.
 
 A filter server registers every ten seconds. The broker removes it when its connection closes, or
-after 30 seconds without a registration, and names those that are left in its own registrations, so
-that routes show them.
+after 30 seconds without a registration. The broker's own registrations at the name servers list
+its filter servers, so that routes contain them.
 
 Source: FilterServerManager, RocketMQ 4.2 to 4.9.5, where a change waits for the next registration
 of the broker.

@@ -1,8 +1,9 @@
-"""Bloom filters: a bit map per message that says which SQL92 subscriptions it may match.
+"""Bloom filters: a bit map per message shows which SQL92 subscriptions it may match.
 
-Each subscription has a few bits. A message gets the bits of all subscriptions that it matches, and
-is left out for a consumer, without a look at its properties, if one of the consumer's bits is not
-set. The bits are those of RocketMQ, so that its brokers and ours read each other's bit maps:
+Each subscription has a few bits. The bit map of a message has the bits of all subscriptions that
+it matches. If one of a subscription's bits is not set, the message does not match, and its
+properties are not read. The bits are RocketMQ's, so that its brokers read our bit maps and ours
+read theirs:
 
     key       := group "#" topic
     a, b      := low and high 32 bits, signed, of the first word of MurmurHash3 x64 128 (seed 0)

@@ -1,7 +1,7 @@
-"""Compiled SQL92 expressions: each text is compiled once, and shared by all that use it.
+"""Compiled SQL92 expressions: each text is compiled once, for all subscriptions and pulls.
 
-A text that does not compile is kept with its error, so that neither heartbeats nor pulls compile
-it over and over. Long texts take milliseconds to compile, and are compiled off the event loop.
+A text that does not compile is kept with its error, so that it is not compiled again with each
+heartbeat and pull. Long texts take milliseconds to compile, and are compiled off the event loop.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Final
 from cometmq.sql92 import Expression, SqlError, compile_expression
 
 EXPRESSION_CHARS_MAX: Final = 32 * 1024
-"""The limit of an expression."""
+"""The limit of characters of one expression."""
 QUICK_CHARS_MAX: Final = 256
 """The characters that the event loop compiles at a time: about a millisecond."""
 _TEXTS_MAX: Final = 1_000
 _CHARS_MAX: Final = 1_000_000
-"""Limits of what is kept."""
+"""Limits of the expressions that are kept, and of their characters together."""
 
 
 class CompiledExpressions:
-    """The last used expressions, compiled; from any thread."""
+    """The expressions that were used last, compiled; for any thread."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Expression | SqlError] = OrderedDict()
@@ -59,4 +59,4 @@ def _compiled(text: str) -> Expression | SqlError:
 
 
 COMPILED = CompiledExpressions()
-"""Those of this process: what a text means does not depend on the broker."""
+"""The expressions of all brokers in this process."""

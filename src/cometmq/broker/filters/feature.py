@@ -1,4 +1,4 @@
-"""The job that writes the filter data to their file."""
+"""The job that writes the filter data to its file."""
 
 from __future__ import annotations
 

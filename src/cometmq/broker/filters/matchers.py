@@ -17,9 +17,9 @@ class SqlMatcher:
 
     Args:
         expression: the expression.
-        bits: those of the subscription in the bit maps of messages; none to use no bit maps.
-        bitmap_bytes: the size of a bit map in which they are.
-        born_ms: messages up to this store time may lack them.
+        bits: the subscription's bits in the bit maps of messages; empty to use no bit maps.
+        bitmap_bytes: the size of a bit map that may have these bits.
+        born_ms: bit maps of messages up to this store time may lack them.
     """
 
     needs_properties = True
@@ -50,7 +50,7 @@ class SqlMatcher:
 class RetryMatcher:
     """Matches messages of a retry topic by the subscription to the topic from which they came.
 
-    So messages are not delivered again that the group's expression no longer matches.
+    A message that the group's expression no longer matches is not redelivered.
     Source: ExpressionForRetryMessageFilter, RocketMQ 5.3.
 
     Args:
@@ -71,11 +71,11 @@ class RetryMatcher:
         return self._subscribed is None or self._subscribed.matches_tags(tags_code)
 
     def matches_bitmap(self, store_ms: int, bitmap: bytes) -> bool:
-        """Return True: the bit maps of a retry topic are of its own subscriptions."""
+        """Return True: bit maps of a retry topic have the bits of subscriptions to that topic."""
         return True
 
     def matches_properties(self, properties: bytes) -> bool:
-        """Return whether a message matches the expression for its first topic, if there is one."""
+        """Return whether a message matches the expression for the topic it was first sent to."""
         topic = value_of(properties, _RETRY_TOPIC_MARKER)
         matcher = None if topic is None else self._matcher_of(topic.decode("utf-8", "replace"))
         return matcher is None or matcher.matches_properties(properties)

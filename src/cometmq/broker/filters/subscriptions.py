@@ -3,8 +3,8 @@
 A matcher of None matches every message. Tags are compared by their hash codes; the client compares
 the tags themselves, and removes the rare message with another tag of the same hash.
 
-An expression that cannot be understood is refused: in a pull with code 23 and the reason, SQL92
-with code 1 while property filters are off. Source: PullMessageProcessor and
+An expression that does not compile is refused: in a pull with code 23 and the reason. SQL92 is
+refused with code 1 while property filters are off. Source: PullMessageProcessor and
 ExpressionMessageFilter, RocketMQ 5.3, which delivers everything instead.
 """
 
@@ -39,7 +39,7 @@ class Subscription:
     """The subscription of a group to one topic, from a heartbeat.
 
     Args:
-        data: as the client sent it. An SQL92 expression is compiled here, if it is not known.
+        data: its entry in the heartbeat. An SQL92 expression is compiled here.
     """
 
     __slots__ = ("data", "expression", "is_by_tags", "problem", "tag_matcher")
@@ -50,9 +50,9 @@ class Subscription:
         self.tag_matcher = _tag_matcher_of(data) if self.is_by_tags else None
         """Its matcher, if it is by tags."""
         self.expression: Expression | None = None
-        """Its SQL92 expression, if it is one and can be understood."""
+        """Its SQL92 expression; None for tags, and for a text that does not compile."""
         self.problem = ""
-        """Why it is not understood."""
+        """Why its expression does not compile; empty if it does."""
         if not self.is_by_tags:
             self._compile()
 
@@ -97,7 +97,7 @@ def matcher_of(
     """Return the matcher of an expression in a pull.
 
     Raises:
-        ResponseError: 23, the expression cannot be understood; 1, its kind is switched off.
+        ResponseError: 23, the expression does not compile; 1, SQL92 is switched off.
         PrerequisiteError: it has to be compiled off the event loop first.
     """
     if not is_tag_kind(kind):

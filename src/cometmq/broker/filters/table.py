@@ -2,10 +2,10 @@
 
     table := topic -> group -> FilterData          (config/consumerFilter.json, as in RocketMQ)
 
-Heartbeats register expressions. A newer version of a subscription replaces an older one; an
-expression that cannot be understood removes its predecessor, and pulls say so. A subscription that
-ends is dead: it keeps its bits in the bit maps of new messages, so that a consumer that comes back
-finds them, and is removed after a day.
+Heartbeats register expressions. A newer version of a subscription replaces an older one. An
+expression that does not compile removes the older one, and pulls of its group are refused with the
+reason. A subscription that ends is dead: new messages still get its bits, for a consumer that
+subscribes again, and it is removed after a day.
 
 The bit map of a message has the bits of every subscription to its topic that it matches, dead ones
 included (see ``bloom.py``); it is computed when the message is stored. A message gets none if its
@@ -100,12 +100,12 @@ class FilterData:
     """The expression of a group for a topic.
 
     Args:
-        topic, group: whose it is.
+        topic, group: the subscription's topic, and its consumer group.
         text, kind: the expression and its type.
         expression: the same, compiled.
-        positions: those of its bits.
-        born_ms: since when messages get them.
-        version: of the client's subscription.
+        positions: the positions of its bits in a bit map.
+        born_ms: when it was registered: bit maps of later messages have its bits.
+        version: the version of the client's subscription.
     """
 
     __slots__ = (
@@ -144,7 +144,7 @@ class FilterData:
 
     @property
     def cost(self) -> int:
-        """How long the expression takes, but for its CONTAINS."""
+        """How long an evaluation takes without its CONTAINS, in characters."""
         return len(self.text) + _EXPRESSION_COST
 
     def stored(self, size_bits: int) -> StoredFilter:
@@ -219,8 +219,8 @@ class FilterTable:
             enabled: whether filtering by properties is switched on.
 
         Raises:
-            ResponseError: 27, the expression is not understood; 28, a newer one is; 1, filtering
-                by properties is off.
+            ResponseError: 27, the expression does not compile, or the table is full; 28, the
+                table has an older version of it; 1, filtering by properties is off.
         """
         if subscription.is_by_tags:
             return subscription.tag_matcher
@@ -282,7 +282,7 @@ class FilterTable:
     # --- registration -------------------------------------------------------------------------
 
     def register(self, group: str, subscriptions: Iterable[Subscription]) -> None:
-        """Take over the subscriptions of a heartbeat; the others of the group are dead."""
+        """Register the subscriptions of a heartbeat; the group's others are dead from now on."""
         topics = self._by_group.get(group)
         wanted: set[str] | None = None if topics is None else set()
         for subscription in subscriptions:
@@ -310,7 +310,7 @@ class FilterTable:
             if old.is_dead or subscription.version > old.version:
                 self._changed = True
             old.version = subscription.version
-            old.dead_ms = 0  # messages got its bits meanwhile: it was born when it was
+            old.dead_ms = 0  # born_ms stays: messages got its bits while it was dead, too
         else:
             self._remove(old)
             self._add(group, subscription)
@@ -323,7 +323,8 @@ class FilterTable:
         if self._count >= ENTRIES_MAX or self._chars + len(text) > CHARS_MAX:
             if not self._is_full:
                 log.error(
-                    "no room for more filter data entries=%d characters=%d group=%s topic=%s",
+                    "SQL expression refused, the filter data is full entries=%d characters=%d"
+                    " group=%s topic=%s",
                     *(self._count, self._chars, group, topic),
                 )
             self._is_full = True
@@ -379,7 +380,7 @@ class FilterTable:
         return "null" if data is None else entry_text(data.stored(self.bloom.size_bits), depth=0)
 
     def load(self) -> None:
-        """Read the file. What it has is dead until the first heartbeat.
+        """Read the file. Its subscriptions are dead until their first heartbeat.
 
         A file whose bits are for bit maps of another size is ignored, as RocketMQ does.
 
@@ -445,7 +446,7 @@ class FilterTable:
             self._changed = True
 
     async def persist(self) -> None:
-        """Remove what has been dead for long, and write the file if anything has changed.
+        """Remove what has been dead for filterDataCleanTimeSpan; write the file after a change.
 
         Raises:
             StoreError: the disk refused; the next call tries again.

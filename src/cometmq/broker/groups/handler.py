@@ -59,8 +59,8 @@ class GroupHandler:
     Args:
         groups: the table.
         settings: returns the current settings of the broker.
-        forget_offsets: drops what a group has consumed.
-        forget_statistics: drops what was counted for a group.
+        forget_offsets: removes the committed offsets of a group.
+        forget_statistics: removes the counters of a group.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class GroupHandler:
         return Response(body=await encode(wrapper, slices))
 
     async def forbid(self, request: Request) -> Response:
-        """UPDATE_AND_GET_GROUP_FORBIDDEN (353): may a group read a topic?"""
+        """UPDATE_AND_GET_GROUP_FORBIDDEN (353): allow or forbid a group to read a topic."""
         header = request.header(UpdateAndGetGroupForbiddenRequest)
         if header.readable is not None:
             check_is_master(self._settings())
@@ -174,7 +174,10 @@ def _read_group(body: bytes) -> SubscriptionGroupConfig:
 def _merged(
     config: SubscriptionGroupConfig,
 ) -> Callable[[SubscriptionGroupConfig | None], SubscriptionGroupConfig]:
-    """The settings of a request. Attributes stay as they are: RocketMQ 5.3 has none to set."""
+    """Return the change to the settings of a request; it keeps the attributes of the group.
+
+    Others are refused: RocketMQ 5.3 defines no attribute of groups.
+    """
 
     def merge(present: SubscriptionGroupConfig | None) -> SubscriptionGroupConfig:
         attributes = present.attributes if present is not None else {}

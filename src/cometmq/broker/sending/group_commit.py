@@ -107,6 +107,19 @@ class GroupCommit:
             self._scheduled = True
             loop.call_soon(self._begin)
 
+    async def sync_error(self, log_offset_end: int) -> StoreError | None:
+        """Wait for the disk; return why bytes before an offset are not on it, None if they are."""
+        done: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+
+        def on_outcome(is_synced: bool, error: StoreError | None) -> None:
+            if not done.done():
+                done.set_result(
+                    None if is_synced else error or StoreError("the disk takes too long")
+                )
+
+        self.wait(log_offset_end, on_outcome)
+        return await done
+
     def request_sync(self) -> None:
         """Request a sync for messages whose senders do not wait for it."""
         self.wait(0, _ignore_outcome)

@@ -1,14 +1,15 @@
-"""Checks undecided half messages: asks a producer of their group what became of the transaction.
+"""Checks undecided half messages: requests the decision from a producer of their group.
 
 A round begins every transactionCheckInterval. It goes through the undecided half messages in their
 order. One that is old enough is stored again at the end of the half queue, counted once more, and
-then a producer of its group is asked; its answer names the new offsets. One that was checked
+then the check is sent to a producer of its group, with the new offsets. One that was checked
 transactionCheckMax times, or is older than the log's files may become, is given up: it is moved to
 ``TRANS_CHECK_MAX_TIME_TOPIC``. A round ends at the first one that is younger than
 transactionTimeOut, because those behind it are younger.
 
-A half message with an immunity time of its own waits where it is, and a round goes on behind it;
-RocketMQ stores it again, and then may deliver it twice. The committed offset waits with it.
+A half message with an immunity time of its own is not stored again before that time is over, and
+the committed offset stays before it; the round continues behind it. RocketMQ stores it again, and
+then may deliver it twice.
 
 The work is divided into slices, so that a million half messages never keep the event loop busy.
 Source: TransactionalMessageServiceImpl.check, RocketMQ 5.3.
@@ -34,7 +35,7 @@ from cometmq.broker.transactions.half_queue import (
     queue_offset_of,
     records_of,
 )
-from cometmq.model.errors import CometError, InvalidMessageError, RemotingError, StoreError
+from cometmq.model.errors import CometError, InvalidMessageError, RemotingError
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
 from cometmq.protocol.codes import RequestCode
@@ -53,14 +54,14 @@ log = logging.getLogger(__name__)
 
 ROUND_S_MAX = 60.0
 """A round that takes longer ends; the next one continues."""
-READY_S = 1.0
-"""How long a round waits until a group reads its requests; then it goes on without it."""
-TRIES = 3
+WRITABLE_S_MAX = 1.0
+"""How long a round waits until a group reads its requests; then it sends the group none."""
+MEMBERS_MAX = 3
 """Members of a group that are considered for one request."""
-HELD_MAX = 2_000_000
-"""Half messages with an immunity time that may wait; 16 bytes each."""
-HELD_AT_ONCE = 1_000
-"""Of those are looked at before other requests are handled."""
+IMMUNE_MAX = 2_000_000
+"""Half messages that may wait for the end of their immunity time; 16 bytes each."""
+IMMUNE_AT_ONCE = 1_000
+"""So many of those are examined before other requests are handled."""
 UNSENT_MAX = 256
 UNSENT_BYTES = 4 * 1024 * 1024
 """Requests that wait together until their half messages are on the disk."""
@@ -72,18 +73,17 @@ _MS_PER_HOUR = 3_600_000
 class _Plan(NamedTuple):
     """What a round does with some half messages; it is applied without a pause."""
 
-    again: list[tuple[HalfMessage, HalfMessage]]
-    """Those to be checked, each with its copy."""
-    old: list[HalfMessage]
-    """Those to be given up."""
-    held: list[tuple[int, int]]
-    """Offsets of those with an immunity time, and when it ends."""
-    done: list[int]
-    """Offsets of those that are decided under another offset."""
+    to_check: list[tuple[HalfMessage, HalfMessage]]
+    """Each with its copy, which is stored."""
+    to_give_up: list[HalfMessage]
+    immune: list[tuple[int, int]]
+    """Queue offsets of those with an immunity time, and when it ends."""
+    decided: list[int]
+    """Queue offsets of those that are decided under another offset."""
     stop: int
     """The first offset that the plan does not cover."""
     is_last: bool
-    """Whether a half message there is too young, so that the round ends."""
+    """Whether the half message there is too young, so that the round ends."""
 
 
 class _Check(NamedTuple):
@@ -103,7 +103,7 @@ class CheckService:
         topics: gets the topic of those that are given up.
         settings, stored: return the current settings of broker and store.
         clock: decides how old a half message is.
-        commit: syncs what is put back, before a producer is asked; None with asynchronous flush.
+        commit: syncs what is put back, before its check is sent; None with asynchronous flush.
     """
 
     def __init__(
@@ -128,11 +128,12 @@ class CheckService:
         self._commit = commit
         self._scanned_to = 0
         """The first half message that no round has examined."""
-        self._held = array("q")
-        """Undecided half messages before it, which wait for the end of their immunity time."""
-        self._held_until = array("q")
+        self._immune = array("q")
+        """Undecided half messages before it that wait: for the end of their immunity time, or
+        because the store never takes their copies."""
+        self._immune_until = array("q")
         """When each of those may be checked."""
-        self._turn = 0
+        self._last_member = 0
         self._unsent: list[_Check] = []
         self._unsent_bytes = 0
         self._segment = SharedCall(store.wait_for_segment)
@@ -147,7 +148,9 @@ class CheckService:
         try:
             if await self._halves.load():
                 await self._round()
-            self._failing = False
+            if self._failing:
+                self._failing = False
+                log.info("transaction checks work again")
         except CometError as problem:
             if not self._failing:
                 self._failing = True
@@ -171,43 +174,43 @@ class CheckService:
             raise failure
 
     def _first_undecided(self) -> int:
-        return self._held[0] if self._held else self._halves.first_open(self._scanned_to)
+        return self._immune[0] if self._immune else self._halves.first_open(self._scanned_to)
 
     # --- a round --------------------------------------------------------------------------------
 
     async def _check_all(self, slices: Slices) -> None:
         end = self._store.bounds(HALF_TOPIC, HALF_QUEUE)[1]
-        await self._check_held(slices)
+        await self._check_immune(slices)
         is_last = False
-        while not is_last and len(self._held) < HELD_MAX:
+        while not is_last and len(self._immune) < IMMUNE_MAX:
             offset = self._halves.first_open(self._scanned_to)
             if offset >= end:
                 self._scanned_to = max(end, self._scanned_to)
                 return
             is_last = not await self._check_from(offset, end, slices)
 
-    async def _check_held(self, slices: Slices) -> None:
+    async def _check_immune(self, slices: Slices) -> None:
         """Check those whose immunity time is over."""
-        held, until = self._held, self._held_until
-        self._held, self._held_until = array("q"), array("q")
+        immune, until = self._immune, self._immune_until
+        self._immune, self._immune_until = array("q"), array("q")
         now_ms = self._clock.now_ms()
         done = 0
         try:
-            while done < len(held):
-                offset, until_ms = held[done], until[done]
-                if done % HELD_AT_ONCE == 0:
+            while done < len(immune):
+                offset, until_ms = immune[done], until[done]
+                if done % IMMUNE_AT_ONCE == 0:
                     await slices.pause()
                 if self._halves.is_decided(offset):
                     pass
                 elif until_ms >= now_ms:
-                    self._held.append(offset)
-                    self._held_until.append(until_ms)
+                    self._immune.append(offset)
+                    self._immune_until.append(until_ms)
                 else:
                     await self._check_from(offset, offset + 1, slices)
                 done += 1
         finally:  # the rest waits for the next round if the store refuses
-            self._held.extend(held[done:])
-            self._held_until.extend(until[done:])
+            self._immune.extend(immune[done:])
+            self._immune_until.extend(until[done:])
 
     async def _check_from(self, offset: int, end: int, slices: Slices) -> bool:
         """Check some half messages from an offset on; return False at one that is too young."""
@@ -227,7 +230,7 @@ class CheckService:
         while True:
             await slices.pause()
             plan = self._plan(halves, end, stop)
-            if plan.old and self._topics.get(TRANSACTION_GIVEN_UP_TOPIC) is None:
+            if plan.to_give_up and self._topics.get(TRANSACTION_GIVEN_UP_TOPIC) is None:
                 await self._topics.create_all([internal_topic(TRANSACTION_GIVEN_UP_TOPIC, 1)])
                 continue
             waiting = self._unready_members(plan)
@@ -260,31 +263,31 @@ class CheckService:
         now_ms = self._clock.now_ms()
         settings = self._settings()
         life_ms = self._stored().file_reserved_hours * _MS_PER_HOUR
-        again: list[tuple[HalfMessage, HalfMessage]] = []
-        old: list[HalfMessage] = []
-        held: list[tuple[int, int]] = []
-        done: list[int] = []
+        to_check: list[tuple[HalfMessage, HalfMessage]] = []
+        to_give_up: list[HalfMessage] = []
+        immune: list[tuple[int, int]] = []
+        decided: list[int] = []
         for half in halves:
             at, born_ms = half.queue_offset, half.record.born_time_ms
             if at >= end or self._halves.is_decided(at):
                 continue
             if self._halves.is_decided_copy(half):
-                done.append(at)
+                decided.append(at)
                 continue
             times = half.times_checked
             if times >= settings.transaction_check_max or now_ms - born_ms > life_ms:
-                old.append(half)
+                to_give_up.append(half)
                 continue
             immunity_ms = half.immunity_ms(settings.transaction_timeout_ms)
             if immunity_ms is None:
                 if 0 <= now_ms - born_ms <= settings.transaction_timeout_ms:
-                    return _Plan(again, old, held, done, at, True)
+                    return _Plan(to_check, to_give_up, immune, decided, at, True)
             elif now_ms - born_ms <= immunity_ms:
                 until_ms = born_ms + min(immunity_ms, life_ms)
-                held.append((at, min(until_ms, LATEST_MS)))  # producers send any number
+                immune.append((at, min(until_ms, LATEST_MS)))  # producers send any number
                 continue
-            again.append((half, half.put_back(max(times, 0) + 1)))
-        return _Plan(again, old, held, done, stop, False)
+            to_check.append((half, half.put_back(max(times, 0) + 1)))
+        return _Plan(to_check, to_give_up, immune, decided, stop, False)
 
     def _apply(self, plan: _Plan) -> None:
         """Store what is put back and given up with one write.
@@ -293,21 +296,21 @@ class CheckService:
             StoreError: the store does not take it.
         """
         pairs: list[tuple[HalfMessage, NewMessage]] = [
-            *((half, copy.waiting()) for half, copy in plan.again),
-            *((half, half.given_up()) for half in plan.old),
+            *((half, copy.waiting()) for half, copy in plan.to_check),
+            *((half, half.given_up()) for half in plan.to_give_up),
         ]
         stored = self._store_again(pairs)
-        held = list(plan.held)
-        for (half, copy), appended in zip(plan.again, stored, strict=False):
+        immune = list(plan.immune)
+        for (half, copy), appended in zip(plan.to_check, stored, strict=False):
             if appended is None:
-                held.append((half.queue_offset, 0))  # it waits, and so does the committed offset
+                immune.append((half.queue_offset, 0))  # it waits, and so does the committed offset
             else:
                 self._unsent.append(_Check(copy, appended))
                 self._unsent_bytes += appended.size_bytes
         given_up: list[str] = []
-        for half, appended in zip(plan.old, stored[len(plan.again) :], strict=True):
+        for half, appended in zip(plan.to_give_up, stored[len(plan.to_check) :], strict=True):
             if appended is None:
-                held.append((half.queue_offset, 0))
+                immune.append((half.queue_offset, 0))
             else:
                 given_up.append(f"{half.group}/{half.unique_key}")
         if given_up:
@@ -316,11 +319,11 @@ class CheckService:
                 len(given_up),
                 ", ".join(given_up),
             )
-        for at in plan.done:
+        for at in plan.decided:
             self._halves.skip(at)
-        for at, until_ms in sorted(held):
-            self._held.append(at)
-            self._held_until.append(until_ms)
+        for at, until_ms in sorted(immune):
+            self._immune.append(at)
+            self._immune_until.append(until_ms)
         self._scanned_to = max(self._scanned_to, plan.stop)
 
     def _store_again(
@@ -344,7 +347,7 @@ class CheckService:
 
     def _unready_members(self, plan: _Plan) -> tuple[str, list[Member]] | None:
         """Return a group that has members, but none that reads its requests."""
-        for group in {half.group for half, _ in plan.again} - self._unresponsive:
+        for group in {half.group for half, _ in plan.to_check} - self._unresponsive:
             members = self._producers.members(group)
             if members and not any(member.connection.ready for member in members):
                 return group, members
@@ -352,37 +355,36 @@ class CheckService:
 
     async def _until_ready(self, group: str, members: list[Member]) -> None:
         try:
-            await members[self._turn % len(members)].connection.until_writable(READY_S)
+            await members[self._last_member % len(members)].connection.until_writable(
+                WRITABLE_S_MAX
+            )
         except RemotingError as problem:
             self._unresponsive.add(group)
-            log.warning("a producer group reads no checks group=%s: %s", group, problem)
+            log.warning(
+                "a producer group gets no checks in this round, it reads no requests group=%s: %s",
+                *(group, problem),
+            )
 
     async def _send_requests(self, *, all_of_them: bool = True) -> None:
-        """Ask about what was put back; with synchronous flush when enough of it waits for that."""
+        """Send the checks of what was put back.
+
+        Args:
+            all_of_them: else, with synchronous flush, they wait until one sync serves many.
+        """
         if not self._unsent:
             return
         if self._commit is not None:
             is_few = len(self._unsent) < UNSENT_MAX and self._unsent_bytes < UNSENT_BYTES
             if is_few and not all_of_them:
                 return
-            last = self._unsent[-1].stored
-            is_synced = await self._until_synced(self._commit, last)
+            last = self._unsent[-1].stored  # decisions find what is on the disk
+            end = last.log_offset + last.size_bytes
+            is_synced = await self._commit.sync_error(end) is None
         else:
             is_synced = True
         unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
         for check in unsent if is_synced else ():
             await self._send_request(check)
-
-    async def _until_synced(self, commit: GroupCommit, stored: Appended) -> bool:
-        """Return whether what was put back is on the disk, where a decision finds it."""
-        synced: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-        def on_outcome(is_synced: bool, error: StoreError | None) -> None:
-            if not synced.done():
-                synced.set_result(is_synced)
-
-        commit.wait(stored.log_offset + stored.size_bytes, on_outcome)
-        return await synced
 
     async def _send_request(self, check: _Check) -> None:
         half, stored = check
@@ -426,9 +428,9 @@ class CheckService:
     def _next_member(self, group: str) -> Member | None:
         """Return the next member of a group, in turn, that reads its requests; None for none."""
         members = self._producers.members(group)
-        for _ in range(min(TRIES, len(members))):
-            self._turn += 1
-            member = members[self._turn % len(members)]
+        for _ in range(min(MEMBERS_MAX, len(members))):
+            self._last_member += 1
+            member = members[self._last_member % len(members)]
             if member.connection.ready:
                 return member
         return None

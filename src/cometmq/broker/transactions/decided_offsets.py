@@ -29,7 +29,7 @@ class DecidedOffsets:
         return at >> 3 < len(self._bits) and bool(self._bits[at >> 3] >> (at & 7) & 1)
 
     def add(self, offset: int) -> None:
-        """Add an offset; the caller knows that the queue has it."""
+        """Add an offset of the queue: one far beyond its end would take memory."""
         if offset >= self.base:
             self._set(offset)
 

@@ -16,16 +16,12 @@ from collections.abc import Mapping
 
 from cometmq.broker.checks import check_subscribed_topic
 from cometmq.broker.delay.routing import schedule
+from cometmq.broker.targets import check_target, queue_id_of, target_properties
 from cometmq.model import property_names as names
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import InvalidMessageError, ResponseError
 from cometmq.model.flags import SysFlag
-from cometmq.model.topic import (
-    DELAY_TOPIC,
-    HALF_TOPIC,
-    OP_HALF_TOPIC,
-    TRANSACTION_GIVEN_UP_TOPIC,
-)
+from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import RecordParts, split_record
 from cometmq.store import NewMessage
@@ -34,10 +30,8 @@ HALF_QUEUE = 0
 """The queue of half messages, and of their op messages."""
 _OP_PROPERTIES = encode_properties({names.TAGS: "d", names.WAIT: "true"})
 _OF_BROKERS = (names.TRANSACTION_CHECK_TIMES, names.TRAN_PREPARED_QUEUE_OFFSET)
-_QUEUE_ID = re.compile(r"[0-9]{1,9}")
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
 _OFFSET = re.compile(rb"[0-9]{1,18}")
-_NO_TARGETS = (DELAY_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC)
 
 
 def is_half(properties: Mapping[str, str]) -> bool:
@@ -54,9 +48,7 @@ def half_properties(topic: str, queue_id: int, properties: Mapping[str, str]) ->
     """
     changed = {name: value for name, value in properties.items() if name not in _OF_BROKERS}
     changed[names.TRANSACTION_ID] = properties[names.UNIQ_KEY]
-    changed[names.REAL_TOPIC] = topic
-    changed[names.REAL_QID] = str(queue_id)
-    return changed
+    return changed | target_properties(topic, queue_id)
 
 
 class HalfMessage:
@@ -156,22 +148,16 @@ class HalfMessage:
         Raises:
             InvalidMessageError: there are none.
         """
-        topic, queue_id = self.named_target()
+        topic = self.properties.get(names.REAL_TOPIC, "")
         try:
             check_subscribed_topic(topic)
         except ResponseError as problem:
             raise InvalidMessageError(problem.remark) from None
-        if queue_id < 0 or topic in _NO_TARGETS:
-            raise InvalidMessageError(
-                f"expected a target topic and queue, met topic {topic!r}, queue"
-                f" {self.properties.get(names.REAL_QID, '')[:80]!r}"
-            )
-        return topic, queue_id
+        return topic, check_target(topic, self.properties.get(names.REAL_QID, ""))
 
     def named_target(self) -> tuple[str, int]:
         """Return the same without a check; the queue is -1 for a text that is no number."""
-        queue_text = self.properties.get(names.REAL_QID, "")
-        queue_id = int(queue_text) if _QUEUE_ID.fullmatch(queue_text) else -1
+        queue_id = queue_id_of(self.properties.get(names.REAL_QID, ""))
         return self.properties.get(names.REAL_TOPIC, ""), queue_id
 
     def put_back(self, times_checked: int) -> HalfMessage:

@@ -14,7 +14,7 @@ message is delivered once, whenever the broker is killed.
 A decision may name a half message that was put back since; then it counts for the newest copy,
 which the index finds by the unique id. Used in the event loop's thread.
 
-Source: TransactionalMessageServiceImpl, RocketMQ 5.3, which forgets what is decided.
+Source: TransactionalMessageServiceImpl, RocketMQ 5.3, which does not keep what is decided.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ READ_MESSAGES = 32
 READ_BYTES = 256 * 1024
 """The limits of one read; what is put back together has one write."""
 LEFTOVERS_MAX = 100_000
-"""Undecided half messages of RocketMQ that a start compares with each other."""
+"""Undecided half messages of a store of RocketMQ that a start compares with each other."""
 SEARCHES_MAX = 20_000
-"""Those of which it looks up whether they were delivered."""
+"""Undecided half messages that a start looks up in the index: they may be delivered."""
 EARLY_MAX = 100_000
 """Decided offsets before the committed one that are kept, for copies that RocketMQ put back."""
 SEARCH_ENTRIES = 2_000
-"""Index entries that are looked at before other requests are handled."""
+"""Index entries that are examined before other requests are handled."""
 COPIES_MAX = 64
-"""Copies of one message that are looked at, the newest first."""
+"""Copies of one message that are examined, the newest first."""
 LATEST_MS = 2**62
 """A time later than all others."""
 
@@ -98,19 +98,19 @@ class HalfQueue:
         self._op_offset = 0
         """The first op message that names a half message which is not before the base."""
         self._at_start: list[NewMessage] = []
-        """Messages that a crash has cut off, and that the store has not taken yet."""
+        """Messages that a crash has cut off, and that are not appended yet."""
         self._last_record: bytes | None = None
         """The log's last record at the start, until it is loaded."""
         self.is_loaded = False
-        """Whether it is known which half messages are decided."""
+        """Whether the decided half messages have been read from the store."""
 
     # --- start ----------------------------------------------------------------------------------
 
     async def load(self) -> bool:
-        """Read from the store which half messages are decided; do nothing if that is known.
+        """Read from the store which half messages are decided, once.
 
         Returns:
-            Whether it is known: a full disk may keep records of the log out of the queues.
+            False while a full disk keeps records of the log out of the queues.
 
         Raises:
             StoreError, ResponseError: the disk cannot read.

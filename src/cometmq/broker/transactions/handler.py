@@ -2,11 +2,12 @@
 
 A producer decides once about each half message; if it decides again, nothing is delivered a second
 time. A commit of a half message that was put back counts for its newest copy; one that was given up
-is put back for it. Producers mostly send the decision one-way, and a broker that has got none asks.
+is put back first. Producers mostly send the decision one-way; without one, the check service
+(``check_service.py``) requests it.
 
 Source: EndTransactionProcessor and AdminBrokerProcessor.resumeCheckHalfMessage, RocketMQ 4.9 and
-5.3 (codes, remarks and the order of the checks). RocketMQ delivers again if the decision comes
-again, and takes any record for the half message.
+5.3 (codes, remarks and the order of the checks). RocketMQ delivers again if the producer repeats
+the decision, and commits any record that a request names.
 """
 
 from __future__ import annotations
@@ -169,25 +170,11 @@ class TransactionHandler:
 
     async def _newest_copy(self, half: HalfMessage, topic: str = HALF_TOPIC) -> HalfMessage | None:
         """Look a copy up as `HalfQueue.newest_copy` does; all that is stored before is found."""
-        if self._commit is not None:
-            await self._until_synced(self._commit)
+        if self._commit is not None:  # with synchronous flush the index shows what is on the disk
+            problem = await self._commit.sync_error(self._store.written_to)
+            if problem is not None:
+                raise _not_available(problem)
         return await self._halves.newest_copy(half, topic)
-
-    async def _until_synced(self, commit: GroupCommit) -> None:
-        """Wait for the disk: with synchronous flush the index shows only what is on it."""
-        synced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def on_outcome(is_synced: bool, error: StoreError | None) -> None:
-            if synced.done():
-                return
-            if is_synced:
-                synced.set_result(None)
-            else:
-                late = error or StoreError("the disk takes too long")
-                synced.set_exception(_not_available(late))
-
-        commit.wait(self._store.written_to, on_outcome)
-        await synced
 
     def _resumed(self, given_up: HalfMessage) -> HalfMessage:
         """Put a half message that was given up back, so that it can be decided."""
@@ -201,9 +188,7 @@ class TransactionHandler:
     def _half_of(self, header: EndTransactionRequest) -> HalfMessage:
         """Return the half message that a request names, if it may decide about it."""
         log_offset = header.commit_log_offset
-        self._cold_reads.require_in_memory(self._store.cold_record(log_offset))
-        data = self._store.record_at(log_offset) if log_offset >= 0 else None
-        half = None if data is None else read_half(data)
+        half = self._message_at(log_offset)
         if half is None or half.record.topic != HALF_TOPIC:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed"
@@ -222,6 +207,16 @@ class TransactionHandler:
         if half.record.log_offset != log_offset:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
         return half
+
+    def _message_at(self, log_offset: int) -> HalfMessage | None:
+        """Return the message with a physical offset, whatever its topic is; None for none.
+
+        Raises:
+            PrerequisiteError: it has to be read from the disk first.
+        """
+        self._cold_reads.require_in_memory(self._store.cold_record(log_offset))
+        data = self._store.record_at(log_offset) if log_offset >= 0 else None
+        return None if data is None else read_half(data)
 
     def _is_too_late(self, half: HalfMessage) -> bool:
         """Return whether the time is over in which a producer decides without a check."""
@@ -293,9 +288,7 @@ class TransactionHandler:
 
     def _undelivered_at(self, log_offset: int) -> HalfMessage:
         """Return the record that a request names, if it is a half message or one given up."""
-        self._cold_reads.require_in_memory(self._store.cold_record(log_offset))
-        data = self._store.record_at(log_offset) if log_offset >= 0 else None
-        half = None if data is None else read_half(data)
+        half = self._message_at(log_offset)
         if half is None or half.record.topic not in (HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC):
             raise _not_put_back(f"no half message has the physical offset {log_offset}")
         return half

@@ -13,7 +13,9 @@ from servers import Cluster
 
 MakeTopic = Callable[..., str]
 MakeGroup = Callable[[], str]
-JAVA = pytest.mark.parametrize("kind", [JAVA_49, JAVA_53], ids=str)
+JAVA = pytest.mark.parametrize(
+    "kind", [pytest.param(JAVA_49, marks=pytest.mark.long), JAVA_53], ids=str
+)
 
 GRAIN_MS = 20
 LONG = " ".join(["1s", "2s", "3s", *["1h"] * 15, "30s", "2s"])

@@ -20,7 +20,7 @@ from cometmq.model.topic import Perm
 MakeTopic = Callable[..., str]
 MakeGroup = Callable[[], str]
 TOOLS = ("4.9.8", "5.3.3")
-IN_ORDER = (JAVA_49, JAVA_53, OURS)
+IN_ORDER = (pytest.param(JAVA_49, marks=pytest.mark.long), JAVA_53, OURS)
 POLICY_MS, CLOCK_GRAIN_MS = 6000, 20
 """A first retry waits for 3 s unless its group has a policy."""
 

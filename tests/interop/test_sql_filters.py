@@ -189,7 +189,11 @@ def broker_on(name_server: str, tmp_path: Path) -> Iterator[Servers]:
 
 
 @pytest.mark.parametrize("version", [pytest.param("4.9.7", marks=pytest.mark.long), "5.3.3"])
-@pytest.mark.parametrize("ours_first", [True, False], ids=["ours-first", "theirs-first"])
+@pytest.mark.parametrize(
+    "ours_first",
+    [True, pytest.param(False, marks=pytest.mark.long)],
+    ids=["ours-first", "theirs-first"],
+)
 def test_a_store_with_filters_crosses_over(
     version: str, ours_first: bool, broker_on: Servers, tmp_path: Path
 ) -> None:

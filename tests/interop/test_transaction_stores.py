@@ -233,9 +233,8 @@ def finish(server: CometStandalone, producers: Producers) -> None:
         assert producers.committed() == expected
 
 
-@pytest.mark.parametrize(
-    ("version", "killed"), [pytest.param("4.9.7", True, marks=pytest.mark.long), ("5.3.3", False)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("version", "killed"), [("4.9.7", True), ("5.3.3", False)])
 def test_a_real_broker_goes_on_with_our_transactions_and_ours_with_the_rest(
     version: str, killed: bool, namesrv: str, tmp_path: Path
 ) -> None:

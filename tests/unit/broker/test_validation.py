@@ -437,6 +437,20 @@ async def test_a_half_message_cannot_claim_to_be_a_copy(door: Door) -> None:
     assert stored(door.route({"TRAN_MSG": "true"} | claims)).keys() & claims.keys() == set()
 
 
+async def test_a_half_message_has_room_for_the_properties_of_its_copy(door: Door) -> None:
+    """A check could not put it back otherwise."""
+    half = {"TRAN_MSG": "true", "UNIQ_KEY": "u", "WAIT": "true", "a": ""}
+    size = len(door.route(half | {"a": "x"}).properties())
+    fits = door.route(half | {"a": "x" * (32767 - 48 - size + 1)}).properties()
+    assert len(fits) == 32767 - 48
+    copy = decode_properties(fits) | {"TRANSACTION_CHECK_TIMES": "2147483647", "WAIT": "false"}
+    assert len(encode_properties(copy)) <= 32767
+
+    code, remark = refusal(door.route, half | {"a": "x" * (32767 - 48 - size + 2)})
+    assert code == 13
+    assert "48 bytes" in remark
+
+
 async def test_a_broker_may_refuse_half_messages(door: Door) -> None:
     door.rules(rejects_transactions=True)
     assert refusal(door.route, {"TRAN_MSG": "true"}) == (16, FORBIDDEN)

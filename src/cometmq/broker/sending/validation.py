@@ -26,7 +26,12 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay.routing import schedule
 from cometmq.broker.sending.retries import level_of_copy, retries_max
 from cometmq.broker.sending.send import Send, SendHeader
-from cometmq.broker.transactions.half_message import HALF_QUEUE, half_properties, is_half
+from cometmq.broker.transactions.half_message import (
+    COPY_BYTES,
+    HALF_QUEUE,
+    half_properties,
+    is_half,
+)
 from cometmq.model import property_names
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import InvalidNameError, ResponseError
@@ -386,6 +391,7 @@ class SendValidation:
             properties = half_properties(send.topic, send.queue_id, properties)
             send.topic, send.queue_id = HALF_TOPIC, HALF_QUEUE
             send.sys_flag &= ~SysFlag.TRANSACTION_MASK
+            self._check_room(properties)
         elif scheduled := schedule(self._levels, send.topic, send.queue_id, properties):
             send.topic, send.queue_id, properties = scheduled
         self._rewrite(send, properties)
@@ -426,6 +432,15 @@ class SendValidation:
                 "a message with the flag of half messages, expected the property TRAN_MSG=true"
             )
         return False
+
+    def _check_room(self, properties: dict[str, str]) -> None:
+        """Refuse a half message that no check could put back."""
+        size = len(encode_properties(properties))
+        if size > PROPERTIES_BYTES_MAX - COPY_BYTES:
+            raise _illegal(
+                f"the properties of a half message have {size} bytes, expected at most"
+                f" {PROPERTIES_BYTES_MAX - COPY_BYTES}: a check adds up to {COPY_BYTES} bytes"
+            )
 
     def _refuse_timer(self, properties: dict[str, str]) -> None:
         """Refuse timer messages: this release does not serve them."""

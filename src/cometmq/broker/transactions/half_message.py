@@ -26,6 +26,8 @@ from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import RecordParts, split_record
 from cometmq.store import NewMessage
 
+COPY_BYTES = 48
+"""What the properties of a copy that is put back may have more than those of the half message."""
 HALF_QUEUE = 0
 """The queue of half messages, and of their op messages."""
 _OP_PROPERTIES = encode_properties({names.TAGS: "d", names.WAIT: "true"})

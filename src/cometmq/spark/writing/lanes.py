@@ -21,7 +21,7 @@ from cometmq.client._sending.outgoing import Outgoing
 from cometmq.client._sending.retry_policy import RetryPolicy
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import ANY_QUEUE, SendTarget
-from cometmq.client.errors import TopicNotFoundError
+from cometmq.client.errors import SendTimeoutError, TopicNotFoundError
 from cometmq.client.receipt import SendStatus
 from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.model.queue import MessageQueue
@@ -198,10 +198,14 @@ class Lanes:
         deadline = _now() + self._limits.all_tries_s
         pause_s = PAUSE_S
         perhaps_stored = False
+        last: CometError | None = None
         while True:
             error = await self._try(parcel, outgoing, deadline)
             if error is None:
                 return
+            if last is not None and isinstance(error, SendTimeoutError) and not error.attempts:
+                error = last  # the time was over before anything was sent
+            last = error
             perhaps_stored |= is_perhaps_stored(error)
             left_s = deadline - _now()
             if left_s <= 0 or not may_pass(error):

@@ -237,7 +237,7 @@ class OrderBroker(GroupBroker):
 @pytest.mark.parametrize("hooks", [False, True], ids=["fast path", "general path"])
 async def test_no_frame_takes_back_the_offset_of_an_earlier_one(ordered: bool, hooks: bool) -> None:
     """Pulls commit too; a broker stores the offset of whichever frame it handles last."""
-    broker, handled = OrderBroker(messages := 200), asyncio.Event()
+    broker, handled = OrderBroker(messages := 60), asyncio.Event()
 
     async def handle(message: StoredMessage) -> None:
         await asyncio.sleep(0.037)

@@ -391,10 +391,11 @@ class SendValidation:
             properties = half_properties(send.topic, send.queue_id, properties)
             send.topic, send.queue_id = HALF_TOPIC, HALF_QUEUE
             send.sys_flag &= ~SysFlag.TRANSACTION_MASK
-            self._check_room(properties)
         elif scheduled := schedule(self._levels, send.topic, send.queue_id, properties):
             send.topic, send.queue_id, properties = scheduled
         self._rewrite(send, properties)
+        if is_prepared:
+            _check_room_of_copy(len(send.more))
 
     def _route_retry(self, send: Send, header: SendHeader, properties: dict[str, str]) -> None:
         """Route a retry that a consumer sends: to its retry topic, or to the dead letters."""
@@ -433,15 +434,6 @@ class SendValidation:
             )
         return False
 
-    def _check_room(self, properties: dict[str, str]) -> None:
-        """Refuse a half message that no check could put back."""
-        size = len(encode_properties(properties))
-        if size > PROPERTIES_BYTES_MAX - COPY_BYTES:
-            raise _illegal(
-                f"the properties of a half message have {size} bytes, expected at most"
-                f" {PROPERTIES_BYTES_MAX - COPY_BYTES}: a check adds up to {COPY_BYTES} bytes"
-            )
-
     def _refuse_timer(self, properties: dict[str, str]) -> None:
         """Refuse timer messages: this release does not serve them."""
         level = self._levels.level_of(properties.get(property_names.DELAY))
@@ -451,6 +443,15 @@ class SendValidation:
                 "accurate timer message is not enabled, timerWheelEnable is false:"
                 " timer messages are not served in this release",
             )
+
+
+def _check_room_of_copy(size: int) -> None:
+    """Refuse a half message that no check could put back, by the size of its properties."""
+    if size > PROPERTIES_BYTES_MAX - COPY_BYTES:
+        raise _illegal(
+            f"the properties of a half message have {size} bytes, expected at most"
+            f" {PROPERTIES_BYTES_MAX - COPY_BYTES}: a check adds up to {COPY_BYTES} bytes"
+        )
 
 
 def _scan_properties(text: Any, at: int, end: int) -> int:

@@ -34,7 +34,6 @@ import machine
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(TESTS)]
 
-from cometmq.cli.build import version_line  # noqa: E402
 from support.scheduled import Journey, Wire, frames_of, journeys  # noqa: E402
 from support.server import Standalone  # noqa: E402
 
@@ -167,18 +166,17 @@ def _until(server: Standalone, holds: Callable[[Wire], bool]) -> None:
 
 
 def _head(asked: argparse.Namespace, noise: machine.Noise) -> list[str]:
-    facts = {
-        **machine.facts(),
-        "build": version_line(),
+    loads = {
         "load": f"{MESSAGES:,} messages of {LEVELS} levels ({SPREAD}) to {QUEUES} queues, all of"
         " which wait at the same time",
-        "rounds": f"{asked.rounds}; each cell is the median, in brackets least and most",
-        "noise": f"{noise.steal:.2f} cores of steal, {noise.others:.2f} of other processes;"
-        f" above {NOISE_MAX} in all there is no verdict",
     }
-    facts.pop("Java")
-    lines = [f"- {name}: {value}" for name, value in facts.items()]
-    return ["# How late scheduled messages are delivered", "", *lines, ""]
+    return machine.page_head(
+        "How late scheduled messages are delivered",
+        loads,
+        rounds=asked.rounds,
+        noise=noise,
+        noise_max=NOISE_MAX,
+    )
 
 
 def _table(rows: Sequence[dict[str, Any]], noise: machine.Noise) -> list[str]:

@@ -7,11 +7,12 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import cometmq
+from cometmq.cli.build import version_line
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT_FILES = "benchmarks/results"
@@ -106,6 +107,28 @@ def _family(parents: dict[int, int], root: int) -> set[int]:
         family |= more
         more = {pid for pid, parent in parents.items() if parent in more} - family
     return family
+
+
+def page_head(
+    title: str,
+    loads: Mapping[str, str],
+    *,
+    rounds: int,
+    noise: Noise,
+    noise_max: float | None = None,
+) -> list[str]:
+    """The head of a page of figures without Java: the machine, the build, what was measured."""
+    about = {
+        **facts(),
+        "build": version_line(),
+        **loads,
+        "rounds": f"{rounds}; each cell is the median, in brackets least and most",
+        "noise": f"{noise.steal:.2f} cores of steal, {noise.others:.2f} of other processes",
+    }
+    about.pop("Java")
+    if noise_max is not None:
+        about["noise"] += f"; above {noise_max} in all there is no verdict"
+    return [f"# {title}", "", *(f"- {name}: {value}" for name, value in about.items()), ""]
 
 
 def facts() -> dict[str, str]:

@@ -34,7 +34,6 @@ import machine
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "conformance")]
 
-from cometmq.cli.build import version_line  # noqa: E402
 from support.server import Standalone  # noqa: E402
 from support.sparse_log import make_sparse_log  # noqa: E402
 
@@ -142,18 +141,17 @@ def _send(server: Standalone, topic: str, duration_s: float) -> None:
 
 
 def _head(asked: argparse.Namespace, noise: machine.Noise) -> list[str]:
-    facts = {
-        **machine.facts(),
-        "build": version_line(),
+    loads = {
         "load": f"{LOAD.conns} connections with {LOAD.window} sends of {LOAD.body} bytes in flight,"
         f" for {asked.seconds:g} s, until the broker is gone",
-        "rounds": f"{asked.rounds}; each cell is the median, in brackets least and most",
-        "noise": f"{noise.steal:.2f} cores of steal, {noise.others:.2f} of other processes;"
-        f" above {NOISE_MAX} in all there is no verdict",
     }
-    facts.pop("Java")
-    lines = [f"- {name}: {value}" for name, value in facts.items()]
-    return ["# Restarts of brokers with large stores", "", *lines, ""]
+    return machine.page_head(
+        "Restarts of brokers with large stores",
+        loads,
+        rounds=asked.rounds,
+        noise=noise,
+        noise_max=NOISE_MAX,
+    )
 
 
 def _table(rows: Sequence[dict[str, Any]], noise: machine.Noise) -> list[str]:

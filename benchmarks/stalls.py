@@ -43,7 +43,6 @@ sys.path[:0] = [str(TESTS), str(TESTS / "conformance"), str(TESTS / "power")]
 import cuts  # noqa: E402
 import wire  # noqa: E402
 
-from cometmq.cli.build import version_line  # noqa: E402
 from cometmq.protocol.codes import RequestCode, ResponseCode  # noqa: E402
 from support.server import Standalone  # noqa: E402
 
@@ -200,9 +199,7 @@ def _dirty(asked: argparse.Namespace, *, turned: bool) -> dict[str, float]:
 
 
 def _head(asked: argparse.Namespace, noise: machine.Noise) -> list[str]:
-    facts = {
-        **machine.facts(),
-        "build": version_line(),
+    loads = {
         "cold": f"{PRODUCER.rate} sends/s, alone, and beside a consumer of a backlog of"
         f" {asked.gib:g} GiB outside the page cache, asynchronous flush, with"
         " `coldDataFlowControlEnable=true` and the default `globalColdReadThreshold`; full speed:"
@@ -212,12 +209,10 @@ def _head(asked: argparse.Namespace, noise: machine.Noise) -> list[str]:
         "dirty": f"{SYNC_PRODUCER.conns} connections with {SYNC_PRODUCER.window} synchronous sends"
         f" in flight on a disk that takes {FLUSH_MS:g} ms for a flush, beside {ONE_QUEUE.rate}"
         f" sends/s to one queue, and to {QUEUES:,} queues",
-        "rounds": f"{asked.rounds}; each cell is the median, in brackets least and most",
-        "noise": f"{noise.steal:.2f} cores of steal, {noise.others:.2f} of other processes",
     }
-    facts.pop("Java")
-    lines = [f"- {name}: {value}" for name, value in facts.items()]
-    return ["# What other work does to the latency of sends", "", *lines, ""]
+    return machine.page_head(
+        "What other work does to the latency of sends", loads, rounds=asked.rounds, noise=noise
+    )
 
 
 def _table(rows: dict[str, list[dict[str, float]]]) -> list[str]:

@@ -42,7 +42,6 @@ sys.path[:0] = [str(TESTS), str(TESTS / "conformance")]
 import kit  # noqa: E402
 import wire  # noqa: E402
 
-from cometmq.cli.build import version_line  # noqa: E402
 from support.server import Standalone  # noqa: E402
 
 RESULTS = machine.ROOT / machine.RESULT_FILES
@@ -340,19 +339,14 @@ def _memory_mib(server: Standalone) -> float:
 
 
 def _head(asked: argparse.Namespace, noise: machine.Noise) -> list[str]:
-    facts = {
-        **machine.facts(),
-        "build": version_line(),
+    loads = {
         "transactions": f"{asked.count:,}, each of {BODY_BYTES} bytes; one at the front stays"
         " undecided; asynchronous flush",
         "load": f"one connection with up to {CHUNK} requests in flight, in Python",
-        "rounds": f"{asked.rounds}; each cell is the median, in brackets least and most",
-        "noise": f"{noise.steal:.2f} cores of steal, {noise.others:.2f} of other processes;"
-        f" above {NOISE_MAX} in all there is no verdict",
     }
-    facts.pop("Java")
-    lines = [f"- {name}: {value}" for name, value in facts.items()]
-    return ["# Very many transactions", "", *lines, ""]
+    return machine.page_head(
+        "Very many transactions", loads, rounds=asked.rounds, noise=noise, noise_max=NOISE_MAX
+    )
 
 
 ROWS = {

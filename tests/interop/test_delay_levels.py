@@ -58,10 +58,11 @@ def test_mqadmin_shows_how_far_each_level_was_delivered(
     make_topic: MakeTopic,
     tmp_path: Path,
 ) -> None:
-    expected = {"4": "0,1", "20": "4,4"}
+    messages = [{"body": "is delivered", "delay": 1}, {"body": "waits", "delay": 4}]
+    clients(JAVA_53).send(make_topic(), messages)
+    expected = {"1": "1,1", "4": "0,1"}
     if target == "4.9.7":  # shows a level from its first delivery on
         del expected["4"]
-    clients(JAVA_53).send(make_topic(), [{"body": "waits", "delay": 4}])
     mqadmin = MqAdmin(tmp_path)
     try:
         deadline = time.monotonic() + 60.0
@@ -73,6 +74,7 @@ def test_mqadmin_shows_how_far_each_level_was_delivered(
                 for name, text in lines.items()
                 if name.startswith("scheduleMessageOffset_")
             }
+            levels.pop("20", None)  # of the test before
             if levels == expected:
                 return
             assert time.monotonic() < deadline, printed

@@ -45,17 +45,21 @@ class Role:
     Args:
         name: one of `ROLES`.
         broker_id: 0 for a master.
+        ha_address: where the master sends its log, whatever name servers say.
 
     Raises:
         ConfigError: role and id do not belong together.
     """
 
-    def __init__(self, name: str = ASYNC_MASTER, broker_id: int = MASTER_ID) -> None:
+    def __init__(
+        self, name: str = ASYNC_MASTER, broker_id: int = MASTER_ID, *, ha_address: str = ""
+    ) -> None:
         self._listeners: list[Listener] = []
         self._master_listeners: list[Listener] = []
+        self._has_fixed_ha_address = bool(ha_address)
         self.master_address = ""
         """``host:port`` of the master of a slave; empty if it is not known."""
-        self.master_ha_address = ""
+        self.master_ha_address = ha_address
         """``host:port`` at which that master sends its log; empty if it is not known."""
         self._take(name, broker_id)
 
@@ -80,6 +84,8 @@ class Role:
 
     def follow(self, master_address: str, ha_address: str) -> None:
         """Take the addresses of the master; an empty one leaves the known one as it is."""
+        if self._has_fixed_ha_address:
+            ha_address = ""
         found = (master_address or self.master_address, ha_address or self.master_ha_address)
         if found == (self.master_address, self.master_ha_address):
             return

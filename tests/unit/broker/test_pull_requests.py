@@ -53,6 +53,7 @@ class Broker:
             cold_reads=ColdReads(),
             host="10.0.0.1",
             settings=lambda: tables.settings,
+            role=tables.role,
             stats=self.stats,
         )
         self._handlers = {

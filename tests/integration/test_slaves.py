@@ -237,6 +237,14 @@ async def test_slaves_of_rocketmq_5_are_served_on_the_fast_port(
     assert found.message_request_mode_map == {}
 
 
+async def test_a_slave_assumes_less_of_the_log_to_be_in_memory(pairs: Pairs) -> None:
+    slave = await pairs.start("slave", **SLAVE, accessMessageInMemoryMaxRatio="40")
+    limits = slave.parts.store._limits
+    as_slave = limits.memory_bytes
+    slave.parts.role.change("ASYNC_MASTER", 0)
+    assert as_slave == pytest.approx(limits.memory_bytes * 30 / 40)
+
+
 # --- the role changes while the broker runs -----------------------------------------------------
 
 

@@ -65,6 +65,8 @@ from cometmq.system.files import Files
 
 _TABLES = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset", "consumerFilter")
 """The files of tables beside the store."""
+SLAVE_MEMORY_LESS = 10
+"""So many percent of the memory a slave leaves out of ``accessMessageInMemoryMaxRatio``."""
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -119,6 +121,16 @@ class Parts(msgspec.Struct, frozen=True):
     def sync_flush(self) -> bool:
         """Whether a send is acknowledged only when its bytes are on disk."""
         return self.configuration[StoreSettings].sync_flush
+
+    def assume_in_memory(self) -> None:
+        """Tell the store which messages are in memory, which decides what slaves deliver.
+
+        A slave assumes less than its master, so that a consumer which reads a backlog does not
+        change between the two all the time. Source: BrokerController, RocketMQ 5.3.
+        """
+        ratio = self.configuration[StoreSettings].memory_ratio
+        less = SLAVE_MEMORY_LESS if self.role.is_slave else 0
+        self.store.assume_in_memory(max(0, ratio - less))
 
     async def settings_changed(self, changes: Mapping[str, str]) -> None:
         """Apply changed settings to the parts that hold copies, and to the name servers."""
@@ -205,6 +217,8 @@ def assemble(
     except BaseException:
         store.close()
         raise
+    role.on_change(parts.assume_in_memory)
+    parts.assume_in_memory()
     topics.notify(parts.registration.wake)
     parts.filter_servers.on_change = parts.registration.wake
     return parts

@@ -13,6 +13,7 @@ from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.check_service import CheckService
@@ -75,6 +76,7 @@ async def test_the_open_transaction_of_a_recorded_store_is_checked_and_committed
         producers=producers,
         topics=topics,
         settings=BrokerSettings,
+        role=Role(),
         stored=lambda: settings,
         clock=clock,
     )
@@ -83,6 +85,7 @@ async def test_the_open_transaction_of_a_recorded_store_is_checked_and_committed
         store,
         stats=BrokerStats("C", clock=clock, is_system_topic=topics.is_system),
         settings=BrokerSettings,
+        role=Role(),
         clock=clock,
         cold_reads=cold_reads,
     )

@@ -30,6 +30,7 @@ from cometmq.remoting import (
     RemotingServer,
     RemotingSettings,
     RequestHandler,
+    Supervisor,
     TlsClientSettings,
     TlsSettings,
     access_warnings,
@@ -90,6 +91,7 @@ class Broker:
             name="broker-client",
         )
         self._jobs: JobRunner | None = None
+        self._role_tasks = Supervisor("role")
         self._is_stopped = False
 
     @property
@@ -129,12 +131,40 @@ class Broker:
         except StoreError as problem:  # sends wait for the file, or are refused
             log.warning("cannot allocate the first commit-log file: %s", problem)
         parts.commit.start()
-        await self._load_half_queue(parts.half_queue)
+        if not parts.role.is_slave:
+            await self._load_half_queue(parts.half_queue)
         features = await self._listen(parts)
-        parts.delay.start()
+        if not parts.role.is_slave:
+            parts.delay.start()
+        parts.role.on_change(self._role_changed)
         self._jobs = JobRunner([job for feature in features for job in feature.jobs])
         self._jobs.start()
         await parts.registration.start(self._identity(), self._name_servers())
+
+    def _role_changed(self) -> None:
+        """Start or stop what only masters do."""
+        parts = self.parts
+        log.info("role changed role=%s id=%d", parts.role.name, parts.role.broker_id)
+        if parts.role.is_slave:
+            parts.delay.stop()
+            parts.half_queue.unload()
+        else:
+            self._role_tasks.spawn(self._take_over(parts), "take-over")
+
+    async def _take_over(self, parts: Parts) -> None:
+        """Do what a master does beside serving requests; the role may change again meanwhile."""
+        loop = asyncio.get_running_loop()
+        try:  # with synchronous flush, reads find only what is on the disk
+            await loop.run_in_executor(None, parts.store.flush)
+        except StoreError as problem:
+            log.warning("cannot flush the log: %s", problem)
+        await parts.offsets.correct(parts.store.bounds)
+        if not parts.role.is_slave:
+            await self._load_half_queue(parts.half_queue)
+        if not parts.role.is_slave:
+            await parts.delay.take_over()
+        if parts.role.is_slave:
+            parts.delay.stop()
 
     async def _load_half_queue(self, half_queue: HalfQueue) -> None:
         """Read which transactions are decided; the checks try again if the disk refuses."""
@@ -149,11 +179,6 @@ class Broker:
         for warning in access_warnings(self.configuration[TlsSettings]):
             log.warning("%s", warning)
         settings = self._settings()
-        if settings.broker_role != "ASYNC_MASTER":
-            log.warning(
-                "brokerRole=%s has no effect: this release has no replication",
-                settings.broker_role,
-            )
         handlers: dict[int, RequestHandler] = {}
         main = self._server("broker", handlers)
         await main.start(settings.bind_address, settings.listen_port)
@@ -186,7 +211,6 @@ class Broker:
         return Identity(
             cluster=settings.broker_cluster_name,
             broker_name=settings.broker_name,
-            broker_id=settings.broker_id,
             address=self.address,
             ha_address=self.parts.address.at(ha_port(self.port)),
         )
@@ -220,6 +244,7 @@ class Broker:
         for server in self._servers:
             server.stop_accepting()
         parts.flow.stop()
+        await self._role_tasks.cancel()
         parts.delay.stop()
         parts.held.close()
         parts.cold_reads.close()

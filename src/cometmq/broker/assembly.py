@@ -37,6 +37,9 @@ from cometmq.broker.pulling.arrivals import Arrivals
 from cometmq.broker.pulling.long_polling import HeldPulls
 from cometmq.broker.queries import feature as queries
 from cometmq.broker.registration import Registration
+from cometmq.broker.replication import feature as replication
+from cometmq.broker.replication.metadata import MetadataCopy
+from cometmq.broker.role import Role
 from cometmq.broker.sending import feature as sending
 from cometmq.broker.sending.flow_control import FlowControl, flow_limits
 from cometmq.broker.sending.group_commit import GroupCommit
@@ -62,6 +65,8 @@ from cometmq.system.files import Files
 
 _TABLES = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset", "consumerFilter")
 """The files of tables beside the store."""
+SLAVE_MEMORY_LESS = 10
+"""So many percent of the memory a slave leaves out of ``accessMessageInMemoryMaxRatio``."""
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -83,6 +88,7 @@ class Parts(msgspec.Struct, frozen=True):
     files: Files
     table_files: Sequence[JsonFile]
     settings: Callable[[], BrokerSettings]
+    role: Role
     store: MessageStore
     topics: TopicTable
     groups: GroupTable
@@ -107,6 +113,7 @@ class Parts(msgspec.Struct, frozen=True):
     runtime: RuntimeInfo
     flusher: Flusher
     registration: Registration
+    metadata: MetadataCopy
     address: BrokerAddress
     """Where clients and name servers reach this broker, without the port."""
 
@@ -114,6 +121,16 @@ class Parts(msgspec.Struct, frozen=True):
     def sync_flush(self) -> bool:
         """Whether a send is acknowledged only when its bytes are on disk."""
         return self.configuration[StoreSettings].sync_flush
+
+    def assume_in_memory(self) -> None:
+        """Tell the store which messages are in memory, which decides what slaves deliver.
+
+        A slave assumes less than its master, so that a consumer which reads a backlog does not
+        change between the two all the time. Source: BrokerController, RocketMQ 5.3.
+        """
+        ratio = self.configuration[StoreSettings].memory_ratio
+        less = SLAVE_MEMORY_LESS if self.role.is_slave else 0
+        self.store.assume_in_memory(max(0, ratio - less))
 
     async def settings_changed(self, changes: Mapping[str, str]) -> None:
         """Apply changed settings to the parts that hold copies, and to the name servers."""
@@ -134,6 +151,7 @@ FEATURES: Sequence[Callable[[Parts, Endpoint], Feature]] = (
     groups.build,
     delay.build,
     transactions.build,
+    replication.build,
     filter_servers.build,
     queries.build,
     stats.build,
@@ -164,6 +182,9 @@ def assemble(
     """
     settings = configuration.reader_of(BrokerSettings)
     store_settings = configuration[StoreSettings]
+    role = Role(
+        settings().broker_role, settings().broker_id, ha_address=settings().ha_master_address
+    )
     folder = store_settings.root / "config"
     tables = {name: JsonFile(folder / f"{name}.json", files) for name in _TABLES}
     topics = TopicTable(settings, tables["topics"], clock=clock)
@@ -178,19 +199,33 @@ def assemble(
     try:
         topics.load()
         groups.load()
-        store.expect_topics(lambda name: name in topics or topics.is_system(name))
+        # A slave may have messages of a topic in its log that it has not copied yet.
+        store.expect_topics(lambda name: name in topics or topics.is_system(name) or role.is_slave)
         parts = _build_parts(
-            store, configuration, topics, groups, filters, tables, config_file, client, clock, files
+            role,
+            store,
+            configuration,
+            topics,
+            groups,
+            filters,
+            tables,
+            config_file,
+            client,
+            clock,
+            files,
         )
     except BaseException:
         store.close()
         raise
+    role.on_change(parts.assume_in_memory)
+    parts.assume_in_memory()
     topics.notify(parts.registration.wake)
     parts.filter_servers.on_change = parts.registration.wake
     return parts
 
 
 def _build_parts(
+    role: Role,
     store: MessageStore,
     configuration: Configuration,
     topics: TopicTable,
@@ -206,7 +241,8 @@ def _build_parts(
     broker_settings = settings()
     store_settings = configuration.reader_of(StoreSettings)
     offsets = OffsetStore(tables["consumerOffset"], clock=clock)
-    offsets.load(None if store.dispatch_backlog_bytes else store.bounds)
+    is_behind = bool(store.dispatch_backlog_bytes) or role.is_slave
+    offsets.load(None if is_behind else store.bounds)
     levels = DelayLevels.parse(store_settings().delay_levels)
     cold_reads = ColdReads(lambda: cold_read_limit(settings()))
     delay = ScheduledDelivery(
@@ -238,6 +274,9 @@ def _build_parts(
     if not store.shows_unsynced:
         delay.request_sync = commit.request_sync
     address = broker_address(broker_settings)
+    registration = Registration(
+        client, topics, settings, role=role, filter_servers=servers.addresses
+    )
     return Parts(
         configuration=configuration,
         config_file=config_file,
@@ -245,6 +284,7 @@ def _build_parts(
         files=files,
         table_files=tuple(tables.values()),
         settings=settings,
+        role=role,
         store=store,
         topics=topics,
         groups=groups,
@@ -268,7 +308,7 @@ def _build_parts(
             new_unique_key=UniqueIds().next,
             now_ms=clock.now_ms,
         ),
-        flow=FlowControl(lambda: flow_limits(settings()), clock=clock),
+        flow=FlowControl(lambda: flow_limits(settings()), clock=clock, role=role),
         commit=commit,
         stats=stats,
         throughput=throughput,
@@ -297,6 +337,17 @@ def _build_parts(
             clock=clock,
         ),
         flusher=Flusher(store, lambda: flush_pace(store_settings()), clock=clock),
-        registration=Registration(client, topics, settings, filter_servers=servers.addresses),
+        registration=registration,
+        metadata=MetadataCopy(
+            role,
+            client,
+            topics=topics,
+            groups=groups,
+            offsets=offsets,
+            delay=delay,
+            store=store,
+            find_master=registration.wake,
+            clock=clock,
+        ),
         address=address,
     )

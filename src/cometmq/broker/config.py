@@ -12,6 +12,7 @@ import re
 import socket
 from dataclasses import dataclass
 
+from cometmq.broker.role import ASYNC_MASTER, ROLES, check_role
 from cometmq.model.errors import ConfigError, InvalidNameError
 from cometmq.model.topic import check_topic_name
 from cometmq.system.settings import setting
@@ -37,13 +38,15 @@ class BrokerSettings:
     """The name that a master and its slaves share. Default: the host name."""
 
     broker_id: int = setting(0, key="brokerId", low=0, high=2**31 - 1)
-    """0 is the master; slaves have ids above 0. This release has no replication."""
+    """0 for a master; each of its slaves has another number above 0."""
 
-    broker_role: str = setting(
-        "ASYNC_MASTER", key="brokerRole", choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
-    )
-    """The role in replication, which tools read. This release has no replication: every role
-    behaves like ``ASYNC_MASTER``.
+    broker_role: str = setting(ASYNC_MASTER, key="brokerRole", choices=ROLES)
+    """``SLAVE`` copies log and tables of the master with the same ``brokerName``. A ``SYNC_MASTER``
+    acknowledges a message when a slave has it, too; an ``ASYNC_MASTER`` does not wait for slaves.
+    """
+
+    ha_master_address: str = setting("", key="haMasterAddress")
+    """``host:port`` at which the master of a slave sends its log. Default: as the name servers say.
     """
 
     broker_ip1: str = setting("", key="brokerIP1")
@@ -211,8 +214,8 @@ class BrokerSettings:
     """
 
     slave_read_enable: bool = setting(False, key="slaveReadEnable", remote=True)
-    """Whether consumers with a large lag are redirected to a slave. This release has no
-    replication.
+    """Whether pulls of messages that have left the memory of the master are redirected to a slave.
+    A slave redirects them to the master again when they have caught up.
     """
 
     lite_pull_message_enable: bool = setting(True, key="litePullMessageEnable", remote=True)
@@ -290,6 +293,9 @@ class BrokerSettings:
         for address in self.namesrv_addr:
             if not _ADDRESS.fullmatch(address):
                 raise ConfigError(f"namesrvAddr={address}: expected host:port;host:port")
+        if self.ha_master_address and not _ADDRESS.fullmatch(self.ha_master_address):
+            raise ConfigError(f"haMasterAddress={self.ha_master_address}: expected host:port")
+        check_role(self.broker_role, self.broker_id)
         try:
             check_topic_name(self.msg_trace_topic_name)
         except InvalidNameError as problem:

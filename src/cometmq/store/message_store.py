@@ -149,16 +149,15 @@ class MessageStore:
         self._topic_deletion = TopicDeletion(
             self._table, self._files, self.paths, self._remover, self._clock.now_ms
         )
-        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        limits = ReadLimits(
-            memory_bytes * settings.memory_ratio // 100,
+        self._limits = ReadLimits(
+            _memory_bytes(settings.memory_ratio),
             settings.transfer_bytes_memory_max,
             settings.transfer_count_memory_max,
             settings.transfer_bytes_disk_max,
             settings.transfer_count_disk_max,
             settings.filter_units_bytes_max // 20,
         )
-        self._reader = QueueReader(self._table, self._log, limits)
+        self._reader = QueueReader(self._table, self._log, self._limits)
 
     @property
     def disk_full(self) -> bool:
@@ -355,6 +354,10 @@ class MessageStore:
         """Apply the settings that may change at run time; ignore all others."""
         self.settings = settings
         self._appender.message_bytes_max = settings.message_bytes_max
+
+    def assume_in_memory(self, percent: int) -> None:
+        """Set the share of physical memory in which the newest messages are assumed to be."""
+        self._limits.memory_bytes = _memory_bytes(percent)
 
     # --- appending ----------------------------------------------------------------------------
 
@@ -793,3 +796,8 @@ class MessageStore:
     def earliest_store_ms(self) -> int:
         """Return the store time of the oldest message, in ms; -1 if there is none."""
         return self._loader.earliest_store_ms(self._log)
+
+
+def _memory_bytes(percent: int) -> int:
+    """Return so much of the physical memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * percent // 100

@@ -12,6 +12,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.filters.table import FilterTable
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.role import Role
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
@@ -28,6 +29,7 @@ class Tables:
         self.config = config
         self.clock = ManualClock()
         self.settings = BrokerSettings(broker_name="b", broker_ip1="10.0.0.1")
+        self.role = Role()
         self.topics = TopicTable(lambda: self.settings, self.file("topics"), clock=self.clock)
         self.groups = GroupTable(
             lambda: self.settings, self.file("subscriptionGroup"), clock=self.clock

@@ -161,6 +161,7 @@ class Broker:
             cold_reads=self.reads,
             host="10.0.0.1",
             settings=lambda: tables.settings,
+            role=tables.role,
             stats=BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False),
         )
         self._fast = fast

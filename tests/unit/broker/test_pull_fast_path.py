@@ -73,6 +73,7 @@ class Side:
             cold_reads=ColdReads(),
             host="10.0.0.1",
             settings=lambda: tables.settings,
+            role=tables.role,
             stats=self.stats,
         )
         self.handled = 0

@@ -53,6 +53,7 @@ class Broker:
             cold_reads=ColdReads(),
             host="10.0.0.1",
             settings=lambda: tables.settings,
+            role=tables.role,
             stats=self.stats,
         )
         self._handlers = {
@@ -440,4 +441,8 @@ async def test_consumers_far_behind_are_sent_to_a_slave(tables: Tables, tmp_path
     assert place(await broker.connect().pull())[3] == 0
     broker.set(slave_read_enable=True)
     assert place(await broker.connect().pull())[3] == 1
+    tables.role.change("SLAVE", 1)
+    assert place(await broker.connect().pull())[3] == 1
+    store.assume_in_memory(100)
+    assert place(await broker.connect().pull())[3] == 0
     store.close()

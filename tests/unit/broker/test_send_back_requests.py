@@ -42,6 +42,7 @@ class Broker:
             stats=self.stats,
             host="10.0.0.1",
             settings=lambda: tables.settings,
+            role=tables.role,
             store_host=US,
             cold_reads=ColdReads(),
             queue_chance=lambda queues: queues - 1,

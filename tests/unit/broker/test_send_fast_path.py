@@ -78,7 +78,7 @@ class Side:
         )
         # A busy machine may take long for an append, which is not what these tests are about.
         limits = FlowLimits(waiting_max=100, append_ms_max=600_000, lag_ms_max=200)
-        self.flow = FlowControl(lambda: limits, clock=clock)
+        self.flow = FlowControl(lambda: limits, clock=clock, role=tables.role)
         self.stats = BrokerStats("c", clock=clock, is_system_topic=tables.topics.is_system)
         self.commit = GroupCommit(self.store) if sync else None
         self.send = SendHandler(

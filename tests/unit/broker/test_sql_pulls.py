@@ -68,6 +68,7 @@ class Broker:
             cold_reads=self.reads,
             host="10.0.0.1",
             settings=lambda: tables.settings,
+            role=tables.role,
             stats=BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False),
         )
         fast_path: FastPath | None = PullFastPath(pulls) if fast else None

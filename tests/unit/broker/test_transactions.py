@@ -102,6 +102,7 @@ class World:
             self.store,
             stats=self.stats,
             settings=lambda: self.tables.settings,
+            role=self.tables.role,
             clock=self.clock,
             cold_reads=cold_reads,
             commit=self.commit,
@@ -117,6 +118,7 @@ class World:
             producers=self.producers,
             topics=self.tables.topics,
             settings=lambda: self.tables.settings,
+            role=self.tables.role,
             stored=lambda: self.store.settings,
             clock=self.clock,
             commit=self.commit,
@@ -362,7 +364,7 @@ async def test_a_message_that_is_no_half_message_cannot_be_committed(world: Worl
 
 async def test_a_slave_ends_no_transactions(world: World) -> None:
     half = world.half()
-    world.settings(broker_id=1)
+    world.tables.role.change("SLAVE", 1)
     assert (await world.end(half, UNKNOWN)).code == 11
 
 
@@ -576,7 +578,7 @@ async def test_a_body_that_cannot_be_decompressed_is_shown_as_it_is(world: World
 
 async def test_a_slave_checks_nothing(world: World) -> None:
     world.half()
-    world.settings(broker_id=1)
+    world.tables.role.change("SLAVE", 1)
     await world.round()
     assert len(world.messages(HALF_TOPIC)) == 1
 

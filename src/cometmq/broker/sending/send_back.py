@@ -17,6 +17,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay.routing import schedule
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.prerequisites import PrerequisiteError
+from cometmq.broker.role import Role
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.sending.retries import retries_max, retry_level
 from cometmq.broker.stats.counters import BrokerStats
@@ -55,6 +56,7 @@ class SendBackHandler:
         levels: the delay levels.
         stats: counts the messages.
         settings: returns the current settings of the broker.
+        role: a slave stores no messages.
         host: the address of this broker, which refusals name.
         store_host: the same as records contain it, 8 or 20 bytes.
         commit: syncs messages to the disk; None with asynchronous flush.
@@ -70,6 +72,7 @@ class SendBackHandler:
         levels: DelayLevels,
         stats: BrokerStats,
         settings: Callable[[], BrokerSettings],
+        role: Role,
         host: str,
         store_host: bytes,
         cold_reads: ColdReads,
@@ -85,6 +88,7 @@ class SendBackHandler:
         self._levels = levels
         self._stats = stats
         self._settings = settings
+        self._role = role
         self._host = host
         self._store_host = store_host
         self._queue_chance = queue_chance
@@ -92,6 +96,11 @@ class SendBackHandler:
     def send_back(self, request: Request) -> Response | None:
         """Store the message for a retry, or as a dead letter."""
         header = request.header(ConsumerSendMsgBackRequest)
+        if self._role.is_slave:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR,
+                "SERVICE_NOT_AVAILABLE: this broker is a slave, its master stores messages",
+            )
         group = self._groups.require(header.group)
         settings = self._settings()
         if not settings.broker_permission & Perm.WRITE:

@@ -106,6 +106,10 @@ class HalfQueue:
 
     # --- start ----------------------------------------------------------------------------------
 
+    def unload(self) -> None:
+        """Forget what was read: a slave gets further half messages and decisions with the log."""
+        self.is_loaded = False
+
     async def load(self) -> bool:
         """Read from the store which half messages are decided, once.
 

@@ -17,9 +17,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cometmq.broker.checks import sent_to_slave
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
+from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.thread_calls import SharedCall
 from cometmq.broker.transactions.half_message import HalfMessage, read_half
@@ -59,6 +61,7 @@ class TransactionHandler:
         store: contains them.
         stats: counts committed messages.
         settings: returns the current settings of the broker.
+        role: a slave decides nothing.
         clock: decides whether a decision comes too late.
         cold_reads: reads what is on the disk only.
         commit: syncs decisions to the disk; None with asynchronous flush.
@@ -71,6 +74,7 @@ class TransactionHandler:
         *,
         stats: BrokerStats,
         settings: Callable[[], BrokerSettings],
+        role: Role,
         clock: Clock,
         cold_reads: ColdReads,
         commit: GroupCommit | None = None,
@@ -80,6 +84,7 @@ class TransactionHandler:
         self._segment = SharedCall(store.wait_for_segment)
         self._stats = stats
         self._settings = settings
+        self._role = role
         self._clock = clock
         self._cold_reads = cold_reads
         self._commit = commit
@@ -96,7 +101,7 @@ class TransactionHandler:
                 f"commitOrRollback field wrong: met {header.commit_or_rollback},"
                 " expected 0, 8 or 12",
             )
-        if self._settings().broker_id != 0:
+        if self._role.is_slave:
             raise ResponseError(
                 ResponseCode.SLAVE_NOT_AVAILABLE, "a slave ends no transactions, its master does"
             )
@@ -276,6 +281,8 @@ class TransactionHandler:
     async def resume(self, request: Request) -> Response | None:
         """Put a half message, mostly one that was given up, back into the half queue."""
         header = request.header(ResumeCheckHalfMessageRequest)
+        if self._role.is_slave:
+            raise sent_to_slave()
         self._require_loaded()
         try:
             log_offset = decode_offset_id(header.msg_id or "").log_offset

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -109,8 +108,7 @@ class Client:
         self.program()
 
 
-def _ours(checkout: Path = HERE.parent) -> list[str]:
-    python = sys.executable if checkout == HERE.parent else str(checkout / ".venv/bin/python")
+def _ours(python: str = sys.executable, checkout: Path = HERE.parent) -> list[str]:
     return [python, str(checkout / "benchmarks" / "client_programs" / "ours.py")]
 
 
@@ -141,27 +139,9 @@ def _java(version: str) -> Client:
 
 def _before(checkout: Path) -> Client:
     """The client of another checkout, driven by the program there, which knows its interface."""
-    command = _ours(checkout)
-    for path in command:
-        if not Path(path).is_file():
-            sys.exit(f"--before {checkout}: there is no {path}; give a checkout after make setup")
-    code = (
-        "import cometmq, cometmq.cli.build as b; print(cometmq.__file__); print(b.version_line())"
-    )
-    said = subprocess.run(
-        [command[0], "-c", code], capture_output=True, text=True, check=True, env=_environment()
-    )
-    source, version = said.stdout.splitlines()
-    if not Path(source).resolve().is_relative_to(checkout) or "(compiled" not in version:
-        sys.exit(
-            f"--before {checkout} runs {source}, {version}, and not compiled modules of its own"
-        )
+    command = _ours(machine.python_of(checkout), checkout)
     title = f"{CLIENTS[OURS].title}, before"
     return replace(CLIENTS[OURS], name=BEFORE, title=title, program=lambda: command)
-
-
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "COMETMQ_BUILD"}
 
 
 INTERPRETED = {"COMETMQ_BUILD": "interpreted"}
@@ -425,7 +405,7 @@ def _measure(
         text=True,
         timeout=client.warm_s + seconds + 400,
         check=False,
-        env=_environment() | {"HOME": str(home)} | dict(client.environment),
+        env=machine.compiled_environment() | {"HOME": str(home)} | dict(client.environment),
     )
     if done.returncode:
         raise BenchmarkError(f"the program ended with {done.returncode}: {done.stderr[-2000:]}")

@@ -164,6 +164,30 @@ def refuse_other_sources() -> None:
         sys.exit(f"the package is imported from {found.parent}, not from {ROOT}: make setup here")
 
 
+def python_of(checkout: Path) -> str:
+    """The interpreter of another checkout, which must run compiled modules of its own."""
+    python = checkout / ".venv" / "bin" / "python"
+    if not python.is_file():
+        sys.exit(f"--before {checkout}: there is no {python}; give a checkout after make setup")
+    code = (
+        "import cometmq, cometmq.cli.build as b; print(cometmq.__file__); print(b.version_line())"
+    )
+    said = subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, check=True, env=compiled_environment()
+    )
+    source, version = said.stdout.splitlines()
+    if not Path(source).resolve().is_relative_to(checkout) or "(compiled" not in version:
+        sys.exit(
+            f"--before {checkout} runs {source}, {version}, and not compiled modules of its own"
+        )
+    return str(python)
+
+
+def compiled_environment() -> dict[str, str]:
+    """The variables of a process that runs the compiled build, whatever was asked of this one."""
+    return {name: value for name, value in os.environ.items() if name != "COMETMQ_BUILD"}
+
+
 def refuse_dirty_tree(*, allowed: bool) -> None:
     """End the program if the tree is dirty, unless that is allowed."""
     if not allowed and (found := changes()):

@@ -12,6 +12,7 @@ Examples::
     make bench BENCH='--minutes 9 --continue'        what is missing, for at most nine minutes
     make bench BENCH='--servers cometmq,rocketmq-5.3.3 --rows send-shared,send-16x1'
     make bench BENCH='--servers cometmq,cometmq-interpreted --save builds'
+    make bench BENCH='--servers cometmq --before ../before --save before'   another checkout's, too
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class Options:
     folder: Path
     dirty: bool
     plan: bool
+    before: Path | None
 
 
 def main() -> int:
@@ -96,7 +98,8 @@ def main() -> int:
     results = Figures(
         figures.where(options.save, quick=options.quick),
         machine.facts(),
-        {"seconds per figure": options.duration, "quick": options.quick},
+        {"seconds per figure": options.duration, "quick": options.quick}
+        | ({"before": machine.commit(options.before)} if options.before else {}),
         options.noise_max,
     )
     if options.resume:
@@ -106,7 +109,7 @@ def main() -> int:
         _run(options, results)
     except KeyboardInterrupt:
         print("stopped early; --continue goes on from here", file=sys.stderr)
-    table = report.markdown(results, list(KINDS))
+    table = report.markdown(results, list(dict.fromkeys([*KINDS, *(k.name for k in kinds)])))
     results.path.with_suffix(".md").write_text(table)
     print(f"\n{table}\nsaved as {results.path.with_suffix('.md')}")
     return 1 if results.doubts() or results.missing() else 0
@@ -123,18 +126,23 @@ def _options() -> Options:
     parser.add_argument("--rows", default="all", help=f"some of: {names}")
     parser.add_argument("--servers", help=f"some of: {', '.join(KINDS)}")
     parser.add_argument("--save", metavar="NAME", help="name of the result files")
+    parser.add_argument(
+        "--before", type=Path, metavar="CHECKOUT", help="measure the server there as well"
+    )
     figures.add_run_arguments(parser, NOISE_CORES_MAX)
     parser.add_argument("--folder", type=Path, default=Path("build/bench/files"))
     given = parser.parse_args()
+    before = given.before and given.before.resolve()
+    kinds = _chosen(
+        given.servers or (QUICK_SERVERS if given.quick else DEFAULT_SERVERS), KINDS, "server"
+    )
     return Options(
         quick=given.quick,
         rounds=given.rounds or (1 if given.quick else ROUNDS_MIN),
         duration=given.duration or (0.5 if given.quick else 2.0),
         warm=0.2 if given.quick else 0.5,
         rows=_chosen(given.rows, {row.name: row for row in ROWS}, "row"),
-        kinds=_chosen(
-            given.servers or (QUICK_SERVERS if given.quick else DEFAULT_SERVERS), KINDS, "server"
-        ),
+        kinds=[*kinds, servers.before(before)] if before else kinds,
         save=given.save or ("quick" if given.quick else "comparison"),
         resume=given.resume,
         minutes=given.minutes,
@@ -143,6 +151,7 @@ def _options() -> Options:
         folder=given.folder.absolute(),
         dirty=given.dirty,
         plan=given.plan,
+        before=before,
     )
 
 
@@ -191,7 +200,7 @@ def _idle_s(options: Options) -> tuple[float, float]:
 
 
 def _rows_of(kind: type[Server], rows: list[Row]) -> list[Row]:
-    return [row for row in rows if kind.name in row.servers]
+    return [row for row in rows if (kind.measured_as or kind.name) in row.servers]
 
 
 def _run(options: Options, results: Figures) -> None:

@@ -20,6 +20,7 @@ TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(TESTS / "interop"), str(TESTS / "conformance")]
 
 import kit  # noqa: E402
+import machine  # noqa: E402
 import toolchain  # noqa: E402
 from codes import Request  # noqa: E402
 from processes import Process, accepts  # noqa: E402
@@ -56,6 +57,8 @@ class Server:
     """A server on fresh files in a folder of its own."""
 
     name = ""
+    measured_as = ""
+    """The server whose rows it is measured on, if they are not its own."""
     protocol = "rocketmq"
     """As the load generator names it."""
     heap = ""
@@ -188,14 +191,16 @@ class Comet(RocketServer):
 
     build = "compiled"
     name = "cometmq"
+    python = sys.executable
+    package = Path(cometmq.__file__).parent
 
     def launch(self) -> None:
         """Start ``cometmq standalone``."""
         settings = self._write_settings("broker.conf", self.settings())
-        environment = {k: v for k, v in os.environ.items() if k != "COMETMQ_BUILD"}
+        environment = machine.compiled_environment()
         if self.build == "interpreted":
             environment["COMETMQ_BUILD"] = "interpreted"
-        command = [sys.executable, "-m", "cometmq", "standalone"]
+        command = [self.python, "-m", "cometmq", "standalone"]
         command += ["--namesrv-port", str(self.namesrv_port), "--broker-port", str(self.port)]
         command += ["--store", str(self.folder / "store"), "-c", str(settings)]
         self.started_at = time.monotonic()
@@ -204,7 +209,7 @@ class Comet(RocketServer):
     def version(self) -> str:
         """Build and event loop of the running process."""
         maps = Path(f"/proc/{self.pids[0]}/maps").read_text()
-        folder = f"{Path(cometmq.__file__).parent}/"
+        folder = f"{self.package}/"
         ours = {line.split()[-1] for line in maps.splitlines() if folder in line}
         compiled = sum(path.endswith(".so") for path in ours)
         loop = "uvloop" if "/uvloop/" in maps else "asyncio"
@@ -216,6 +221,18 @@ class CometInterpreted(Comet):
 
     build = "interpreted"
     name = "cometmq-interpreted"
+
+
+def before(checkout: Path) -> type[Comet]:
+    """Ours, as another checkout has it."""
+    name = f"{Comet.name}-before"
+    members = {
+        "name": name,
+        "measured_as": Comet.name,
+        "python": machine.python_of(checkout),
+        "package": checkout / "src" / "cometmq",
+    }
+    return type("CometBefore", (Comet,), members)
 
 
 class Java(RocketServer):

@@ -33,6 +33,8 @@ from support.versions import ALL_VERSIONS, VERSIONS  # noqa: E402
 BOTH = ("compiled", "interpreted")
 CLUSTERS = ("comet", *VERSIONS)
 UNIT = ("tests/unit", "tests/golden")
+PARTS = 4
+"""Of the quick tests: two at a time would leave the processors idle while they wait."""
 CONFORMANCE = ("tests/conformance_run/run.py",)
 EXPECTED = "tests/conformance_run/expected_failures.py"
 MEMORY, MEMORY_MIN = Path("/dev/shm"), 2 << 30
@@ -43,7 +45,7 @@ def stages_of(tier: str) -> list[Stage]:
     """All stages of a tier; first those that others wait for or that take longest."""
     if tier == QUICK:
         paths = ("tests/unit", *WITHOUT_SPARK)
-        parts = [Stage("unit", paths, part=part) for part in ("1/2", "2/2")]
+        parts = [Stage("unit", paths, part=f"{n}/{PARTS}", cores=0.5) for n in range(1, PARTS + 1)]
         return [replace(stage, tier=tier, variables=_in_memory()) for stage in parts]
     builds = BOTH if tier == ALL else BOTH[:1]
     versions = ALL_VERSIONS if tier == ALL else VERSIONS

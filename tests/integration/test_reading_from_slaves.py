@@ -51,6 +51,7 @@ async def consume(pairs: Pairs) -> list[bytes]:
         async for message in consumer:
             bodies.append(message.body)
             if len(bodies) == MESSAGES:
+                await consumer.commit()
                 break
     return bodies
 

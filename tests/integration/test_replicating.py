@@ -61,26 +61,36 @@ class Guide:
         arguments = shlex.split(command)[1:]
         if arguments == ["namesrv"]:
             arguments += ["--port", self.name_servers.rpartition(":")[2]]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cometmq", *arguments],
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=(self.folder / "log").open("ab"),
-        )
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "cometmq", *arguments],
+                cwd=self.folder,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
         self.running[words[0]] = process
         assert process.stdout is not None
-        assert process.stdout.readline().startswith(b"ready "), (self.folder / "log").read_text()
+        assert process.stdout.readline().startswith(b"ready "), self.log()
 
     def end(self, name: str, number: int) -> None:
         """Send a signal to a server and wait for its end."""
         process = self.running.pop(name)
         process.send_signal(number)
+        self._finish(process)
+
+    def _finish(self, process: subprocess.Popen[bytes]) -> None:
         process.wait(LIMIT_S)
+        assert process.stdout is not None
+        process.stdout.close()
+
+    def log(self) -> str:
+        """What the servers have logged."""
+        return (self.folder / "log").read_text()
 
     def close(self) -> None:
         for process in self.running.values():
             process.kill()
-            process.wait()
+            self._finish(process)
 
 
 @pytest.fixture
@@ -95,7 +105,7 @@ async def send(guide: Guide, *bodies: str) -> None:
     async with Producer(guide.name_servers, group="p") as producer:
         for body in bodies:
             receipt = await producer.send(Message("orders", body.encode()))
-            assert receipt.status is SendStatus.OK
+            assert receipt.status is SendStatus.SEND_OK
 
 
 async def until_acknowledged(guide: Guide) -> None:
@@ -105,11 +115,11 @@ async def until_acknowledged(guide: Guide) -> None:
         while True:
             try:
                 receipt = await producer.send(Message("probe", b"x"))
-                if receipt.status is SendStatus.OK:
+                if receipt.status is SendStatus.SEND_OK:
                     return
             except CometError:  # the route is older than the broker
                 pass
-            assert time.monotonic() < deadline, (guide.folder / "log").read_text()
+            assert time.monotonic() < deadline, guide.log()
             await asyncio.sleep(0.2)
 
 

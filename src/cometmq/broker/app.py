@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 SETTINGS = (BrokerSettings, StoreSettings, RemotingSettings, TlsSettings, TlsClientSettings)
 """The settings classes that a broker's configuration file feeds."""
 
+SLAVES_S = 2.0
+"""How long a stop waits for slaves to have what was sent."""
 DRAIN_S = 1.0
 JOBS_S = 0.5
 
@@ -125,7 +127,8 @@ class Broker:
             files=self._files,
         )
         loop = asyncio.get_running_loop()
-        parts.store.allocate_first_segment()
+        if not parts.role.is_slave:  # the log of a slave may begin with another file
+            parts.store.allocate_first_segment()
         try:
             await loop.run_in_executor(None, parts.store.wait_for_segment)
         except StoreError as problem:  # sends wait for the file, or are refused
@@ -139,6 +142,7 @@ class Broker:
         parts.role.on_change(self._role_changed)
         self._jobs = JobRunner([job for feature in features for job in feature.jobs])
         self._jobs.start()
+        parts.log_copy.start()
         await parts.registration.start(self._identity(), self._name_servers())
 
     def _role_changed(self) -> None:
@@ -195,6 +199,8 @@ class Broker:
             choice = "it is two below listenPort; fastPortEnable=false does without it"
             await server.start(settings.bind_address, fast_number, choice=choice)
             self._servers.append(server)
+        slaves_port = settings.ha_listen_port or (ha_port(main.port) if settings.listen_port else 0)
+        await parts.master.start(settings.bind_address, slaves_port)
         return features
 
     def _server(self, name: str, table: Mapping[int, RequestHandler]) -> RemotingServer:
@@ -212,7 +218,7 @@ class Broker:
             cluster=settings.broker_cluster_name,
             broker_name=settings.broker_name,
             address=self.address,
-            ha_address=self.parts.address.at(ha_port(self.port)),
+            ha_address=self.parts.address.at(self.parts.master.port),
         )
 
     def _connection_closed(self, connection: Connection) -> None:
@@ -243,13 +249,22 @@ class Broker:
         """Refuse new requests, and wait for those in progress."""
         for server in self._servers:
             server.stop_accepting()
+        parts.master.stop_accepting()
         parts.flow.stop()
         await self._role_tasks.cancel()
         parts.delay.stop()
         parts.held.close()
         parts.cold_reads.close()
-        await _all_of([parts.commit.stop(), parts.registration.stop()])
+        await parts.log_copy.close()
+        await _all_of(
+            [
+                parts.commit.stop(),
+                parts.master.acknowledgements.stop(SLAVES_S),
+                parts.registration.stop(),
+            ]
+        )
         await _all_of([server.stop(DRAIN_S) for server in self._servers])
+        await parts.master.close()
         await _all_of([parts.topics.close(), parts.groups.close()])
         ending = [self._client.close()]
         if self._jobs is not None:

@@ -38,7 +38,10 @@ from cometmq.broker.pulling.long_polling import HeldPulls
 from cometmq.broker.queries import feature as queries
 from cometmq.broker.registration import Registration
 from cometmq.broker.replication import feature as replication
+from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.replication.master import Master
 from cometmq.broker.replication.metadata import MetadataCopy
+from cometmq.broker.replication.slave import LogCopy
 from cometmq.broker.role import Role
 from cometmq.broker.sending import feature as sending
 from cometmq.broker.sending.flow_control import FlowControl, flow_limits
@@ -106,6 +109,7 @@ class Parts(msgspec.Struct, frozen=True):
     validation: SendValidation
     flow: FlowControl
     commit: GroupCommit
+    confirmation: Confirmation
     stats: BrokerStats
     throughput: Throughput
     lags: GroupLags
@@ -114,6 +118,8 @@ class Parts(msgspec.Struct, frozen=True):
     flusher: Flusher
     registration: Registration
     metadata: MetadataCopy
+    master: Master
+    log_copy: LogCopy
     address: BrokerAddress
     """Where clients and name servers reach this broker, without the port."""
 
@@ -274,6 +280,8 @@ def _build_parts(
     if not store.shows_unsynced:
         delay.request_sync = commit.request_sync
     address = broker_address(broker_settings)
+    master = Master(role, store, settings)
+    synced_by = commit if store_settings().sync_flush else None
     registration = Registration(
         client, topics, settings, role=role, filter_servers=servers.addresses
     )
@@ -310,6 +318,7 @@ def _build_parts(
         ),
         flow=FlowControl(lambda: flow_limits(settings()), clock=clock, role=role),
         commit=commit,
+        confirmation=Confirmation(synced_by, master.acknowledgements),
         stats=stats,
         throughput=throughput,
         lags=GroupLags(
@@ -349,5 +358,7 @@ def _build_parts(
             find_master=registration.wake,
             clock=clock,
         ),
+        master=master,
+        log_copy=LogCopy(role, store, settings, commit=synced_by, clock=clock),
         address=address,
     )

@@ -49,6 +49,47 @@ class BrokerSettings:
     """``host:port`` at which the master of a slave sends its log. Default: as the name servers say.
     """
 
+    ha_listen_port: int = setting(0, key="haListenPort", low=0, high=65535)
+    """The TCP port at which slaves receive the log; 0 is ``listenPort`` plus 1. Its connections
+    have neither TLS nor authentication.
+    """
+
+    in_sync_replicas: int = setting(0, key="inSyncReplicas", low=0, high=65, remote=True)
+    """How many brokers have a message, this one included, when a ``SYNC_MASTER`` acknowledges it.
+    1 waits for no slave. 0 waits for one slave, and acknowledges at once with
+    ``SLAVE_NOT_AVAILABLE`` if none is connected.
+    """
+
+    slave_timeout_ms: int = setting(
+        3_000, key="slaveTimeout", unit="ms", low=1, high=600_000, remote=True
+    )
+    """How long a send waits for slaves before it is acknowledged with ``FLUSH_SLAVE_TIMEOUT``."""
+
+    ha_slave_fallbehind_max: int = setting(
+        256 * 1024 * 1024, key="haSlaveFallbehindMax", unit="bytes", low=1, high=2**40, remote=True
+    )
+    """A slave that lacks more bytes of the log than this does not count as connected."""
+
+    ha_transfer_batch_size: int = setting(
+        32 * 1024,
+        key="haTransferBatchSize",
+        unit="bytes",
+        low=16,
+        high=4 * 1024 * 1024,
+        remote=True,
+    )
+    """Maximum size of one chunk of the log that a slave receives."""
+
+    ha_send_heartbeat_interval_ms: int = setting(
+        5_000, key="haSendHeartbeatInterval", unit="ms", low=10, high=600_000, remote=True
+    )
+    """Interval of heartbeats between a master and a slave that have nothing else to send."""
+
+    ha_housekeeping_interval_ms: int = setting(
+        20_000, key="haHousekeepingInterval", unit="ms", low=20, high=600_000, remote=True
+    )
+    """A connection between master and slave on which nothing arrives for so long is closed."""
+
     broker_ip1: str = setting("", key="brokerIP1")
     """The address that name servers give to clients. Default: the listen address, or the address of
     the machine if that is ``0.0.0.0``.

@@ -58,12 +58,18 @@ ctypedef struct Step:
     Py_ssize_t size
 
 
+ctypedef Step* Steps
+
+
 ctypedef struct Text:
     const unsigned char* start
     Py_ssize_t size
     int slot
     unsigned long long head
     unsigned long long mask
+
+
+ctypedef Text* Texts
 
 
 ctypedef struct Slot:
@@ -127,28 +133,27 @@ cdef class Expression:
     cdef bint matches_in(
         self, const unsigned char* memory, Py_ssize_t start, Py_ssize_t stop) except -1
 
-    @cython.locals(slots=Slot[64], stack=cython.uchar[512], slot=cython.int)
+    @cython.locals(slots=Slot[64], stack=cython.uchar[513], slot=cython.int)
     cdef int _outcome(
         self, const unsigned char* memory, Py_ssize_t start, Py_ssize_t stop,
         list spans) except -1
 
     @cython.locals(
         end=cython.Py_ssize_t, first=cython.Py_ssize_t, block=cython.Py_ssize_t,
-        marks=cython.ulonglong)
+        start=cython.Py_ssize_t, marks=cython.ulonglong, head=cython.ulonglong, place=cython.int,
+        texts=Texts)
     cdef void _locate(
         self, const unsigned char* memory, Py_ssize_t at, Py_ssize_t stop, Slot* slots) noexcept
 
     @cython.locals(start=cython.Py_ssize_t, slot=cython.int)
     cdef void _take(
         self, const unsigned char* memory, Py_ssize_t at, Py_ssize_t end,
-        Py_ssize_t stop, Slot* slots) noexcept
+        Slot* slots) noexcept
 
     @cython.locals(
-        place=cython.int, size=cython.Py_ssize_t, found=cython.Py_ssize_t, head=cython.ulonglong,
-        is_same=cython.bint)
+        place=cython.int, size=cython.Py_ssize_t, found=cython.Py_ssize_t, is_same=cython.bint)
     cdef int _slot_at(
-        self, const unsigned char* memory, Py_ssize_t at, Py_ssize_t end,
-        Py_ssize_t stop) noexcept
+        self, const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept
 
     @cython.locals(first=cython.Py_ssize_t, last=cython.Py_ssize_t)
     cdef bint _is_choice(
@@ -156,7 +161,8 @@ cdef class Expression:
         Py_ssize_t step) noexcept
 
     @cython.locals(
-        at=cython.Py_ssize_t, top=cython.Py_ssize_t, operation=cython.int, value=cython.int)
+        at=cython.Py_ssize_t, top=cython.Py_ssize_t, length=cython.Py_ssize_t,
+        operation=cython.int, value=cython.int, steps=Steps)
     cdef int _run(self, const unsigned char* memory, Slot* slots, unsigned char* stack) except -1
 
     cdef int _result(self, Py_ssize_t step, int outcome) noexcept

@@ -268,7 +268,7 @@ class Expression:
         if not cython.compiled:
             memory, start, stop = bytes(memory[start:stop]), 0, stop - start
             slots: Any = [_Slot() for _ in range(self._slots)]
-            stack: Any = bytearray(self._stack_size)
+            stack: Any = bytearray(self._stack_size + 1)
         for slot in range(self._slots):
             slots[slot].start = -1
             slots[slot].integer_state = slots[slot].number_state = 0
@@ -287,40 +287,53 @@ class Expression:
         """Find the properties of the condition; of equal names the last one wins."""
         if cython.compiled:
             first = block = at
+            texts = self._texts
+            head = cython.cast(cython.ulonglong, 0)
             while block < stop:  # the separators of 64 bytes at a time
                 marks = marks_in(memory, first, block, stop)  # type: ignore[name-defined]  # noqa: F821
                 while marks:
                     end = block + __builtin_ctzll(marks)  # type: ignore[name-defined]  # noqa: F821
-                    if self._firsts[memory[at]]:  # most entries are none of ours
-                        self._take(memory, at, end, stop, slots)
+                    place = self._firsts[memory[at]] - 1
+                    if place < 0:  # most entries are none of ours
+                        pass
+                    elif place == _SEVERAL - 1 or at + 8 > stop:
+                        self._take(memory, at, end, slots)
+                    else:  # the separator is compared with a short name
+                        memcpy(cython.address(head), memory + at, 8)
+                        if not (head ^ texts[place].head) & texts[place].mask:
+                            start = at + texts[place].size + 1
+                            if texts[place].size >= 8:
+                                self._take(memory, at, end, slots)
+                            elif start < end:  # an empty value is none
+                                slots[texts[place].slot].start = start
+                                slots[texts[place].slot].stop = end
                     at = end + 1
                     marks &= marks - 1
                 block += _BLOCK_BYTES
             if at < stop:
-                self._take(memory, at, stop, stop, slots)
+                self._take(memory, at, stop, slots)
             return
         while at < stop:
             end = octets.end_of_run(memory, at, stop, _VALUE_END)
-            self._take(memory, at, end, stop, slots)
+            self._take(memory, at, end, slots)
             at = end + 1
 
-    def _take(self, memory: Any, at: int, end: int, stop: int, slots: Any) -> None:
+    def _take(self, memory: Any, at: int, end: int, slots: Any) -> None:
         """Note where the value of an entry is, if the condition names its property.
 
         Args:
             memory: a buffer.
             at, end: where the entry is.
-            stop: up to where the buffer may be read.
             slots: of the properties.
         """
-        slot = self._slot_at(memory, at, end, stop)
+        slot = self._slot_at(memory, at, end)
         if slot >= 0:
             start = at + self._sizes[slot] + 1
             if start < end:  # an empty value is none
                 slots[slot].start = start
                 slots[slot].stop = end
 
-    def _slot_at(self, memory: Any, at: int, end: int, stop: int) -> int:
+    def _slot_at(self, memory: Any, at: int, end: int) -> int:
         """Return the slot of the name that an entry begins with; -1 if it is none of ours."""
         if cython.compiled:
             place = self._firsts[memory[at]] - 1
@@ -331,13 +344,6 @@ class Expression:
                 found = _search(self._texts, 0, self._slots, memory + at, size)
                 return -1 if found < 0 or at + size == end else self._texts[found].slot
             size = self._texts[place].size
-            if at + 8 <= stop:  # nearly always; the separator is compared with a short name
-                head = cython.cast(cython.ulonglong, 0)
-                memcpy(cython.address(head), memory + at, 8)
-                if (head ^ self._texts[place].head) & self._texts[place].mask:
-                    return -1
-                if size < 8:
-                    return self._texts[place].slot  # type: ignore[no-any-return]
             if at + size >= end or memory[at + size] != _NAME_END:
                 return -1
             is_same = memcmp(memory + at, self._texts[place].start, size) == 0
@@ -354,44 +360,43 @@ class Expression:
         return memory[at : at + size] in self._steps[step].choices
 
     def _run(self, memory: Any, slots: Any, stack: Any) -> int:
-        """Run the program; return the value that stays."""
+        """Run the program; return the value that stays.
+
+        The last value is kept beside the stack.
+        """
         at = top = 0
-        while at < self._length:
-            operation = self._steps[at].operation
+        value = _NULL
+        steps = self._steps
+        length = self._length
+        while at < length:
+            operation = steps[at].operation
             if operation <= _PROPERTY_ORDER:
+                stack[top] = value
+                top += 1
                 value = self._test(memory, slots, at)
                 if value != _ERROR:
                     value = self._result(at, value)
-                if value == _ERROR:
-                    return _ERROR
-                stack[top] = value
-                top += 1
             elif operation == _SKIP_IF:
-                if stack[top - 1] == self._steps[at].orders:
-                    at += self._steps[at].operand
+                if value == steps[at].orders:
+                    at += steps[at].operand
             elif operation == _COMBINE:
                 top -= 1
-                value = self._steps[at].operand >> 2 * (3 * stack[top - 1] + stack[top]) & 3
-                if value == _ERROR:
-                    return _ERROR
-                stack[top - 1] = value
+                value = steps[at].operand >> 2 * (3 * stack[top] + value) & 3
             elif operation == _MAP:
-                value = self._result(at, stack[top - 1])
-                if value == _ERROR:
-                    return _ERROR
-                stack[top - 1] = value
+                value = self._result(at, value)
             elif operation == _PUSH:
-                value = self._steps[at].operand
-                if value == _ERROR:
-                    return _ERROR
                 stack[top] = value
                 top += 1
-            elif slots[self._steps[at].slot].start < 0:  # SKIP_IF_ABSENT
-                stack[top] = _NULL
+                value = steps[at].operand
+            elif slots[steps[at].slot].start < 0:  # SKIP_IF_ABSENT
+                stack[top] = value
                 top += 1
-                at += self._steps[at].operand
+                value = _NULL
+                at += steps[at].operand
+            if value == _ERROR:
+                return _ERROR
             at += 1
-        return stack[0]  # type: ignore[no-any-return]
+        return value
 
     def _result(self, step: int, outcome: int) -> int:
         """Return the value that an instruction makes of an outcome."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from struct import error as StructError  # noqa: N812 (an error by name)
 
 from cometmq.model.errors import InvalidMessageError, StoreError
@@ -50,6 +51,7 @@ from cometmq.store.queue_reader import (
 from cometmq.store.record_scan import RecordFacts
 from cometmq.store.recovery import Recovery, dispatch_again
 from cometmq.store.remover import Remover
+from cometmq.store.replica import Replica
 from cometmq.store.segment_allocator import SegmentAllocator
 from cometmq.store.topic_deletion import TopicDeletion
 from cometmq.store.unit_buffers import unwritten_units
@@ -158,6 +160,8 @@ class MessageStore:
             settings.filter_units_bytes_max // 20,
         )
         self._reader = QueueReader(self._table, self._log, self._limits)
+        self.replica = Replica(self._log, self._table, self._index, self._appender)
+        """Appends what a master sends, if this is the store of a slave."""
 
     @property
     def disk_full(self) -> bool:
@@ -660,6 +664,42 @@ class MessageStore:
     def queue_keys(self) -> list[tuple[str, int]]:
         """Return topic and number of every queue."""
         return [(queue.topic, queue.queue_id) for queue in self._table.all()]
+
+    # --- replication ----------------------------------------------------------------------------
+
+    def notify_of_writes(self, written: Callable[[], object] | None) -> None:
+        """Call ``written`` after each write of records to the log; None to stop."""
+        self._appender.on_written = written
+
+    def file_start(self, log_offset: int) -> int:
+        """Return where the file of the log with this offset begins."""
+        return log_offset - log_offset % self._log.segments.size_bytes
+
+    def log_bytes(self, start: int, limit: int) -> memoryview | None:
+        """Return up to ``limit`` bytes of the log from an offset on, inside one file.
+
+        Returns:
+            A slice that stays readable; None if the log has no byte there.
+        """
+        segment = self._log.segments.find(start)
+        stop = min(self._log.written_to, start + limit)
+        if segment is None or start >= stop:
+            return None
+        return segment.view[start - segment.base_offset : stop - segment.base_offset]
+
+    def cold_log_bytes(self, start: int, stop: int) -> Callable[[], None] | None:
+        """Return a function that reads bytes of one file into memory; None if they are there.
+
+        It may be called in any thread, and raises an `OSError` if the disk is broken.
+        """
+        segment = self._log.segments.find(start)
+        if segment is None or self._log.is_recent(start):
+            return None
+        first, last = start - segment.base_offset, min(stop, segment.end_offset)
+        last -= segment.base_offset
+        if segment.is_resident(first, last):
+            return None
+        return partial(segment.bring_in_cold, first, last)
 
     # --- flushing -----------------------------------------------------------------------------
 

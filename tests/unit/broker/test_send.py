@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.prerequisites import with_prerequisites
+from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.sending.handler import SendHandler
@@ -92,7 +93,7 @@ class World:
             self.flow,
             self.stats,
             Throughput(self.stats, clock=self.clock),
-            commit=self.commit,
+            confirmation=Confirmation(self.commit),
             store_host=HOST,
         )
         self.producer = self.connect()

@@ -15,6 +15,7 @@ import pytest
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.transactions.check_service import CheckService
@@ -105,6 +106,7 @@ class World:
             role=self.tables.role,
             clock=self.clock,
             cold_reads=cold_reads,
+            confirmation=Confirmation(self.commit),
             commit=self.commit,
         )
         self.handlers = {

@@ -27,7 +27,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         parts.flow,
         parts.stats,
         parts.throughput,
-        commit=parts.commit if parts.sync_flush else None,
+        confirmation=parts.confirmation,
         store_host=endpoint.store_host,
     )
     back = SendBackHandler(
@@ -41,7 +41,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         host=parts.address.host,
         store_host=endpoint.store_host,
         cold_reads=parts.cold_reads,
-        commit=parts.commit if parts.sync_flush else None,
+        confirmation=parts.confirmation,
     )
     reply = ReplyHandler(
         parts.store,

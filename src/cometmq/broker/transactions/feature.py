@@ -27,6 +27,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         role=parts.role,
         clock=parts.clock,
         cold_reads=parts.cold_reads,
+        confirmation=parts.confirmation,
         commit=commit,
     )
     checks = CheckService(

@@ -21,6 +21,7 @@ from cometmq.broker.checks import sent_to_slave
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
+from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.thread_calls import SharedCall
@@ -64,6 +65,7 @@ class TransactionHandler:
         role: a slave decides nothing.
         clock: decides whether a decision comes too late.
         cold_reads: reads what is on the disk only.
+        confirmation: what responses wait for.
         commit: syncs decisions to the disk; None with asynchronous flush.
     """
 
@@ -77,6 +79,7 @@ class TransactionHandler:
         role: Role,
         clock: Clock,
         cold_reads: ColdReads,
+        confirmation: Confirmation,
         commit: GroupCommit | None = None,
     ) -> None:
         self._halves = halves
@@ -87,6 +90,7 @@ class TransactionHandler:
         self._role = role
         self._clock = clock
         self._cold_reads = cold_reads
+        self._confirmation = confirmation
         self._commit = commit
         self._resuming = asyncio.Lock()
 
@@ -262,18 +266,18 @@ class TransactionHandler:
         return self._respond(request, stored)
 
     def _respond(self, request: Request, stored: Appended) -> Response | None:
-        """Respond at once or, with synchronous flush, when the record is on the disk."""
-        if self._commit is None:
+        """Respond when the record is on the disk and on slaves, if that is asked for."""
+        if not self._confirmation.waits():
             return Response()
 
-        def on_outcome(synced: bool, error: StoreError | None) -> None:
-            if error is None:  # also if the sync takes long: then it is stored, as with sends
+        def on_outcome(code: int, error: StoreError | None) -> None:
+            if error is None:  # also if it takes long or slaves are missing: it is stored
                 request.reply(Response())
             else:
                 refused = _not_available(error)
                 request.reply(Response(refused.code, refused.remark))
 
-        self._commit.wait(stored.log_offset + stored.size_bytes, on_outcome)
+        self._confirmation.wait(stored.log_offset + stored.size_bytes, on_outcome)
         return None
 
     # --- RESUME_CHECK_HALF_MESSAGE --------------------------------------------------------------

@@ -18,7 +18,7 @@ ALL = ""
 QUICK = (
     "sync_without_slave,no_wait_property,sync_with_slave,load_with_rolls,queues_equal,"
     "slave_refuses_sends,slave_serves_pulls,slave_holds_pulls,slave_killed_in_load,two_slaves,"
-    "truncated_tail,metadata_follows,suggestion,master_killed_in_load"
+    "truncated_tail,metadata_follows,master_gone,master_restarted,suggestion,master_killed_in_load"
 )
 """Checks that wait for no timer of twenty seconds or more."""
 MIXED = (

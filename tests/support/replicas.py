@@ -118,6 +118,19 @@ class Pair:
             assert time.monotonic() < deadline, f"met {there}, expected {here}"
             time.sleep(LOOK_S)
 
+    def await_tables(self, topic: str, group: str) -> None:
+        """Wait until the replica has copied a topic and a group; RocketMQ 5 does once a minute."""
+
+        def has_copied() -> bool:
+            connection = connect(self.replica.address)
+            try:
+                has_topic = kit.topic_config(connection, topic) is not None
+                return has_topic and kit.group_config(connection, group) is not None
+            finally:
+                connection.close()
+
+        kit.eventually(has_copied, timeout=WAIT_S, pause=LOOK_S)
+
 
 def _ends(address: str, queues: Iterable[tuple[str, int]]) -> list[int]:
     connection = connect(address)

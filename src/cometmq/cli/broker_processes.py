@@ -104,6 +104,8 @@ class BrokerFamily:
         settings, stored = self.shared[BrokerSettings], self.shared[StoreSettings]
         self._root = stored.root
         _check_store(self.shared, processes)
+        if processes > 1:
+            _check_master(self.shared)
         base = settings.listen_port
         ports = [base + PORT_STEP * i if base else free_broker_port() for i in range(processes)]
         self.members = [
@@ -163,6 +165,16 @@ def _check_store(shared: Configuration, processes: int) -> None:
             f"{stored.root} is the store of a single broker, and none of {processes} processes "
             f"would deliver its messages; stop that broker and move its files to "
             f"{_store(stored.root, 0)}, or start without --processes"
+        )
+
+
+def _check_master(shared: Configuration) -> None:
+    address = shared[BrokerSettings].ha_master_address
+    if address:
+        raise ConfigError(
+            f"haMasterAddress={address} ({shared.origin('haMasterAddress')}): several brokers"
+            " cannot follow one master; remove the setting, and each broker follows the master of"
+            " its own name, which the name servers know"
         )
 
 

@@ -81,6 +81,8 @@ class MetadataCopy:
         self._find_master = find_master
         self._clock = clock
         self._due_s = 0.0
+        self._find_from_s = 0.0
+        """When the name servers may be asked for the master again."""
         self._is_failing = False
         role.on_change(self._hurry)
         role.on_master(self._hurry)
@@ -105,7 +107,9 @@ class MetadataCopy:
             log.warning("cannot copy tables, retrying master=%s: %s", master, problem)
         self._is_failing = True
         self._due_s = min(self._due_s, now_s + RETRY_S)
-        self._find_master()
+        if now_s >= self._find_from_s:  # a registration has all topics
+            self._find_from_s = now_s + INTERVAL_S
+            self._find_master()
 
     async def _copy_all(self, master: str) -> Exception | None:
         """Copy each table; return the first problem, or None."""

@@ -112,6 +112,8 @@ class Replica:
         """
         if self._appender.refusal is not None:
             raise StoreUnavailableError(self._appender.refusal)
+        if self._appender.backlog_bytes():
+            raise StoreUnavailableError("disk full: queues and index lack records of the log")
         size_bytes = self._log.segments.size_bytes
         if self.received_to % size_bytes + len(data) > size_bytes:
             raise ReplicaError(
@@ -186,12 +188,11 @@ class Replica:
                 "record not dispatched physical_offset=%d error=%s", facts.log_offset, problem
             )
             return store_ms
-        try:
-            queue.make_room(1)
-            if self._index is not None:
+        if self._index is not None:
+            try:
                 self._index.make_room(_KEYS_EXPECTED)
-        except OSError as problem:
-            raise StoreUnavailableError(f"disk full: {problem}") from problem
+            except OSError as problem:
+                raise StoreUnavailableError(f"disk full: {problem}") from problem
         end = position + facts.total
         self._appender.dispatch_copied(
             topic,

@@ -112,7 +112,7 @@ class Master:
     def began(self, connection: SlaveConnection) -> None:
         """Send the log to a connection from now on."""
         self.slaves.append(connection)
-        self.store.notify_of_writes(self._written)
+        self.store.notify_of_writes(self.written)
 
     def remove(self, connection: SlaveConnection) -> None:
         """Forget a connection that was closed."""
@@ -123,7 +123,7 @@ class Master:
         if not self.slaves:
             self.store.notify_of_writes(None)
 
-    def _written(self) -> None:
+    def written(self) -> None:
         """Send what was written when the loop has run what is ready now."""
         if not self._is_scheduled:
             self._is_scheduled = True

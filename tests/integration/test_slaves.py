@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.app import Broker
-from cometmq.client import AdminClient, Message, Producer
+from cometmq.client import AdminClient, Message, Producer, PullConsumer, StartFrom
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol.bodies import (
@@ -289,3 +289,41 @@ async def test_a_new_master_delivers_nothing_that_the_old_one_has_delivered(pair
     await until(lambda: parts.delay.offsets().get(1) == 2)
     await asyncio.sleep(0.3)  # a second delivery would be in the log now
     assert topics_of_log(broker).count(b"D") == 2
+
+
+async def test_a_slave_takes_the_place_of_its_master_at_run_time(pairs: Pairs) -> None:
+    levels = {"messageDelayLevel": "1s 4s"}
+    master = await pairs.start("master", **levels)
+    async with Producer(pairs.name_server.address, group="p") as producer:
+        await producer.send(Message("T", b"before"))
+        await producer.send(Message("T", b"late", delay_level=2))
+    slave = await pairs.start("slave", **SLAVE, **levels)
+    await until(lambda: slave.parts.store.written_to == master.parts.store.written_to)
+    await until(lambda: "T" in slave.parts.topics)
+    await pairs.stop(master)
+
+    slave.parts.role.change("ASYNC_MASTER", 0)
+    registry = pairs.name_server.registry
+    await until(lambda: registry.groups["pair"].addresses == {0: slave.address})
+    async with Producer(pairs.name_server.address, group="p") as producer:
+        await producer.send(Message("T", b"after"))
+    await until(lambda: topics_of_log(slave).count(b"T") == 3)
+    bodies = []
+    async with (
+        asyncio.timeout(LIMIT_S),
+        PullConsumer(
+            pairs.name_server.address,
+            group="g",
+            subscriptions={"T": "*"},
+            start_from=StartFrom.FIRST,
+        ) as consumer,
+    ):
+        async for message in consumer:
+            bodies.append(message.body)
+            if len(bodies) == 3:
+                break
+    assert sorted(bodies) == [b"after", b"before", b"late"]
+
+    await pairs.stop(slave)  # the log of both roles is one log
+    again = await pairs.start("slave", **levels)
+    assert topics_of_log(again).count(b"T") == 3

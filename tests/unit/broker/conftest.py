@@ -92,6 +92,7 @@ class Pulls:
             settings=lambda: tables.settings,
             stats=self.stats,
         )
+        self.consumers.on_changed_expressions = self.handler.changed_expressions
 
     def register(
         self, connection: Peer, *subscriptions: SubscriptionData, model: str = "CLUSTERING"

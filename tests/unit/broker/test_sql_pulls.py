@@ -187,6 +187,49 @@ async def test_a_held_pull_is_answered_when_a_message_matches(
     assert (bodies(answer), following(answer)) == ([b"3"], (0, 3))
 
 
+async def is_held(broker: Broker) -> bool:
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return len(broker.held) == 1
+
+
+async def test_a_held_pull_is_answered_by_the_expression_that_its_group_has_by_then(
+    broker: Broker,
+) -> None:
+    held = {**FROM_HEARTBEAT, "sysFlag": str(SUSPEND), "suspendTimeoutMillis": "60000"}
+    broker.subscribe("n > 2")
+    broker.ask(**held)
+    broker.put(1, 2)
+    assert await is_held(broker)
+    broker.subscribe("n > 2", version=6)
+    assert await is_held(broker)
+
+    broker.subscribe("n < 2", version=7)
+    (answer,) = await broker.wired.answered(1)
+    assert (bodies(answer), following(answer)) == ([b"1"], (0, 2))
+
+    broker.ask(2, **held)
+    assert await is_held(broker)
+    broker.subscribe("n < 3", version=8)
+    answer = (await broker.wired.answered(2))[-1]
+    assert following(answer) == (19, 2)
+    broker.ask(2, **held)
+    broker.put(2)
+    answer = (await broker.wired.answered(3))[-1]
+    assert bodies(answer) == [b"2"]
+
+
+async def test_a_held_pull_keeps_the_expression_that_it_has_itself(broker: Broker) -> None:
+    broker.subscribe("n > 2")
+    broker.ask(sysFlag=str(SUSPEND | SUBSCRIPTION), suspendTimeoutMillis="60000")
+    broker.put(1)
+    broker.subscribe("n < 2", version=6)
+    assert await is_held(broker)
+    broker.put(3)
+    (answer,) = await broker.wired.answered(1)
+    assert bodies(answer) == [b"3"]
+
+
 async def test_messages_sent_back_are_filtered_again_if_that_is_on(broker: Broker) -> None:
     retry = {"topic": "%RETRY%g", "subscription": "*", "expressionType": "TAG"}
     broker.put(1, 3, topic="%RETRY%g", RETRY_TOPIC="T")

@@ -78,6 +78,16 @@ class Subscription:
         """When the client subscribed, in ms; of two expressions the newer one applies."""
         return self.data.sub_version
 
+    def selects_as(self, other: Subscription) -> bool:
+        """Return whether another subscription to the topic has the same expression."""
+        mine, others = self.data, other.data
+        return (
+            mine.sub_string == others.sub_string
+            and mine.expression_type == others.expression_type
+            and mine.class_filter_mode == others.class_filter_mode
+            and mine.code_set == others.code_set
+        )
+
 
 def are_made_quickly(entries: Iterable[SubscriptionData]) -> bool:
     """Return whether a `Subscription` of each entry is made in about a millisecond."""

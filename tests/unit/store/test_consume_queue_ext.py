@@ -335,3 +335,34 @@ def test_files_of_another_size_are_an_error(
         with pytest.raises(StoreCorruptError, match=f"expected {size_bytes} bytes"):
             open_store(consume_queue_ext_enabled=True, consume_queue_ext_file_bytes=size_bytes)
     assert sorted((tmp_path / "consumequeue_ext").rglob("*")) == before
+
+
+def test_extension_units_are_deleted_after_their_last_message_if_they_are_off(
+    open_store: Callable[..., MessageStore], clock: ManualClock, tmp_path: Path
+) -> None:
+    settings = {"files": nearly_full_disk(), "file_reserved_hours": 0}
+    folder = tmp_path / "consumequeue_ext"
+    store = open_store(**settings, consume_queue_ext_enabled=True)
+    for _ in range(30):
+        put(store, properties={"TAGS": "TagA"})
+    store.close()
+
+    store = open_store(**settings)
+    put(store, properties={"TAGS": "TagA"}, queue_id=1)
+    assert store._table.find(TOPIC, 1).ext is None  # type: ignore[union-attr]
+    assert store._table.find(TOPIC, 0).ext is not None  # type: ignore[union-attr]
+    for _ in range(400):
+        put(store, properties={"TAGS": "TagA"})
+    store.write_out()
+    clock.advance(10**12)
+    while store.clean():
+        pass
+    low, high = store.bounds(TOPIC, 0)
+    assert 30 < low < high
+    store.close()
+    assert folder.exists()
+
+    store = open_store(**settings)
+    assert not folder.exists()
+    assert {code for _, _, code in store.consume_queue_units(TOPIC, 0, low, 999)} == {TAG_A}
+    assert not store._loader.has_ext

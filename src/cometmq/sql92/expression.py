@@ -1,11 +1,11 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""Evaluates compiled SQL92 conditions over the property string of a record.
+"""Evaluates compiled SQL92 expressions over the property string of a record.
 
 A program is a list of instructions that push the truth values FALSE, TRUE and NULL on a stack; the
 last one stays. An ERROR ends it at once. Each test of a property is one instruction; ``results``
 maps its outcome to the value that it pushes, so that NOT costs nothing.
 
-One scan of the property string finds the properties that the condition names; a number is read at
+One scan of the property string finds the properties that the expression names; a number is read at
 most once per message. Compiled, no Python object is made for a message, except to read numbers of
 more than 15 digits and hexadecimal ones.
 
@@ -34,7 +34,7 @@ else:
     from math import copysign
 
 PROPERTIES_MAX = 64
-"""The limit of different properties in one condition."""
+"""The limit of different properties in one expression."""
 STACK_MAX = 512
 """The limit of values on the stack of a program."""
 
@@ -94,7 +94,7 @@ _DIGIT_ZEROS = "".join(
 
 
 class EvaluationError(CometError):
-    """A condition has no value for a message: the message does not match."""
+    """An expression has no value for a message: the message does not match."""
 
 
 class Instruction(NamedTuple):
@@ -128,10 +128,10 @@ class _Slot:
 
 
 class Expression:
-    """A compiled condition. Its evaluation changes nothing in it.
+    """A compiled expression. Its evaluation changes nothing in it.
 
     Args:
-        text: the condition.
+        text: the expression.
         names: of the properties that it names, at most `PROPERTIES_MAX`; their indexes are slots.
         program: the instructions.
         stack_size: the most values that they have on the stack, at most `STACK_MAX`.
@@ -208,7 +208,7 @@ class Expression:
             self._kept = (space, room, texts, names, choices)
 
     def matches(self, data: bytes | bytearray | memoryview, start: int, stop: int) -> bool:
-        """Return whether the condition is true for a message.
+        """Return whether the expression is true for a message.
 
         Args:
             data: a buffer that contains the property string of the message.
@@ -227,7 +227,7 @@ class Expression:
         return self._outcome(memory, start, stop, None) == TRUE
 
     def evaluate(self, properties: Mapping[str, str]) -> bool | None:
-        """Return the value of the condition for properties by name; None is SQL's null.
+        """Return the value of the expression for properties by name; None is SQL's null.
 
         Raises:
             EvaluationError: there is no value: a property that is compared with a number is none,
@@ -251,7 +251,7 @@ class Expression:
         return None if outcome == NULL else outcome == TRUE
 
     def _outcome(self, memory: Any, start: int, stop: int, spans: Any) -> int:
-        """Return the value of the condition.
+        """Return the value of the expression.
 
         Args:
             memory: a buffer.
@@ -277,7 +277,7 @@ class Expression:
         return self._run(memory, slots, stack)
 
     def _locate(self, memory: Any, at: int, stop: int, slots: Any) -> None:
-        """Find the properties of the condition; of equal names the last one wins."""
+        """Find the properties of the expression; of equal names the last one wins."""
         if cython.compiled:
             first = block = at
             texts = self._texts
@@ -312,7 +312,7 @@ class Expression:
             at = end + 1
 
     def _take(self, memory: Any, at: int, end: int, slots: Any) -> None:
-        """Note where the value of an entry is, if the condition names its property.
+        """Note where the value of an entry is, if the expression names its property.
 
         Args:
             memory: a buffer.

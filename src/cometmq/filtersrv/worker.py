@@ -107,13 +107,13 @@ class Worker:
 
         Raises:
             FilterError: the filter cannot be loaded.
-            FilterBusyError: see `match`.
+            FilterBusyError: see `exclusive`.
         """
-        async with self._exclusive():
+        async with self.exclusive():
             await self._ensure_started()
 
     async def match(self, group: str, messages: Sequence[StoredMessage]) -> list[bool]:
-        """Return which messages match.
+        """Return which messages match; called within `exclusive`.
 
         Args:
             group: the consumer group.
@@ -121,22 +121,20 @@ class Worker:
 
         Raises:
             FilterError: the filter failed; none of the messages counts as matched.
-            FilterBusyError: too many pulls wait for this filter.
         """
-        async with self._exclusive():
-            await self._ensure_started()
-            matched = bytearray()
-            deadline_s = asyncio.get_running_loop().time() + self._limits.batch_s
-            cpu_s = math.ceil(self._limits.batch_s)
-            for part in _parts(messages):
-                fields = [tuple(getattr(each, name) for name in _FIELDS) for each in part]
-                try:
-                    matched += await self._call((group, fields), len(part), deadline_s, cpu_s)
-                except _FilterRaisedError as problem:
-                    self._note_raised(problem)
-                    raise
-            self._note_success()
-            return [byte != 0 for byte in matched]
+        await self._ensure_started()
+        matched = bytearray()
+        deadline_s = asyncio.get_running_loop().time() + self._limits.batch_s
+        cpu_s = math.ceil(self._limits.batch_s)
+        for part in _parts(messages):
+            fields = [tuple(getattr(each, name) for name in _FIELDS) for each in part]
+            try:
+                matched += await self._call((group, fields), len(part), deadline_s, cpu_s)
+            except _FilterRaisedError as problem:
+                self._note_raised(problem)
+                raise
+        self._note_success()
+        return [byte != 0 for byte in matched]
 
     async def close(self) -> None:
         """Kill the process; the filter is not used any more."""
@@ -144,7 +142,12 @@ class Worker:
         await self._kill()
 
     @contextlib.asynccontextmanager
-    async def _exclusive(self) -> AsyncIterator[None]:
+    async def exclusive(self) -> AsyncIterator[None]:
+        """Return when no other pull uses the process; the next one may use it afterwards.
+
+        Raises:
+            FilterBusyError: too many pulls wait for this filter.
+        """
         if self._waiting >= WAITING_MAX:
             raise FilterBusyError(f"{WAITING_MAX} pulls wait for this filter already")
         self._waiting += 1

@@ -1,4 +1,4 @@
-"""Parses SQL92 conditions and translates them, in one pass.
+"""Parses SQL92 expressions and translates them, in one pass.
 
     or         := and { OR and }
     and        := equality { AND equality }
@@ -8,7 +8,7 @@
     unary      := { + | - | NOT } primary
     primary    := TRUE | FALSE | NULL | integer | decimal | text | property | ( or )
 
-What follows a condition is ignored, except that the next token must be one. Operands that cannot
+What follows an expression is ignored, except that the next token must be one. Operands that cannot
 be compared are an error here, others when a message is evaluated.
 """
 
@@ -109,7 +109,7 @@ _SAME_AS_PROPERTY = _table(((ERROR, ERROR, FALSE), (ERROR, ERROR, FALSE), (NULL,
 
 
 class SqlError(CometError):
-    """A text is no SQL92 condition.
+    """A text is no SQL92 expression.
 
     Args:
         met: what stands in the text.
@@ -125,7 +125,7 @@ class SqlError(CometError):
 
 
 class SqlLimitError(SqlError):
-    """A condition is longer, nested more deeply or names more properties than CometMQ allows."""
+    """An expression is longer, nested more deeply or names more properties than CometMQ allows."""
 
 
 class Form(enum.Enum):
@@ -146,7 +146,7 @@ _NO_EQUALS = ((Form.LOGICAL, Form.NUMBER), (Form.LOGICAL, Form.TEXT))
 
 @dataclass(slots=True)
 class Operand:
-    """A part of a condition that is parsed."""
+    """A part of an expression that is parsed."""
 
     form: Form
     at: int
@@ -173,12 +173,12 @@ class Token(NamedTuple):
 
 
 def compile_expression(text: str) -> Expression:
-    """Parse a condition.
+    """Parse an expression.
 
     Raises:
-        SqlError: the text is no condition; the error says what was met, what was expected and
+        SqlError: the text is no expression; the error says what was met, what was expected and
             where.
-        SqlLimitError: the condition breaks one of CometMQ's limits.
+        SqlLimitError: the expression breaks one of CometMQ's limits.
     """
     return _Parser(text).parse()
 
@@ -395,13 +395,13 @@ class _Parser:
     }
 
     def _logical(self, operand: Operand) -> Operand:
-        """Return an operand of AND, OR or NOT, or a whole condition; a property is never true."""
+        """Return an operand of AND, OR or NOT, or a whole expression; a property is never true."""
         if operand.form is Form.LOGICAL:
             return operand
         if operand.form is Form.PROPERTY:
             present = Instruction(PRESENT, operand.slot, results=(FALSE, FALSE, NULL))
             return _single(present, operand.at)
-        raise SqlError("a value that is no condition", "a comparison or a property", operand.at)
+        raise SqlError("a value that is no truth value", "a comparison or a property", operand.at)
 
 
 # Code of operands.

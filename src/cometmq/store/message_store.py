@@ -238,6 +238,7 @@ class MessageStore:
             missing_from=missing_from,
         )
         self._appender.resume_at(recovery.run())
+        self._loader.drop_unused_ext(self._table)
         self._files.remove(self.paths.queue_ends)
         buffers.begin()
         self._abort.map()

@@ -8,13 +8,22 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.broker.filters.table import FilterTable
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.pulling.handler import PullHandler
+from cometmq.broker.pulling.long_polling import HeldPulls
+from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
+from cometmq.protocol.bodies import SubscriptionData
+from cometmq.protocol.subscription import parse_tag_expression
+from cometmq.remoting import Peer
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
@@ -53,6 +62,57 @@ class Tables:
         config = SubscriptionGroupConfig(group_name=name, **changes)
         self.groups.put_now([config])
         return config
+
+
+class Pulls:
+    """The part of a broker that handles pulls."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        store: MessageStore,
+        *,
+        held_max: int = 1_000,
+        reads: ColdReads | None = None,
+    ) -> None:
+        self.consumers = ConsumerRegistry(tables.clock, filters=tables.filters)
+        self.held = HeldPulls(held_max=held_max)
+        self.reads = reads or ColdReads()
+        self.stats = BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False)
+        self.handler = PullHandler(
+            store=store,
+            topics=tables.topics,
+            groups=tables.groups,
+            consumers=self.consumers,
+            filters=tables.filters,
+            offsets=tables.offsets,
+            held=self.held,
+            cold_reads=self.reads,
+            host="10.0.0.1",
+            settings=lambda: tables.settings,
+            stats=self.stats,
+        )
+        self.consumers.on_changed_expressions = self.handler.changed_expressions
+
+    def register(
+        self, connection: Peer, *subscriptions: SubscriptionData, model: str = "CLUSTERING"
+    ) -> None:
+        """Register a heartbeat of the only member of group g."""
+        self.consumers.register(
+            connection,
+            "c",
+            "g",
+            kind="CONSUME_PASSIVELY",
+            model=model,
+            consume_from="",
+            subscriptions=[Subscription(data) for data in subscriptions],
+        )
+
+
+def by_tags(expression: str) -> SubscriptionData:
+    """The subscription to topic T by a tag expression, in version 5."""
+    codes = sorted(parse_tag_expression(expression).codes)
+    return SubscriptionData(topic="T", sub_string=expression, code_set=codes, sub_version=5)
 
 
 async def nothing_else(_: str) -> None:

@@ -14,16 +14,12 @@ from typing import Any
 import pytest
 
 from cometmq.broker import cold_reads
-from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.cold_reads import AHEAD_BYTES, BLOCK_BYTES, DELAY_S_MAX, LIMIT_S, ColdReads
 from cometmq.broker.delay import delivery as delivery_module
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.maintenance.feature import SLOTS_FAILURE_S, SLOTS_S, IndexSlots
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
 from cometmq.broker.pulling.fast_path import PullFastPath
-from cometmq.broker.pulling.handler import PullHandler
-from cometmq.broker.pulling.long_polling import HeldPulls
-from cometmq.broker.stats.counters import BrokerStats
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.model.topic import DELAY_TOPIC
@@ -36,7 +32,7 @@ from cometmq.store.queue_reader import ColdPart
 from cometmq.system.files import MappedFile, SystemFiles, SystemMappedFile
 from support.fake_transport import Wired
 from support.plain_ways import java_header
-from unit.broker.conftest import Tables, open_store
+from unit.broker.conftest import Pulls, Tables, open_store
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 WAIT_S = 60.0
@@ -150,19 +146,7 @@ class Broker:
         self.store = open_on(self.disk, tables, folder)
         self.limit: int | None = None
         self.reads = ColdReads(lambda: self.limit)
-        self.pulls = PullHandler(
-            store=self.store,
-            topics=tables.topics,
-            groups=tables.groups,
-            consumers=ConsumerRegistry(tables.clock),
-            filters=tables.filters,
-            offsets=tables.offsets,
-            held=HeldPulls(),
-            cold_reads=self.reads,
-            host="10.0.0.1",
-            settings=lambda: tables.settings,
-            stats=BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False),
-        )
+        self.pulls = Pulls(tables, self.store, reads=self.reads).handler
         self._fast = fast
 
     def connect(self) -> Wired:

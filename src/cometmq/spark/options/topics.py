@@ -106,8 +106,8 @@ class TopicReadOptions(ConnectionOptions):
     """Read only messages with one of these tags: ``paid || sent``. The broker filters."""
 
     filter_sql: str | None = option(None, "filter.sql")
-    """Read only messages whose properties match this SQL92 condition. The broker filters, and needs
-    ``enablePropertyFilter=true``."""
+    """Read only messages whose properties match this SQL92 expression. The broker filters, and
+    needs ``enablePropertyFilter=true``."""
 
     filter_keys: str | None = option(None, "filter.keys")
     """Read only messages with one of these keys, separated by commas. Spark's worker filters, so it

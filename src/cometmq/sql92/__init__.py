@@ -7,7 +7,19 @@ Source: SelectorParser and the expressions of rocketmq-filter 5.3, and what they
 recorded expressions in tests/vectors.
 """
 
-from cometmq.sql92.expression import EvaluationError, Expression
-from cometmq.sql92.parser import SqlError, SqlLimitError, compile_expression
+from cometmq.sql92.expression import EvaluationError, Expression, SqlError, SqlLimitError
 
 __all__ = ["EvaluationError", "Expression", "SqlError", "SqlLimitError", "compile_expression"]
+
+
+def compile_expression(text: str) -> Expression:
+    """Parse an expression.
+
+    Raises:
+        SqlError: the text is no expression; the error says what was met, what was expected and
+            where.
+        SqlLimitError: the expression breaks one of CometMQ's limits.
+    """
+    from cometmq.sql92.parser import Parser  # 170 KiB, which most processes never need
+
+    return Parser(text).parse()

@@ -93,6 +93,26 @@ _DIGIT_ZEROS = "".join(
 """The zeros of the decimal digits of other scripts that Character.digit accepts."""
 
 
+class SqlError(CometError):
+    """A text is no SQL92 expression.
+
+    Args:
+        met: what stands in the text.
+        expected: what may stand there.
+        position: where, as an index of the text.
+    """
+
+    def __init__(self, met: str, expected: str, position: int) -> None:
+        super().__init__(f"SQL92 at character {position + 1}: met {met}, expected {expected}")
+        self.met = met
+        self.expected = expected
+        self.position = position
+
+
+class SqlLimitError(SqlError):
+    """An expression is longer, nested more deeply or names more properties than CometMQ allows."""
+
+
 class EvaluationError(CometError):
     """An expression has no value for a message: the message does not match."""
 

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from cometmq.model.errors import CometError
 from cometmq.sql92.expression import (
     COMBINE,
     CONTAINS,
@@ -50,6 +49,8 @@ from cometmq.sql92.expression import (
     EvaluationError,
     Expression,
     Instruction,
+    SqlError,
+    SqlLimitError,
     compare_doubles,
 )
 
@@ -108,26 +109,6 @@ _SAME_AS_PROPERTY = _table(((ERROR, ERROR, FALSE), (ERROR, ERROR, FALSE), (NULL,
 """RocketMQ fails to compare a truth value on the left with a property on the right."""
 
 
-class SqlError(CometError):
-    """A text is no SQL92 expression.
-
-    Args:
-        met: what stands in the text.
-        expected: what may stand there.
-        position: where, as an index of the text.
-    """
-
-    def __init__(self, met: str, expected: str, position: int) -> None:
-        super().__init__(f"SQL92 at character {position + 1}: met {met}, expected {expected}")
-        self.met = met
-        self.expected = expected
-        self.position = position
-
-
-class SqlLimitError(SqlError):
-    """An expression is longer, nested more deeply or names more properties than CometMQ allows."""
-
-
 class Form(enum.Enum):
     """What an operand is."""
 
@@ -172,18 +153,9 @@ class Token(NamedTuple):
         return f"the {_END}" if self.kind == _END else repr(shown)
 
 
-def compile_expression(text: str) -> Expression:
-    """Parse an expression.
+class Parser:
+    """Parses one expression; see `compile_expression`."""
 
-    Raises:
-        SqlError: the text is no expression; the error says what was met, what was expected and
-            where.
-        SqlLimitError: the expression breaks one of CometMQ's limits.
-    """
-    return _Parser(text).parse()
-
-
-class _Parser:
     def __init__(self, text: str) -> None:
         if len(text) > LENGTH_MAX:
             raise SqlLimitError(
@@ -198,6 +170,7 @@ class _Parser:
         self._token = self._read_token(0)
 
     def parse(self) -> Expression:
+        """Return the compiled expression."""
         whole = self._logical(self._or())
         names = [name.encode() for name in self._slots]
         return Expression(self._text, names, whole.code, whole.stack_size)
@@ -386,7 +359,7 @@ class _Parser:
         operand.is_literal = True
         return operand
 
-    _OPERANDS: ClassVar[dict[str, Callable[[_Parser, Token], Operand]]] = {
+    _OPERANDS: ClassVar[dict[str, Callable[[Parser, Token], Operand]]] = {
         "property": _property,
         "text": _string,
         "integer": _integer,

@@ -667,7 +667,7 @@ async def no_copy(*_: object) -> None:
 MUTATIONS: dict[str, tuple[type, str, Callable[..., object]]] = {
     "an op message that a crash has cut off stays missing": (
         HalfQueue,
-        "append_missing",
+        "_append_missing",
         lambda _: lambda _: None,
     ),
     "a start does not read what is decided": (

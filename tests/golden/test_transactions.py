@@ -68,7 +68,6 @@ async def test_the_open_transaction_of_a_recorded_store_is_checked_and_committed
     cold_reads = ColdReads()
     halves = HalfQueue(store, offsets, DelayLevels.parse(), clock=clock, cold_reads=cold_reads)
     assert await halves.load()
-    halves.append_missing()
     checks = CheckService(
         halves,
         store,

@@ -18,7 +18,7 @@ from cometmq.model.errors import InvalidMessageError, StoreError
 from cometmq.store.abort_file import AbortFile, Ending
 from cometmq.store.appender import Appended, AppendedBatch, Appender, Arrival, NewMessage
 from cometmq.store.checkpoint import read_checkpoint
-from cometmq.store.cleaner import Cleaner
+from cometmq.store.cleaner import DISK_FULL, Cleaner
 from cometmq.store.commit_log import CommitLog, segment_failure
 from cometmq.store.config import StoreSettings
 from cometmq.store.consume_queue_ext import ExtUnit
@@ -94,6 +94,8 @@ class MessageStore:
         self._abort = AbortFile(self._files, self.paths)
         self._lock: FileLock | None = None
         self._threaded = threaded
+        self._held: str | None = None
+        """The reason why messages are refused until `release`."""
         self.continues_rocketmq = False
         """Whether RocketMQ wrote the store last, before `open`; also if there was none."""
         self.was_closed = False
@@ -358,6 +360,17 @@ class MessageStore:
         self._appender.message_bytes_max = settings.message_bytes_max
 
     # --- appending ----------------------------------------------------------------------------
+
+    def hold(self, reason: str) -> None:
+        """Refuse messages, for a reason, until `release`."""
+        if self._appender.refusal in (None, DISK_FULL, self._held):
+            self._appender.refusal = self._held = reason
+
+    def release(self) -> None:
+        """Accept messages again after `hold`, unless the disk is full; else do nothing."""
+        if self._held is not None and self._appender.refusal == self._held:
+            self._appender.refusal = DISK_FULL if self.disk_full else None
+        self._held = None
 
     @property
     def appender(self) -> Appender:

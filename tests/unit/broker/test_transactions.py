@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import shutil
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -36,9 +37,11 @@ from cometmq.protocol.compression import compress_body
 from cometmq.protocol.headers import CheckTransactionStateRequest
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.properties import encode_properties
-from cometmq.protocol.record import decode_record, encode_host
+from cometmq.protocol.record import BODY_CRC_AT, decode_record, encode_host
 from cometmq.remoting import Connection, Request
 from cometmq.store import Appended, MessageStore, NewMessage, SegmentNotReadyError
+from cometmq.system.files import DiskUsage, Files
+from support.faulty_files import FaultyFiles
 from support.memory_link import link
 from support.stores import all_messages
 from unit.broker.conftest import Tables, open_store
@@ -77,16 +80,24 @@ class Asked:
 class World:
     """A store with transactions, the clock they go by, and one client."""
 
-    def __init__(self, folder: Path, tables: Tables, *, sync: bool = False, **store: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tables: Tables,
+        *,
+        sync: bool = False,
+        files: Files | None = None,
+        **store: Any,
+    ) -> None:
         self.folder, self.tables, self.clock = folder, tables, tables.clock
-        self.sync = sync
+        self.sync, self.files = sync, files
         self.store_settings = {"flush_disk_type": "SYNC_FLUSH" if sync else "ASYNC_FLUSH"} | store
         self.producers = ProducerRegistry(self.clock)
         self.keys = 0
         self._open()
 
     def _open(self) -> None:
-        self.store = open_store(self.folder, self.tables, **self.store_settings)
+        self.store = open_store(self.folder, self.tables, files=self.files, **self.store_settings)
         cold_reads = ColdReads()
         self.commit = GroupCommit(self.store, timeout_s=60) if self.sync else None
         self.halves = HalfQueue(
@@ -129,7 +140,6 @@ class World:
         if not loads:
             return self
         assert await self.halves.load()
-        self.halves.append_missing()
         return self
 
     async def restart(self, *, from_rocketmq: bool = False, loads: bool = True) -> None:
@@ -888,9 +898,103 @@ async def test_a_missing_op_message_is_found_though_the_first_reads_fail(
             await world.halves.load()
     world.half(b"sent meanwhile")
     assert await world.halves.load()
-    world.halves.append_missing()
     assert (await world.end(half, COMMIT)).code == 0
     assert (world.bodies(), world.ops()) == ([b"half"], [b"0"])
+
+
+async def test_a_full_disk_at_the_start_takes_no_message_before_a_missing_op_message(
+    tmp_path: Path, tables: Tables
+) -> None:
+    files = FaultyFiles()
+    world = await World(tmp_path / "store", tables, files=files).start()
+    half = world.half()
+    await world.end(half, COMMIT)
+    (op,) = world.messages(OP_HALF_TOPIC)
+    files.disk = DiskUsage(used_bytes=100, available_bytes=0)
+    await world.lose_power(op.log_offset, loads=False)
+    world.store.clean()
+    with pytest.raises(StoreError, match="the disk is full"):
+        await world.halves.load()
+
+    assert world.bodies() == [b"half"]
+    for response in (await world.end(half, COMMIT), await world.end(half, ROLLBACK)):
+        assert response.code == 14
+        assert "not known yet" in (response.remark or "")
+    files.disk = None
+    world.store.clean()
+    with pytest.raises(StoreError, match="of a transaction must be stored first: the disk is full"):
+        world.half()
+    await world.checks.run()
+    assert world.ops() == [b"0"]
+    world.half()
+    await world.lose_power(world.store.written_to)
+    assert (await world.end(half, COMMIT)).code == 0
+    assert (world.bodies(), world.ops()) == ([b"half"], [b"0"])
+    world.store.close()
+
+
+async def test_no_message_gets_ahead_of_a_missing_op_message_if_queues_have_no_room(
+    tmp_path: Path, tables: Tables
+) -> None:
+    files = FaultyFiles()
+    world = await World(tmp_path / "store", tables, files=files).start()
+    half = world.half()
+    await world.end(half, COMMIT)
+    (op,) = world.messages(OP_HALF_TOPIC)
+    shutil.rmtree(world.folder / "consumequeue" / "T")  # as if it was not on the disk yet
+    files.room_bytes = 0
+    await world.lose_power(op.log_offset, loads=False)
+    assert world.store.dispatch_backlog_bytes
+    assert not await world.halves.load()
+
+    files.room_bytes = None
+    with pytest.raises(StoreError, match="of a transaction must be stored first"):
+        world.half()
+    world.store.clean()
+    await world.checks.run()
+    assert (await world.end(half, COMMIT)).code == 0
+    assert (world.bodies(), world.ops()) == ([b"half"], [b"0"])
+    world.store.close()
+
+
+@pytest.mark.parametrize("damage", [bytes(70), b"\x7f\xff", b"\0\0\0\x60", None], ids=str)
+async def test_a_damaged_op_message_holds_up_no_transaction(
+    world: World, caplog: pytest.LogCaptureFixture, damage: bytes | None
+) -> None:
+    halves = [world.half(b"%d" % number) for number in range(4)]
+    for half in halves[:3]:
+        await world.end(half, COMMIT)
+    damaged = world.messages(OP_HALF_TOPIC)[1]
+    await world.restart(loads=False)
+    with (world.folder / "commitlog" / f"{0:020d}").open("r+b") as log:
+        if damage is None:  # it names another half message
+            data = world.store.record_at(damaged.log_offset)
+            assert data is not None
+            at, damage = data.index(b"1", BODY_CRC_AT + 76), b"3"
+            log.seek(damaged.log_offset + at)
+        else:
+            log.seek(damaged.log_offset)
+        log.write(damage)
+    assert await world.halves.load()
+
+    assert caplog.text.count("passed over damaged op messages count=1") == 1
+    for half in halves:
+        assert (await world.end(half, COMMIT)).code == 0
+    assert sorted(world.bodies()) == [b"0", b"1", b"2", b"3"]
+    ops = world.store.bounds(OP_HALF_TOPIC, 0)[1]
+    await world.round()
+    assert world.committed() == (4, ops)
+
+
+async def test_a_damaged_half_message_keeps_no_start_from_the_others(world: World) -> None:
+    damaged, half = world.half(b"damaged"), world.half()
+    await world.restart(from_rocketmq=True, loads=False)
+    with (world.folder / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.seek(damaged.log_offset)
+        log.write(bytes(120))
+    assert await world.halves.load()
+    assert (await world.end(half, COMMIT)).code == 0
+    assert world.bodies() == [b"half"]
 
 
 async def test_a_commit_that_was_cut_off_is_undecided(world: World) -> None:

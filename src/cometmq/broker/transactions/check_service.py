@@ -142,11 +142,9 @@ class CheckService:
         self._failing = False
 
     async def run(self) -> None:
-        """Make one round."""
-        if self._settings().broker_id != 0:
-            return
+        """Make one round, once it is known which half messages are decided."""
         try:
-            if await self._halves.load():
+            if await self._halves.load() and self._settings().broker_id == 0:
                 await self._round()
             if self._failing:
                 self._failing = False
@@ -157,7 +155,6 @@ class CheckService:
                 log.warning("transaction checks failed, retrying: %s", problem)
 
     async def _round(self) -> None:
-        self._halves.append_missing()
         self._unresponsive.clear()
         slices = Slices()
         failure = None

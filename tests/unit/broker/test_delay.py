@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cometmq.broker.cold_reads import ColdReads
-from cometmq.broker.delay import delivered, delivery, rate_limited_log
+from cometmq.broker.delay import delivered, delivery
 from cometmq.broker.delay.delivery import RUN_MESSAGES_MAX, ScheduledDelivery
 from cometmq.broker.delay.routing import schedule
 from cometmq.model.delay import DelayLevels
@@ -19,6 +19,7 @@ from cometmq.model.errors import StoreError
 from cometmq.model.topic import DELAY_TOPIC, OP_HALF_TOPIC, TopicConfig
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import decode_record, encode_host, iter_records, split_record
+from cometmq.system.failure_log import LINES_MAX
 from unit.broker.conftest import Tables, open_store
 
 BORN = encode_host("10.0.0.9", 51000)
@@ -413,11 +414,10 @@ async def test_a_queue_that_is_only_read_from_is_kept(delayed: Delayed) -> None:
 
 
 async def test_messages_of_a_deleted_topic_are_skipped_with_few_lines(
-    delayed: Delayed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    delayed: Delayed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rate_limited_log, "LINES_MAX", 3)
     delayed.tables.topic("gone")
-    for n in range(10):
+    for n in range(LINES_MAX + 7):
         delayed.park(str(n), 1, topic="gone")
     delayed.park("good", 1)
     delayed.find_topic = lambda name: None if name == "gone" else delayed.tables.topics.get(name)
@@ -425,7 +425,7 @@ async def test_messages_of_a_deleted_topic_are_skipped_with_few_lines(
     delayed.clock.advance(1000)
     await delayed.bodies_become("good")
     assert ("gone", 0) not in delayed.store.queue_keys()
-    assert caplog.text.count("skipped a scheduled message") == 3
+    assert caplog.text.count("skipped a scheduled message") == LINES_MAX
     assert "met topic 'gone'" in caplog.text
     delayed.delivery.stop()
     assert "7 more scheduled messages were skipped or moved" in caplog.text

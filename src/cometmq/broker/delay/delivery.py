@@ -29,7 +29,6 @@ from typing import Any, Final
 
 from cometmq.broker.cold_reads import ColdReads, bring_in
 from cometmq.broker.delay.delivered import offsets_by_log
-from cometmq.broker.delay.rate_limited_log import RateLimitedLog
 from cometmq.broker.offsets.offset_store import Numbers, read_numbers, read_version
 from cometmq.broker.targets import check_target
 from cometmq.model import property_names
@@ -44,6 +43,7 @@ from cometmq.store import MessageStore
 from cometmq.store.config_files import JsonFile
 from cometmq.store.consume_queue_ext import is_address
 from cometmq.system.clock import Clock
+from cometmq.system.failure_log import FailureLog, RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -114,8 +114,12 @@ class ScheduledDelivery:
         self._due: dict[int, None] = {}
         """The levels that have messages to deliver now, in the order in which they are served."""
         self._slice: asyncio.Handle | None = None
-        self._store_waits: set[int] = set()
-        """Levels whose messages the store refuses now; each was logged once."""
+        self._store_waits = FailureLog(
+            log,
+            fails="scheduled delivery waits for the store",
+            works="scheduled delivery continues",
+            name="level",
+        )
         self._failures: dict[int, tuple[int, int]] = {}
         """Where each level last failed: its offset, and how often it failed there."""
         self._skipped = RateLimitedLog(log, "scheduled messages were skipped or moved")
@@ -294,16 +298,10 @@ class ScheduledDelivery:
         # A failure of one level must stop neither it nor the others.
         try:
             wait_s = self._deliver_due(level)
-            if level in self._store_waits:
-                self._store_waits.remove(level)
-                log.info("scheduled delivery continues level=%d", level)
+            self._store_waits.succeeded(str(level))
         except StoreError as problem:
             wait_s = self._store_busy_s
-            if level not in self._store_waits:
-                self._store_waits.add(level)
-                log.warning(
-                    "scheduled delivery waits for the store level=%d error=%s", level, problem
-                )
+            self._store_waits.failed(str(level), problem)
         except Exception as problem:
             log.exception("scheduled delivery failed level=%d", level)
             wait_s = FAILURE_S
@@ -441,7 +439,7 @@ class ScheduledDelivery:
         return min(max(offset, low), high)
 
     def _skip(self, level: int, offset: int, reason: object) -> None:
-        self._skipped.warning(
+        self._skipped.add(
             "skipped a scheduled message level=%d offset=%d error=%s", level, offset, reason
         )
         self._offsets[level] = offset + 1
@@ -499,7 +497,7 @@ class ScheduledDelivery:
         if queue_id < max(config.read_queue_nums, config.write_queue_nums):
             return topic, queue_id
         moved = queue_id % max(config.write_queue_nums, 1)
-        self._skipped.warning(
+        self._skipped.add(
             "moved a scheduled message, its queue does not exist any more level=%d offset=%d"
             " topic=%s queue=%d to=%d",
             *(level, offset, topic, queue_id, moved),

@@ -30,6 +30,7 @@ from cometmq.broker.thread_calls import SharedCall
 from cometmq.broker.topics.table import TopicTable, internal_topic
 from cometmq.broker.transactions.half_message import HALF_QUEUE, HalfMessage, read_half
 from cometmq.broker.transactions.half_queue import (
+    GROUP,
     LATEST_MS,
     HalfQueue,
     queue_offset_of,
@@ -46,6 +47,7 @@ from cometmq.protocol.record import RecordError, encode_record
 from cometmq.remoting.slices import Slices, off_loop
 from cometmq.store import Appended, MessageStore, NewMessage, SegmentNotReadyError, StoreSettings
 from cometmq.system.clock import Clock
+from cometmq.system.failure_log import FailureLog
 
 if TYPE_CHECKING:
     from cometmq.broker.sending.group_commit import GroupCommit
@@ -139,20 +141,21 @@ class CheckService:
         self._segment = SharedCall(store.wait_for_segment)
         self._unresponsive: set[str] = set()
         """Groups that do not read their requests, in this round."""
-        self._failing = False
+        self._failures = FailureLog(
+            log,
+            fails="transaction checks failed, retrying",
+            works="transaction checks work again",
+            name="group",
+        )
 
     async def run(self) -> None:
         """Make one round, once it is known which half messages are decided."""
         try:
             if await self._halves.load() and self._settings().broker_id == 0:
                 await self._round()
-            if self._failing:
-                self._failing = False
-                log.info("transaction checks work again")
+            self._failures.succeeded(GROUP)
         except CometError as problem:
-            if not self._failing:
-                self._failing = True
-                log.warning("transaction checks failed, retrying: %s", problem)
+            self._failures.failed(GROUP, problem)
 
     async def _round(self) -> None:
         self._unresponsive.clear()

@@ -346,6 +346,33 @@ async def test_what_the_broker_knew_it_still_knows_after_a_restart(
         assert bodies == [b"2", b"delayed"]
 
 
+async def test_a_scheduled_message_is_delivered_though_the_table_of_topics_is_lost(
+    place: Place,
+) -> None:
+    async with await place.start() as server:
+        async with (
+            AdminClient(place.namesrv) as admin,
+            Producer(place.namesrv, group="g") as sending,
+        ):
+            await admin.create_topic("t", queues=1)
+            await sending.send(Message("t", b"delayed", delay_level=1))
+        assert await server.stop(STOP_S) == 0
+    for path in place.folder.rglob("topics.json*"):
+        path.unlink()
+
+    async with await place.start():
+        assert "no topic is known, though the store has queues" in place.log
+        async with AdminClient(place.namesrv) as admin:
+            (queue,) = await admin.create_topic("t", queues=1)
+        settings = PullSettings(retry_ms=50)
+        async with PullConsumer(
+            place.namesrv, group="keeps", start_from=StartFrom.FIRST, settings=settings
+        ) as reading:
+            await reading.assign([queue])
+            async with asyncio.timeout(120):
+                assert (await anext(reading)).body == b"delayed"
+
+
 # --- refusing to start --------------------------------------------------------------------------
 
 

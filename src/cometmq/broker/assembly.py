@@ -176,9 +176,11 @@ def assemble(
     if not store.was_closed:
         filters.renew_births()
     try:
-        topics.load()
+        topics.load(store)
         groups.load()
-        store.expect_topics(lambda name: name in topics or topics.is_system(name))
+        store.expect_topics(
+            lambda name: topics.was_lost or name in topics or topics.is_system(name)
+        )
         parts = _build_parts(
             store, configuration, topics, groups, filters, tables, config_file, client, clock, files
         )
@@ -213,7 +215,7 @@ def _build_parts(
         store,
         levels,
         tables["delayOffset"],
-        topics=topics.get,
+        queue_for=topics.queue_for,
         clock=clock,
         cold_reads=cold_reads,
     )

@@ -783,6 +783,11 @@ class MessageStore:
         """Return the topics that have queues."""
         return list(self._table.topics)
 
+    def has_queues(self, topic: str) -> bool:
+        """Return whether a topic has queues."""
+        found = self._table.topics.get(topic)
+        return found is not None and bool(found.queues)
+
     # --- figures ------------------------------------------------------------------------------
 
     @property

@@ -120,7 +120,7 @@ def delivery_of(store: MessageStore, tables: Tables, reads: ColdReads) -> Schedu
         store,
         DelayLevels.parse(),
         tables.file("delayOffset"),
-        topics=tables.topics.get,
+        queue_for=tables.topics.queue_for,
         clock=tables.clock,
         cold_reads=reads,
     )

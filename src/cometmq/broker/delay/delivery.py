@@ -34,7 +34,7 @@ from cometmq.broker.targets import check_target
 from cometmq.model import property_names
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import CometError, InvalidMessageError, ResponseError, StoreError
-from cometmq.model.topic import DELAY_TOPIC, TopicConfig
+from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.properties import marker, value_of
 from cometmq.protocol.record import split_record
@@ -76,7 +76,8 @@ class ScheduledDelivery:
         store: contains the schedule topic and the target topics.
         levels: the delay levels.
         file: delayOffset.json.
-        topics: returns a topic by its name; None if there is none.
+        queue_for: returns the queue to store a message in, given topic and queue that it was sent
+            to; None if the topic was deleted.
         clock: decides when a message is due.
         cold_reads: reads what is on the disk only.
         check_interval_s: the longest time until the clock is read again.
@@ -89,7 +90,7 @@ class ScheduledDelivery:
         levels: DelayLevels,
         file: JsonFile,
         *,
-        topics: Callable[[str], TopicConfig | None],
+        queue_for: Callable[[str, int], int | None],
         clock: Clock,
         cold_reads: ColdReads,
         check_interval_s: float = CHECK_INTERVAL_S,
@@ -98,7 +99,7 @@ class ScheduledDelivery:
         self._store = store
         self._levels = levels
         self._file = file
-        self._topics = topics
+        self._queue_for = queue_for
         self._clock = clock
         self._cold_reads = cold_reads
         self._reading: dict[int, asyncio.Task[None]] = {}
@@ -479,9 +480,7 @@ class ScheduledDelivery:
             self.on_delivery(topic, queue_id, stored.size_bytes)
 
     def _target(self, level: int, offset: int, properties: bytes) -> tuple[str, int]:
-        """Return the target queue of a message.
-
-        If the topic has fewer queues by now, it is another one, which routes contain.
+        """Return the target queue of a message, or another one if it does not exist any more.
 
         Raises:
             InvalidMessageError: it has none, or its topic was deleted.
@@ -491,12 +490,11 @@ class ScheduledDelivery:
             for name in (_REAL_TOPIC, _REAL_QID)
         )
         queue_id = check_target(topic, queue_text)
-        config = self._topics(topic)
-        if config is None:
+        moved = self._queue_for(topic, queue_id)
+        if moved is None:
             raise InvalidMessageError(f"met topic {topic[:300]!r}, expected one that exists")
-        if queue_id < max(config.read_queue_nums, config.write_queue_nums):
+        if moved == queue_id:
             return topic, queue_id
-        moved = queue_id % max(config.write_queue_nums, 1)
         self._skipped.add(
             "moved a scheduled message, its queue does not exist any more level=%d offset=%d"
             " topic=%s queue=%d to=%d",

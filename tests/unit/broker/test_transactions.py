@@ -44,7 +44,7 @@ from cometmq.system.files import DiskUsage, Files
 from support.faulty_files import FaultyFiles
 from support.memory_link import link
 from support.stores import all_messages
-from unit.broker.conftest import Tables, open_store
+from unit.broker.conftest import Tables, nothing_else, open_store
 
 PRODUCER, BROKER = encode_host("10.0.0.9", 51000), encode_host("10.0.0.7", 10911)
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -93,6 +93,7 @@ class World:
         self.sync, self.files = sync, files
         self.store_settings = {"flush_disk_type": "SYNC_FLUSH" if sync else "ASYNC_FLUSH"} | store
         self.producers = ProducerRegistry(self.clock)
+        tables.topic("T", queues=4)
         self.keys = 0
         self._open()
 
@@ -111,6 +112,7 @@ class World:
         handler = TransactionHandler(
             self.halves,
             self.store,
+            topics=self.tables.topics,
             stats=self.stats,
             settings=lambda: self.tables.settings,
             clock=self.clock,
@@ -338,6 +340,35 @@ async def test_a_delay_begins_with_the_commit(world: World) -> None:
     assert due_ms == world.clock.now_ms() + 5000
     assert (message.properties["REAL_TOPIC"], message.properties["REAL_QID"]) == ("T", "0")
     assert (message.sys_flag, message.prepared_offset) == (2 | COMMIT, half.log_offset)
+
+
+async def test_a_commit_to_a_deleted_topic_is_refused_until_the_topic_is_created_again(
+    world: World,
+) -> None:
+    """RocketMQ stores it where no consumer reads it."""
+    half, other = world.half(), world.half()
+    await world.tables.topics.delete("T", nothing_else)
+    for named in (half, half):
+        response = await world.end(named, COMMIT)
+        assert (response.code, (response.remark or "")[:20]) == (17, "topic[T] was deleted")
+    assert (await world.end(other, ROLLBACK)).code == 0
+    assert (world.bodies(), world.ops()) == ([], [b"1"])
+
+    producer = Asked(world)
+    await world.round()
+    await producer.until(1)
+    world.tables.topic("T")
+    assert (await world.end(half, COMMIT)).code == 0
+    assert world.bodies() == [b"half"]
+
+
+async def test_a_commit_to_a_queue_that_the_topic_no_longer_has_goes_to_another(
+    world: World,
+) -> None:
+    half = world.half(queue=3)
+    world.tables.topic("T", queues=2)
+    assert (await world.end(half, COMMIT)).code == 0
+    assert world.bodies(queue=1) == [b"half"]
 
 
 @pytest.mark.parametrize(

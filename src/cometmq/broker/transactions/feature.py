@@ -27,6 +27,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     handler = TransactionHandler(
         parts.half_queue,
         parts.store,
+        topics=parts.topics,
         stats=parts.stats,
         settings=parts.settings,
         clock=parts.clock,

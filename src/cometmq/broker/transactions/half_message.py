@@ -129,13 +129,13 @@ class HalfMessage:
             OP_HALF_TOPIC, HALF_QUEUE, body, _OP_PROPERTIES, 0, 0, now_ms, host, host, 0, 0
         )
 
-    def committed(self, levels: DelayLevels) -> NewMessage:
+    def committed(self, levels: DelayLevels, topic: str, queue_id: int) -> NewMessage:
         """Return the message for consumers; a delay begins now.
 
-        Raises:
-            InvalidMessageError: the half message has no valid target queue.
+        Args:
+            levels: the delay levels.
+            topic, queue_id: the target queue.
         """
-        topic, queue_id = self.target()
         text = self.record.properties
         scheduled = schedule(levels, topic, queue_id, self.properties)
         if scheduled is not None:

@@ -376,13 +376,19 @@ class HalfQueue:
 
     # --- deciding -------------------------------------------------------------------------------
 
-    def commit(self, half: HalfMessage) -> tuple[NewMessage, list[Appended]]:
+    def commit(
+        self, half: HalfMessage, topic: str, queue_id: int
+    ) -> tuple[NewMessage, list[Appended]]:
         """Store the message for consumers; return it, and its record followed by the op message.
+
+        Args:
+            half: the half message.
+            topic, queue_id: the target queue.
 
         Raises:
             StoreError, InvalidMessageError: the store does not take it; nothing has changed.
         """
-        message = half.committed(self._levels)
+        message = half.committed(self._levels, topic, queue_id)
         stored = self._store.append_all([message, half.op(self._clock.now_ms())])
         self._decided.add(half.queue_offset)
         return message, stored

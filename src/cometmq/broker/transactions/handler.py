@@ -22,6 +22,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.thread_calls import SharedCall
+from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.half_message import HalfMessage, read_half
 from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.model.errors import (
@@ -57,6 +58,7 @@ class TransactionHandler:
     Args:
         halves: the half messages.
         store: contains them.
+        topics: the topics to which messages are committed.
         stats: counts committed messages.
         settings: returns the current settings of the broker.
         clock: decides whether a decision comes too late.
@@ -69,6 +71,7 @@ class TransactionHandler:
         halves: HalfQueue,
         store: MessageStore,
         *,
+        topics: TopicTable,
         stats: BrokerStats,
         settings: Callable[[], BrokerSettings],
         clock: Clock,
@@ -78,6 +81,7 @@ class TransactionHandler:
         self._halves = halves
         self._store = store
         self._segment = SharedCall(store.wait_for_segment)
+        self._topics = topics
         self._stats = stats
         self._settings = settings
         self._clock = clock
@@ -236,7 +240,7 @@ class TransactionHandler:
             raise _DecidedError
         try:
             if header.commit_or_rollback == _COMMIT:
-                message, (final, stored) = self._halves.commit(half)
+                message, (final, stored) = self._halves.commit(half, *self._target_of(half))
                 self._stats.put(message.topic, message.queue_id, 1, final.size_bytes)
             else:
                 stored = self._halves.roll_back(half)
@@ -255,6 +259,24 @@ class TransactionHandler:
         except StoreError as problem:
             raise _not_available(problem) from problem
         return self._respond(request, stored)
+
+    def _target_of(self, half: HalfMessage) -> tuple[str, int]:
+        """Return the queue to which a half message is committed.
+
+        Raises:
+            InvalidMessageError: it names none.
+            ResponseError: its topic was deleted; RocketMQ stores the message where no consumer
+                reads it.
+        """
+        topic, queue_id = half.target()
+        found = self._topics.queue_for(topic, queue_id)
+        if found is None:
+            raise ResponseError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{topic[:300]}] was deleted: the transaction stays undecided until the topic"
+                " is created again",
+            )
+        return topic, found
 
     def _respond(self, request: Request, stored: Appended) -> Response | None:
         """Respond at once or, with synchronous flush, when the record is on the disk."""

@@ -146,6 +146,20 @@ async def test_a_broker_without_a_name_server_says_that_no_client_finds_it(tmp_p
     assert "no name server is set" in log.read_text()
 
 
+async def test_a_broker_that_shall_start_filter_servers_says_that_it_starts_none(
+    tmp_path: Path,
+) -> None:
+    log, config = tmp_path / "log", tmp_path / "broker.conf"
+    config.write_text("filterServerNums=2\n")
+    arguments = ["--port", str(free_broker_port()), "--store", str(tmp_path / "store")]
+    server = await ServerProcess.start(
+        "broker", *arguments, "-c", str(config), log=log, timeout=START_S
+    )
+    assert await server.stop(STOP_S) == 0
+
+    assert "filterServerNums=2 has no effect" in log.read_text()
+
+
 async def test_acknowledged_means_on_disk_unless_said_otherwise() -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "cometmq", "broker", "--print-config", stdout=asyncio.subprocess.PIPE

@@ -229,6 +229,11 @@ class BrokerSettings:
     the SQL92 expression that its group has for their first topic.
     """
 
+    filter_server_nums: int = setting(0, key="filterServerNums", low=0, high=1_000)
+    """The filter servers that RocketMQ's broker starts. This broker starts none, and warns if it is
+    not 0: start them with ``cometmq filtersrv``.
+    """
+
     enable_calc_filter_bit_map: bool = setting(False, key="enableCalcFilterBitMap", remote=True)
     """Whether a message is compared with the SQL92 expressions of its topic when it is stored. The
     result, a bit map, saves consumers most of the reads of messages that do not match. It needs

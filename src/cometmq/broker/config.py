@@ -172,7 +172,7 @@ class BrokerSettings:
     transaction_check_max: int = setting(
         15, key="transactionCheckMax", low=1, high=1_000_000, remote=True
     )
-    """After so many checks an undecided half message is given up: it is moved to
+    """After so many checks an undecided half message is discarded: it is moved to
     ``TRANS_CHECK_MAX_TIME_TOPIC``.
     """
 

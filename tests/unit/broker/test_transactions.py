@@ -29,7 +29,7 @@ from cometmq.model.topic import (
     DELAY_TOPIC,
     HALF_TOPIC,
     OP_HALF_TOPIC,
-    TRANSACTION_GIVEN_UP_TOPIC,
+    TRANSACTION_DISCARD_TOPIC,
 )
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
@@ -475,7 +475,7 @@ async def test_an_undecided_half_message_is_put_back_and_its_producer_asked(worl
     assert world.bodies(queue=3) == [b"paid"]
 
 
-async def test_each_check_is_counted_until_the_half_message_is_given_up(world: World) -> None:
+async def test_each_check_is_counted_until_the_half_message_is_discarded(world: World) -> None:
     world.settings(transaction_check_max=3)
     producer = Asked(world)
     world.half(b"lost")
@@ -486,8 +486,8 @@ async def test_each_check_is_counted_until_the_half_message_is_given_up(world: W
     assert times == [None, "1", "2", "3"]
 
     await world.round()
-    assert world.bodies(TRANSACTION_GIVEN_UP_TOPIC) == [b"lost"]
-    topic = world.tables.topics.get(TRANSACTION_GIVEN_UP_TOPIC)
+    assert world.bodies(TRANSACTION_DISCARD_TOPIC) == [b"lost"]
+    topic = world.tables.topics.get(TRANSACTION_DISCARD_TOPIC)
     assert topic is not None
     assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
     await world.round()
@@ -496,10 +496,10 @@ async def test_each_check_is_counted_until_the_half_message_is_given_up(world: W
     assert world.committed() == (4, 4)
 
 
-async def test_a_half_message_as_old_as_log_files_may_become_is_given_up(world: World) -> None:
+async def test_a_half_message_as_old_as_log_files_may_become_is_discarded(world: World) -> None:
     world.half(b"old")
     await world.round(world.store.settings.file_reserved_hours * HOUR_MS + 1)
-    assert world.bodies(TRANSACTION_GIVEN_UP_TOPIC) == [b"old"]
+    assert world.bodies(TRANSACTION_DISCARD_TOPIC) == [b"old"]
 
 
 async def test_a_young_half_message_ends_the_round(world: World) -> None:
@@ -742,12 +742,12 @@ async def test_without_an_index_a_late_decision_is_left_to_the_next_check(
     world.store.close()
 
 
-async def test_a_commit_of_what_was_given_up_is_delivered_once(world: World) -> None:
+async def test_a_commit_of_what_was_discarded_is_delivered_once(world: World) -> None:
     world.settings(transaction_check_max=1)
     half = world.half()
     await world.round()
     await world.round()
-    assert world.bodies(TRANSACTION_GIVEN_UP_TOPIC) == [b"half"]
+    assert world.bodies(TRANSACTION_DISCARD_TOPIC) == [b"half"]
     for late in (half, *world.messages(HALF_TOPIC)):
         assert (await world.end(late, COMMIT)).code == 0
     await world.restart()
@@ -756,7 +756,7 @@ async def test_a_commit_of_what_was_given_up_is_delivered_once(world: World) -> 
     assert world.bodies() == [b"half"]
 
 
-async def test_a_rollback_of_what_was_given_up_changes_nothing(world: World) -> None:
+async def test_a_rollback_of_what_was_discarded_changes_nothing(world: World) -> None:
     world.settings(transaction_check_max=1)
     half = world.half()
     await world.round()
@@ -766,7 +766,7 @@ async def test_a_rollback_of_what_was_given_up_changes_nothing(world: World) -> 
     assert world.store.written_to == end
 
 
-async def test_two_commits_at_a_time_of_what_was_given_up_are_one(world: World) -> None:
+async def test_two_commits_at_a_time_of_what_was_discarded_are_one(world: World) -> None:
     world.settings(transaction_check_max=1)
     half = world.half()
     await world.round()
@@ -845,23 +845,23 @@ async def test_an_undecided_half_message_is_put_back_once(world: World) -> None:
     assert len(world.bodies()) == 1
 
 
-async def test_a_message_that_was_given_up_is_checked_again(world: World) -> None:
+async def test_a_message_that_was_discarded_is_checked_again(world: World) -> None:
     world.settings(transaction_check_max=1)
     producer = Asked(world)
     world.half()
     await world.round()
     await world.round()
-    (given_up,) = world.messages(TRANSACTION_GIVEN_UP_TOPIC)
-    assert (await world.resume(given_up.log_offset)).code == 0
-    assert (await world.resume(given_up.log_offset)).code == 0
+    (discarded,) = world.messages(TRANSACTION_DISCARD_TOPIC)
+    assert (await world.resume(discarded.log_offset)).code == 0
+    assert (await world.resume(discarded.log_offset)).code == 0
     await world.round()
     asked, _ = (await producer.until(2))[-1]
     changes = {
         "tranStateTableOffset": asked.tran_state_table_offset,
         "commitLogOffset": asked.commit_log_offset,
     }
-    assert (await world.end(given_up, COMMIT, **changes)).code == 0
-    answer = await world.resume(given_up.log_offset)
+    assert (await world.end(discarded, COMMIT, **changes)).code == 0
+    answer = await world.resume(discarded.log_offset)
     assert answer.code == 1
     assert (answer.remark or "").startswith(f"Put message back to {HALF_TOPIC} failed. it is")
     await world.round()
@@ -1071,7 +1071,7 @@ async def test_a_copy_whose_op_message_was_cut_off_is_the_only_one(
     assert len(world.ops()) == 2 + rounds
 
 
-async def test_a_message_given_up_whose_op_message_was_cut_off_is_given_up_once(
+async def test_a_message_discarded_whose_op_message_was_cut_off_is_discarded_once(
     world: World,
 ) -> None:
     world.settings(transaction_check_max=1)
@@ -1081,7 +1081,7 @@ async def test_a_message_given_up_whose_op_message_was_cut_off_is_given_up_once(
     op = world.messages(OP_HALF_TOPIC)[-1]
     await world.lose_power(op.log_offset)
     await world.round()
-    assert len(world.messages(TRANSACTION_GIVEN_UP_TOPIC)) == 1
+    assert len(world.messages(TRANSACTION_DISCARD_TOPIC)) == 1
     assert world.ops() == [b"0", b"1"]
 
 

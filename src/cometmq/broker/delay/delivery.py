@@ -32,7 +32,7 @@ from cometmq.broker.delay.delivered import offsets_by_log
 from cometmq.broker.offsets.offset_store import Numbers, read_numbers, read_version
 from cometmq.broker.targets import check_target
 from cometmq.model import property_names
-from cometmq.model.delay import DelayLevels
+from cometmq.model.delay import DelayLevels, delay_queue, level_of_queue
 from cometmq.model.errors import CometError, InvalidMessageError, ResponseError, StoreError
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.bodies import DataVersion
@@ -150,7 +150,7 @@ class ScheduledDelivery:
             StoreError: file and backup cannot be read.
         """
         queues = (queue_id for topic, queue_id in self._store.queue_keys() if topic == DELAY_TOPIC)
-        self._known = {*range(1, self._levels.highest + 1), *(number + 1 for number in queues)}
+        self._known = {*range(1, self._levels.highest + 1), *map(level_of_queue, queues)}
         content = self._file.load()
         if content is not None:
             self._take(content)
@@ -239,7 +239,7 @@ class ScheduledDelivery:
         if saved is not None and log_offset - saved < UNRECORDED_BYTES_MAX:
             return False
         return any(
-            offsets.get(level, 0) < self._store.next_offset(DELAY_TOPIC, level - 1)
+            offsets.get(level, 0) < self._store.next_offset(DELAY_TOPIC, delay_queue(level))
             for level in list(self._known)
         )
 
@@ -252,7 +252,7 @@ class ScheduledDelivery:
     def progress(self) -> dict[int, tuple[int, int]]:
         """Return for each level that was used its offset and the end of its queue."""
         ends = {
-            level: self._store.bounds(DELAY_TOPIC, level - 1)[1]
+            level: self._store.bounds(DELAY_TOPIC, delay_queue(level))[1]
             for level in self._known | self._offsets.keys()
         }
         return {
@@ -263,7 +263,7 @@ class ScheduledDelivery:
 
     def arrived(self, queue_id: int) -> None:
         """Note that a message was appended to a queue of the schedule topic."""
-        level = queue_id + 1
+        level = level_of_queue(queue_id)
         self._known.add(level)
         if self._running and not (level in self._timers or level in self._reading):
             self._run_soon(level)
@@ -333,7 +333,7 @@ class ScheduledDelivery:
     def _deliver_slice(self, level: int) -> float | None:
         end_s, left_bytes = monotonic() + SLICE_S, RUN_BYTES_MAX
         offset = self._offset(level)
-        queue = (DELAY_TOPIC, level - 1, offset, RUN_MESSAGES_MAX)
+        queue = (DELAY_TOPIC, delay_queue(level), offset, RUN_MESSAGES_MAX)
         cold = self._store.reader.cold_units(*queue, None)
         if cold:
             self._read_first(level, offset, partial(bring_in, cold))
@@ -344,16 +344,16 @@ class ScheduledDelivery:
         for number, (log_offset, size_bytes, due_ms) in enumerate(units):
             now_ms = self._clock.now_ms()
             if is_address(due_ms):  # of an extension unit that is lost
-                read = self._store.cold_store_time(DELAY_TOPIC, level - 1, offset)
+                read = self._store.cold_store_time(DELAY_TOPIC, delay_queue(level), offset)
                 if read is not None:
                     self._read_first(level, offset, read)
                     return None
-                due_ms = self._store.store_time_at(DELAY_TOPIC, level - 1, offset)
+                due_ms = self._store.store_time_at(DELAY_TOPIC, delay_queue(level), offset)
                 if level <= self._levels.highest:
                     due_ms += self._levels.delay_ms(level)
             if now_ms < due_ms:
                 if level > self._levels.highest and (
-                    read := self._store.cold_store_time(DELAY_TOPIC, level - 1, offset)
+                    read := self._store.cold_store_time(DELAY_TOPIC, delay_queue(level), offset)
                 ):
                     self._read_first(level, offset, read)
                     return None
@@ -377,7 +377,7 @@ class ScheduledDelivery:
         """
         if level <= self._levels.highest:
             return due_ms > now_ms + self._levels.delay_ms(level)
-        return self._store.store_time_at(DELAY_TOPIC, level - 1, offset) > now_ms
+        return self._store.store_time_at(DELAY_TOPIC, delay_queue(level), offset) > now_ms
 
     def _reads(self, units: Sequence[tuple[int, int, int]]) -> _RecordReads:
         """Return what reads messages which are due now or soon, for any thread."""
@@ -420,7 +420,10 @@ class ScheduledDelivery:
         before, times = self._failures.get(level, (offset, 0))
         times = times + 1 if before == offset else 1
         self._failures[level] = (offset, times)
-        return times >= FAILURES_MAX and offset < self._store.bounds(DELAY_TOPIC, level - 1)[1]
+        return (
+            times >= FAILURES_MAX
+            and offset < self._store.bounds(DELAY_TOPIC, delay_queue(level))[1]
+        )
 
     def _offset(self, level: int) -> int:
         known = self._offsets.get(level, 0)
@@ -434,7 +437,7 @@ class ScheduledDelivery:
 
     def _corrected(self, level: int, offset: int) -> int:
         """Return an offset within its queue."""
-        low, high = self._store.bounds(DELAY_TOPIC, level - 1)
+        low, high = self._store.bounds(DELAY_TOPIC, delay_queue(level))
         if self._store.dispatch_backlog_bytes:  # a full disk keeps messages out of the queue
             high = max(high, offset)
         return min(max(offset, low), high)

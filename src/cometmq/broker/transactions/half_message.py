@@ -21,7 +21,7 @@ from cometmq.model import property_names as names
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import InvalidMessageError, ResponseError
 from cometmq.model.flags import SysFlag
-from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
+from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_DISCARD_TOPIC
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import RecordParts, split_record
 from cometmq.store import NewMessage
@@ -116,7 +116,7 @@ class HalfMessage:
         return None if text is None else max(_number(text, 0) * 1000, default_ms)
 
     def is_copy_of(self, other: HalfMessage) -> bool:
-        """Return whether both are the same message, one of them put back, given up or committed."""
+        """Return whether both are one message, perhaps put back, discarded or committed."""
         return self.identity == other.identity
 
     # --- what it becomes ------------------------------------------------------------------------
@@ -186,11 +186,11 @@ class HalfMessage:
             HALF_TOPIC, HALF_QUEUE, self.record.properties, self.record.sys_flag, 0
         )
 
-    def given_up(self) -> NewMessage:
+    def discarded(self) -> NewMessage:
         """Return the message for the topic of those that were checked in vain."""
         record = self.record
         return self._stored_again(
-            TRANSACTION_GIVEN_UP_TOPIC, 0, record.properties, record.sys_flag, 0
+            TRANSACTION_DISCARD_TOPIC, 0, record.properties, record.sys_flag, 0
         )
 
     def _stored_again(

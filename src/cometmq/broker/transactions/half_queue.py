@@ -7,7 +7,7 @@ from the op queue, from the op offset on that was committed with it; both belong
 ``CID_RMQ_SYS_TRANS``, so a broker of RocketMQ continues with the same files.
 
 What becomes of a half message is stored in one write with its op message behind it: the message for
-consumers, the copy that is put back, the copy that is given up. A power cut leaves a prefix of the
+consumers, the copy that is put back, the copy that is discarded. A power cut leaves a prefix of the
 log, so only the last record can lack its op message, and a start appends it first. If the disk is
 full then, the store takes no message until it is appended. Therefore a message is delivered once,
 whenever the broker is killed.
@@ -37,7 +37,7 @@ from cometmq.broker.transactions.half_message import (
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import StoreError
 from cometmq.model.flags import SysFlag, transaction_type
-from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
+from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_DISCARD_TOPIC
 from cometmq.protocol.record import (
     BODY_CRC_AT,
     BODY_LENGTH_BEFORE_BODY,
@@ -190,7 +190,7 @@ class HalfQueue:
         if is_committed(last):
             data = self._store.record_at(last.record.prepared_offset)
             half = None if data is None else read_half(data)
-        elif last.record.topic == TRANSACTION_GIVEN_UP_TOPIC or (
+        elif last.record.topic == TRANSACTION_DISCARD_TOPIC or (
             last.record.topic == HALF_TOPIC and last.times_checked >= 0
         ):
             half = await self._newest_before(last, slices)
@@ -289,7 +289,7 @@ class HalfQueue:
     # --- reading --------------------------------------------------------------------------------
 
     def is_decided(self, offset: int) -> bool:
-        """Return whether a half message is decided, put back or given up."""
+        """Return whether a half message is decided, put back or discarded."""
         return offset in self._decided
 
     def is_decided_copy(self, half: HalfMessage) -> bool:
@@ -353,7 +353,7 @@ class HalfQueue:
 
         Args:
             half: the half message, as it was sent or as it was put back.
-            topic: the half topic, or that of the half messages that were given up.
+            topic: the half topic, or that of the half messages that were discarded.
 
         Returns:
             None if the index has none of them, for example because it is disabled.
@@ -424,13 +424,13 @@ class HalfQueue:
             self._decided.add(half.queue_offset)
         return stored[::2]
 
-    def resume(self, given_up: HalfMessage) -> tuple[HalfMessage, Appended]:
-        """Put a half message that was given up back into the half queue, as if never checked.
+    def resume(self, discarded: HalfMessage) -> tuple[HalfMessage, Appended]:
+        """Put a half message that was discarded back into the half queue, as if never checked.
 
         Raises:
             StoreError, InvalidMessageError: the store does not take it; nothing has changed.
         """
-        copy = given_up.put_back(0)
+        copy = discarded.put_back(0)
         (stored,) = self._store.append_all([copy.waiting()])
         return copy.stored_at(stored.queue_offset, stored.log_offset), stored
 

@@ -1,9 +1,9 @@
 """Handles END_TRANSACTION (37) and RESUME_CHECK_HALF_MESSAGE (323).
 
 A producer decides once about each half message; if it decides again, nothing is delivered a second
-time. A commit of a half message that was put back counts for its newest copy; one that was given up
-is put back first. Producers mostly send the decision one-way; without one, the check service
-(``check_service.py``) requests it.
+time. A commit of a half message that was put back counts for its newest copy; one that was
+discarded is put back first. Producers mostly send the decision one-way; without one, the check
+service (``check_service.py``) requests it.
 
 Source: EndTransactionProcessor and AdminBrokerProcessor.resumeCheckHalfMessage, RocketMQ 4.9 and
 5.3 (codes, remarks and the order of the checks). RocketMQ delivers again if the producer repeats
@@ -32,7 +32,7 @@ from cometmq.model.errors import (
     StoreError,
 )
 from cometmq.model.flags import SysFlag
-from cometmq.model.topic import HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
+from cometmq.model.topic import HALF_TOPIC, TRANSACTION_DISCARD_TOPIC
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import EndTransactionRequest, ResumeCheckHalfMessageRequest
 from cometmq.protocol.message_id import decode_offset_id
@@ -131,7 +131,7 @@ class TransactionHandler:
     ) -> HalfMessage | None:
         """Return the copy that a decision about a decided half message counts for, if any.
 
-        For a commit of one that was given up, that is put back for it.
+        For a commit of one that was discarded, that is put back for it.
         """
         last = await self._last_copy(half)
         if not self._is_decided(last):
@@ -142,10 +142,10 @@ class TransactionHandler:
             last = await self._last_copy(last)  # another request may have resumed it
             if not self._is_decided(last):
                 return last
-            given_up = await self._newest_copy(last, TRANSACTION_GIVEN_UP_TOPIC)
-            if given_up is None or given_up.record.log_offset < last.record.log_offset:
+            discarded = await self._newest_copy(last, TRANSACTION_DISCARD_TOPIC)
+            if discarded is None or discarded.record.log_offset < last.record.log_offset:
                 return None
-            return await after_prerequisites(lambda: self._resumed(given_up))
+            return await after_prerequisites(lambda: self._resumed(discarded))
 
     async def _last_copy(self, half: HalfMessage) -> HalfMessage:
         """Return the copy of a decided half message that is undecided, or decided for good."""
@@ -180,10 +180,10 @@ class TransactionHandler:
                 raise _not_available(problem)
         return await self._halves.newest_copy(half, topic)
 
-    def _resumed(self, given_up: HalfMessage) -> HalfMessage:
-        """Put a half message that was given up back, so that it can be decided."""
+    def _resumed(self, discarded: HalfMessage) -> HalfMessage:
+        """Put a half message that was discarded back, so that it can be decided."""
         try:
-            return self._halves.resume(given_up)[0]
+            return self._halves.resume(discarded)[0]
         except SegmentNotReadyError:
             raise PrerequisiteError(self._segment) from None
         except (StoreError, InvalidMessageError) as problem:
@@ -234,7 +234,7 @@ class TransactionHandler:
         """Store the decision about an undecided half message.
 
         Raises:
-            _DecidedError: it is decided, put back or given up.
+            _DecidedError: it is decided, put back or discarded.
         """
         if self._is_decided(half):
             raise _DecidedError
@@ -296,7 +296,7 @@ class TransactionHandler:
     # --- RESUME_CHECK_HALF_MESSAGE --------------------------------------------------------------
 
     async def resume(self, request: Request) -> Response | None:
-        """Put a half message, mostly one that was given up, back into the half queue."""
+        """Put a half message, mostly one that was discarded, back into the half queue."""
         header = request.header(ResumeCheckHalfMessageRequest)
         self._require_loaded()
         try:
@@ -309,9 +309,9 @@ class TransactionHandler:
             return await after_prerequisites(lambda: self._put_back(request, named, newest))
 
     def _undelivered_at(self, log_offset: int) -> HalfMessage:
-        """Return the record that a request names, if it is a half message or one given up."""
+        """Return the record that a request names, if it is a half message or one discarded."""
         half = self._message_at(log_offset)
-        if half is None or half.record.topic not in (HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC):
+        if half is None or half.record.topic not in (HALF_TOPIC, TRANSACTION_DISCARD_TOPIC):
             raise _not_put_back(f"no half message has the physical offset {log_offset}")
         return half
 
@@ -333,8 +333,8 @@ class TransactionHandler:
                 (stored,) = self._halves.replace([(half, copy.waiting())])
             elif is_half and half.record.log_offset >= named.record.log_offset:
                 raise _not_put_back(
-                    "it is decided or was given up; expected an undecided half message, or one"
-                    f" in {TRANSACTION_GIVEN_UP_TOPIC} that was not put back before"
+                    "it is decided or was discarded; expected an undecided half message, or one"
+                    f" in {TRANSACTION_DISCARD_TOPIC} that was not put back before"
                 )
             else:
                 stored = self._halves.resume(named)[1]

@@ -412,8 +412,8 @@ class MessageStore:
             StoreUnavailableError: shut, disk full, or a sync has failed; not stored.
             SegmentCreateError: the next file could not be made; not stored.
         """
-        try:
-            return self._appender.append(
+        return self.append_message(
+            NewMessage(
                 topic,
                 queue_id,
                 body,
@@ -426,6 +426,12 @@ class MessageStore:
                 reconsume_times,
                 prepared_offset,
             )
+        )
+
+    def append_message(self, message: NewMessage) -> Appended:
+        """Append one message; see `append`."""
+        try:
+            return self._appender.append(*message)
         except (OverflowError, StructError) as problem:
             raise InvalidMessageError(f"a number does not fit its field: {problem}") from problem
 

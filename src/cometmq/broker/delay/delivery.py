@@ -30,7 +30,7 @@ from typing import Any, Final
 from cometmq.broker.cold_reads import ColdReads, bring_in
 from cometmq.broker.delay.delivered import offsets_by_log
 from cometmq.broker.offsets.offset_store import Numbers, read_numbers, read_version
-from cometmq.broker.targets import check_target
+from cometmq.broker.targets import check_target, stored_again
 from cometmq.model import property_names
 from cometmq.model.delay import DelayLevels, delay_queue, level_of_queue
 from cometmq.model.errors import CometError, InvalidMessageError, ResponseError, StoreError
@@ -460,18 +460,8 @@ class ScheduledDelivery:
                 raise InvalidMessageError(f"no record of {size_bytes} bytes at {log_offset}")
             record = split_record(data)
             topic, queue_id = self._target(level, offset, record.properties)
-            stored = self._store.append(
-                topic,
-                queue_id,
-                record.body,
-                record.properties,
-                flag=record.flag,
-                sys_flag=record.sys_flag,
-                born_time_ms=record.born_time_ms,
-                born_host=record.born_host,
-                store_host=record.store_host,
-                reconsume_times=record.reconsume_times,
-                prepared_offset=record.prepared_offset,
+            stored = self._store.append_message(
+                stored_again(record, topic, queue_id, prepared_offset=record.prepared_offset)
             )
         except StoreError:
             raise

@@ -16,7 +16,12 @@ from collections.abc import Mapping
 
 from cometmq.broker.checks import check_subscribed_topic
 from cometmq.broker.delay.routing import schedule
-from cometmq.broker.targets import check_target, queue_id_of, target_properties
+from cometmq.broker.targets import (
+    check_target,
+    queue_id_of,
+    stored_again,
+    target_properties,
+)
 from cometmq.model import property_names as names
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import InvalidMessageError, ResponseError
@@ -142,7 +147,14 @@ class HalfMessage:
             topic, queue_id, text = *scheduled[:2], encode_properties(scheduled.properties)
         record = self.record
         sys_flag = record.sys_flag & ~SysFlag.TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT
-        return self._stored_again(topic, queue_id, text, sys_flag, record.log_offset)
+        return stored_again(
+            record,
+            topic,
+            queue_id,
+            prepared_offset=record.log_offset,
+            properties=text,
+            sys_flag=sys_flag,
+        )
 
     def target(self) -> tuple[str, int]:
         """Return the topic and the queue for which its producer sent it.
@@ -182,34 +194,11 @@ class HalfMessage:
 
     def waiting(self) -> NewMessage:
         """Return what is appended to the half queue for a copy."""
-        return self._stored_again(
-            HALF_TOPIC, HALF_QUEUE, self.record.properties, self.record.sys_flag, 0
-        )
+        return stored_again(self.record, HALF_TOPIC, HALF_QUEUE)
 
     def discarded(self) -> NewMessage:
         """Return the message for the topic of those that were checked in vain."""
-        record = self.record
-        return self._stored_again(
-            TRANSACTION_DISCARD_TOPIC, 0, record.properties, record.sys_flag, 0
-        )
-
-    def _stored_again(
-        self, topic: str, queue_id: int, properties: bytes, sys_flag: int, prepared_offset: int
-    ) -> NewMessage:
-        record = self.record
-        return NewMessage(
-            topic,
-            queue_id,
-            record.body,
-            properties,
-            record.flag,
-            sys_flag,
-            record.born_time_ms,
-            record.born_host,
-            record.store_host,
-            record.reconsume_times,
-            prepared_offset,
-        )
+        return stored_again(self.record, TRANSACTION_DISCARD_TOPIC, 0)
 
 
 def read_half(data: bytes | memoryview) -> HalfMessage:

@@ -80,6 +80,8 @@ class ScheduledDelivery:
             to; None if the topic was deleted.
         clock: decides when a message is due.
         cold_reads: reads what is on the disk only.
+        on_delivery: called with topic, queue and size of every message that was delivered.
+        request_sync: called after each slice that delivered messages, if readers wait for the disk.
         check_interval_s: the longest time until the clock is read again.
         store_busy_s: pause while the store refuses appends.
     """
@@ -93,6 +95,8 @@ class ScheduledDelivery:
         queue_for: Callable[[str, int], int | None],
         clock: Clock,
         cold_reads: ColdReads,
+        on_delivery: Callable[[str, int, int], None] | None = None,
+        request_sync: Callable[[], object] | None = None,
         check_interval_s: float = CHECK_INTERVAL_S,
         store_busy_s: float = STORE_BUSY_S,
     ) -> None:
@@ -134,10 +138,8 @@ class ScheduledDelivery:
         """The end of the log that the file names."""
         self.version: DataVersion = DataVersion(timestamp=clock.now_ms())
         """Version of the table of offsets."""
-        self.on_delivery: Callable[[str, int, int], None] | None = None
-        """Called with topic, queue and size of every message that was delivered."""
-        self.request_sync: Callable[[], object] | None = None
-        """Called after each slice that delivered messages, if readers wait for the disk."""
+        self.on_delivery = on_delivery
+        self.request_sync = request_sync
 
     # --- lifecycle ----------------------------------------------------------------------------
 

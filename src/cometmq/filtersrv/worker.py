@@ -28,6 +28,7 @@ from cometmq.filtersrv.config import FilterServerSettings
 from cometmq.filtersrv.sandboxed import LENGTH, TEXT_BYTES_MAX, Message
 from cometmq.model.errors import CometError
 from cometmq.model.message import StoredMessage
+from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,9 @@ class Worker:
         self._one_at_a_time = asyncio.Lock()
         self._waiting = 0
         self._failures = 0
-        self._raised = False
+        self._raised = FailureLog(
+            log, fails="filter raised an exception", works="filter works again", name="filter"
+        )
         self._not_before_s = 0.0
         self._closed = False
 
@@ -131,7 +134,7 @@ class Worker:
             try:
                 matched += await self._call((group, fields), len(part), deadline_s, cpu_s)
             except _FilterRaisedError as problem:
-                self._note_raised(problem)
+                self._raised.failed(self._name, problem)
                 raise
         self._note_success()
         return [byte != 0 for byte in matched]
@@ -157,15 +160,9 @@ class Worker:
         finally:
             self._waiting -= 1
 
-    def _note_raised(self, problem: FilterError) -> None:
-        if not self._raised:
-            log.warning("filter raised an exception filter=%s: %s", self._name, problem)
-        self._raised = True
-
     def _note_success(self) -> None:
-        if self._raised:
-            log.info("filter works again filter=%s", self._name)
-        self._raised, self._failures = False, 0
+        self._raised.succeeded(self._name)
+        self._failures = 0
 
     # --- the process --------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from cometmq.remoting import Peer
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files, SystemFiles
 
 
 class Tables:
@@ -125,7 +125,12 @@ def tables(tmp_path: Path) -> Tables:
 
 
 def open_store(
-    root: Path, tables: Tables, *, filters: FilterTable | None = None, **changes: object
+    root: Path,
+    tables: Tables,
+    *,
+    filters: FilterTable | None = None,
+    files: Files | None = None,
+    **changes: object,
 ) -> MessageStore:
     """A store with small files, on the tables' clock; reads see what is written."""
     small = {
@@ -137,7 +142,7 @@ def open_store(
         "segment_wait_ms": 60_000,
     }
     settings = StoreSettings(root=root, **(small | changes))  # type: ignore[arg-type]
-    store = MessageStore(settings, clock=tables.clock)
+    store = MessageStore(settings, clock=tables.clock, files=files)
     if filters is not None:
         store.compute_bitmaps(filters.bitmap_of)
     store.open()

@@ -1,9 +1,9 @@
 """Handles END_TRANSACTION (37) and RESUME_CHECK_HALF_MESSAGE (323).
 
 A producer decides once about each half message; if it decides again, nothing is delivered a second
-time. A commit of a half message that was put back counts for its newest copy; one that was given up
-is put back first. Producers mostly send the decision one-way; without one, the check service
-(``check_service.py``) requests it.
+time. A commit of a half message that was put back counts for its newest copy; one that was
+discarded is put back first. Producers mostly send the decision one-way; without one, the check
+service (``check_service.py``) requests it.
 
 Source: EndTransactionProcessor and AdminBrokerProcessor.resumeCheckHalfMessage, RocketMQ 4.9 and
 5.3 (codes, remarks and the order of the checks). RocketMQ delivers again if the producer repeats
@@ -22,6 +22,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.thread_calls import SharedCall
+from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.half_message import HalfMessage, read_half
 from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.model.errors import (
@@ -31,7 +32,7 @@ from cometmq.model.errors import (
     StoreError,
 )
 from cometmq.model.flags import SysFlag
-from cometmq.model.topic import HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
+from cometmq.model.topic import HALF_TOPIC, TRANSACTION_DISCARD_TOPIC
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import EndTransactionRequest, ResumeCheckHalfMessageRequest
 from cometmq.protocol.message_id import decode_offset_id
@@ -57,6 +58,7 @@ class TransactionHandler:
     Args:
         halves: the half messages.
         store: contains them.
+        topics: the topics to which messages are committed.
         stats: counts committed messages.
         settings: returns the current settings of the broker.
         clock: decides whether a decision comes too late.
@@ -69,6 +71,7 @@ class TransactionHandler:
         halves: HalfQueue,
         store: MessageStore,
         *,
+        topics: TopicTable,
         stats: BrokerStats,
         settings: Callable[[], BrokerSettings],
         clock: Clock,
@@ -78,6 +81,7 @@ class TransactionHandler:
         self._halves = halves
         self._store = store
         self._segment = SharedCall(store.wait_for_segment)
+        self._topics = topics
         self._stats = stats
         self._settings = settings
         self._clock = clock
@@ -127,7 +131,7 @@ class TransactionHandler:
     ) -> HalfMessage | None:
         """Return the copy that a decision about a decided half message counts for, if any.
 
-        For a commit of one that was given up, that is put back for it.
+        For a commit of one that was discarded, that is put back for it.
         """
         last = await self._last_copy(half)
         if not self._is_decided(last):
@@ -138,10 +142,10 @@ class TransactionHandler:
             last = await self._last_copy(last)  # another request may have resumed it
             if not self._is_decided(last):
                 return last
-            given_up = await self._newest_copy(last, TRANSACTION_GIVEN_UP_TOPIC)
-            if given_up is None or given_up.record.log_offset < last.record.log_offset:
+            discarded = await self._newest_copy(last, TRANSACTION_DISCARD_TOPIC)
+            if discarded is None or discarded.record.log_offset < last.record.log_offset:
                 return None
-            return await after_prerequisites(lambda: self._resumed(given_up))
+            return await after_prerequisites(lambda: self._resumed(discarded))
 
     async def _last_copy(self, half: HalfMessage) -> HalfMessage:
         """Return the copy of a decided half message that is undecided, or decided for good."""
@@ -176,10 +180,10 @@ class TransactionHandler:
                 raise _not_available(problem)
         return await self._halves.newest_copy(half, topic)
 
-    def _resumed(self, given_up: HalfMessage) -> HalfMessage:
-        """Put a half message that was given up back, so that it can be decided."""
+    def _resumed(self, discarded: HalfMessage) -> HalfMessage:
+        """Put a half message that was discarded back, so that it can be decided."""
         try:
-            return self._halves.resume(given_up)[0]
+            return self._halves.resume(discarded)[0]
         except SegmentNotReadyError:
             raise PrerequisiteError(self._segment) from None
         except (StoreError, InvalidMessageError) as problem:
@@ -230,13 +234,13 @@ class TransactionHandler:
         """Store the decision about an undecided half message.
 
         Raises:
-            _DecidedError: it is decided, put back or given up.
+            _DecidedError: it is decided, put back or discarded.
         """
         if self._is_decided(half):
             raise _DecidedError
         try:
             if header.commit_or_rollback == _COMMIT:
-                message, (final, stored) = self._halves.commit(half)
+                message, (final, stored) = self._halves.commit(half, *self._target_of(half))
                 self._stats.put(message.topic, message.queue_id, 1, final.size_bytes)
             else:
                 stored = self._halves.roll_back(half)
@@ -256,6 +260,24 @@ class TransactionHandler:
             raise _not_available(problem) from problem
         return self._respond(request, stored)
 
+    def _target_of(self, half: HalfMessage) -> tuple[str, int]:
+        """Return the queue to which a half message is committed.
+
+        Raises:
+            InvalidMessageError: it names none.
+            ResponseError: its topic was deleted; RocketMQ stores the message where no consumer
+                reads it.
+        """
+        topic, queue_id = half.target()
+        found = self._topics.queue_for(topic, queue_id)
+        if found is None:
+            raise ResponseError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{topic[:300]}] was deleted: the transaction stays undecided until the topic"
+                " is created again",
+            )
+        return topic, found
+
     def _respond(self, request: Request, stored: Appended) -> Response | None:
         """Respond at once or, with synchronous flush, when the record is on the disk."""
         if self._commit is None:
@@ -274,7 +296,7 @@ class TransactionHandler:
     # --- RESUME_CHECK_HALF_MESSAGE --------------------------------------------------------------
 
     async def resume(self, request: Request) -> Response | None:
-        """Put a half message, mostly one that was given up, back into the half queue."""
+        """Put a half message, mostly one that was discarded, back into the half queue."""
         header = request.header(ResumeCheckHalfMessageRequest)
         self._require_loaded()
         try:
@@ -287,9 +309,9 @@ class TransactionHandler:
             return await after_prerequisites(lambda: self._put_back(request, named, newest))
 
     def _undelivered_at(self, log_offset: int) -> HalfMessage:
-        """Return the record that a request names, if it is a half message or one given up."""
+        """Return the record that a request names, if it is a half message or one discarded."""
         half = self._message_at(log_offset)
-        if half is None or half.record.topic not in (HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC):
+        if half is None or half.record.topic not in (HALF_TOPIC, TRANSACTION_DISCARD_TOPIC):
             raise _not_put_back(f"no half message has the physical offset {log_offset}")
         return half
 
@@ -311,8 +333,8 @@ class TransactionHandler:
                 (stored,) = self._halves.replace([(half, copy.waiting())])
             elif is_half and half.record.log_offset >= named.record.log_offset:
                 raise _not_put_back(
-                    "it is decided or was given up; expected an undecided half message, or one"
-                    f" in {TRANSACTION_GIVEN_UP_TOPIC} that was not put back before"
+                    "it is decided or was discarded; expected an undecided half message, or one"
+                    f" in {TRANSACTION_DISCARD_TOPIC} that was not put back before"
                 )
             else:
                 stored = self._halves.resume(named)[1]

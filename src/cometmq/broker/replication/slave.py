@@ -66,7 +66,7 @@ class LogCopy:
         self.settings = settings
         self.commit = commit
         self.clock = clock
-        self._tasks = Supervisor("replication")
+        self.tasks = Supervisor("replication")
         self._connection: MasterConnection | None = None
         self._changed = asyncio.Event()
         self._problem = ""
@@ -75,11 +75,11 @@ class LogCopy:
 
     def start(self) -> None:
         """Connect to the master, now and whenever this broker is a slave."""
-        self._tasks.spawn(self._run(), "copy-log")
+        self.tasks.spawn(self._run(), "copy-log")
 
     async def close(self) -> None:
         """End the connection."""
-        await self._tasks.cancel()
+        await self.tasks.cancel()
         self._disconnect()
 
     def _role_changed(self) -> None:
@@ -210,7 +210,6 @@ class MasterConnection(asyncio.BufferedProtocol):
         """The log offset behind the last chunk that is complete."""
         self._is_syncing = False
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks = Supervisor("replication")
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why the connection has ended."""
         self.bytes_per_second = 0
@@ -303,7 +302,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         if self._transport is not None and not self._is_waiting:
             self._is_waiting = True
             self._transport.pause_reading()
-            self._tasks.spawn(self._continue_with_segment(), "wait-for-file")
+            self._copy.tasks.spawn(self._continue_with_segment(), "wait-for-file")
 
     async def _continue_with_segment(self) -> None:
         loop = asyncio.get_running_loop()

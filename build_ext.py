@@ -46,7 +46,7 @@ COMPILED: dict[str, str] = {
     "cometmq.protocol.message_id": "the id of every message that is sent",
     "cometmq.protocol.header_scanner": "the header of nearly every send and pull",
     "cometmq.protocol.lazy_record": "every message that a consumer gets",
-    "cometmq.sql92.expression": "the condition of every message that a consumer filters by SQL92",
+    "cometmq.sql92.expression": "the expression of every message that a consumer filters by SQL92",
     "cometmq.store.record_layout": "fixed layouts in mapped memory, several for every message",
     "cometmq.store.segments": "finds the file of every offset",
     "cometmq.store.commit_log": "the record of every message into the log",

@@ -1,6 +1,6 @@
-"""Compares how fast messages are matched against SQL92 conditions: ours, and RocketMQ's module.
+"""Compares how fast messages are matched against SQL92 expressions: ours, and RocketMQ's module.
 
-For each message a broker takes the properties out of the record and evaluates the condition. Ours
+For each message a broker takes the properties out of the record and evaluates the expression. Ours
 is called for each message, once from compiled code and once from Python. RocketMQ's module gets the
 property string as bytes, as its broker does, in one JVM per measurement, warmed up as long as it is
 measured. The rounds alternate. A figure is messages per CPU second; of RocketMQ's it is that of the
@@ -50,7 +50,7 @@ TIMES_JAVA_MIN = 5.0
 NOISE_MAX = 0.3
 """In cores; a machine on which more runs beside it gives no verdict."""
 
-CONDITIONS = {
+EXPRESSIONS = {
     "typical": "(color = 'blue' AND price > 10) OR region IN ('eu','us')",
     "one text": "color = 'blue'",
     "one integer": "price > 99",
@@ -63,7 +63,7 @@ TYPICAL = "typical"
 
 @dataclass
 class Row:
-    """The rounds of one condition: messages per CPU second, and how many of 1000 match."""
+    """The rounds of one expression: messages per CPU second, and how many of 1000 match."""
 
     name: str
     ours: list[float] = field(default_factory=list)
@@ -78,7 +78,7 @@ def main() -> None:
     machine.refuse_other_sources()
     messages = list(_messages())
     loop = _compiled_loop()
-    rows = [Row(name) for name in CONDITIONS]
+    rows = [Row(name) for name in EXPRESSIONS]
     with machine.NoiseWatch() as watch:
         for _ in range(asked.rounds):
             for row in rows:
@@ -93,7 +93,7 @@ def main() -> None:
         (RESULTS / "sql92.md").write_text("\n".join(lines) + "\n")
         figures = [
             {
-                "condition": row.name,
+                "expression": row.name,
                 "ours": row.ours,
                 "from Python": row.from_python,
                 "java": row.java,
@@ -104,7 +104,9 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Compare SQL92 conditions with RocketMQ's module.")
+    parser = argparse.ArgumentParser(
+        description="Compare SQL92 expressions with RocketMQ's module."
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS_MIN)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each measurement")
     return parser.parse_args()
@@ -134,11 +136,11 @@ def _compiled_loop() -> Loop:
     return loop
 
 
-def _from_python(condition: Expression, messages: list[bytes]) -> int:
+def _from_python(expression: Expression, messages: list[bytes]) -> int:
     """What the compiled loop does, in Python."""
     matching = 0
     for data in messages:
-        if condition.matches(data, 0, len(data)):
+        if expression.matches(data, 0, len(data)):
             matching += 1
     return matching
 
@@ -164,12 +166,12 @@ def _messages() -> Iterator[bytes]:
 def _measure(row: Row, messages: list[bytes], loop: Loop, seconds: float) -> None:
     print(row.name, end=": ", flush=True)
     for figures, once in ((row.ours, loop), (row.from_python, _from_python)):
-        per_second, matching = _ours(once, CONDITIONS[row.name], messages, seconds)
+        per_second, matching = _ours(once, EXPRESSIONS[row.name], messages, seconds)
         figures.append(per_second)
         row.matching.add(matching)
         print(f"{per_second:,.0f}", end=", ", flush=True)
     for version in VERSIONS:
-        per_second, matching = _java(version, CONDITIONS[row.name], messages, seconds)
+        per_second, matching = _java(version, EXPRESSIONS[row.name], messages, seconds)
         row.java.setdefault(version, []).append(per_second)
         row.matching.add(matching)
         print(f"RocketMQ {version} {per_second:,.0f}", end=", ", flush=True)
@@ -178,23 +180,23 @@ def _measure(row: Row, messages: list[bytes], loop: Loop, seconds: float) -> Non
 
 def _ours(once: Loop, text: str, messages: list[bytes], seconds: float) -> tuple[float, float]:
     """Messages per CPU second, and the share that matches."""
-    condition = compile_expression(text)
+    expression = compile_expression(text)
     matching = count = 0
     end = time.monotonic() + seconds
     began = time.process_time()
     while time.monotonic() < end:
-        matching += once(condition, messages)
+        matching += once(expression, messages)
         count += len(messages)
     return count / (time.process_time() - began), matching / count
 
 
 def _java(
-    version: str, condition: str, messages: list[bytes], seconds: float
+    version: str, expression: str, messages: list[bytes], seconds: float
 ) -> tuple[float, float]:
     classes = toolchain.java_classes("filter", toolchain.rocketmq_jars("servers", version))
-    asked = {"condition": condition, "messages": [data.decode() for data in messages]}
+    asked = {"expression": expression, "messages": [data.decode() for data in messages]}
     ran = subprocess.run(
-        [toolchain.command("java"), "-cp", classes, "Conditions", "bench", str(seconds)],
+        [toolchain.command("java"), "-cp", classes, "Expressions", "bench", str(seconds)],
         input=json.dumps(asked) + "\n",
         stdout=subprocess.PIPE,
         text=True,
@@ -205,7 +207,7 @@ def _java(
 
 
 def _head(asked: argparse.Namespace, noise: machine.Noise) -> Iterator[str]:
-    yield "# Messages matched against SQL92 conditions"
+    yield "# Messages matched against SQL92 expressions"
     yield ""
     for name, value in machine.facts().items():
         yield f"- {name}: {value}"
@@ -224,7 +226,7 @@ def _head(asked: argparse.Namespace, noise: machine.Noise) -> Iterator[str]:
 
 def _table(rows: list[Row], noise: machine.Noise) -> Iterator[str]:
     titles = [
-        "condition",
+        "expression",
         "matching",
         "CometMQ",
         "called from Python",
@@ -239,7 +241,7 @@ def _table(rows: list[Row], noise: machine.Noise) -> Iterator[str]:
             for ours, *values in zip(row.ours, *(row.java[v] for v in VERSIONS), strict=True)
         ]
         [share] = row.matching
-        cells = [f"{row.name}: `{_short(CONDITIONS[row.name])}`", f"{share:.0%}"]
+        cells = [f"{row.name}: `{_short(EXPRESSIONS[row.name])}`", f"{share:.0%}"]
         cells += [_cell(row.ours), _cell(row.from_python)]
         cells += [_cell(row.java[version]) for version in VERSIONS]
         cells += [f"{median(times):.1f}", _targets(row, times, noise)]
@@ -257,8 +259,8 @@ def _targets(row: Row, times: list[float], noise: machine.Noise) -> str:
     return ", ".join(f"{target} {'in doubt' if doubt else said}".rstrip() for target, said in found)
 
 
-def _short(condition: str) -> str:
-    return condition if len(condition) <= 60 else f"{condition[:57]}..."
+def _short(expression: str) -> str:
+    return expression if len(expression) <= 60 else f"{expression[:57]}..."
 
 
 def _cell(values: list[float]) -> str:

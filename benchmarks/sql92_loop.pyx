@@ -4,10 +4,10 @@
 from cometmq.sql92.expression cimport Expression
 
 
-def count_matches(Expression condition, list messages):
+def count_matches(Expression expression, list messages):
     """Return how many property strings match."""
     cdef Py_ssize_t matching = 0
     cdef bytes data
     for data in messages:
-        matching += condition.matches_in(data, 0, len(data))
+        matching += expression.matches_in(data, 0, len(data))
     return matching

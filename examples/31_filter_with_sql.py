@@ -1,4 +1,4 @@
-"""Receive only the messages whose properties satisfy an SQL92 condition.
+"""Receive only the messages whose properties satisfy an SQL92 expression.
 
 The brokers evaluate it if their setting ``enablePropertyFilter`` is on; the program switches it on.
 """

@@ -102,7 +102,7 @@ PULLS: dict[str, Callable[[], tuple[Pull, int, int | None]]] = {
     "commits": lambda: (Pull("g", QUEUE, Filter.tags(), hold_ms=9), 5, 4),
     "held": lambda: (Pull("g", QUEUE, Filter.tags(), hold_ms=20_000), 5, None),
     "tags": lambda: (Pull("g", QUEUE, Filter.tags("a || \u00fc")), 5, None),
-    "condition": lambda: (Pull("g", QUEUE, Filter.sql("a = 'x\"y\\'")), 5, None),
+    "expression": lambda: (Pull("g", QUEUE, Filter.sql("a = 'x\"y\\'")), 5, None),
     "filter of the heartbeat": lambda: (
         Pull("g", QUEUE, Filter.tags("a"), send_filter=False),
         5,

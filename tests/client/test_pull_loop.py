@@ -25,7 +25,7 @@ from cometmq.client._connection.instance import core_of
 from cometmq.client._consuming.pulls import ReplicaChoice
 from cometmq.client._push.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._push.pull_loop import PullLoop
-from cometmq.client._supervision import FailureLog
+from cometmq.client._supervision import SupervisedFailureLog
 from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.client.settings import PushSettings
 from cometmq.model import property_names as names
@@ -77,7 +77,7 @@ class Puller:
         self.illegal: asyncio.Future[QueueOffset] = asyncio.get_running_loop().create_future()
         self.tasks = Supervisor("test")
         self.broken = asyncio.Event()
-        self.failures = FailureLog(
+        self.failures = SupervisedFailureLog(
             logging.getLogger("test"),
             fails="pull failed, retrying",
             works="pull succeeds again",

@@ -9,6 +9,7 @@ import pytest
 
 from cometmq.model.errors import CometError
 from cometmq.store import StoreUnavailableError
+from cometmq.system.files import DiskUsage
 from support.faulty_files import FaultyFiles
 from support.stores import LOG_FILE_BYTES, TOPIC, bodies, opened, put
 
@@ -81,3 +82,33 @@ def test_a_store_whose_log_has_no_room_can_be_read(tmp_path: Path) -> None:
     again = opened(tmp_path, files=files)
     assert bodies(again) == [b"body"]
     again.close()
+
+
+def test_a_store_that_is_held_takes_no_message_until_it_is_released_and_has_room(
+    tmp_path: Path,
+) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, files=files)
+    files.disk = DiskUsage(used_bytes=100, available_bytes=0)
+    store.clean()
+    store.hold("a decision is missing")
+    with pytest.raises(StoreUnavailableError, match="a decision is missing"):
+        put(store)
+    store.release()
+    with pytest.raises(StoreUnavailableError, match="the disk is full"):
+        put(store)
+    store.hold("a decision is missing")
+    files.disk = None
+    store.clean()
+    with pytest.raises(StoreUnavailableError, match="a decision is missing"):
+        put(store)
+    store.release()
+    put(store)
+    store.hold("a decision is missing")
+    files.fail_sync = True
+    with pytest.raises(StoreUnavailableError, match="the disk is gone"):
+        store.flush()
+    store.release()
+    with pytest.raises(StoreUnavailableError, match="the disk is gone"):
+        put(store)
+    store.abandon()

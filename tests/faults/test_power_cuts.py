@@ -27,7 +27,7 @@ from cometmq.broker.delay.routing import schedule
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import StoreError
-from cometmq.model.topic import DELAY_TOPIC, TopicConfig
+from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import encode_properties
@@ -107,7 +107,7 @@ class Case:
             self.store,
             LEVELS,
             JsonFile(config / "delay.json", self.files),
-            topics=lambda name: TopicConfig(topic_name=name),
+            queue_for=lambda _, queue_id: queue_id,
             clock=self.clock,
             cold_reads=self.cold_reads,
         )

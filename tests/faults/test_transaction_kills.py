@@ -31,7 +31,7 @@ from cometmq.broker.transactions.handler import TransactionHandler
 from cometmq.model.errors import CometError
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import StoredMessage
-from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
+from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_DISCARD_TOPIC
 from cometmq.protocol.bodies import HeartbeatData, ProducerData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
@@ -296,7 +296,7 @@ class Case:
                 if IN_TRANSACTION in message.properties:
                     self._audit_committed(store, message)
         discarded = Counter(
-            message.body for message in all_messages(store, TRANSACTION_GIVEN_UP_TOPIC)
+            message.body for message in all_messages(store, TRANSACTION_DISCARD_TOPIC)
         )
         for transaction in self.transactions:
             counts = delivered[transaction.body], discarded[transaction.body]
@@ -351,7 +351,7 @@ class Case:
             if text
         }
         delivered = {m.body for queue in QUEUES for m in all_messages(store, *queue)}
-        discarded = {m.body for m in all_messages(store, TRANSACTION_GIVEN_UP_TOPIC)}
+        discarded = {m.body for m in all_messages(store, TRANSACTION_DISCARD_TOPIC)}
         stored = {transaction.body for transaction in self.transactions if transaction.is_ended}
         is_open: dict[bytes, int] = {}
         for half in all_messages(store, HALF_TOPIC):
@@ -411,7 +411,7 @@ def _step_of(last: StoredMessage | None) -> str:
         return PUT_BACK if "TRANSACTION_CHECK_TIMES" in last.properties else PREPARED
     if last.topic == OP_HALF_TOPIC:
         return OP
-    if last.topic == TRANSACTION_GIVEN_UP_TOPIC:
+    if last.topic == TRANSACTION_DISCARD_TOPIC:
         return DISCARDED
     return COMMITTED if IN_TRANSACTION in last.properties else ELSE
 
@@ -667,7 +667,7 @@ async def no_copy(*_: object) -> None:
 MUTATIONS: dict[str, tuple[type, str, Callable[..., object]]] = {
     "an op message that a crash has cut off stays missing": (
         HalfQueue,
-        "append_missing",
+        "_append_missing",
         lambda _: lambda _: None,
     ),
     "a start does not read what is decided": (

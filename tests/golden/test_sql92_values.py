@@ -1,4 +1,4 @@
-"""SQL92 conditions that RocketMQ's filter module parsed and evaluated."""
+"""SQL92 expressions that RocketMQ's filter module parsed and evaluated."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ NEW_IN_5 = frozenset(
         "b CONTAINS ''",
     }
 )
-"""Conditions that 4.9 reads as the property, followed by words it ignores or refuses."""
+"""Expressions that 4.9 reads as the property, followed by words it ignores or refuses."""
 
 for_each_version = pytest.mark.parametrize("version", VERSIONS)
 
 
-def value_of(condition: Expression, properties: dict[str, str]) -> Any:
+def value_of(expression: Expression, properties: dict[str, str]) -> Any:
     """Return a value as the recordings write it."""
     try:
-        return condition.evaluate(properties)
+        return expression.evaluate(properties)
     except EvaluationError:
         return "ERROR"
 
 
 def cases(version: str) -> list[dict[str, Any]]:
-    """The recorded conditions that mean the same here."""
+    """The recorded expressions that mean the same here."""
     recorded: list[dict[str, Any]] = values(version, "sql92")["cases"]
     if version.startswith("5."):
         return recorded
@@ -45,7 +45,7 @@ def cases(version: str) -> list[dict[str, Any]]:
 
 
 @for_each_version
-def test_the_same_conditions_compile(version: str) -> None:
+def test_the_same_expressions_compile(version: str) -> None:
     for case in cases(version):
         try:
             compile_expression(case["expr"])
@@ -56,13 +56,13 @@ def test_the_same_conditions_compile(version: str) -> None:
 
 
 @for_each_version
-def test_conditions_have_the_recorded_values(version: str) -> None:
+def test_expressions_have_the_recorded_values(version: str) -> None:
     contexts = values(version, "sql92")["contexts"]
     for case in cases(version):
         if case["parse"] != "ok":
             continue
-        condition = compile_expression(case["expr"])
-        found = [value_of(condition, context) for context in contexts]
+        expression = compile_expression(case["expr"])
+        found = [value_of(expression, context) for context in contexts]
         expected = [str(r).split()[0] if isinstance(r, str) else r for r in case["results"]]
         assert found == expected, case["expr"]
 
@@ -74,8 +74,10 @@ def test_records_match_as_recorded(version: str) -> None:
     for case in cases(version):
         if case["parse"] != "ok":
             continue
-        condition = compile_expression(case["expr"])
+        expression = compile_expression(case["expr"])
         for context, recorded in zip(contexts, case["results"], strict=True):
             record = encode_properties(context)
             if "" not in context.values():
-                assert condition.matches(record, 0, len(record)) is (recorded is True), case["expr"]
+                assert expression.matches(record, 0, len(record)) is (recorded is True), case[
+                    "expr"
+                ]

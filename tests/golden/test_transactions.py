@@ -70,7 +70,6 @@ async def test_the_open_transaction_of_a_recorded_store_is_checked_and_committed
     cold_reads = ColdReads()
     halves = HalfQueue(store, offsets, DelayLevels.parse(), clock=clock, cold_reads=cold_reads)
     assert await halves.load()
-    halves.append_missing()
     checks = CheckService(
         halves,
         store,
@@ -84,6 +83,7 @@ async def test_the_open_transaction_of_a_recorded_store_is_checked_and_committed
     handler = TransactionHandler(
         halves,
         store,
+        topics=topics,
         stats=BrokerStats("C", clock=clock, is_system_topic=topics.is_system),
         settings=BrokerSettings,
         role=Role(),
@@ -183,7 +183,7 @@ def test_op_messages_and_committed_messages_are_those_of_rocketmq(version: str) 
     assert len(decided) == len(committed)
     for half in decided:
         case = committed[half.unique_key]
-        ours = half.committed(DelayLevels.parse())
+        ours = half.committed(DelayLevels.parse(), *half.target())
         assert (ours.topic, ours.sys_flag, ours.prepared_offset) == (
             case["topic"],
             case["sys_flag"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import shutil
 import socket
 import threading
 import time
@@ -14,17 +15,22 @@ import pytest
 
 from cometmq.broker.app import SETTINGS, Broker
 from cometmq.broker.pulling.long_polling import HeldPull
+from cometmq.broker.transactions.half_message import half_properties
 from cometmq.model.errors import CometError, ConfigError
+from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import (
     ConsumerSendMsgBackRequest,
+    EndTransactionRequest,
     PullMessageRequest,
     SendMessageV2Request,
 )
-from cometmq.protocol.record import decode_messages
+from cometmq.protocol.properties import encode_properties
+from cometmq.protocol.record import decode_messages, encode_host
 from cometmq.remoting import RemotingClient, RemotingServer, check
 from cometmq.remoting.ports import FAST_PORT_GAP, free_broker_port
+from cometmq.store import Appended, MessageStore, StoreSettings
 from cometmq.system.configuration import load
 from cometmq.system.files import DiskUsage
 from cometmq.system.rocketmq_keys import BROKER_KEYS
@@ -101,8 +107,9 @@ Start = Callable[..., Awaitable[Running]]
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
     made: list[Running] = []
 
-    async def run(**settings: str) -> Running:
+    async def run(*, room_bytes: int | None = None, **settings: str) -> Running:
         running = Running(made_broker(tmp_path, disk := Disk(), **settings), disk, RemotingClient())
+        disk.room_bytes = room_bytes
         made.append(running)
         await running.broker.start()
         return running
@@ -210,6 +217,56 @@ async def test_a_disk_without_blocks_refuses_sends_until_there_are_some(start: S
     running.disk.room_bytes = None
     assert (await running.send(b"room again")).code == 0
     assert (await running.bodies())[-1] == b"room again"
+
+
+async def test_a_disk_that_is_full_at_the_start_holds_up_transactions_and_sends_but_no_pull(
+    start: Start, tmp_path: Path
+) -> None:
+    """A power cut has cut off the op message of a commit; it is stored before anything else."""
+    running = await start()
+    assert (await running.send(b"before")).code == 0
+    await running.broker.stop()
+    half = committed_without_op(running.broker.configuration[StoreSettings])
+    shutil.rmtree(tmp_path / "store" / "consumequeue" / "t" / "1")
+    (tmp_path / "store" / "abort").write_bytes(b"1\n")
+
+    again = await start(room_bytes=0, cleanResourceInterval="20")
+    header = EndTransactionRequest(
+        producer_group="g",
+        tran_state_table_offset=half.queue_offset,
+        commit_log_offset=half.log_offset,
+        commit_or_rollback=8,
+        msg_id="u",
+    )
+    code = RequestCode.END_TRANSACTION
+    assert await again.bodies() == [b"before"]
+    for answer, why in (
+        (await again.send(b"early"), "of a transaction must be stored first"),
+        (await again.client.call(again.broker.address, code, header, timeout=60), "not known yet"),
+    ):
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert why in (answer.remark or "")
+
+    again.disk.room_bytes = None
+    await until(again, lambda answer: answer.code == 0)
+    assert (await again.client.call(again.broker.address, code, header, timeout=60)).code == 0
+    store = again.broker.parts.store
+    assert (store.bounds("t", 1), store.bounds(OP_HALF_TOPIC, 0)) == ((0, 1), (0, 1))
+
+
+def committed_without_op(settings: StoreSettings) -> Appended:
+    """Store a half message and what it became in queue 1, as a power cut leaves them."""
+    store = MessageStore(settings)
+    store.open()
+    host = encode_host("127.0.0.1", 10911)
+    properties = {"TRAN_MSG": "true", "PGROUP": "g", "UNIQ_KEY": "u"}
+    text = encode_properties(half_properties("t", 1, properties))
+    facts = {"born_time_ms": 1, "born_host": host, "store_host": host}
+    half = store.append(HALF_TOPIC, 0, b"paid", text, **facts)
+    store.append("t", 1, b"paid", text, sys_flag=8, prepared_offset=half.log_offset, **facts)
+    store.flush()
+    store.abandon()
+    return half
 
 
 async def test_a_sync_that_hangs_holds_up_nobody_but_those_who_wait_for_it(start: Start) -> None:

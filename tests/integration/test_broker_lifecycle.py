@@ -146,6 +146,20 @@ async def test_a_broker_without_a_name_server_says_that_no_client_finds_it(tmp_p
     assert "no name server is set" in log.read_text()
 
 
+async def test_a_broker_that_shall_start_filter_servers_says_that_it_starts_none(
+    tmp_path: Path,
+) -> None:
+    log, config = tmp_path / "log", tmp_path / "broker.conf"
+    config.write_text("filterServerNums=2\n")
+    arguments = ["--port", str(free_broker_port()), "--store", str(tmp_path / "store")]
+    server = await ServerProcess.start(
+        "broker", *arguments, "-c", str(config), log=log, timeout=START_S
+    )
+    assert await server.stop(STOP_S) == 0
+
+    assert "filterServerNums=2 has no effect" in log.read_text()
+
+
 async def test_acknowledged_means_on_disk_unless_said_otherwise() -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "cometmq", "broker", "--print-config", stdout=asyncio.subprocess.PIPE
@@ -344,6 +358,33 @@ async def test_what_the_broker_knew_it_still_knows_after_a_restart(
             async with asyncio.timeout(120):
                 bodies = [(await anext(reading)).body for _ in range(2)]
         assert bodies == [b"2", b"delayed"]
+
+
+async def test_a_scheduled_message_is_delivered_though_the_table_of_topics_is_lost(
+    place: Place,
+) -> None:
+    async with await place.start() as server:
+        async with (
+            AdminClient(place.namesrv) as admin,
+            Producer(place.namesrv, group="g") as sending,
+        ):
+            await admin.create_topic("t", queues=1)
+            await sending.send(Message("t", b"delayed", delay_level=1))
+        assert await server.stop(STOP_S) == 0
+    for path in place.folder.rglob("topics.json*"):
+        path.unlink()
+
+    async with await place.start():
+        assert "no topic is known, though the store has queues" in place.log
+        async with AdminClient(place.namesrv) as admin:
+            (queue,) = await admin.create_topic("t", queues=1)
+        settings = PullSettings(retry_ms=50)
+        async with PullConsumer(
+            place.namesrv, group="keeps", start_from=StartFrom.FIRST, settings=settings
+        ) as reading:
+            await reading.assign([queue])
+            async with asyncio.timeout(120):
+                assert (await anext(reading)).body == b"delayed"
 
 
 # --- refusing to start --------------------------------------------------------------------------

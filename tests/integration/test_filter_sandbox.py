@@ -62,11 +62,16 @@ GOOD = Source(
 )
 
 
+async def match(worker: Worker, messages: list[StoredMessage]) -> list[bool]:
+    async with worker.exclusive():
+        return await worker.match("g", messages)
+
+
 async def expect_a_working_filter() -> None:
     worker = Worker("good", GOOD, LIMITS)
     try:
         messages = [message(b'{"price": %d}' % n, n, TAGS="paid") for n in (4, 6)]
-        assert await worker.match("g", messages) == [False, True]
+        assert await match(worker, messages) == [False, True]
     finally:
         await worker.close()
 
@@ -84,7 +89,7 @@ async def reason_of(attackers: list[Worker], attack: str, body: bytes = b"") -> 
     worker = Worker("attack", source_of(attack), LIMITS)
     attackers.append(worker)
     with pytest.raises(FilterError) as failure:
-        await worker.match("g", [message(body)])
+        await match(worker, [message(body)])
     return str(failure.value)
 
 
@@ -280,7 +285,7 @@ async def test_a_filter_that_computes_on_after_its_response_is_ended_by_the_kern
     )
     attackers.append(worker)
 
-    assert await worker.match("g", [message()]) == [True]
+    assert await match(worker, [message()]) == [True]
     process = worker._process
     assert process is not None
     async with asyncio.timeout(WAIT_S):
@@ -333,17 +338,17 @@ async def test_a_failed_filter_is_started_again_after_a_pause(attackers: list[Wo
     source = source_of("import os\nif message.body == b'end': os._exit(1)")
     worker = Worker("attack", source, LIMITS)
     attackers.append(worker)
-    assert await worker.match("g", [message(b"a")]) == [True]
+    assert await match(worker, [message(b"a")]) == [True]
     first = worker.pid
 
     with pytest.raises(FilterError, match="exit code 1"):
-        await worker.match("g", [message(b"end")])
+        await match(worker, [message(b"end")])
     with pytest.raises(FilterError, match=r"started again in 0\.\d s"):
-        await worker.match("g", [message(b"a")])
+        await match(worker, [message(b"a")])
     async with asyncio.timeout(WAIT_S):
         while worker.pid is None:
             try:
-                assert await worker.match("g", [message(b"a")]) == [True]
+                assert await match(worker, [message(b"a")]) == [True]
             except FilterError:  # its pause
                 await asyncio.sleep(0.05)
 
@@ -357,13 +362,13 @@ async def test_a_cancelled_pull_does_not_leave_its_response_to_the_next(
     worker = Worker("slow", source, LIMITS)
     attackers.append(worker)
     await worker.load()
-    pull = asyncio.ensure_future(worker.match("g", [message(b"slow")]))
+    pull = asyncio.ensure_future(match(worker, [message(b"slow")]))
     await asyncio.sleep(0.1)
     pull.cancel()
     with pytest.raises(asyncio.CancelledError):
         await pull
 
-    assert await worker.match("g", [message(), message()]) == [False, False]
+    assert await match(worker, [message(), message()]) == [False, False]
 
 
 async def test_a_filter_that_is_closed_while_its_process_starts_leaves_none(
@@ -371,7 +376,7 @@ async def test_a_filter_that_is_closed_while_its_process_starts_leaves_none(
 ) -> None:
     worker = Worker("good", GOOD, LIMITS)
     attackers.append(worker)
-    pull = asyncio.ensure_future(worker.match("g", [message()]))
+    pull = asyncio.ensure_future(match(worker, [message()]))
     await asyncio.sleep(0)  # the start has begun
     assert worker.pid is None
 
@@ -387,7 +392,7 @@ async def test_a_batch_larger_than_a_request_is_matched_in_order(attackers: list
     attackers.append(worker)
     messages = [message(bytes(3 * MIB), number) for number in range(7)]
 
-    matched = await worker.match("g", messages)
+    matched = await match(worker, messages)
 
     assert matched == [number % 3 == 0 for number in range(7)]
 
@@ -413,11 +418,11 @@ async def test_pulls_beyond_a_limit_do_not_wait_for_a_slow_filter(
     worker = Worker("slow", source_of("import time; time.sleep(0.3)"), LIMITS)
     attackers.append(worker)
     await worker.load()
-    pulls = [asyncio.ensure_future(worker.match("g", [message()])) for _ in range(WAITING_MAX)]
+    pulls = [asyncio.ensure_future(match(worker, [message()])) for _ in range(WAITING_MAX)]
     await asyncio.sleep(0)
 
     with pytest.raises(FilterBusyError, match="pulls wait for this filter already"):
-        await worker.match("g", [message()])
+        await match(worker, [message()])
 
     for pull in pulls:
         pull.cancel()

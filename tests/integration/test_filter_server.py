@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import zlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -21,8 +22,9 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
+from cometmq.filtersrv import handler as handler_module
 from cometmq.filtersrv.app import SETTINGS, FilterServer
-from cometmq.filtersrv.filters import UPLOADS_MAX
+from cometmq.filtersrv.filters import CLIENT_UPLOADS_MAX, UPLOADS_MAX
 from cometmq.filtersrv.handler import DECODED_BYTES_MAX
 from cometmq.filtersrv.sandboxed import refusal
 from cometmq.model.errors import ConfigError
@@ -485,15 +487,175 @@ async def test_the_same_source_keeps_its_process_and_another_replaces_it(
 async def test_the_filter_that_was_not_used_for_the_longest_time_is_removed(
     cluster: Cluster, raw: RemotingClient
 ) -> None:
-    async with filter_server(cluster, filterClassNumsMax="2") as server:
-        for group in ("a", "b"):
-            await upload(raw, server, consumer_group=group)
-        server.filters.find(TOPIC, "a")
-        await upload(raw, server, consumer_group="c")
+    async with filter_server(cluster, filterClassNumsMax="2") as server, client() as other:
+        await upload(raw, server, consumer_group="a")
+        await upload(other, server, consumer_group="b")
+        async with client() as third:
+            server.filters.find(TOPIC, "a")
+            await upload(third, server, consumer_group="c")
 
         kept = [group for group in "abc" if server.filters.find(TOPIC, group)]
 
     assert kept == ["a", "c"]
+
+
+# --- many clients -------------------------------------------------------------------------------
+
+SLOW_FIRST = """
+import time
+class Dear:
+    messages = 0
+    def match(self, message, context):
+        Dear.messages += 1
+        if Dear.messages == 1:
+            time.sleep(1.4)
+        return Dear.messages > 3
+"""
+"""The first message takes more than a second; the fourth one and all later ones match."""
+SLOW_LOAD = "import time\ntime.sleep(2.0)\n" + SOURCE
+
+
+@contextlib.asynccontextmanager
+async def client() -> AsyncIterator[RemotingClient]:
+    made = RemotingClient(name="client")
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def waiting_pulls(
+    raw: RemotingClient, server: FilterServer, count: int, **changes: Any
+) -> list[asyncio.Future[Command]]:
+    """Return pulls of which the first is matched and the others wait."""
+    worker = server.filters.find(TOPIC, GROUP)
+    assert worker is not None
+    before = worker._waiting
+    pulls = [asyncio.ensure_future(pull(raw, server, 0, **changes)) for _ in range(count)]
+    await until(lambda: worker._waiting == before + count)
+    return pulls
+
+
+def stored_messages() -> int:
+    return sum(isinstance(each, StoredMessage) for each in gc.get_objects())
+
+
+async def test_pulls_that_wait_for_a_filter_are_not_decoded_yet(
+    cluster: Cluster, server: FilterServer, raw: RemotingClient
+) -> None:
+    await create_topic(cluster)
+    await send(cluster, range(10))
+    await upload(raw, server, SLOW_FIRST)
+    before = stored_messages()
+    pulls = await waiting_pulls(raw, server, 6)
+    assert 0 < stored_messages() - before <= 10
+    found = [len(decode_messages(each.body)) for each in await asyncio.gather(*pulls)]
+    assert found == [7, 10, 10, 10, 10, 10]
+
+
+async def test_what_waits_for_filters_has_a_limit(
+    cluster: Cluster,
+    server: FilterServer,
+    raw: RemotingClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await create_topic(cluster)
+    await send(cluster, range(5))
+    await upload(raw, server, SLOW_FIRST)
+    monkeypatch.setattr(handler_module, "WAITING_BYTES_MAX", 1)
+    (first,) = await waiting_pulls(raw, server, 1)
+
+    refused = await pull(raw, server, 0)
+
+    assert (refused.code, refused.remark) == (2, "[OVERLOAD]1 bytes wait for filters already")
+    assert len(decode_messages((await first).body)) == 2
+    assert len(decode_messages((await pull(raw, server, 0)).body)) == 5
+
+
+async def test_pulls_of_clients_that_have_gone_are_not_matched(
+    cluster: Cluster, server: FilterServer, raw: RemotingClient
+) -> None:
+    await create_topic(cluster)
+    await send(cluster, range(5))
+    await upload(raw, server, SLOW_FIRST)
+    (first,) = await waiting_pulls(raw, server, 1, max_msg_nums=1)
+    async with client() as other:
+        left = await waiting_pulls(other, server, 5)
+    assert all(isinstance(each, Exception) for each in await asyncio.gather(
+        *left, return_exceptions=True
+    ))  # fmt: skip
+
+    found = await pull(raw, server, 0)
+
+    assert (await first).code == 20
+    offsets = [message.queue_offset for message in decode_messages(found.body)]
+    assert offsets == [2, 3, 4], "the filter got one message before these"
+
+
+async def test_a_slow_upload_delays_no_other_client(
+    server: FilterServer, raw: RemotingClient
+) -> None:
+    async with client() as slow:
+        uploads = [
+            asyncio.ensure_future(upload(slow, server, SLOW_LOAD, consumer_group=f"g{number}"))
+            for number in range(CLIENT_UPLOADS_MAX)
+        ]
+        await until(lambda: server.filters._uploads == CLIENT_UPLOADS_MAX)
+        refused = await upload(slow, server, consumer_group="one-more")
+        assert (refused.code, refused.remark) == (
+            2, f"[OVERLOAD]{CLIENT_UPLOADS_MAX} uploads of this client wait to be loaded already",
+        )  # fmt: skip
+
+        assert (await upload(raw, server)).code == 0
+
+        assert not any(each.done() for each in uploads)
+        assert len(server.filters) == 1
+    await asyncio.gather(*uploads, return_exceptions=True)
+
+
+async def test_a_few_uploads_are_loaded_at_the_same_time(server: FilterServer) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(client()) for _ in range(6)]
+        source = SLOW_LOAD.replace("2.0", "0.3")
+        uploads = [
+            asyncio.ensure_future(upload(each, server, source, consumer_group=f"g{number}"))
+            for number, each in enumerate(clients)
+        ]
+        await until(lambda: server.filters._loads.locked())
+        assert len(server.filters) == 0
+        assert [each.code for each in await asyncio.gather(*uploads)] == [0] * 6
+    assert len(server.filters) == 6
+    assert server.filters._locks == {}
+
+
+async def test_one_client_cannot_remove_the_filters_of_all_others(
+    cluster: Cluster, raw: RemotingClient
+) -> None:
+    async with filter_server(cluster, filterClassNumsMax="4") as server:
+
+        def kept() -> str:
+            return "".join(g for g in "abcdefg" if server.filters._filters.get((TOPIC, g)))
+
+        for group in "ab":
+            assert (await upload(raw, server, consumer_group=group)).code == 0
+        refused = await upload(raw, server, consumer_group="c")
+        assert refused.code == 1
+        assert (refused.remark or "").endswith(
+            "this client has 2 filters, and may have half of filterClassNumsMax=4 at most"
+        )
+        assert (await upload(raw, server, SOURCE + "#", consumer_group="a")).code == 0
+        async with client() as other:
+            for group in "cd":
+                assert (await upload(other, server, consumer_group=group)).code == 0
+            assert kept() == "abcd"
+        async with client() as third:
+            await until(lambda: all(
+                server.filters._filters[TOPIC, group].client.closed for group in "cd"
+            ))  # fmt: skip
+            await pull(third, server, 0, consumer_group="c")  # it belongs to this client now
+            assert (await upload(third, server, consumer_group="e")).code == 0
+            assert kept() == "abce", "the one of a client that has gone was removed"
+            assert (await upload(third, server, consumer_group="f")).code == 1
 
 
 async def test_registrations_return_the_broker_and_refuse_what_is_no_address(

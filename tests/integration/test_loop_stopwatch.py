@@ -466,7 +466,7 @@ def pulls(code: RequestCode, servers: Servers) -> Frames:
 
 
 def long_expressions() -> Iterator[str]:
-    """Conditions that take as long as a client can make them take, to compile or to evaluate."""
+    """Expressions that take as long as a client can make them take, to compile or to evaluate."""
     number = next(_numbers)
     yield " OR ".join([f"x{number} = 'never'"] * 1_500)
     yield f"KEYS = 'x{number}' OR " + " OR ".join(f"p{n % 60} > {n}" for n in range(2_500))

@@ -51,7 +51,7 @@ EXPECTED = {
     "24_worker": r"(shipped a hat for order 1\n|order-2 is a dead letter\n){2}",
     "26_web_lifespan": r"welcome, Ann\nhealthy: True\n",
     "27_web_producer": r"SEND_OK: a hat\nSEND_OK: a coat\nSEND_OK: a scarf\n",
-    "29_sql_conditions": r"color = 'blue' AND price > 10: \[True, False, None\]\n"
+    "29_sql_expressions": r"color = 'blue' AND price > 10: \[True, False, None\]\n"
     r"price > 9: \[True, 'no match', None\]\nprice > 9\.0: \[True, True, None\]\n"
     r"color <> 'red': \[True, False, None\]\nNOT .*: \[True, True, True\]\n"
     r"color LIKE .*: \[False, False, None\]\n"

@@ -173,10 +173,10 @@ class Broker:
     async def _load_half_queue(self, half_queue: HalfQueue) -> None:
         """Read which transactions are decided; the checks try again if the disk refuses."""
         try:
-            if await half_queue.load():
-                half_queue.append_missing()
+            if not await half_queue.load():
+                log.warning("transactions are refused until the disk has room")
         except CometError as problem:
-            log.warning("cannot load the half queue: %s", problem)
+            log.warning("transactions are refused for now: %s", problem)
 
     async def _listen(self, parts: Parts) -> list[Feature]:
         """Open the ports; return the features, whose handlers know the address."""

@@ -17,7 +17,6 @@ from cometmq.broker.clients import feature as clients
 from cometmq.broker.clients.consumers import ConsumerNotifier, ConsumerRegistry
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.clients.queue_locks import QueueLocks
-from cometmq.broker.clients.relay import ConsumerRelay
 from cometmq.broker.cold_reads import ColdReads, cold_read_limit
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay import feature as delay
@@ -29,7 +28,6 @@ from cometmq.broker.filters.table import FilterTable
 from cometmq.broker.groups import feature as groups
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.maintenance import feature as storage
-from cometmq.broker.maintenance.flushing import Flusher, flush_pace
 from cometmq.broker.offsets import feature as offsets
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.pulling import feature as pulling
@@ -49,8 +47,6 @@ from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.sending.validation import SendValidation, send_rules
 from cometmq.broker.stats import feature as stats
 from cometmq.broker.stats.counters import BrokerStats
-from cometmq.broker.stats.group_lag import GroupLags
-from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
 from cometmq.broker.stats.throughput import Throughput
 from cometmq.broker.topics import feature as topics
 from cometmq.broker.topics.table import TopicTable
@@ -82,7 +78,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """All parts of one broker that its features share."""
+    """All parts of one broker that its features share; a feature builds its own ones."""
 
     configuration: Configuration
     config_file: Path | None
@@ -112,10 +108,6 @@ class Parts(msgspec.Struct, frozen=True):
     confirmation: Confirmation
     stats: BrokerStats
     throughput: Throughput
-    lags: GroupLags
-    relay: ConsumerRelay
-    runtime: RuntimeInfo
-    flusher: Flusher
     registration: Registration
     metadata: MetadataCopy
     master: Master
@@ -203,10 +195,14 @@ def assemble(
     if not store.was_closed:
         filters.renew_births()
     try:
-        topics.load()
+        topics.load(store)
         groups.load()
         # A slave may have messages of a topic in its log that it has not copied yet.
-        store.expect_topics(lambda name: name in topics or topics.is_system(name) or role.is_slave)
+        store.expect_topics(
+            lambda name: (
+                topics.was_lost or name in topics or topics.is_system(name) or role.is_slave
+            )
+        )
         parts = _build_parts(
             role,
             store,
@@ -251,34 +247,26 @@ def _build_parts(
     offsets.load(None if is_behind else store.bounds)
     levels = DelayLevels.parse(store_settings().delay_levels)
     cold_reads = ColdReads(lambda: cold_read_limit(settings()))
+    stats = BrokerStats(
+        broker_settings.broker_cluster_name, clock=clock, is_system_topic=topics.is_system
+    )
+    commit = GroupCommit(store, timeout_s=store_settings().sync_flush_timeout_ms / 1000)
     delay = ScheduledDelivery(
         store,
         levels,
         tables["delayOffset"],
-        topics=topics.get,
+        queue_for=topics.queue_for,
         clock=clock,
         cold_reads=cold_reads,
+        on_delivery=lambda topic, queue_id, size: stats.put(topic, queue_id, 1, size),
+        request_sync=None if store.shows_unsynced else commit.request_sync,
     )
     delay.load()
-    stats = BrokerStats(
-        broker_settings.broker_cluster_name, clock=clock, is_system_topic=topics.is_system
-    )
-    delay.on_delivery = lambda topic, queue_id, size: stats.put(topic, queue_id, 1, size)
-    notifier = ConsumerNotifier(settings)
-    consumers = ConsumerRegistry(
-        clock,
-        filters=filters,
-        on_change=notifier.notify,
-        silent_ms_max=broker_settings.channel_expired_timeout_ms,
-    )
     locks = QueueLocks(clock)
     servers = FilterServers(clock)
     held = HeldPulls(held_max=broker_settings.pull_queue_capacity)
-    throughput = Throughput(stats, clock=clock)
-    commit = GroupCommit(store, timeout_s=store_settings().sync_flush_timeout_ms / 1000)
     Arrivals(store, held, delay.arrived, commit.request_sync)
-    if not store.shows_unsynced:
-        delay.request_sync = commit.request_sync
+    silent_ms_max = broker_settings.channel_expired_timeout_ms
     address = broker_address(broker_settings)
     master = Master(role, store, settings)
     synced_by = commit if store_settings().sync_flush else None
@@ -298,8 +286,13 @@ def _build_parts(
         groups=groups,
         offsets=offsets,
         filters=filters,
-        consumers=consumers,
-        producers=ProducerRegistry(clock, silent_ms_max=broker_settings.channel_expired_timeout_ms),
+        consumers=ConsumerRegistry(
+            clock,
+            filters=filters,
+            on_change=ConsumerNotifier(settings).notify,
+            silent_ms_max=silent_ms_max,
+        ),
+        producers=ProducerRegistry(clock, silent_ms_max=silent_ms_max),
         locks=locks,
         filter_servers=servers,
         held=held,
@@ -320,32 +313,7 @@ def _build_parts(
         commit=commit,
         confirmation=Confirmation(synced_by, master.acknowledgements),
         stats=stats,
-        throughput=throughput,
-        lags=GroupLags(
-            store=store,
-            cold_reads=cold_reads,
-            offsets=offsets,
-            consumers=consumers,
-            stats=stats,
-            broker_name=broker_settings.broker_name,
-            clock=clock,
-        ),
-        relay=ConsumerRelay(consumers),
-        runtime=RuntimeInfo(
-            store,
-            files=files,
-            stats=stats,
-            throughput=throughput,
-            settings=settings,
-            sends_waiting=lambda: len(commit),
-            oldest_wait_s=commit.oldest_age_s,
-            pulls_held=lambda: len(held),
-            delay_levels=lambda: {
-                level: DelayLevelOffsets(*ends) for level, ends in delay.progress().items()
-            },
-            clock=clock,
-        ),
-        flusher=Flusher(store, lambda: flush_pace(store_settings()), clock=clock),
+        throughput=Throughput(stats, clock=clock),
         registration=registration,
         metadata=MetadataCopy(
             role,

@@ -33,6 +33,7 @@ from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.store.queue_reader import ColdPart
+from cometmq.system.failure_log import RateLimitedLog
 from cometmq.system.files import MappedFile
 
 log = logging.getLogger(__name__)
@@ -43,8 +44,6 @@ LOOKUP_THREADS: Final = 2
 """Reads of single records at a time."""
 WAITING_MAX: Final = 10_000
 """Reads that wait for a thread or for flow control; a request beyond is refused."""
-LOGGED_S: Final = 10.0
-"""Errors of the disk are logged once in this time."""
 BLOCK_BYTES: Final = 1024 * 1024
 AHEAD_BYTES: Final = 4 * BLOCK_BYTES
 """How far a file is read ahead of the last pull that waited."""
@@ -90,7 +89,9 @@ class ColdReads:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-read")
         self._lookup_threads = ThreadPoolExecutor(LOOKUP_THREADS, thread_name_prefix="lookup")
         self._waiting = 0
-        self._logged_s = -LOGGED_S
+        self._problems = RateLimitedLog(
+            log, "reads from the disk failed", level=logging.ERROR, lines_max=1
+        )
         self._closed = False
         self._blocks: dict[tuple[MappedFile, int], _Block] = {}
         """The blocks under way, by their ends."""
@@ -190,10 +191,7 @@ class ColdReads:
         self._waiting -= 1
         problem = None if reading.cancelled() else reading.exception()
         if isinstance(problem, StoreError):
-            now_s = asyncio.get_running_loop().time()
-            if now_s >= self._logged_s + LOGGED_S:
-                self._logged_s = now_s
-                log.error("%s", problem)
+            self._problems.add("%s", problem)
 
     def _ended(self, block: _Block, done: asyncio.Future[None]) -> None:
         """Read the next block, if a pull will need it soon."""

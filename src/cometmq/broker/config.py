@@ -216,7 +216,7 @@ class BrokerSettings:
     transaction_check_max: int = setting(
         15, key="transactionCheckMax", low=1, high=1_000_000, remote=True
     )
-    """After so many checks an undecided half message is given up: it is moved to
+    """After so many checks an undecided half message is discarded: it is moved to
     ``TRANS_CHECK_MAX_TIME_TOPIC``.
     """
 
@@ -271,6 +271,11 @@ class BrokerSettings:
     filter_support_retry: bool = setting(False, key="filterSupportRetry", remote=True)
     """Whether messages that a consumer sent back are filtered again when they are redelivered, by
     the SQL92 expression that its group has for their first topic.
+    """
+
+    filter_server_nums: int = setting(0, key="filterServerNums", low=0, high=1_000)
+    """The filter servers that RocketMQ's broker starts. This broker starts none, and warns if it is
+    not 0: start them with ``cometmq filtersrv``.
     """
 
     enable_calc_filter_bit_map: bool = setting(False, key="enableCalcFilterBitMap", remote=True)

@@ -399,8 +399,8 @@ class ConfigTable(Generic[C]):
 
     def _load(
         self, kind: type[W], sections: Callable[[W], Mapping[str, Mapping[str, Any]]]
-    ) -> None:
-        """Read the file, if there is one.
+    ) -> bool:
+        """Read the file; return whether there is one.
 
         Args:
             kind: the struct of its content, which has a ``data_version``.
@@ -411,7 +411,7 @@ class ConfigTable(Generic[C]):
         """
         content = self._stored.file.load()
         if content is None:
-            return
+            return False
         try:
             found: Any = read_struct(content, kind)
         except FastJsonError as problem:
@@ -422,6 +422,7 @@ class ConfigTable(Generic[C]):
         for name, config in entries[self._section].items():
             setattr(config, self._name_field, name)
         self._stored.take(found.data_version, entries)
+        return True
 
 
 def _always(config: C) -> Callable[[C | None], C]:

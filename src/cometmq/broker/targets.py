@@ -1,5 +1,7 @@
 """The target queue of a message that waits in the schedule topic or the half topic.
 
+A record of the log is stored again in another queue when it is due, committed, or retried.
+
     REAL_TOPIC := its topic        REAL_QID := the number of its queue, in decimal digits
 
 Source: MessageConst.PROPERTY_REAL_TOPIC and PROPERTY_REAL_QUEUE_ID, RocketMQ 5.3.
@@ -12,6 +14,8 @@ import re
 from cometmq.model import property_names as names
 from cometmq.model.errors import InvalidMessageError
 from cometmq.model.topic import SEND_FORBIDDEN_TOPICS
+from cometmq.protocol.record import RecordParts
+from cometmq.store import NewMessage
 
 _QUEUE_ID = re.compile(r"[0-9]{1,9}")
 
@@ -43,3 +47,38 @@ def check_target(topic: str, queue_text: str) -> int:
             f" {queue_text[:80]!r}"
         )
     return queue_id
+
+
+def stored_again(
+    record: RecordParts,
+    topic: str,
+    queue_id: int,
+    *,
+    prepared_offset: int = 0,
+    properties: bytes | None = None,
+    sys_flag: int | None = None,
+    store_host: bytes | None = None,
+    reconsume_times: int | None = None,
+) -> NewMessage:
+    """Return what is appended to store a record again in another queue.
+
+    Args:
+        record: the record.
+        topic, queue_id: the queue.
+        prepared_offset: the log offset of the half message that is committed; 0 for none.
+        properties, sys_flag, store_host, reconsume_times: new values; None keeps those of the
+            record.
+    """
+    return NewMessage(
+        topic,
+        queue_id,
+        record.body,
+        record.properties if properties is None else properties,
+        record.flag,
+        record.sys_flag if sys_flag is None else sys_flag,
+        record.born_time_ms,
+        record.born_host,
+        record.store_host if store_host is None else store_host,
+        record.reconsume_times if reconsume_times is None else reconsume_times,
+        prepared_offset,
+    )

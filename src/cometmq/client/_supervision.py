@@ -20,7 +20,6 @@ import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from cometmq.client.errors import ClientError
@@ -33,13 +32,12 @@ from cometmq.model.errors import (
 )
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.system.failure_log import FailureLog, error_text
 
 R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
-FAILING_MAX = 10_000
-"""Failing subjects that are remembered. For each further one, every failure is a warning."""
 PERMANENT_FAILURES = 5
 """Errors in a row, none of them transient, after which the failure is permanent."""
 PERMANENT_S = 120.0
@@ -48,30 +46,12 @@ ERROR_CHARS_MAX = 1_024
 """Limit of the text of an error in a message, a request or a log line."""
 
 
-@dataclass(slots=True)
-class _Streak:
-    """Failures of one subject, without a success in between."""
-
-    count: int = 0
-    non_transient: int = 0
-    """How many of the latest ones in a row are not transient."""
-    since_s: float = 0.0
-    """When the first of these was."""
-
-
-class FailureLog:
-    """Logs once when a subject, such as an address, starts to fail, and once when it recovers.
-
-    The first failure of a streak is a warning, further ones are debug lines, and the success that
-    ends the streak is an info line.
+class SupervisedFailureLog(FailureLog):
+    """A failure log that also notices when a failure is permanent.
 
     Args:
-        log: the logger.
-        fails: the sentence for a failure.
-        works: the sentence for the success that ends a streak.
-        name: the field of the subject in the log, such as ``address``.
-        more: further fields of each line, such as ``group=g``.
         on_permanent: called with the error of a permanent failure. Needs a running event loop.
+        others: those of `FailureLog`.
     """
 
     def __init__(
@@ -84,70 +64,54 @@ class FailureLog:
         more: str = "",
         on_permanent: Callable[[BaseException], None] | None = None,
     ) -> None:
-        self._log = log
-        self._fails, self._works, self._name = fails, works, name
-        self._more = f" {more}" if more else ""
+        super().__init__(log, fails=fails, works=works, name=name, more=more)
         self._on_permanent = on_permanent
-        self._streaks: dict[str, _Streak] = {}
+        self._non_transient: dict[str, tuple[int, float]] = {}
+        """For each subject how many of its latest errors in a row are not transient, and when the
+        first of these was."""
 
     def failed(
         self,
         subject: str,
         error: BaseException,
         *,
-        transient: bool | None = None,
         quiet: bool = False,
+        transient: bool | None = None,
     ) -> int:
-        """Record a failure.
+        """Record a failure; see `FailureLog.failed`.
 
         Args:
-            subject: what failed.
-            error: why.
+            subject, error, quiet: as there.
             transient: whether a retry may help; by default the class of the error decides.
-            quiet: log it as a debug line.
-
-        Returns:
-            How often it has failed since its last success.
         """
-        streak = self._streaks.get(subject) or _Streak()
-        level = logging.DEBUG if quiet or streak.count else logging.WARNING
-        fields = (self._fails, self._name, subject, self._more, log_text(error))
-        self._log.log(level, "%s %s=%s%s error=%s", *fields, exc_info=log_trace(error))
-        if subject in self._streaks or len(self._streaks) < FAILING_MAX:
-            self._streaks[subject] = streak
-        streak.count += 1
-        if self._on_permanent is not None:
+        count = super().failed(subject, error, quiet=quiet)
+        if self._on_permanent is not None and self.is_known(subject):
             self._check_permanent(
-                streak, error, is_transient(error) if transient is None else transient
+                subject, error, is_transient(error) if transient is None else transient
             )
-        return streak.count
+        return count
 
-    def _check_permanent(self, streak: _Streak, error: BaseException, transient: bool) -> None:
+    def _check_permanent(self, subject: str, error: BaseException, transient: bool) -> None:
         now_s = asyncio.get_running_loop().time()
         if transient:
-            streak.non_transient = 0
+            self._non_transient.pop(subject, None)
             return
-        if not streak.non_transient:
-            streak.since_s = now_s
-        streak.non_transient += 1
-        if streak.non_transient >= PERMANENT_FAILURES and now_s - streak.since_s >= PERMANENT_S:
+        times, since_s = self._non_transient.get(subject, (0, now_s))
+        self._non_transient[subject] = times + 1, since_s
+        if times + 1 >= PERMANENT_FAILURES and now_s - since_s >= PERMANENT_S:
             assert self._on_permanent is not None
             self._on_permanent(error)
 
-    @property
-    def is_failing(self) -> bool:
-        """Whether any subject fails now."""
-        return bool(self._streaks)
+    def forget(self, subject: str) -> None:
+        """Forget the failures of a subject that is not tried any more."""
+        super().forget(subject)
+        self._non_transient.pop(subject, None)
 
     def succeeded(self, subject: str) -> None:
         """Record a success."""
-        streak = self._streaks.pop(subject, None) if self._streaks else None
-        if streak is not None:
-            self._log.info("%s %s=%s%s", self._works, self._name, subject, self._more)
-
-    def forget(self, subject: str) -> None:
-        """Forget the failures of a subject that is not tried any more."""
-        self._streaks.pop(subject, None)
+        super().succeeded(subject)
+        if self._non_transient:
+            self._non_transient.pop(subject, None)
 
 
 def is_transient(error: BaseException) -> bool:
@@ -165,30 +129,12 @@ def raise_non_transient(errors: Iterable[BaseException]) -> None:
             raise error
 
 
-def log_trace(error: BaseException) -> BaseException | None:
-    """Return the error if the log needs its traceback: this client's own errors need none."""
-    return None if isinstance(error, CometError) else error
-
-
-def log_text(error: BaseException) -> str:
-    """Return the text of an error for a log line, or its class if it has no text."""
-    return _text_of(error) or type(error).__name__
-
-
 def class_and_text(error: BaseException) -> str:
     """Return ``module.Class: text``: at most 1,024 characters, no control characters."""
     kind = type(error)
-    text = f"{kind.__module__}.{kind.__qualname__}: {_text_of(error)}"[:ERROR_CHARS_MAX]
+    text = f"{kind.__module__}.{kind.__qualname__}: {error_text(error)}"[:ERROR_CHARS_MAX]
     text = text.encode("utf-8", "replace").decode()
     return "".join(" " if ord(character) < 0x20 else character for character in text).strip()
-
-
-def _text_of(error: BaseException) -> str:
-    """Return ``str(error)``; the error may be an application's, whose ``__str__`` raises."""
-    try:
-        return str(error)
-    except Exception as failure:
-        return f"(str() raised {type(failure).__name__})"
 
 
 LOOP_BACK_OFF_S_MAX = 10.0
@@ -224,7 +170,7 @@ class SupervisedLoop(ABC):
         self,
         name: str,
         subject: str,
-        failures: FailureLog,
+        failures: SupervisedFailureLog,
         *,
         retry_s: float,
         step_s_max: float = STEP_S_MAX,
@@ -391,7 +337,7 @@ class PeriodicLoop(SupervisedLoop):
         self,
         name: str,
         subject: str,
-        failures: FailureLog,
+        failures: SupervisedFailureLog,
         act: Callable[[], Awaitable[object]],
         *,
         interval_s: float,
@@ -521,7 +467,7 @@ class SupervisedTasks(Supervisor):
         self.on_failure: Callable[[BaseException], None] | None = None
         """Called with it."""
         self._failed = asyncio.Event()
-        self._periodic = FailureLog(
+        self._periodic = SupervisedFailureLog(
             log,
             fails="periodic task failed, retrying",
             works="periodic task succeeds again",

@@ -1,4 +1,4 @@
-"""Filters of subscriptions: by tags, by an SQL92 condition over properties, or by a class.
+"""Filters of subscriptions: by tags, by an SQL92 expression over properties, or by a class.
 
 The broker compares only the hashes of tags; the consumer compares their texts, and removes messages
 with another tag of the same hash. Source: FilterAPI.buildSubscriptionData, RocketMQ 5.3.
@@ -41,7 +41,7 @@ class Filter:
     """
 
     expression: str = ALL_TAGS
-    """The tag expression or SQL92 condition."""
+    """The tag or SQL92 expression."""
     kind: str = TAG_KIND
     """``TAG`` or ``SQL92``."""
     wanted_tags: frozenset[str] = frozenset()
@@ -71,12 +71,12 @@ class Filter:
 
     @classmethod
     def sql(cls, expression: str) -> Self:
-        """Select messages whose properties match an SQL92 condition: ``a > 5 AND b IS NULL``.
+        """Select messages whose properties match an SQL92 expression: ``a > 5 AND b IS NULL``.
 
         It needs ``enablePropertyFilter=true`` in the settings of the brokers.
 
         Raises:
-            ConfigError: the expression is no text, or no SQL92 condition.
+            ConfigError: the expression is no text, or no SQL92 expression.
         """
         _check_text("SQL expression", expression)
         _check_sql(expression)
@@ -140,7 +140,7 @@ class Filter:
 
 
 def _check_sql(expression: str) -> None:
-    """Check a condition; a broker decides where brokers differ: its limits, and its words."""
+    """Check an expression; a broker decides where brokers differ: its limits, and its words."""
     try:
         compile_expression(expression)
     except SqlLimitError:

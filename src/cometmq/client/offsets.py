@@ -26,7 +26,6 @@ from typing import Any, Protocol
 
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientCore, ClientInstance, core_of
-from cometmq.client._supervision import FailureLog
 from cometmq.model.errors import ConfigError, StoreError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -34,6 +33,7 @@ from cometmq.model.times import epoch_ms
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import ConsumeFromWhere
 from cometmq.remoting.tasks import is_call_failure
+from cometmq.system.failure_log import FailureLog
 from cometmq.system.files import Files, SystemFiles, load_with_backup, save_with_backup
 
 __all__ = ["OffsetStore", "RemoteOffsetStore", "LocalOffsetStore", "StartFrom"]

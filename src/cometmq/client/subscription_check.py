@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cometmq.client._connection.instance import ClientCore, ClientInstance, core_of
-from cometmq.client._supervision import FailureLog, PeriodicLoop
+from cometmq.client._supervision import PeriodicLoop, SupervisedFailureLog
 from cometmq.client.filters import Filter
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.topic import RETRY_PREFIX
@@ -212,7 +212,7 @@ class SubscriptionCheck:
         self._loop = PeriodicLoop(
             f"subscriptions-{group}",
             group,
-            FailureLog(
+            SupervisedFailureLog(
                 log,
                 fails="subscriptions not compared, retrying",
                 works="subscriptions compared again",

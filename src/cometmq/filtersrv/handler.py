@@ -48,6 +48,9 @@ INLINE_BYTES_MAX = 64 * 1024
 DECODED_BYTES_MAX = 64 * 1024 * 1024
 """The limit of the bodies of one pull, except that it has one message at least."""
 
+WAITING_BYTES_MAX = 256 * 1024 * 1024
+"""The limit of what the broker returned and filters have not matched yet."""
+
 NOT_REGISTERED = "Find Filter class failed, not registered"
 UPLOAD_DISABLED = "this filter server accepts no filters: clientUploadFilterClassEnable is false"
 
@@ -78,6 +81,7 @@ class FilterHandler:
         self._client = client
         self._settings = settings
         self._pulls = 0
+        self._waiting_bytes = 0
 
     async def upload(self, request: Request) -> Response:
         """Load a filter.
@@ -91,7 +95,7 @@ class FilterHandler:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, UPLOAD_DISABLED)
         source = _source_of(header, request.body, settings.source_bytes_max)
         try:
-            await self._filters.put(header.topic, header.consumer_group, source)
+            await self._filters.put(request.connection, header.topic, header.consumer_group, source)
         except FilterBusyError as problem:
             raise ResponseError(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{problem}") from None
         except FilterError as problem:
@@ -110,7 +114,7 @@ class FilterHandler:
             ResponseError: the group has no filter, the broker refused, or the filter failed.
         """
         header = request.header(PullMessageRequest)
-        self._filter_of(header)  # before the broker may hold the pull
+        self._filter_of(request, header)  # before the broker may hold the pull
         settings = self._settings()
         if self._pulls >= settings.pulls_max:
             raise ResponseError(
@@ -122,14 +126,14 @@ class FilterHandler:
             response = await self._pull_all(header, settings)
             if response.code in _UNFILTERED:
                 return _response(response.code, response)
-            records, next_offset = await self._matched(header, response.body, settings)
+            records, next_offset = await self._matched(request, header, response.body, settings)
         finally:
             self._pulls -= 1
         code = ResponseCode.SUCCESS if records else ResponseCode.PULL_RETRY_IMMEDIATELY
         return _response(code, response, records, next_offset)
 
-    def _filter_of(self, header: PullMessageRequest) -> Worker:
-        found = self._filters.find(header.topic, header.consumer_group)
+    def _filter_of(self, request: Request, header: PullMessageRequest) -> Worker:
+        found = self._filters.find(header.topic, header.consumer_group, request.connection)
         if found is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, NOT_REGISTERED)
         return found
@@ -169,34 +173,38 @@ class FilterHandler:
         return response
 
     async def _matched(
-        self, header: PullMessageRequest, body: bytes, settings: FilterServerSettings
+        self,
+        request: Request,
+        header: PullMessageRequest,
+        body: bytes,
+        settings: FilterServerSettings,
     ) -> tuple[bytes, int | None]:
-        """Return the records that match, one behind the other.
+        """Return the records that match, one behind the other; none if the client has gone.
 
-        And where the next pull begins, if the bodies of all are too large for one.
+        And where the next pull begins, if the bodies of all are too large for one. Of the pulls
+        that wait for a filter only the bytes are kept: one pull of each filter is decoded.
         """
+        if request.connection.closed:
+            return b"", None
         failed = (
             f"do Message Filter Exception, ConsumerGroup: {header.consumer_group} "
             f"Topic: {header.topic} "
         )
+        worker = self._filter_of(request, header)
+        self._waiting_bytes += len(body)
         try:
-            records = split_all(body)
-            messages = await _decoded(body, records)
-            matches = await self._filter_of(header).match(header.consumer_group, messages)
+            if self._waiting_bytes > max(WAITING_BYTES_MAX, len(body)):
+                raise FilterBusyError(f"{WAITING_BYTES_MAX} bytes wait for filters already")
+            async with worker.exclusive():
+                if request.connection.closed:
+                    return b"", None
+                return await _match(worker, header.consumer_group, body, settings)
         except FilterBusyError as problem:
             raise ResponseError(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{problem}") from None
         except (FilterError, RecordError) as problem:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{failed}{problem}") from None
-        left = records[len(messages) :]
-        next_offset = left[0][1].queue_offset if left else None
-        chosen = [
-            (record, parts, message)
-            for (record, parts), message, is_match in zip(records, messages, matches, strict=False)
-            if is_match
-        ]
-        if any(_is_changed(parts, message, settings) for _, parts, message in chosen):
-            return await asyncio.to_thread(_encoded, chosen, settings), next_offset
-        return b"".join(record for record, _, _ in chosen), next_offset
+        finally:
+            self._waiting_bytes -= len(body)
 
 
 def _source_of(header: RegisterMessageFilterClassRequest, body: bytes, bytes_max: int) -> Source:
@@ -254,6 +262,25 @@ def split_all(body: bytes) -> list[tuple[bytes, RecordParts]]:
         records.append((body[position : position + parts.size_bytes], parts))
         position += parts.size_bytes
     return records
+
+
+async def _match(
+    worker: Worker, group: str, body: bytes, settings: FilterServerSettings
+) -> tuple[bytes, int | None]:
+    """Return the records that match, and where the next pull begins if not all were matched."""
+    records = split_all(body)
+    messages = await _decoded(body, records)
+    matches = await worker.match(group, messages)
+    left = records[len(messages) :]
+    next_offset = left[0][1].queue_offset if left else None
+    chosen = [
+        (record, parts, message)
+        for (record, parts), message, is_match in zip(records, messages, matches, strict=False)
+        if is_match
+    ]
+    if any(_is_changed(parts, message, settings) for _, parts, message in chosen):
+        return await asyncio.to_thread(_encoded, chosen, settings), next_offset
+    return b"".join(record for record, _, _ in chosen), next_offset
 
 
 async def _decoded(body: bytes, records: list[tuple[bytes, RecordParts]]) -> list[StoredMessage]:

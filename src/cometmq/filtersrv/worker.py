@@ -28,6 +28,7 @@ from cometmq.filtersrv.config import FilterServerSettings
 from cometmq.filtersrv.sandboxed import LENGTH, TEXT_BYTES_MAX, Message
 from cometmq.model.errors import CometError
 from cometmq.model.message import StoredMessage
+from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,9 @@ class Worker:
         self._one_at_a_time = asyncio.Lock()
         self._waiting = 0
         self._failures = 0
-        self._raised = False
+        self._raised = FailureLog(
+            log, fails="filter raised an exception", works="filter works again", name="filter"
+        )
         self._not_before_s = 0.0
         self._closed = False
 
@@ -107,13 +110,13 @@ class Worker:
 
         Raises:
             FilterError: the filter cannot be loaded.
-            FilterBusyError: see `match`.
+            FilterBusyError: see `exclusive`.
         """
-        async with self._exclusive():
+        async with self.exclusive():
             await self._ensure_started()
 
     async def match(self, group: str, messages: Sequence[StoredMessage]) -> list[bool]:
-        """Return which messages match.
+        """Return which messages match; called within `exclusive`.
 
         Args:
             group: the consumer group.
@@ -121,22 +124,20 @@ class Worker:
 
         Raises:
             FilterError: the filter failed; none of the messages counts as matched.
-            FilterBusyError: too many pulls wait for this filter.
         """
-        async with self._exclusive():
-            await self._ensure_started()
-            matched = bytearray()
-            deadline_s = asyncio.get_running_loop().time() + self._limits.batch_s
-            cpu_s = math.ceil(self._limits.batch_s)
-            for part in _parts(messages):
-                fields = [tuple(getattr(each, name) for name in _FIELDS) for each in part]
-                try:
-                    matched += await self._call((group, fields), len(part), deadline_s, cpu_s)
-                except _FilterRaisedError as problem:
-                    self._note_raised(problem)
-                    raise
-            self._note_success()
-            return [byte != 0 for byte in matched]
+        await self._ensure_started()
+        matched = bytearray()
+        deadline_s = asyncio.get_running_loop().time() + self._limits.batch_s
+        cpu_s = math.ceil(self._limits.batch_s)
+        for part in _parts(messages):
+            fields = [tuple(getattr(each, name) for name in _FIELDS) for each in part]
+            try:
+                matched += await self._call((group, fields), len(part), deadline_s, cpu_s)
+            except _FilterRaisedError as problem:
+                self._raised.failed(self._name, problem)
+                raise
+        self._note_success()
+        return [byte != 0 for byte in matched]
 
     async def close(self) -> None:
         """Kill the process; the filter is not used any more."""
@@ -144,7 +145,12 @@ class Worker:
         await self._kill()
 
     @contextlib.asynccontextmanager
-    async def _exclusive(self) -> AsyncIterator[None]:
+    async def exclusive(self) -> AsyncIterator[None]:
+        """Return when no other pull uses the process; the next one may use it afterwards.
+
+        Raises:
+            FilterBusyError: too many pulls wait for this filter.
+        """
         if self._waiting >= WAITING_MAX:
             raise FilterBusyError(f"{WAITING_MAX} pulls wait for this filter already")
         self._waiting += 1
@@ -154,15 +160,9 @@ class Worker:
         finally:
             self._waiting -= 1
 
-    def _note_raised(self, problem: FilterError) -> None:
-        if not self._raised:
-            log.warning("filter raised an exception filter=%s: %s", self._name, problem)
-        self._raised = True
-
     def _note_success(self) -> None:
-        if self._raised:
-            log.info("filter works again filter=%s", self._name)
-        self._raised, self._failures = False, 0
+        self._raised.succeeded(self._name)
+        self._failures = 0
 
     # --- the process --------------------------------------------------------------------------
 

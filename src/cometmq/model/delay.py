@@ -18,9 +18,20 @@ LEVELS_MAX = 1000
 """Each level has a queue with files of its own."""
 DELAY_DAYS_MAX = 3650
 
-_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+"""The units of time in texts, of delay levels and of options for Spark."""
 _LEVEL = re.compile(r"([0-9]{1,9})([smhd])")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,10}")
+
+
+def delay_queue(level: int) -> int:
+    """Return the queue of the schedule topic in which messages of a level wait."""
+    return level - 1
+
+
+def level_of_queue(queue_id: int) -> int:
+    """Return the level whose messages wait in a queue of the schedule topic."""
+    return queue_id + 1
 
 
 class DelayLevels:
@@ -70,8 +81,8 @@ class DelayLevels:
 
 def _delay_ms(level: int, part: str, text: str) -> int:
     found = _LEVEL.fullmatch(part)
-    delay_ms = int(found[1]) * _UNITS_MS[found[2]] if found is not None else -1
-    if not 0 <= delay_ms <= DELAY_DAYS_MAX * _UNITS_MS["d"]:
+    delay_ms = int(found[1]) * UNITS_MS[found[2]] if found is not None else -1
+    if not 0 <= delay_ms <= DELAY_DAYS_MAX * UNITS_MS["d"]:
         raise ConfigError(
             f"messageDelayLevel: met {part[:40]!r} as level {level} of {text[:200]!r}, expected a"
             f" number followed by s, m, h or d, at most {DELAY_DAYS_MAX}d, with one blank between"

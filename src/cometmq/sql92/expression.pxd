@@ -81,26 +81,14 @@ ctypedef struct Slot:
     int number_state
 
 
-cdef enum:  # the same as in the module
-    _FALSE = 0
-    _TRUE = 1
-    _NULL = 2
-    _ERROR = 3
-    _PRESENT = 0
-    _SAME_TEXT = 1
-    _ONE_OF = 2
-    _CONTAINS = 3
-    _ENDS_WITH = 5
-    _TRUE_TEXT = 6
-    _INTEGER = 7
-    _LONG = 8
-    _DOUBLE = 9
-    _SAME_PROPERTIES = 10
-    _PROPERTY_ORDER = 11
-    _PUSH = 12
-    _MAP = 13
-    _COMBINE = 14
-    _SKIP_IF = 15
+cpdef enum:  # in the order of the module, which numbers them for interpreted code
+    FALSE, TRUE, NULL, ERROR
+
+cpdef enum:
+    PRESENT, SAME_TEXT, ONE_OF, CONTAINS, STARTS_WITH, ENDS_WITH, TRUE_TEXT
+    INTEGER, LONG, DOUBLE, SAME_PROPERTIES, PROPERTY_ORDER
+    PUSH, MAP, COMBINE, SKIP_IF, SKIP_IF_ABSENT
+
 cdef int _NAME_END, _VALUE_END, _SEVERAL, _BLOCK_BYTES, _GOOD, _BAD, _EXACT_DIGITS, _EXACT_POWER, _EXPONENT_MAX
 cdef long long _INT_MIN, _INT_MAX
 cdef unsigned long long _LONG_MAX, _LONG_MAX_TENTH

@@ -1,11 +1,11 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""Evaluates compiled SQL92 conditions over the property string of a record.
+"""Evaluates compiled SQL92 expressions over the property string of a record.
 
 A program is a list of instructions that push the truth values FALSE, TRUE and NULL on a stack; the
 last one stays. An ERROR ends it at once. Each test of a property is one instruction; ``results``
 maps its outcome to the value that it pushes, so that NOT costs nothing.
 
-One scan of the property string finds the properties that the condition names; a number is read at
+One scan of the property string finds the properties that the expression names; a number is read at
 most once per message. Compiled, no Python object is made for a message, except to read numbers of
 more than 15 digits and hexadecimal ones.
 
@@ -34,38 +34,31 @@ else:
     from math import copysign
 
 PROPERTIES_MAX = 64
-"""The limit of different properties in one condition."""
+"""The limit of different properties in one expression."""
 STACK_MAX = 512
 """The limit of values on the stack of a program."""
-
-FALSE, TRUE, NULL, ERROR = 0, 1, 2, 3
 
 # The orders of two numbers that satisfy a comparison, as bits.
 LESS, EQUAL, GREATER = 1, 2, 4
 
-# Tests of properties; "absent" is the outcome NULL unless something else is said.
-PRESENT = 0  # TRUE
-SAME_TEXT = 1
-ONE_OF = 2
-CONTAINS, STARTS_WITH, ENDS_WITH = 3, 4, 5
-TRUE_TEXT = 6  # "true", whatever the case of its letters
-INTEGER, LONG, DOUBLE = 7, 8, 9  # the order of the property and a number
-SAME_PROPERTIES = 10  # the first absent: NULL, the second: FALSE, both: TRUE
-PROPERTY_ORDER = 11  # as numbers
-# What combines values.
-PUSH = 12
-MAP = 13  # replaces the last value by its entry in ``results``
-COMBINE = 14  # replaces the last two values by their entry in a table
-SKIP_IF = 15  # jumps if the last value is the operand
-SKIP_IF_ABSENT = 16  # pushes NULL and jumps if the property is absent
+if not cython.compiled:  # compiled, these are constants of C: see the declarations
+    FALSE, TRUE, NULL, ERROR = 0, 1, 2, 3
+    # Tests of properties; "absent" is the outcome NULL unless something else is said.
+    PRESENT = 0  # TRUE
+    SAME_TEXT = 1
+    ONE_OF = 2
+    CONTAINS, STARTS_WITH, ENDS_WITH = 3, 4, 5
+    TRUE_TEXT = 6  # "true", whatever the case of its letters
+    INTEGER, LONG, DOUBLE = 7, 8, 9  # the order of the property and a number
+    SAME_PROPERTIES = 10  # the first absent: NULL, the second: FALSE, both: TRUE
+    PROPERTY_ORDER = 11  # as numbers
+    # What combines values.
+    PUSH = 12
+    MAP = 13  # replaces the last value by its entry in ``results``
+    COMBINE = 14  # replaces the last two values by their entry in a table
+    SKIP_IF = 15  # jumps if the last value is the operand
+    SKIP_IF_ABSENT = 16  # pushes NULL and jumps if the property is absent
 
-if not cython.compiled:  # constants of C, so that the compiler sees them
-    _FALSE, _TRUE, _NULL, _ERROR = FALSE, TRUE, NULL, ERROR
-    _PRESENT, _SAME_TEXT, _ONE_OF, _TRUE_TEXT = PRESENT, SAME_TEXT, ONE_OF, TRUE_TEXT
-    _CONTAINS, _ENDS_WITH = CONTAINS, ENDS_WITH
-    _INTEGER, _LONG, _DOUBLE = INTEGER, LONG, DOUBLE
-    _SAME_PROPERTIES, _PROPERTY_ORDER = SAME_PROPERTIES, PROPERTY_ORDER
-    _PUSH, _MAP, _COMBINE, _SKIP_IF = PUSH, MAP, COMBINE, SKIP_IF
 _NAME_END, _VALUE_END = 1, 2
 _BLOCK_BYTES = 64
 """See ``marks_in`` in the declarations of this module."""
@@ -100,8 +93,28 @@ _DIGIT_ZEROS = "".join(
 """The zeros of the decimal digits of other scripts that Character.digit accepts."""
 
 
+class SqlError(CometError):
+    """A text is no SQL92 expression.
+
+    Args:
+        met: what stands in the text.
+        expected: what may stand there.
+        position: where, as an index of the text.
+    """
+
+    def __init__(self, met: str, expected: str, position: int) -> None:
+        super().__init__(f"SQL92 at character {position + 1}: met {met}, expected {expected}")
+        self.met = met
+        self.expected = expected
+        self.position = position
+
+
+class SqlLimitError(SqlError):
+    """An expression is longer, nested more deeply or names more properties than CometMQ allows."""
+
+
 class EvaluationError(CometError):
-    """A condition has no value for a message: the message does not match."""
+    """An expression has no value for a message: the message does not match."""
 
 
 class Instruction(NamedTuple):
@@ -135,10 +148,10 @@ class _Slot:
 
 
 class Expression:
-    """A compiled condition. Its evaluation changes nothing in it.
+    """A compiled expression. Its evaluation changes nothing in it.
 
     Args:
-        text: the condition.
+        text: the expression.
         names: of the properties that it names, at most `PROPERTIES_MAX`; their indexes are slots.
         program: the instructions.
         stack_size: the most values that they have on the stack, at most `STACK_MAX`.
@@ -188,7 +201,7 @@ class Expression:
                 self._steps[at].number = instruction.number
                 self._steps[at].text = cython.cast(cython.p_uchar, text)
                 self._steps[at].size = len(text)
-                if instruction.operation == _ONE_OF:
+                if instruction.operation == ONE_OF:
                     self._steps[at].operand = len(choices)
                     self._steps[at].orders = len(instruction.choices)
                     choices += sorted([(len(choice), choice) for choice in instruction.choices])
@@ -215,7 +228,7 @@ class Expression:
             self._kept = (space, room, texts, names, choices)
 
     def matches(self, data: bytes | bytearray | memoryview, start: int, stop: int) -> bool:
-        """Return whether the condition is true for a message.
+        """Return whether the expression is true for a message.
 
         Args:
             data: a buffer that contains the property string of the message.
@@ -231,10 +244,10 @@ class Expression:
 
     def matches_in(self, memory: Any, start: int, stop: int) -> bool:
         """Return `matches` for what `octets` calls memory."""
-        return self._outcome(memory, start, stop, None) == _TRUE
+        return self._outcome(memory, start, stop, None) == TRUE
 
     def evaluate(self, properties: Mapping[str, str]) -> bool | None:
-        """Return the value of the condition for properties by name; None is SQL's null.
+        """Return the value of the expression for properties by name; None is SQL's null.
 
         Raises:
             EvaluationError: there is no value: a property that is compared with a number is none,
@@ -249,16 +262,16 @@ class Expression:
                 data += value.encode("utf-8", "surrogatepass")
                 spans.append((slot, start, len(data)))
         outcome = self._outcome(octets.start_of(data), 0, len(data), spans)
-        if outcome == _ERROR:
+        if outcome == ERROR:
             known = {name.decode(): properties.get(name.decode()) for name in self._names}
             raise EvaluationError(
                 f"no value for {known}: expected a number where a property is compared with one,"
                 " and no text where a truth value is compared"
             )
-        return None if outcome == _NULL else outcome == _TRUE
+        return None if outcome == NULL else outcome == TRUE
 
     def _outcome(self, memory: Any, start: int, stop: int, spans: Any) -> int:
-        """Return the value of the condition.
+        """Return the value of the expression.
 
         Args:
             memory: a buffer.
@@ -284,7 +297,7 @@ class Expression:
         return self._run(memory, slots, stack)
 
     def _locate(self, memory: Any, at: int, stop: int, slots: Any) -> None:
-        """Find the properties of the condition; of equal names the last one wins."""
+        """Find the properties of the expression; of equal names the last one wins."""
         if cython.compiled:
             first = block = at
             texts = self._texts
@@ -319,7 +332,7 @@ class Expression:
             at = end + 1
 
     def _take(self, memory: Any, at: int, end: int, slots: Any) -> None:
-        """Note where the value of an entry is, if the condition names its property.
+        """Note where the value of an entry is, if the expression names its property.
 
         Args:
             memory: a buffer.
@@ -365,36 +378,36 @@ class Expression:
         The last value is kept beside the stack.
         """
         at = top = 0
-        value = _NULL
+        value = NULL
         steps = self._steps
         length = self._length
         while at < length:
             operation = steps[at].operation
-            if operation <= _PROPERTY_ORDER:
+            if operation <= PROPERTY_ORDER:
                 stack[top] = value
                 top += 1
                 value = self._test(memory, slots, at)
-                if value != _ERROR:
+                if value != ERROR:
                     value = self._result(at, value)
-            elif operation == _SKIP_IF:
+            elif operation == SKIP_IF:
                 if value == steps[at].orders:
                     at += steps[at].operand
-            elif operation == _COMBINE:
+            elif operation == COMBINE:
                 top -= 1
                 value = steps[at].operand >> 2 * (3 * stack[top] + value) & 3
-            elif operation == _MAP:
+            elif operation == MAP:
                 value = self._result(at, value)
-            elif operation == _PUSH:
+            elif operation == PUSH:
                 stack[top] = value
                 top += 1
                 value = steps[at].operand
             elif slots[steps[at].slot].start < 0:  # SKIP_IF_ABSENT
                 stack[top] = value
                 top += 1
-                value = _NULL
+                value = NULL
                 at += steps[at].operand
-            if value == _ERROR:
-                return _ERROR
+            if value == ERROR:
+                return ERROR
             at += 1
         return value
 
@@ -409,40 +422,40 @@ class Expression:
         operation = self._steps[step].operation
         slot = self._steps[step].slot
         start = slots[slot].start
-        if operation >= _SAME_PROPERTIES:
+        if operation >= SAME_PROPERTIES:
             return self._test_two(memory, slots, step)
         if start < 0:
-            return _NULL
+            return NULL
         size = slots[slot].stop - start
         length = self._size_of(step)
-        if operation == _SAME_TEXT:
+        if operation == SAME_TEXT:
             return _equals(memory, start, size, self._steps[step].text, length)
-        if operation in (_INTEGER, _LONG):
+        if operation in (INTEGER, LONG):
             if not _read_integer(memory, slots, slot):
-                return _ERROR
+                return ERROR
             integer = slots[slot].integer
-            if operation == _INTEGER and not _INT_MIN <= integer <= _INT_MAX:
-                return _ERROR
+            if operation == INTEGER and not _INT_MIN <= integer <= _INT_MAX:
+                return ERROR
             return _satisfies(
                 self._steps[step].orders,
                 (integer > self._steps[step].integer) - (integer < self._steps[step].integer),
             )
-        if operation == _DOUBLE:
+        if operation == DOUBLE:
             if not _read_number(memory, slots, slot):
-                return _ERROR
+                return ERROR
             order = compare_doubles(slots[slot].number, self._steps[step].number)
             return _satisfies(self._steps[step].orders, order)
-        if operation == _ONE_OF:
+        if operation == ONE_OF:
             return self._is_choice(memory, start, size, step)
-        if operation == _PRESENT:
-            return _TRUE
-        if operation == _TRUE_TEXT:
+        if operation == PRESENT:
+            return TRUE
+        if operation == TRUE_TEXT:
             return _is_true(memory, start, size)
         if size < length:
-            return _FALSE
-        if operation == _CONTAINS:
+            return FALSE
+        if operation == CONTAINS:
             return _contains(memory, start, size, self._steps[step].text, length)
-        if operation == _ENDS_WITH:
+        if operation == ENDS_WITH:
             start += size - length
         return _equals(memory, start, length, self._steps[step].text, length)
 
@@ -452,19 +465,19 @@ class Expression:
         other = self._steps[step].operand
         start = slots[slot].start
         second = slots[other].start
-        if self._steps[step].operation == _SAME_PROPERTIES:
+        if self._steps[step].operation == SAME_PROPERTIES:
             if start < 0:
-                return _TRUE if second < 0 else _NULL
+                return TRUE if second < 0 else NULL
             if second < 0:
-                return _FALSE
+                return FALSE
             size = slots[slot].stop - start
             if slots[other].stop - second != size:
-                return _FALSE
+                return FALSE
             return octets.are_same(memory, start, second, size)
         if start < 0 or second < 0:
-            return _NULL
+            return NULL
         if not _read_number(memory, slots, slot) or not _read_number(memory, slots, other):
-            return _ERROR
+            return ERROR
         order = compare_doubles(slots[slot].number, slots[other].number)
         return _satisfies(self._steps[step].orders, order)
 

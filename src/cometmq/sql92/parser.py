@@ -1,4 +1,4 @@
-"""Parses SQL92 conditions and translates them, in one pass.
+"""Parses SQL92 expressions and translates them, in one pass.
 
     or         := and { OR and }
     and        := equality { AND equality }
@@ -8,7 +8,7 @@
     unary      := { + | - | NOT } primary
     primary    := TRUE | FALSE | NULL | integer | decimal | text | property | ( or )
 
-What follows a condition is ignored, except that the next token must be one. Operands that cannot
+What follows an expression is ignored, except that the next token must be one. Operands that cannot
 be compared are an error here, others when a message is evaluated.
 """
 
@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from cometmq.model.errors import CometError
 from cometmq.sql92.expression import (
     COMBINE,
     CONTAINS,
@@ -50,6 +49,8 @@ from cometmq.sql92.expression import (
     EvaluationError,
     Expression,
     Instruction,
+    SqlError,
+    SqlLimitError,
     compare_doubles,
 )
 
@@ -108,26 +109,6 @@ _SAME_AS_PROPERTY = _table(((ERROR, ERROR, FALSE), (ERROR, ERROR, FALSE), (NULL,
 """RocketMQ fails to compare a truth value on the left with a property on the right."""
 
 
-class SqlError(CometError):
-    """A text is no SQL92 condition.
-
-    Args:
-        met: what stands in the text.
-        expected: what may stand there.
-        position: where, as an index of the text.
-    """
-
-    def __init__(self, met: str, expected: str, position: int) -> None:
-        super().__init__(f"SQL92 at character {position + 1}: met {met}, expected {expected}")
-        self.met = met
-        self.expected = expected
-        self.position = position
-
-
-class SqlLimitError(SqlError):
-    """A condition is longer, nested more deeply or names more properties than CometMQ allows."""
-
-
 class Form(enum.Enum):
     """What an operand is."""
 
@@ -146,7 +127,7 @@ _NO_EQUALS = ((Form.LOGICAL, Form.NUMBER), (Form.LOGICAL, Form.TEXT))
 
 @dataclass(slots=True)
 class Operand:
-    """A part of a condition that is parsed."""
+    """A part of an expression that is parsed."""
 
     form: Form
     at: int
@@ -172,18 +153,9 @@ class Token(NamedTuple):
         return f"the {_END}" if self.kind == _END else repr(shown)
 
 
-def compile_expression(text: str) -> Expression:
-    """Parse a condition.
+class Parser:
+    """Parses one expression; see `compile_expression`."""
 
-    Raises:
-        SqlError: the text is no condition; the error says what was met, what was expected and
-            where.
-        SqlLimitError: the condition breaks one of CometMQ's limits.
-    """
-    return _Parser(text).parse()
-
-
-class _Parser:
     def __init__(self, text: str) -> None:
         if len(text) > LENGTH_MAX:
             raise SqlLimitError(
@@ -198,6 +170,7 @@ class _Parser:
         self._token = self._read_token(0)
 
     def parse(self) -> Expression:
+        """Return the compiled expression."""
         whole = self._logical(self._or())
         names = [name.encode() for name in self._slots]
         return Expression(self._text, names, whole.code, whole.stack_size)
@@ -386,7 +359,7 @@ class _Parser:
         operand.is_literal = True
         return operand
 
-    _OPERANDS: ClassVar[dict[str, Callable[[_Parser, Token], Operand]]] = {
+    _OPERANDS: ClassVar[dict[str, Callable[[Parser, Token], Operand]]] = {
         "property": _property,
         "text": _string,
         "integer": _integer,
@@ -395,13 +368,13 @@ class _Parser:
     }
 
     def _logical(self, operand: Operand) -> Operand:
-        """Return an operand of AND, OR or NOT, or a whole condition; a property is never true."""
+        """Return an operand of AND, OR or NOT, or a whole expression; a property is never true."""
         if operand.form is Form.LOGICAL:
             return operand
         if operand.form is Form.PROPERTY:
             present = Instruction(PRESENT, operand.slot, results=(FALSE, FALSE, NULL))
             return _single(present, operand.at)
-        raise SqlError("a value that is no condition", "a comparison or a property", operand.at)
+        raise SqlError("a value that is no truth value", "a comparison or a property", operand.at)
 
 
 # Code of operands.

@@ -32,7 +32,7 @@ from cometmq.system.files import Files
 logger = logging.getLogger(__name__)
 
 _HOUR_MS = 3_600_000
-_DISK_FULL = "the disk is full"
+DISK_FULL = "the disk is full"
 _QUEUES_PER_STEP = 50
 
 
@@ -107,11 +107,11 @@ class Cleaner:
         if disk.refuse and not self.disk_full:
             logger.error("disk full, messages refused used=%.2f", disk.used_ratio)
             self.disk_full = True
-            self._appender.refusal = self._appender.refusal or _DISK_FULL
+            self._appender.refusal = self._appender.refusal or DISK_FULL
         elif disk.accept and self.disk_full:
             logger.info("disk has free space again, messages accepted used=%.2f", disk.used_ratio)
             self.disk_full = False
-            if self._appender.refusal == _DISK_FULL:
+            if self._appender.refusal == DISK_FULL:
                 self._appender.refusal = None
 
     def _delete_before_log_min(self) -> Iterator[None]:

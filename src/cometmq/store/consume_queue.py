@@ -36,6 +36,9 @@ _PAGE_BYTES = 4096
 _BUFFER_BYTES = BUFFER_BYTES
 _BUFFER_UNITS = BUFFER_UNITS
 _NO_BUFFER = -1
+_CODE_AT = 12
+_ADDRESS_BYTE = 0x80
+"""The first byte of the address of an extension unit; hashes and times begin with others."""
 _RESERVE_BYTES = 16 * 1024
 _RECENT_UNITS = 8192
 _FIRST_PAGE_UNITS = _PAGE_BYTES // _UNIT_BYTES
@@ -254,6 +257,22 @@ class ConsumeQueue:
         self.min_offset = self.first_at_or_after(log_min)
         if self.ext is not None and self.min_offset < self.max_offset:
             self.ext.drop_before(self.unit(self.min_offset)[2])
+
+    def drop_unused_ext(self) -> None:
+        """Delete the extension units if no message has one and no further message gets one."""
+        if self.ext is None or self.ext.writing:
+            return
+        low, high = self.min_offset * _UNIT_BYTES, self.max_offset * _UNIT_BYTES
+        for segment in self.segments.items:
+            start = max(low - segment.base_offset, 0) + _CODE_AT
+            stop = min(high - segment.base_offset, segment.size_bytes)
+            if start < stop and (
+                segment.view[start] == _ADDRESS_BYTE
+                or _ADDRESS_BYTE in bytes(segment.view[start:stop:_UNIT_BYTES])
+            ):
+                return
+        self.ext.delete()
+        self.ext = None
 
     def truncate(
         self, log_end: int, is_sound: Callable[[int, int, int], bool] | None = None

@@ -80,8 +80,11 @@ class ConsumeQueueExt:
         """The file whose space is reserved."""
 
     def load(self, *, may_be_torn: bool = False) -> None:
-        """Map the files and find the end in the newest one; see `Segments.load`."""
-        self.segments.load(may_be_torn=may_be_torn)
+        """Map the files and find the end in the newest one; see `Segments.load`.
+
+        A file that is missing or cut off is no error: readers do without the units.
+        """
+        self.segments.load(may_be_torn=may_be_torn, may_be_lost=True)
         items = self.segments.items
         self.end_offset = items[0].base_offset if items else 0
         for segment in reversed(items):
@@ -98,6 +101,11 @@ class ConsumeQueueExt:
         """
         lost = real_offset_of(address) if is_address(address) else -1
         if lost >= self.end_offset:
+            logger.warning(
+                "extension units lost: their messages are filtered without bit maps, and by tags"
+                " at the client directory=%s offset=%d",
+                *(self.segments.directory, self.end_offset),
+            )
             size_bytes = self.segments.size_bytes
             self.end_offset = self.flushed_offset = (lost // size_bytes + 1) * size_bytes
 

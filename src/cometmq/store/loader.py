@@ -57,6 +57,8 @@ class Loader:
         self.limit = MappingLimit(settings.mapped_queue_files_max or mapped_files_max())
         self.buffers = UnitBuffers(files, paths.unit_buffers, buffers_max=BUFFERS_MAX)
         self.has_ext = settings.consume_queue_ext_enabled or files.exists(paths.consume_queues_ext)
+        """Whether queues have extension units: the setting is on, or was on for messages that
+        are still there."""
 
     def log_segments(self) -> Segments:
         """Return the commit log's files, not yet loaded."""
@@ -93,18 +95,22 @@ class Loader:
         Raises:
             InvalidNameError: the topic cannot name a directory.
         """
-        ext = None
-        if self.has_ext:
-            ext_directory = self._paths.queue_ext(topic, queue_id)
-            size_bytes = self._settings.consume_queue_ext_file_bytes
-            segments = self._queue_segments(ext_directory, size_bytes)
-            ext = ConsumeQueueExt(segments, writing=self._settings.consume_queue_ext_enabled)
+        ext = self._ext(topic, queue_id) if self.has_ext else None
         directory = f"{self._paths.consume_queues}/{directory_name(topic)}/{queue_id}"
         size_bytes = self._settings.queue_file_bytes
         limit = None if ext is not None else self.limit
         segments = self._queue_segments(directory, size_bytes, limit)
         buffers = None if ext is not None or self._read_only else self.buffers
         return ConsumeQueue(topic, queue_id, segments, ext, unsynced, buffers)
+
+    def _ext(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
+        """Return a queue's extension units; None if it has none and gets none."""
+        directory = self._paths.queue_ext(topic, queue_id)
+        writing = self._settings.consume_queue_ext_enabled
+        if not writing and not self._files.exists(directory):
+            return None
+        size_bytes = self._settings.consume_queue_ext_file_bytes
+        return ConsumeQueueExt(self._queue_segments(directory, size_bytes), writing=writing)
 
     def _queue_segments(
         self, directory: Path | str, size_bytes: int, limit: MappingLimit | None = None
@@ -151,6 +157,17 @@ class Loader:
             if topic.is_dir:
                 for queue in self._queues_of(topic.name, table):
                     queue.load(may_be_torn=may_be_torn, is_zero_behind=is_zero_behind)
+
+    def drop_unused_ext(self, table: QueueTable) -> None:
+        """Delete the extension units that no message has any more, if the setting is off."""
+        if not self.has_ext or self._settings.consume_queue_ext_enabled:
+            return
+        for queue in table.all():
+            queue.drop_unused_ext()
+        self.has_ext = any(queue.ext is not None for queue in table.all())
+        if not self.has_ext:
+            self._files.remove_tree(self._paths.consume_queues_ext)
+            logger.info("extension units deleted: no message has one any more")
 
     def _queues_of(self, topic: str, table: QueueTable) -> Iterator[ConsumeQueue]:
         for entry in self._files.entries(self._paths.topic(topic)):

@@ -19,7 +19,7 @@ from cometmq.model.errors import InvalidMessageError, StoreError
 from cometmq.store.abort_file import AbortFile, Ending
 from cometmq.store.appender import Appended, AppendedBatch, Appender, Arrival, NewMessage
 from cometmq.store.checkpoint import read_checkpoint
-from cometmq.store.cleaner import Cleaner
+from cometmq.store.cleaner import DISK_FULL, Cleaner
 from cometmq.store.commit_log import CommitLog, segment_failure
 from cometmq.store.config import StoreSettings
 from cometmq.store.consume_queue_ext import ExtUnit
@@ -96,6 +96,8 @@ class MessageStore:
         self._abort = AbortFile(self._files, self.paths)
         self._lock: FileLock | None = None
         self._threaded = threaded
+        self._held: str | None = None
+        """The reason why messages are refused until `release`."""
         self.continues_rocketmq = False
         """Whether RocketMQ wrote the store last, before `open`; also if there was none."""
         self.was_closed = False
@@ -241,6 +243,7 @@ class MessageStore:
             missing_from=missing_from,
         )
         self._appender.resume_at(recovery.run())
+        self._loader.drop_unused_ext(self._table)
         self._files.remove(self.paths.queue_ends)
         buffers.begin()
         self._abort.map()
@@ -365,6 +368,17 @@ class MessageStore:
 
     # --- appending ----------------------------------------------------------------------------
 
+    def hold(self, reason: str) -> None:
+        """Refuse messages, for a reason, until `release`."""
+        if self._appender.refusal in (None, DISK_FULL, self._held):
+            self._appender.refusal = self._held = reason
+
+    def release(self) -> None:
+        """Accept messages again after `hold`, unless the disk is full; else do nothing."""
+        if self._held is not None and self._appender.refusal == self._held:
+            self._appender.refusal = DISK_FULL if self.disk_full else None
+        self._held = None
+
     @property
     def appender(self) -> Appender:
         """The appender behind `append`, for hot paths; its arguments are not checked."""
@@ -405,8 +419,8 @@ class MessageStore:
             StoreUnavailableError: shut, disk full, or a sync has failed; not stored.
             SegmentCreateError: the next file could not be made; not stored.
         """
-        try:
-            return self._appender.append(
+        return self.append_message(
+            NewMessage(
                 topic,
                 queue_id,
                 body,
@@ -419,6 +433,12 @@ class MessageStore:
                 reconsume_times,
                 prepared_offset,
             )
+        )
+
+    def append_message(self, message: NewMessage) -> Appended:
+        """Append one message; see `append`."""
+        try:
+            return self._appender.append(*message)
         except (OverflowError, StructError) as problem:
             raise InvalidMessageError(f"a number does not fit its field: {problem}") from problem
 
@@ -811,6 +831,11 @@ class MessageStore:
     def topics(self) -> list[str]:
         """Return the topics that have queues."""
         return list(self._table.topics)
+
+    def has_queues(self, topic: str) -> bool:
+        """Return whether a topic has queues."""
+        found = self._table.topics.get(topic)
+        return found is not None and bool(found.queues)
 
     # --- figures ------------------------------------------------------------------------------
 

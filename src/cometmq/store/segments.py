@@ -251,13 +251,15 @@ class Segments:
         for segment in items:
             segment.close()
 
-    def load(self, *, may_be_torn: bool = False) -> None:
+    def load(self, *, may_be_torn: bool = False, may_be_lost: bool = False) -> None:
         """Map all files; a missing directory is an empty stream.
 
         Args:
             may_be_torn: the machine stopped, and the files can be made again. Then a file without
                 its size, or without the one before it, was never synced: it is deleted, as are
                 those after it.
+            may_be_lost: readers do without the files. Then one that is missing or cut off loses
+                those before it, which are deleted, and is no error.
 
         Raises:
             StoreCorruptError: a file has another size or name than a segment has, or one is
@@ -269,6 +271,8 @@ class Segments:
             if not self.read_only:
                 self._files.remove(self.directory / entries[-1].name)
             entries.pop()
+        if may_be_lost:
+            entries = self._unbroken(entries)
         for number, entry in enumerate(entries):
             if may_be_torn and self._was_never_synced(entry):
                 logger.warning("unsynced files deleted path=%s", self.directory / entry.name)
@@ -276,6 +280,38 @@ class Segments:
                     self._files.remove(self.directory / torn.name)
                 return
             self.append(self._map(self._base_of(entry)))
+
+    def _unbroken(self, entries: list[Entry]) -> list[Entry]:
+        """Return the newest files that are whole and have no gap; delete the others."""
+        if not all(self._may_be_ours(entry) for entry in entries):
+            return entries  # which is an error
+        kept: list[Entry] = []
+        for entry in reversed(entries):
+            is_whole = entry.size_bytes == self.size_bytes
+            if kept and not (is_whole and int(entry.name) + self.size_bytes == int(kept[-1].name)):
+                break
+            if is_whole:
+                kept.append(entry)
+        kept.reverse()
+        lost = [entry for entry in entries if entry not in kept]
+        if lost:
+            logger.warning(
+                "unusable files: one is missing or cut off directory=%s deleted=%s",
+                *(self.directory, [entry.name for entry in lost[:10]]),
+            )
+        if not self.read_only:
+            for entry in lost:
+                self._files.remove(self.directory / entry.name)
+        return kept
+
+    def _may_be_ours(self, entry: Entry) -> bool:
+        """Return whether a file was made for this size; it may be cut off."""
+        return (
+            entry.name.isascii()
+            and entry.name.isdigit()
+            and int(entry.name) % self.size_bytes == 0
+            and entry.size_bytes <= self.size_bytes
+        )
 
     def _was_never_synced(self, entry: Entry) -> bool:
         if entry.size_bytes == 0:

@@ -8,18 +8,27 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.broker.filters.table import FilterTable
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.pulling.handler import PullHandler
+from cometmq.broker.pulling.long_polling import HeldPulls
 from cometmq.broker.role import Role
+from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
+from cometmq.protocol.bodies import SubscriptionData
+from cometmq.protocol.subscription import parse_tag_expression
+from cometmq.remoting import Peer
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files, SystemFiles
 
 
 class Tables:
@@ -57,6 +66,58 @@ class Tables:
         return config
 
 
+class Pulls:
+    """The part of a broker that handles pulls."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        store: MessageStore,
+        *,
+        held_max: int = 1_000,
+        reads: ColdReads | None = None,
+    ) -> None:
+        self.consumers = ConsumerRegistry(tables.clock, filters=tables.filters)
+        self.held = HeldPulls(held_max=held_max)
+        self.reads = reads or ColdReads()
+        self.stats = BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False)
+        self.handler = PullHandler(
+            store=store,
+            topics=tables.topics,
+            groups=tables.groups,
+            consumers=self.consumers,
+            filters=tables.filters,
+            offsets=tables.offsets,
+            held=self.held,
+            cold_reads=self.reads,
+            host="10.0.0.1",
+            settings=lambda: tables.settings,
+            role=tables.role,
+            stats=self.stats,
+        )
+        self.consumers.on_changed_expressions = self.handler.changed_expressions
+
+    def register(
+        self, connection: Peer, *subscriptions: SubscriptionData, model: str = "CLUSTERING"
+    ) -> None:
+        """Register a heartbeat of the only member of group g."""
+        self.consumers.register(
+            connection,
+            "c",
+            "g",
+            kind="CONSUME_PASSIVELY",
+            model=model,
+            consume_from="",
+            subscriptions=[Subscription(data) for data in subscriptions],
+        )
+
+
+def by_tags(expression: str) -> SubscriptionData:
+    """The subscription to topic T by a tag expression, in version 5."""
+    codes = sorted(parse_tag_expression(expression).codes)
+    return SubscriptionData(topic="T", sub_string=expression, code_set=codes, sub_version=5)
+
+
 async def nothing_else(_: str) -> None:
     """Nothing but its settings is known of a topic that a test deletes."""
 
@@ -67,7 +128,12 @@ def tables(tmp_path: Path) -> Tables:
 
 
 def open_store(
-    root: Path, tables: Tables, *, filters: FilterTable | None = None, **changes: object
+    root: Path,
+    tables: Tables,
+    *,
+    filters: FilterTable | None = None,
+    files: Files | None = None,
+    **changes: object,
 ) -> MessageStore:
     """A store with small files, on the tables' clock; reads see what is written."""
     small = {
@@ -79,7 +145,7 @@ def open_store(
         "segment_wait_ms": 60_000,
     }
     settings = StoreSettings(root=root, **(small | changes))  # type: ignore[arg-type]
-    store = MessageStore(settings, clock=tables.clock)
+    store = MessageStore(settings, clock=tables.clock, files=files)
     if filters is not None:
         store.compute_bitmaps(filters.bitmap_of)
     store.open()

@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cometmq.broker.cold_reads import ColdReads
-from cometmq.broker.delay import delivered, delivery, rate_limited_log
+from cometmq.broker.delay import delivered, delivery
 from cometmq.broker.delay.delivery import RUN_MESSAGES_MAX, ScheduledDelivery
 from cometmq.broker.delay.routing import schedule
+from cometmq.broker.topics.table import TopicTable
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import StoreError
 from cometmq.model.topic import DELAY_TOPIC, OP_HALF_TOPIC, TopicConfig
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import decode_record, encode_host, iter_records, split_record
+from cometmq.system.failure_log import LINES_MAX
 from unit.broker.conftest import Tables, open_store
 
 BORN = encode_host("10.0.0.9", 51000)
@@ -35,7 +37,9 @@ class Delayed:
         self.tables = tables
         self.clock = tables.clock
         self.levels = DelayLevels.parse(LEVELS)
-        self.find_topic: Callable[[str], TopicConfig | None] = tables.topics.get
+        self.queue_for: Callable[[str, int], int | None] = lambda *target: (
+            self.tables.topics.queue_for(*target)
+        )
         tables.topic("T", queues=2)
         self.store = open_store(tables.config.parent / "store", tables, delay_levels=LEVELS)
         self.delivery = self._deliver()
@@ -46,7 +50,7 @@ class Delayed:
             self.store,
             self.levels,
             self.tables.file("delayOffset"),
-            topics=lambda name: self.find_topic(name),
+            queue_for=lambda *target: self.queue_for(*target),
             clock=self.clock,
             cold_reads=ColdReads(),
             check_interval_s=0.002,
@@ -413,22 +417,58 @@ async def test_a_queue_that_is_only_read_from_is_kept(delayed: Delayed) -> None:
 
 
 async def test_messages_of_a_deleted_topic_are_skipped_with_few_lines(
-    delayed: Delayed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    delayed: Delayed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rate_limited_log, "LINES_MAX", 3)
-    delayed.tables.topic("gone")
-    for n in range(10):
+    for n in range(LINES_MAX + 7):
         delayed.park(str(n), 1, topic="gone")
     delayed.park("good", 1)
-    delayed.find_topic = lambda name: None if name == "gone" else delayed.tables.topics.get(name)
     delayed.delivery.start()
     delayed.clock.advance(1000)
     await delayed.bodies_become("good")
     assert ("gone", 0) not in delayed.store.queue_keys()
-    assert caplog.text.count("skipped a scheduled message") == 3
+    assert caplog.text.count("skipped a scheduled message") == LINES_MAX
     assert "met topic 'gone'" in caplog.text
     delayed.delivery.stop()
     assert "7 more scheduled messages were skipped or moved" in caplog.text
+
+
+@pytest.mark.parametrize("had_queues", [True, False])
+async def test_messages_of_topics_whose_settings_are_lost_are_delivered_with_one_line(
+    delayed: Delayed, caplog: pytest.LogCaptureFixture, had_queues: bool
+) -> None:
+    tables = delayed.tables
+    tables.topic("lost", queues=4)
+    if had_queues:
+        delayed.put("lost", 0, {}, "earlier")
+    for body in "ab":
+        delayed.park(body, 1, topic="lost", queue=3)
+    for name in ("topics.json", "topics.json.bak"):
+        (tables.config / name).unlink(missing_ok=True)
+    tables.topics = TopicTable(lambda: tables.settings, tables.file("topics"), clock=tables.clock)
+    tables.topics.load(delayed.store)
+    assert "no topic is known, though the store has queues" in caplog.text
+
+    delayed.delivery.start()
+    delayed.clock.advance(1000)
+    await delayed.bodies_become("a", "b", topic="lost", queue=3)
+    assert caplog.text.count("message stored in a topic without settings") == 1
+    delayed.tables.topic("lost", queues=4)
+    delayed.park("c", 1, topic="lost", queue=3)
+    delayed.clock.advance(1000)
+    await delayed.bodies_become("a", "b", "c", topic="lost", queue=3)
+
+
+async def test_messages_of_a_topic_that_an_old_file_does_not_name_are_delivered(
+    delayed: Delayed,
+) -> None:
+    delayed.tables.topics.load(delayed.store)
+    delayed.put("new", 0, {}, "earlier")
+    delayed.park("a", 1, topic="new", queue=1)
+    delayed.park("lost", 1, topic="gone")
+    delayed.delivery.start()
+    delayed.clock.advance(1000)
+    await delayed.bodies_become("a", topic="new", queue=1)
+    assert ("gone", 0) not in delayed.store.queue_keys()
 
 
 async def test_a_body_above_the_limit_of_today_does_not_stop_its_level(
@@ -462,12 +502,12 @@ async def test_a_damaged_record_does_not_stop_its_level(
 async def test_a_message_that_fails_for_no_known_reason_is_skipped_after_some_tries(
     delayed: Delayed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def find(name: str) -> TopicConfig | None:
-        if name == "poison":
+    def find(topic: str, queue_id: int) -> int | None:
+        if topic == "poison":
             raise RuntimeError("a defect")
-        return delayed.tables.topics.get(name)
+        return queue_id
 
-    delayed.find_topic = find
+    delayed.queue_for = find
     delayed.park("bad", 1, topic="poison")
     delayed.park("good", 1)
     delayed.park("other level", 2)

@@ -338,7 +338,7 @@ async def test_a_file_with_other_bits_is_ignored(
     path.write_text(json.dumps(content))
 
     assert reopened(tables).find("T", "g") is None
-    assert "filter data ignored: its bit maps have another size" in caplog.text
+    assert "filter data ignored topic=T group=g: met bits for bit maps of" in caplog.text
 
 
 def test_an_expression_of_another_release_is_left_out(
@@ -353,4 +353,119 @@ def test_an_expression_of_another_release_is_left_out(
 
     assert again.find("T", "g") is not None
     assert again.find("U", "g") is None
-    assert "filter data ignored group=g topic=U problem=SQL92 at character 3" in caplog.text
+    assert "filter data ignored topic=U group=g: SQL92 at character 3" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"clientVersion": 2**63}, "clientVersion 9223372036854775808, expected a time up to now"),
+        ({"clientVersion": 10**400}, "expected a time up to now"),
+        ({"clientVersion": -1}, "clientVersion -1, expected"),
+        ({"clientVersion": "soon"}, "met soon in a JSON text, expected a number"),
+        ({"clientVersion": [1]}, "expected a number"),
+        ({"bornTime": 2**62}, "bornTime 4611686018427387904, expected a time up to now"),
+        ({"deadTime": 2**62}, "deadTime 4611686018427387904, expected a time up to now"),
+        ({"bloomFilterData": 7}, "expected an object of BloomData"),
+        ({"expression": "a" * 32_769}, "an expression of 32769 characters, expected 32768 at most"),
+        ({"expressionType": "LUA"}, "met the expression type 'LUA', expected TAG or SQL92"),
+        ({"expressionType": "TAG"}, "met the expression type 'TAG', expected SQL92"),
+    ],
+)
+def test_an_entry_that_no_heartbeat_could_have_made_is_left_out(
+    tables: Tables, caplog: pytest.LogCaptureFixture, change: dict[str, Any], reason: str
+) -> None:
+    content = stored(tables)
+    content["filterDataByTopic"]["U"]["groupFilterData"]["g"] |= change
+    write(tables, content)
+
+    again = reopened(tables)
+
+    assert again.find("T", "g") is not None
+    assert again.find("U", "g") is None
+    assert "filter data ignored topic=U group=g: " in caplog.text
+    assert reason in caplog.text
+    again.register("g", [sql("b = 2", topic="U", version=6)])
+    assert entry(again, "U").text == "b = 2"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "n" * 300])
+@pytest.mark.parametrize("part", ["topic", "group"])
+def test_entries_of_wrong_names_are_left_out(tables: Tables, name: str, part: str) -> None:
+    content = stored(tables)
+    topics = content["filterDataByTopic"]
+    if part == "topic":
+        topics[name] = topics.pop("U")
+    else:
+        groups = topics["U"]["groupFilterData"]
+        groups[name] = groups.pop("g")
+    write(tables, content)
+
+    again = reopened(tables)
+
+    assert again.find("T", "g") is not None
+    assert again._count == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no JSON",
+        "[]",
+        '{"filterDataByTopic": 7}',
+    ],
+)
+def test_a_file_of_another_form_does_not_stop_the_start(
+    tables: Tables, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    tables.config.mkdir(exist_ok=True)
+    (tables.config / "consumerFilter.json").write_text(text)
+
+    again = reopened(tables)
+
+    assert "filter data ignored, heartbeats register the expressions again path=" in caplog.text
+    again.register("g", [sql()])
+    again.persist_now()
+    assert entry(reopened(tables)).text == "a > 1"
+
+
+@pytest.mark.parametrize("groups", [[], 7, {"groupFilterData": [7]}, {"groupFilterData": None}])
+def test_a_topic_of_another_form_is_left_out(
+    tables: Tables, caplog: pytest.LogCaptureFixture, groups: Any
+) -> None:
+    content = stored(tables)
+    content["filterDataByTopic"]["A"] = groups
+    write(tables, content)
+
+    again = reopened(tables)
+
+    assert (again.find("T", "g") is not None, again.find("U", "g") is not None) == (True, True)
+    assert "filter data ignored topic=A: met " in caplog.text
+
+
+def test_the_file_has_the_limits_of_the_table(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tables.filters.register("g", [sql(topic=f"T{number}") for number in range(50)])
+    tables.filters.persist_now()
+    monkeypatch.setattr(table_module, "ENTRIES_MAX", 20)
+
+    again = reopened(tables)
+
+    assert sum(again.find(f"T{number}", "g") is not None for number in range(50)) == 20
+    assert caplog.text.count("expected 20 entries of 4000000 characters at most") == 10
+    assert "ignored=30 loaded=20" in caplog.text
+    monkeypatch.setattr(table_module, "CHARS_MAX", 2 * len("a > 1"))
+    assert sum(reopened(tables).find(f"T{n}", "g") is not None for n in range(50)) == 2
+
+
+def stored(tables: Tables) -> dict[str, Any]:
+    """Return the content of a file with the expressions of a group for the topics T and U."""
+    tables.filters.register("g", [sql(), sql("b = 1", topic="U")])
+    tables.filters.persist_now()
+    content: dict[str, Any] = json.loads((tables.config / "consumerFilter.json").read_text())
+    return content
+
+
+def write(tables: Tables, content: dict[str, Any]) -> None:
+    (tables.config / "consumerFilter.json").write_text(json.dumps(content))

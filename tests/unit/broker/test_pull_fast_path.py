@@ -13,26 +13,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker.clients.consumers import ConsumerRegistry
-from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.fast_paths import FastPaths
-from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.pulling.fast_path import PullFastPath
-from cometmq.broker.pulling.handler import PullHandler
-from cometmq.broker.pulling.long_polling import HeldPulls
-from cometmq.broker.stats.counters import BrokerStats
-from cometmq.protocol.bodies import SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
-from cometmq.protocol.subscription import parse_tag_expression
 from cometmq.remoting.wire import FastPath, Wire
 from cometmq.store import MessageStore
 from support import plain_ways
 from support.fake_transport import Wired
 from support.plain_ways import frame, headers
 
-from .conftest import Tables, open_store
+from .conftest import Pulls, Tables, by_tags, open_store
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
@@ -59,44 +51,19 @@ class Side:
 
     def __init__(self, tables: Tables, store: MessageStore, *, fast: bool) -> None:
         self.tables = tables
-        self.consumers = ConsumerRegistry(tables.clock, filters=tables.filters)
-        self.held = HeldPulls(held_max=2)
-        self.stats = BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False)
-        self.pulls = PullHandler(
-            store=store,
-            topics=tables.topics,
-            groups=tables.groups,
-            consumers=self.consumers,
-            filters=tables.filters,
-            offsets=tables.offsets,
-            held=self.held,
-            cold_reads=ColdReads(),
-            host="10.0.0.1",
-            settings=lambda: tables.settings,
-            role=tables.role,
-            stats=self.stats,
-        )
+        self.pulls = Pulls(tables, store, held_max=2)
+        self.held, self.stats = self.pulls.held, self.pulls.stats
         self.handled = 0
-        fast_path = FastPaths(Nothing(), PullFastPath(self.pulls)) if fast else None
+        fast_path = FastPaths(Nothing(), PullFastPath(self.pulls.handler)) if fast else None
         codes = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
         self.wired = Wired(dict.fromkeys(codes, self._handle), fast_path=fast_path)
 
     def _handle(self, request: Any) -> Any:
         self.handled += 1
-        return with_prerequisites(self.pulls.handle)(request)
+        return with_prerequisites(self.pulls.handler.handle)(request)
 
     def online(self, expression: str) -> None:
-        codes = sorted(parse_tag_expression(expression).codes)
-        data = SubscriptionData(topic="T", sub_string=expression, code_set=codes, sub_version=5)
-        self.consumers.register(
-            self.wired.connection,
-            "c",
-            "g",
-            kind="CONSUME_PASSIVELY",
-            model="CLUSTERING",
-            consume_from="",
-            subscriptions=[Subscription(data)],
-        )
+        self.pulls.register(self.wired.connection, by_tags(expression))
 
 
 class Both:

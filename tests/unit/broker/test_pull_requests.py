@@ -9,23 +9,15 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.clients.consumers import ConsumerRegistry
-from cometmq.broker.cold_reads import ColdReads
-from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.broker.prerequisites import with_prerequisites
-from cometmq.broker.pulling.handler import PullHandler
-from cometmq.broker.pulling.long_polling import HeldPulls
-from cometmq.broker.stats.counters import BrokerStats
 from cometmq.model.flags import pull_sys_flag
-from cometmq.protocol.bodies import SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.record import decode_messages
-from cometmq.protocol.subscription import parse_tag_expression
 from cometmq.remoting import Connection
 from cometmq.store import MessageStore
 from support.memory_link import link
-from unit.broker.conftest import Tables, nothing_else, open_store
+from unit.broker.conftest import Pulls, Tables, by_tags, nothing_else, open_store
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 LONG_MS = 60_000
@@ -38,28 +30,11 @@ class Broker:
         self.tables = tables
         self.store = store
         self.topic = tables.topic("T", queues=2)
-        self.consumers = ConsumerRegistry(tables.clock, filters=tables.filters)
-        self.held = HeldPulls(held_max=2)
+        self.pulls = Pulls(tables, store, held_max=2)
+        self.held, self.stats = self.pulls.held, self.pulls.stats
         store.notify_of_arrivals(self.held.arrived, self.held.awaited)
-        self.stats = BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False)
-        pull = PullHandler(
-            store=store,
-            topics=tables.topics,
-            groups=tables.groups,
-            consumers=self.consumers,
-            filters=tables.filters,
-            offsets=tables.offsets,
-            held=self.held,
-            cold_reads=ColdReads(),
-            host="10.0.0.1",
-            settings=lambda: tables.settings,
-            role=tables.role,
-            stats=self.stats,
-        )
-        self._handlers = {
-            RequestCode.PULL_MESSAGE: with_prerequisites(pull.handle),
-            RequestCode.LITE_PULL_MESSAGE: with_prerequisites(pull.handle),
-        }
+        pull = with_prerequisites(self.pulls.handler.handle)
+        self._handlers = {RequestCode.PULL_MESSAGE: pull, RequestCode.LITE_PULL_MESSAGE: pull}
 
     def connect(self) -> Client:
         server, client = link(self._handlers, on_close=self.held.connection_closed)
@@ -82,17 +57,7 @@ class Broker:
             )
 
     def online(self, server: Connection, *, expression: str = "*", model: str = "C") -> None:
-        codes = sorted(parse_tag_expression(expression).codes)
-        data = SubscriptionData(topic="T", sub_string=expression, code_set=codes, sub_version=5)
-        self.consumers.register(
-            server,
-            "c",
-            "g",
-            kind="CONSUME_PASSIVELY",
-            model=model,
-            consume_from="",
-            subscriptions=[Subscription(data)],
-        )
+        self.pulls.register(server, by_tags(expression), model=model)
 
 
 class Client:

@@ -10,15 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.clients.consumers import ConsumerRegistry
-from cometmq.broker.cold_reads import ColdReads
-from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.pulling.arrivals import Arrivals
 from cometmq.broker.pulling.fast_path import PullFastPath
-from cometmq.broker.pulling.handler import PullHandler
-from cometmq.broker.pulling.long_polling import HeldPulls
-from cometmq.broker.stats.counters import BrokerStats
 from cometmq.protocol.bodies import SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
@@ -28,7 +22,7 @@ from cometmq.remoting.wire import FastPath
 from cometmq.store import MessageStore
 from support import plain_ways
 from support.fake_transport import Wired
-from unit.broker.conftest import Tables, open_store
+from unit.broker.conftest import Pulls, Tables, open_store
 from unit.broker.test_cold_reads import WAIT_S, ColdDisk, open_on
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
@@ -53,26 +47,11 @@ class Broker:
         for topic in ("T", "%RETRY%g"):
             tables.topic(topic)
         tables.group("g")
-        self.consumers = ConsumerRegistry(tables.clock, filters=tables.filters)
-        self.held = HeldPulls()
+        self.pulls = Pulls(tables, store)
+        self.held = self.pulls.held
         Arrivals(store, self.held, lambda _: None, lambda: None)
-        self.reads = ColdReads()
-        pulls = PullHandler(
-            store=store,
-            topics=tables.topics,
-            groups=tables.groups,
-            consumers=self.consumers,
-            filters=tables.filters,
-            offsets=tables.offsets,
-            held=self.held,
-            cold_reads=self.reads,
-            host="10.0.0.1",
-            settings=lambda: tables.settings,
-            role=tables.role,
-            stats=BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False),
-        )
-        fast_path: FastPath | None = PullFastPath(pulls) if fast else None
-        handler = with_prerequisites(pulls.handle)
+        fast_path: FastPath | None = PullFastPath(self.pulls.handler) if fast else None
+        handler = with_prerequisites(self.pulls.handler.handle)
         self.wired = Wired({int(RequestCode.PULL_MESSAGE): handler}, fast_path=fast_path)
         self._asked = 0
 
@@ -84,20 +63,12 @@ class Broker:
             )
 
     def subscribe(self, expression: str, *, version: int = 5, kind: str = "SQL92") -> None:
-        data = SubscriptionData(
-            topic="T", sub_string=expression, expression_type=kind, sub_version=version
-        )
-        self.consumers.register(
+        self.pulls.register(
             self.wired.connection,
-            "c",
-            "g",
-            kind="CONSUME_PASSIVELY",
-            model="CLUSTERING",
-            consume_from="",
-            subscriptions=[
-                Subscription(data),
-                Subscription(SubscriptionData(topic="%RETRY%g", sub_string="*", sub_version=5)),
-            ],
+            SubscriptionData(
+                topic="T", sub_string=expression, expression_type=kind, sub_version=version
+            ),
+            SubscriptionData(topic="%RETRY%g", sub_string="*", sub_version=5),
         )
 
     def ask(self, offset: int = 0, **fields: str) -> None:
@@ -111,7 +82,7 @@ class Broker:
         return (await self.wired.answered(self._asked))[-1]
 
     def close(self) -> None:
-        self.reads.close()
+        self.pulls.reads.close()
 
 
 def bodies(answer: Command) -> list[bytes]:
@@ -214,6 +185,49 @@ async def test_a_held_pull_is_answered_when_a_message_matches(
     broker.put(3)
     (answer,) = await broker.wired.answered(1)
     assert (bodies(answer), following(answer)) == ([b"3"], (0, 3))
+
+
+async def is_held(broker: Broker) -> bool:
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return len(broker.held) == 1
+
+
+async def test_a_held_pull_is_answered_by_the_expression_that_its_group_has_by_then(
+    broker: Broker,
+) -> None:
+    held = {**FROM_HEARTBEAT, "sysFlag": str(SUSPEND), "suspendTimeoutMillis": "60000"}
+    broker.subscribe("n > 2")
+    broker.ask(**held)
+    broker.put(1, 2)
+    assert await is_held(broker)
+    broker.subscribe("n > 2", version=6)
+    assert await is_held(broker)
+
+    broker.subscribe("n < 2", version=7)
+    (answer,) = await broker.wired.answered(1)
+    assert (bodies(answer), following(answer)) == ([b"1"], (0, 2))
+
+    broker.ask(2, **held)
+    assert await is_held(broker)
+    broker.subscribe("n < 3", version=8)
+    answer = (await broker.wired.answered(2))[-1]
+    assert following(answer) == (19, 2)
+    broker.ask(2, **held)
+    broker.put(2)
+    answer = (await broker.wired.answered(3))[-1]
+    assert bodies(answer) == [b"2"]
+
+
+async def test_a_held_pull_keeps_the_expression_that_it_has_itself(broker: Broker) -> None:
+    broker.subscribe("n > 2")
+    broker.ask(sysFlag=str(SUSPEND | SUBSCRIPTION), suspendTimeoutMillis="60000")
+    broker.put(1)
+    broker.subscribe("n < 2", version=6)
+    assert await is_held(broker)
+    broker.put(3)
+    (answer,) = await broker.wired.answered(1)
+    assert bodies(answer) == [b"3"]
 
 
 async def test_messages_sent_back_are_filtered_again_if_that_is_on(broker: Broker) -> None:

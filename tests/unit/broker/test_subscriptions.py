@@ -55,6 +55,7 @@ def test_separators_alone_are_an_error(text: str) -> None:
         ("a > 1", "LUA", False, 1, "The broker does not support consumer to filter message by"),
         ("a > 1", "LUA", True, 23, "met the expression type 'LUA', expected TAG or SQL92"),
         ("a" * 32_769, "SQL92", True, 23, "an expression of 32769 characters, expected 32768 at"),
+        ("a" * 32_769, "TAG", True, 23, "an expression of 32769 characters, expected 32768 at"),
     ],
 )
 def test_expressions_that_cannot_be_served_are_refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import shutil
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -29,7 +30,7 @@ from cometmq.model.topic import (
     DELAY_TOPIC,
     HALF_TOPIC,
     OP_HALF_TOPIC,
-    TRANSACTION_GIVEN_UP_TOPIC,
+    TRANSACTION_DISCARD_TOPIC,
 )
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
@@ -37,12 +38,14 @@ from cometmq.protocol.compression import compress_body
 from cometmq.protocol.headers import CheckTransactionStateRequest
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.properties import encode_properties
-from cometmq.protocol.record import decode_record, encode_host
+from cometmq.protocol.record import BODY_CRC_AT, decode_record, encode_host
 from cometmq.remoting import Connection, Request
 from cometmq.store import Appended, MessageStore, NewMessage, SegmentNotReadyError
+from cometmq.system.files import DiskUsage, Files
+from support.faulty_files import FaultyFiles
 from support.memory_link import link
 from support.stores import all_messages
-from unit.broker.conftest import Tables, open_store
+from unit.broker.conftest import Tables, nothing_else, open_store
 
 PRODUCER, BROKER = encode_host("10.0.0.9", 51000), encode_host("10.0.0.7", 10911)
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -78,16 +81,25 @@ class Asked:
 class World:
     """A store with transactions, the clock they go by, and one client."""
 
-    def __init__(self, folder: Path, tables: Tables, *, sync: bool = False, **store: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tables: Tables,
+        *,
+        sync: bool = False,
+        files: Files | None = None,
+        **store: Any,
+    ) -> None:
         self.folder, self.tables, self.clock = folder, tables, tables.clock
-        self.sync = sync
+        self.sync, self.files = sync, files
         self.store_settings = {"flush_disk_type": "SYNC_FLUSH" if sync else "ASYNC_FLUSH"} | store
         self.producers = ProducerRegistry(self.clock)
+        tables.topic("T", queues=4)
         self.keys = 0
         self._open()
 
     def _open(self) -> None:
-        self.store = open_store(self.folder, self.tables, **self.store_settings)
+        self.store = open_store(self.folder, self.tables, files=self.files, **self.store_settings)
         cold_reads = ColdReads()
         self.commit = GroupCommit(self.store, timeout_s=60) if self.sync else None
         self.halves = HalfQueue(
@@ -101,6 +113,7 @@ class World:
         handler = TransactionHandler(
             self.halves,
             self.store,
+            topics=self.tables.topics,
             stats=self.stats,
             settings=lambda: self.tables.settings,
             role=self.tables.role,
@@ -133,7 +146,6 @@ class World:
         if not loads:
             return self
         assert await self.halves.load()
-        self.halves.append_missing()
         return self
 
     async def restart(self, *, from_rocketmq: bool = False, loads: bool = True) -> None:
@@ -334,6 +346,35 @@ async def test_a_delay_begins_with_the_commit(world: World) -> None:
     assert (message.sys_flag, message.prepared_offset) == (2 | COMMIT, half.log_offset)
 
 
+async def test_a_commit_to_a_deleted_topic_is_refused_until_the_topic_is_created_again(
+    world: World,
+) -> None:
+    """RocketMQ stores it where no consumer reads it."""
+    half, other = world.half(), world.half()
+    await world.tables.topics.delete("T", nothing_else)
+    for named in (half, half):
+        response = await world.end(named, COMMIT)
+        assert (response.code, (response.remark or "")[:20]) == (17, "topic[T] was deleted")
+    assert (await world.end(other, ROLLBACK)).code == 0
+    assert (world.bodies(), world.ops()) == ([], [b"1"])
+
+    producer = Asked(world)
+    await world.round()
+    await producer.until(1)
+    world.tables.topic("T")
+    assert (await world.end(half, COMMIT)).code == 0
+    assert world.bodies() == [b"half"]
+
+
+async def test_a_commit_to_a_queue_that_the_topic_no_longer_has_goes_to_another(
+    world: World,
+) -> None:
+    half = world.half(queue=3)
+    world.tables.topic("T", queues=2)
+    assert (await world.end(half, COMMIT)).code == 0
+    assert world.bodies(queue=1) == [b"half"]
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "remark"),
     [
@@ -438,7 +479,7 @@ async def test_an_undecided_half_message_is_put_back_and_its_producer_asked(worl
     assert world.bodies(queue=3) == [b"paid"]
 
 
-async def test_each_check_is_counted_until_the_half_message_is_given_up(world: World) -> None:
+async def test_each_check_is_counted_until_the_half_message_is_discarded(world: World) -> None:
     world.settings(transaction_check_max=3)
     producer = Asked(world)
     world.half(b"lost")
@@ -449,8 +490,8 @@ async def test_each_check_is_counted_until_the_half_message_is_given_up(world: W
     assert times == [None, "1", "2", "3"]
 
     await world.round()
-    assert world.bodies(TRANSACTION_GIVEN_UP_TOPIC) == [b"lost"]
-    topic = world.tables.topics.get(TRANSACTION_GIVEN_UP_TOPIC)
+    assert world.bodies(TRANSACTION_DISCARD_TOPIC) == [b"lost"]
+    topic = world.tables.topics.get(TRANSACTION_DISCARD_TOPIC)
     assert topic is not None
     assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
     await world.round()
@@ -459,10 +500,10 @@ async def test_each_check_is_counted_until_the_half_message_is_given_up(world: W
     assert world.committed() == (4, 4)
 
 
-async def test_a_half_message_as_old_as_log_files_may_become_is_given_up(world: World) -> None:
+async def test_a_half_message_as_old_as_log_files_may_become_is_discarded(world: World) -> None:
     world.half(b"old")
     await world.round(world.store.settings.file_reserved_hours * HOUR_MS + 1)
-    assert world.bodies(TRANSACTION_GIVEN_UP_TOPIC) == [b"old"]
+    assert world.bodies(TRANSACTION_DISCARD_TOPIC) == [b"old"]
 
 
 async def test_a_young_half_message_ends_the_round(world: World) -> None:
@@ -705,12 +746,12 @@ async def test_without_an_index_a_late_decision_is_left_to_the_next_check(
     world.store.close()
 
 
-async def test_a_commit_of_what_was_given_up_is_delivered_once(world: World) -> None:
+async def test_a_commit_of_what_was_discarded_is_delivered_once(world: World) -> None:
     world.settings(transaction_check_max=1)
     half = world.half()
     await world.round()
     await world.round()
-    assert world.bodies(TRANSACTION_GIVEN_UP_TOPIC) == [b"half"]
+    assert world.bodies(TRANSACTION_DISCARD_TOPIC) == [b"half"]
     for late in (half, *world.messages(HALF_TOPIC)):
         assert (await world.end(late, COMMIT)).code == 0
     await world.restart()
@@ -719,7 +760,7 @@ async def test_a_commit_of_what_was_given_up_is_delivered_once(world: World) -> 
     assert world.bodies() == [b"half"]
 
 
-async def test_a_rollback_of_what_was_given_up_changes_nothing(world: World) -> None:
+async def test_a_rollback_of_what_was_discarded_changes_nothing(world: World) -> None:
     world.settings(transaction_check_max=1)
     half = world.half()
     await world.round()
@@ -729,7 +770,7 @@ async def test_a_rollback_of_what_was_given_up_changes_nothing(world: World) -> 
     assert world.store.written_to == end
 
 
-async def test_two_commits_at_a_time_of_what_was_given_up_are_one(world: World) -> None:
+async def test_two_commits_at_a_time_of_what_was_discarded_are_one(world: World) -> None:
     world.settings(transaction_check_max=1)
     half = world.half()
     await world.round()
@@ -808,23 +849,23 @@ async def test_an_undecided_half_message_is_put_back_once(world: World) -> None:
     assert len(world.bodies()) == 1
 
 
-async def test_a_message_that_was_given_up_is_checked_again(world: World) -> None:
+async def test_a_message_that_was_discarded_is_checked_again(world: World) -> None:
     world.settings(transaction_check_max=1)
     producer = Asked(world)
     world.half()
     await world.round()
     await world.round()
-    (given_up,) = world.messages(TRANSACTION_GIVEN_UP_TOPIC)
-    assert (await world.resume(given_up.log_offset)).code == 0
-    assert (await world.resume(given_up.log_offset)).code == 0
+    (discarded,) = world.messages(TRANSACTION_DISCARD_TOPIC)
+    assert (await world.resume(discarded.log_offset)).code == 0
+    assert (await world.resume(discarded.log_offset)).code == 0
     await world.round()
     asked, _ = (await producer.until(2))[-1]
     changes = {
         "tranStateTableOffset": asked.tran_state_table_offset,
         "commitLogOffset": asked.commit_log_offset,
     }
-    assert (await world.end(given_up, COMMIT, **changes)).code == 0
-    answer = await world.resume(given_up.log_offset)
+    assert (await world.end(discarded, COMMIT, **changes)).code == 0
+    answer = await world.resume(discarded.log_offset)
     assert answer.code == 1
     assert (answer.remark or "").startswith(f"Put message back to {HALF_TOPIC} failed. it is")
     await world.round()
@@ -892,9 +933,103 @@ async def test_a_missing_op_message_is_found_though_the_first_reads_fail(
             await world.halves.load()
     world.half(b"sent meanwhile")
     assert await world.halves.load()
-    world.halves.append_missing()
     assert (await world.end(half, COMMIT)).code == 0
     assert (world.bodies(), world.ops()) == ([b"half"], [b"0"])
+
+
+async def test_a_full_disk_at_the_start_takes_no_message_before_a_missing_op_message(
+    tmp_path: Path, tables: Tables
+) -> None:
+    files = FaultyFiles()
+    world = await World(tmp_path / "store", tables, files=files).start()
+    half = world.half()
+    await world.end(half, COMMIT)
+    (op,) = world.messages(OP_HALF_TOPIC)
+    files.disk = DiskUsage(used_bytes=100, available_bytes=0)
+    await world.lose_power(op.log_offset, loads=False)
+    world.store.clean()
+    with pytest.raises(StoreError, match="the disk is full"):
+        await world.halves.load()
+
+    assert world.bodies() == [b"half"]
+    for response in (await world.end(half, COMMIT), await world.end(half, ROLLBACK)):
+        assert response.code == 14
+        assert "not known yet" in (response.remark or "")
+    files.disk = None
+    world.store.clean()
+    with pytest.raises(StoreError, match="of a transaction must be stored first: the disk is full"):
+        world.half()
+    await world.checks.run()
+    assert world.ops() == [b"0"]
+    world.half()
+    await world.lose_power(world.store.written_to)
+    assert (await world.end(half, COMMIT)).code == 0
+    assert (world.bodies(), world.ops()) == ([b"half"], [b"0"])
+    world.store.close()
+
+
+async def test_no_message_gets_ahead_of_a_missing_op_message_if_queues_have_no_room(
+    tmp_path: Path, tables: Tables
+) -> None:
+    files = FaultyFiles()
+    world = await World(tmp_path / "store", tables, files=files).start()
+    half = world.half()
+    await world.end(half, COMMIT)
+    (op,) = world.messages(OP_HALF_TOPIC)
+    shutil.rmtree(world.folder / "consumequeue" / "T")  # as if it was not on the disk yet
+    files.room_bytes = 0
+    await world.lose_power(op.log_offset, loads=False)
+    assert world.store.dispatch_backlog_bytes
+    assert not await world.halves.load()
+
+    files.room_bytes = None
+    with pytest.raises(StoreError, match="of a transaction must be stored first"):
+        world.half()
+    world.store.clean()
+    await world.checks.run()
+    assert (await world.end(half, COMMIT)).code == 0
+    assert (world.bodies(), world.ops()) == ([b"half"], [b"0"])
+    world.store.close()
+
+
+@pytest.mark.parametrize("damage", [bytes(70), b"\x7f\xff", b"\0\0\0\x60", None], ids=str)
+async def test_a_damaged_op_message_holds_up_no_transaction(
+    world: World, caplog: pytest.LogCaptureFixture, damage: bytes | None
+) -> None:
+    halves = [world.half(b"%d" % number) for number in range(4)]
+    for half in halves[:3]:
+        await world.end(half, COMMIT)
+    damaged = world.messages(OP_HALF_TOPIC)[1]
+    await world.restart(loads=False)
+    with (world.folder / "commitlog" / f"{0:020d}").open("r+b") as log:
+        if damage is None:  # it names another half message
+            data = world.store.record_at(damaged.log_offset)
+            assert data is not None
+            at, damage = data.index(b"1", BODY_CRC_AT + 76), b"3"
+            log.seek(damaged.log_offset + at)
+        else:
+            log.seek(damaged.log_offset)
+        log.write(damage)
+    assert await world.halves.load()
+
+    assert caplog.text.count("passed over damaged op messages count=1") == 1
+    for half in halves:
+        assert (await world.end(half, COMMIT)).code == 0
+    assert sorted(world.bodies()) == [b"0", b"1", b"2", b"3"]
+    ops = world.store.bounds(OP_HALF_TOPIC, 0)[1]
+    await world.round()
+    assert world.committed() == (4, ops)
+
+
+async def test_a_damaged_half_message_keeps_no_start_from_the_others(world: World) -> None:
+    damaged, half = world.half(b"damaged"), world.half()
+    await world.restart(from_rocketmq=True, loads=False)
+    with (world.folder / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.seek(damaged.log_offset)
+        log.write(bytes(120))
+    assert await world.halves.load()
+    assert (await world.end(half, COMMIT)).code == 0
+    assert world.bodies() == [b"half"]
 
 
 async def test_a_commit_that_was_cut_off_is_undecided(world: World) -> None:
@@ -940,7 +1075,7 @@ async def test_a_copy_whose_op_message_was_cut_off_is_the_only_one(
     assert len(world.ops()) == 2 + rounds
 
 
-async def test_a_message_given_up_whose_op_message_was_cut_off_is_given_up_once(
+async def test_a_message_discarded_whose_op_message_was_cut_off_is_discarded_once(
     world: World,
 ) -> None:
     world.settings(transaction_check_max=1)
@@ -950,7 +1085,7 @@ async def test_a_message_given_up_whose_op_message_was_cut_off_is_given_up_once(
     op = world.messages(OP_HALF_TOPIC)[-1]
     await world.lose_power(op.log_offset)
     await world.round()
-    assert len(world.messages(TRANSACTION_GIVEN_UP_TOPIC)) == 1
+    assert len(world.messages(TRANSACTION_DISCARD_TOPIC)) == 1
     assert world.ops() == [b"0", b"1"]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cometmq.client._supervision import ERROR_CHARS_MAX, class_and_text, log_text
+from cometmq.client._supervision import ERROR_CHARS_MAX, class_and_text
+from cometmq.system.failure_log import log_text
 
 
 class ShopError(Exception):

@@ -15,7 +15,7 @@ from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.pulls import ReplicaChoice
 from cometmq.client._push.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._push.pull_loop import PullLoop
-from cometmq.client._supervision import FLOW_CONTROL_S, JITTER, FailureLog, FetchLoop
+from cometmq.client._supervision import FLOW_CONTROL_S, JITTER, FetchLoop, SupervisedFailureLog
 from cometmq.client.errors import ClientError
 from cometmq.client.offsets import OffsetStore, RemoteOffsetStore
 from cometmq.client.settings import PushSettings
@@ -79,7 +79,7 @@ class Consumer:
         )
         self.tasks = Supervisor("test")
         self.broken = asyncio.Event()
-        self.failures = FailureLog(
+        self.failures = SupervisedFailureLog(
             logging.getLogger("test"),
             fails="pull failed, retrying",
             works="pull succeeds again",

@@ -87,7 +87,7 @@ def test_an_expression_without_a_tag_is_refused(expression: str) -> None:
 
 
 @pytest.mark.parametrize("expression", ["", " ", "a >", "a != 1", "(a = 1", "a > 'x'"])
-def test_an_sql_filter_needs_a_condition(expression: str) -> None:
+def test_an_sql_filter_needs_an_expression(expression: str) -> None:
     with pytest.raises(ConfigError, match=r"SQL filter .* at character \d+: met .* expected "):
         Filter.sql(expression)
 

@@ -14,8 +14,8 @@ from cometmq.client._supervision import (
     PERMANENT_FAILURES,
     PERMANENT_S,
     STEP_S_MAX,
-    FailureLog,
     PeriodicLoop,
+    SupervisedFailureLog,
     SupervisedLoop,
     SupervisedTasks,
 )
@@ -36,7 +36,7 @@ class Loop(SupervisedLoop):
     """Runs what the test says, once in a second."""
 
     def __init__(self, act: Callable[[int], object], tasks: SupervisedTasks) -> None:
-        failures = FailureLog(
+        failures = SupervisedFailureLog(
             LOG, fails="step failed", works="step succeeds again", name="loop",
             on_permanent=tasks.end,
         )  # fmt: skip
@@ -238,7 +238,7 @@ def rounds(
     async def once() -> object:
         return act()
 
-    failures = FailureLog(
+    failures = SupervisedFailureLog(
         LOG, fails="round failed", works="round succeeds again", name="loop",
         on_permanent=tasks.end,
     )  # fmt: skip

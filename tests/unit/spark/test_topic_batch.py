@@ -366,7 +366,7 @@ def test_keys_are_whole_words(brokers: MemoryBrokers, key: QueueKey) -> None:
     assert read(brokers, filter_keys="a.c, ab") == rows(key, 32, 33)
 
 
-def test_an_sql_condition_is_the_broker_s(brokers: MemoryBrokers, key: QueueKey) -> None:
+def test_an_sql_expression_is_the_broker_s(brokers: MemoryBrokers, key: QueueKey) -> None:
     read(brokers, filter_sql="a > 1")
 
     wanted = brokers.pulled[-1]

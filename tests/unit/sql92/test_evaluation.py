@@ -1,4 +1,4 @@
-"""The values of SQL92 conditions: nulls, types, numbers as Java reads them, and raw records."""
+"""The values of SQL92 expressions: nulls, types, numbers as Java reads them, and raw records."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def matches(text: str, record: bytes) -> bool:
 )
 def test_and_and_or(left: bool | str | None, right: bool | str | None) -> None:
     terms = {True: "TRUE", False: "FALSE", None: "missing = 1", ERROR: "text = 1"}
-    condition_and = value(f"{terms[left]} AND {terms[right]}", text="x")
-    condition_or = value(f"{terms[left]} OR {terms[right]}", text="x")
+    expression_and = value(f"{terms[left]} AND {terms[right]}", text="x")
+    expression_or = value(f"{terms[left]} OR {terms[right]}", text="x")
 
-    assert condition_and == joined(left, right, decisive=False)
-    assert condition_or == joined(left, right, decisive=True)
+    assert expression_and == joined(left, right, decisive=False)
+    assert expression_or == joined(left, right, decisive=True)
 
 
 def joined(
@@ -50,7 +50,7 @@ def joined(
     return None if None in (left, right) else not decisive
 
 
-def test_an_error_is_no_match_of_the_whole_condition() -> None:
+def test_an_error_is_no_match_of_the_whole_expression() -> None:
     assert value("a = 'x' OR b > 1", a="x", b="x") is True, "b is not evaluated"
     assert value("b > 1 OR a = 'x'", a="x", b="x") == ERROR
     assert not matches("NOT (b > 1)", b"b\x01x\x02")
@@ -234,17 +234,17 @@ def test_records() -> None:
 
 
 def test_a_part_of_a_buffer() -> None:
-    condition = compile_expression("a > 4 AND b IN ('x', 'y')")
+    expression = compile_expression("a > 4 AND b IN ('x', 'y')")
     record = b"9a\x0142\x02b\x01y9"
     view = mmap.mmap(-1, len(record))
     view[:] = record
     for data in (record, bytearray(record), memoryview(record), memoryview(view)):
-        assert condition.matches(data, 1, len(record) - 1)
-        assert not condition.matches(data, 1, len(record)), "b is y9"
-        assert not condition.matches(data, 3, 3)
+        assert expression.matches(data, 1, len(record) - 1)
+        assert not expression.matches(data, 1, len(record)), "b is y9"
+        assert not expression.matches(data, 3, 3)
     for start, stop in ((-1, 2), (3, 2), (0, len(record) + 1)):
         with pytest.raises(ValueError, match="expected a part of 10 bytes"):
-            condition.matches(record, start, stop)
+            expression.matches(record, start, stop)
 
 
 def test_many_names_and_choices() -> None:
@@ -269,7 +269,7 @@ def test_other_text_than_ascii() -> None:
 def test_records_of_all_lengths() -> None:
     """A record is read in blocks; entries and separators may be anywhere in them."""
     source = random.Random(64)
-    condition = compile_expression("a = '1' AND ab IS NULL AND b = 'x' OR long_name = 'y'")
+    expression = compile_expression("a = '1' AND ab IS NULL AND b = 'x' OR long_name = 'y'")
     values = (b"a\x011", b"a\x01z", b"a\x01", b"a", b"ab\x012", b"b\x01x", b"long_name\x01y", b"")
     seen = set()
     for length in [*range(200)] * 20:
@@ -277,8 +277,8 @@ def test_records_of_all_lengths() -> None:
         record = b"\x02".join(entries)[:length]
         around = b"\x02" * source.randrange(70) + record + b"\x02a\x011\x02"
         start = len(around) - 5 - len(record)
-        expected = condition.evaluate(decode_properties(record)) is True
-        assert condition.matches(around, start, start + len(record)) is expected, record
+        expected = expression.evaluate(decode_properties(record)) is True
+        assert expression.matches(around, start, start + len(record)) is expected, record
         seen.add(expected)
     assert seen == {True, False}
 
@@ -295,7 +295,7 @@ def test_records_of_all_lengths() -> None:
     ids=lambda part: str(part)[:16],
 )
 def test_the_time_to_match_a_message_is_bounded(text: str, record: bytes) -> None:
-    condition = compile_expression(text)
+    expression = compile_expression(text)
     began = time.thread_time()
-    condition.matches(record, 0, len(record))
+    expression.matches(record, 0, len(record))
     assert time.thread_time() - began < MATCH_S_MAX

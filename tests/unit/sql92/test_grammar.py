@@ -1,4 +1,4 @@
-"""Which texts are SQL92 conditions, and what the error says about the others."""
+"""Which texts are SQL92 expressions, and what the error says about the others."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def test_not_binds_more_strongly_than_a_comparison() -> None:
         ("a > TRUE", 4, "a truth value", "a number"),
         ("a > 1 > 2", 0, "a truth value", "a number"),
         ("a BETWEEN 1 AND NULL", 16, "a truth value", "a number"),
-        ("1", 0, "no condition", "a comparison"),
-        ("a = 1 AND 'x'", 10, "no condition", "a comparison"),
-        ("NOT -a", 4, "no condition", "a comparison"),
+        ("1", 0, "no truth value", "a comparison"),
+        ("a = 1 AND 'x'", 10, "no truth value", "a comparison"),
+        ("NOT -a", 4, "no truth value", "a comparison"),
         ("a = 9223372036854775808", 4, "9223372036854775808", "up to 9223372036854775807"),
         ("a = -9223372036854775808", 5, "9223372036854775808", "up to 9223372036854775807"),
         ("a = 0.0", 4, "'0.0'", "above 0"),
@@ -96,11 +96,11 @@ def test_errors_say_what_was_met_and_expected(
         "a not in('x','y')and b between 1 and 2",
     ],
 )
-def test_conditions(text: str) -> None:
+def test_expressions(text: str) -> None:
     assert compile_expression(text).text == text
 
 
-def test_what_follows_a_condition_is_ignored() -> None:
+def test_what_follows_an_expression_is_ignored() -> None:
     assert value("a = 1 foo = 2", a="1") is True
     assert value("a = 007", a="0") is True
     assert value("a-b = 1", a="1", b="0") is False

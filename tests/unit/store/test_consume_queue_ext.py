@@ -11,6 +11,7 @@ import pytest
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.store import MessageStore, TagMatcher
 from cometmq.store.consume_queue_ext import ConsumeQueueExt, ExtUnit, address_of, is_address
+from cometmq.store.errors import StoreCorruptError
 from cometmq.store.segments import Segments
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
@@ -275,3 +276,93 @@ def test_units_go_on_behind_a_lost_file(tmp_path: Path) -> None:
     assert last.end_offset == again.end_offset
     last.begin_behind(fresh[-1])
     assert last.end_offset == again.end_offset
+
+
+def cut_off(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:30])
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut_off])
+@pytest.mark.parametrize("number", [0, 2, -1], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_file_of_units_that_is_missing_or_cut_off_stops_no_start(
+    open_store: Callable[..., MessageStore],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[Path], None],
+    number: int,
+    enabled: bool,
+) -> None:
+    store = open_store(consume_queue_ext_enabled=True, consume_queue_ext_file_bytes=200)
+    for _ in range(50):  # 9 to a file
+        put(store, properties={"TAGS": "TagA"})
+    store.close()
+    files = sorted((tmp_path / "consumequeue_ext" / TOPIC / "0").iterdir())
+    assert len(files) == 6
+    damage(files[number])
+    matcher = TagMatcher(frozenset({TAG_A}))
+
+    for total in (51, 52):
+        again = open_store(consume_queue_ext_enabled=enabled, consume_queue_ext_file_bytes=200)
+        put(again, properties={"TAGS": "TagA"})
+        found = [
+            message.queue_offset
+            for offset in range(0, total, 32)
+            for message in split(b"".join(again.get(TOPIC, 0, offset, 32, matcher).slices))
+        ]
+        assert found == list(range(total))
+        units = again.ext_units(TOPIC, 0, 0, total)
+        again.close()
+
+    if number == 2 or damage is cut_off:
+        assert "unusable files: one is missing or cut off" in caplog.text
+    if number == -1:
+        assert "extension units lost" in caplog.text
+    else:
+        lost = 9 * (number + 1)
+        assert [unit is not None for unit in units[:50]] == [False] * lost + [True] * (50 - lost)
+
+
+def test_files_of_another_size_are_an_error(
+    open_store: Callable[..., MessageStore], tmp_path: Path
+) -> None:
+    store = open_store(consume_queue_ext_enabled=True, consume_queue_ext_file_bytes=200)
+    for _ in range(50):
+        put(store)
+    store.close()
+    before = sorted((tmp_path / "consumequeue_ext").rglob("*"))
+    for size_bytes in (100, 300):
+        with pytest.raises(StoreCorruptError, match=f"expected {size_bytes} bytes"):
+            open_store(consume_queue_ext_enabled=True, consume_queue_ext_file_bytes=size_bytes)
+    assert sorted((tmp_path / "consumequeue_ext").rglob("*")) == before
+
+
+def test_extension_units_are_deleted_after_their_last_message_if_they_are_off(
+    open_store: Callable[..., MessageStore], clock: ManualClock, tmp_path: Path
+) -> None:
+    settings = {"files": nearly_full_disk(), "file_reserved_hours": 0}
+    folder = tmp_path / "consumequeue_ext"
+    store = open_store(**settings, consume_queue_ext_enabled=True)
+    for _ in range(30):
+        put(store, properties={"TAGS": "TagA"})
+    store.close()
+
+    store = open_store(**settings)
+    put(store, properties={"TAGS": "TagA"}, queue_id=1)
+    assert store._table.find(TOPIC, 1).ext is None  # type: ignore[union-attr]
+    assert store._table.find(TOPIC, 0).ext is not None  # type: ignore[union-attr]
+    for _ in range(400):
+        put(store, properties={"TAGS": "TagA"})
+    store.write_out()
+    clock.advance(10**12)
+    while store.clean():
+        pass
+    low, high = store.bounds(TOPIC, 0)
+    assert 30 < low < high
+    store.close()
+    assert folder.exists()
+
+    store = open_store(**settings)
+    assert not folder.exists()
+    assert {code for _, _, code in store.consume_queue_units(TOPIC, 0, low, 999)} == {TAG_A}
+    assert not store._loader.has_ext

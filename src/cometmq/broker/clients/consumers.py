@@ -91,15 +91,24 @@ class ConsumerGroup:
         if member is not None and self.find(member.client_id) is None:
             self.views.forget(member.client_id)
 
-    def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
-        """Set the subscriptions of a heartbeat; return whether the set of topics changed."""
+    def subscribe(self, subscriptions: Iterable[Subscription]) -> tuple[bool, set[str]]:
+        """Set the subscriptions of a heartbeat.
+
+        Returns:
+            Whether the set of topics changed, and the topics whose expression did.
+        """
         wanted = {subscription.topic: subscription for subscription in subscriptions}
         changed = wanted.keys() != self.subscriptions.keys()
+        changed_expressions: set[str] = set()
         for topic, new in wanted.items():
             old = self.subscriptions.get(topic)
-            wanted[topic] = new if old is None or old.version < new.version else old
+            if old is None or old.version < new.version:
+                if old is not None and not new.selects_as(old):
+                    changed_expressions.add(topic)
+            else:
+                wanted[topic] = old
         self.subscriptions = wanted
-        return changed
+        return changed, changed_expressions
 
 
 class ConsumerNotifier:
@@ -147,6 +156,8 @@ class ConsumerRegistry:
         self._filters = filters
         self._on_change = on_change
         self._silent_ms_max = silent_ms_max
+        self.on_changed_expressions: Callable[[ConsumerGroup, set[str]], None] | None = None
+        """Called with a group and the topics for which its expression has changed."""
         self._groups: dict[str, ConsumerGroup] = {}
         self._by_connection: dict[Peer, set[str]] = {}
 
@@ -202,9 +213,12 @@ class ConsumerRegistry:
         if subscriptions is not None:
             wanted = list(subscriptions)
             group.views.note(client_id, subscriptions_of(wanted) if view is None else view)
-            changed = group.subscribe(wanted) or changed
+            has_new_topics, changed_expressions = group.subscribe(wanted)
+            changed = changed or has_new_topics
             if self._filters is not None:
                 self._filters.register(name, wanted)
+            if changed_expressions and self.on_changed_expressions is not None:
+                self.on_changed_expressions(group, changed_expressions)
         if changed and notify:
             self._notify(group)
         return changed

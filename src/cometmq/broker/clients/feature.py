@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cometmq.broker.clients.connections import ConnectionsHandler
 from cometmq.broker.clients.heartbeats import HeartbeatHandler
 from cometmq.broker.clients.queue_locks import LockHandler
-from cometmq.broker.clients.relay import RelayHandler
+from cometmq.broker.clients.relay import ConsumerRelay, RelayHandler
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
 from cometmq.remoting.features import Feature
@@ -32,7 +32,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     locks = LockHandler(parts.locks, groups=parts.groups)
     connections = ConnectionsHandler(parts.consumers, parts.producers)
     relay = RelayHandler(
-        parts.relay,
+        ConsumerRelay(parts.consumers),
         consumers=parts.consumers,
         store=parts.store,
         cold_reads=parts.cold_reads,

@@ -14,6 +14,7 @@ from typing import Final
 
 from cometmq.broker.offsets.offset_store import Numbers
 from cometmq.model import property_names
+from cometmq.model.delay import delay_queue
 from cometmq.model.errors import ProtocolError
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.properties import decode_properties, marker, value_of
@@ -81,7 +82,8 @@ class _Scan:
         self._waiting = {
             level: offset
             for level in levels
-            if (offset := offsets.get(level, 0)) < store.next_offset(DELAY_TOPIC, level - 1)
+            if (offset := offsets.get(level, 0))
+            < store.next_offset(DELAY_TOPIC, delay_queue(level))
         }
 
     def records(self) -> Iterator[RecordFacts]:
@@ -131,7 +133,7 @@ def _offset_behind(
     if copy is None:
         return None
     for first, count in ((offset, 1), (offset + 1, SKIPPED_MAX)):  # mostly it is the next one
-        units = store.consume_queue_units(DELAY_TOPIC, level - 1, first, count)
+        units = store.consume_queue_units(DELAY_TOPIC, delay_queue(level), first, count)
         for at, (scheduled_at, scheduled_bytes, _) in enumerate(units, start=first):
             scheduled = _record(store, scheduled_at, scheduled_bytes)
             if scheduled is not None and _is_copy(copy, scheduled):

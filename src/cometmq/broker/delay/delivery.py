@@ -29,13 +29,12 @@ from typing import Any, Final
 
 from cometmq.broker.cold_reads import ColdReads, bring_in
 from cometmq.broker.delay.delivered import offsets_by_log, offsets_by_log_in_slices
-from cometmq.broker.delay.rate_limited_log import RateLimitedLog
 from cometmq.broker.offsets.offset_store import Numbers, read_numbers, read_version
-from cometmq.broker.targets import check_target
+from cometmq.broker.targets import check_target, stored_again
 from cometmq.model import property_names
-from cometmq.model.delay import DelayLevels
+from cometmq.model.delay import DelayLevels, delay_queue, level_of_queue
 from cometmq.model.errors import CometError, InvalidMessageError, ResponseError, StoreError
-from cometmq.model.topic import DELAY_TOPIC, TopicConfig
+from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.properties import marker, value_of
 from cometmq.protocol.record import split_record
@@ -44,6 +43,7 @@ from cometmq.store import MessageStore
 from cometmq.store.config_files import JsonFile
 from cometmq.store.consume_queue_ext import is_address
 from cometmq.system.clock import Clock
+from cometmq.system.failure_log import FailureLog, RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +76,12 @@ class ScheduledDelivery:
         store: contains the schedule topic and the target topics.
         levels: the delay levels.
         file: delayOffset.json.
-        topics: returns a topic by its name; None if there is none.
+        queue_for: returns the queue to store a message in, given topic and queue that it was sent
+            to; None if the topic was deleted.
         clock: decides when a message is due.
         cold_reads: reads what is on the disk only.
+        on_delivery: called with topic, queue and size of every message that was delivered.
+        request_sync: called after each slice that delivered messages, if readers wait for the disk.
         check_interval_s: the longest time until the clock is read again.
         store_busy_s: pause while the store refuses appends.
     """
@@ -89,16 +92,18 @@ class ScheduledDelivery:
         levels: DelayLevels,
         file: JsonFile,
         *,
-        topics: Callable[[str], TopicConfig | None],
+        queue_for: Callable[[str, int], int | None],
         clock: Clock,
         cold_reads: ColdReads,
+        on_delivery: Callable[[str, int, int], None] | None = None,
+        request_sync: Callable[[], object] | None = None,
         check_interval_s: float = CHECK_INTERVAL_S,
         store_busy_s: float = STORE_BUSY_S,
     ) -> None:
         self._store = store
         self._levels = levels
         self._file = file
-        self._topics = topics
+        self._queue_for = queue_for
         self._clock = clock
         self._cold_reads = cold_reads
         self._reading: dict[int, asyncio.Task[None]] = {}
@@ -114,8 +119,12 @@ class ScheduledDelivery:
         self._due: dict[int, None] = {}
         """The levels that have messages to deliver now, in the order in which they are served."""
         self._slice: asyncio.Handle | None = None
-        self._store_waits: set[int] = set()
-        """Levels whose messages the store refuses now; each was logged once."""
+        self._store_waits = FailureLog(
+            log,
+            fails="scheduled delivery waits for the store",
+            works="scheduled delivery continues",
+            name="level",
+        )
         self._failures: dict[int, tuple[int, int]] = {}
         """Where each level last failed: its offset, and how often it failed there."""
         self._skipped = RateLimitedLog(log, "scheduled messages were skipped or moved")
@@ -131,10 +140,8 @@ class ScheduledDelivery:
         """Whether the offsets are those of the master of this broker."""
         self.version: DataVersion = DataVersion(timestamp=clock.now_ms())
         """Version of the table of offsets."""
-        self.on_delivery: Callable[[str, int, int], None] | None = None
-        """Called with topic, queue and size of every message that was delivered."""
-        self.request_sync: Callable[[], object] | None = None
-        """Called after each slice that delivered messages, if readers wait for the disk."""
+        self.on_delivery = on_delivery
+        self.request_sync = request_sync
 
     # --- lifecycle ----------------------------------------------------------------------------
 
@@ -147,7 +154,7 @@ class ScheduledDelivery:
             StoreError: file and backup cannot be read.
         """
         queues = (queue_id for topic, queue_id in self._store.queue_keys() if topic == DELAY_TOPIC)
-        self._known = {*range(1, self._levels.highest + 1), *(number + 1 for number in queues)}
+        self._known = {*range(1, self._levels.highest + 1), *map(level_of_queue, queues)}
         content = self._file.load()
         if content is not None:
             self._take(content)
@@ -263,7 +270,7 @@ class ScheduledDelivery:
         if saved is not None and log_offset - saved < UNRECORDED_BYTES_MAX:
             return False
         return any(
-            offsets.get(level, 0) < self._store.next_offset(DELAY_TOPIC, level - 1)
+            offsets.get(level, 0) < self._store.next_offset(DELAY_TOPIC, delay_queue(level))
             for level in list(self._known)
         )
 
@@ -276,7 +283,7 @@ class ScheduledDelivery:
     def progress(self) -> dict[int, tuple[int, int]]:
         """Return for each level that was used its offset and the end of its queue."""
         ends = {
-            level: self._store.bounds(DELAY_TOPIC, level - 1)[1]
+            level: self._store.bounds(DELAY_TOPIC, delay_queue(level))[1]
             for level in self._known | self._offsets.keys()
         }
         return {
@@ -287,7 +294,7 @@ class ScheduledDelivery:
 
     def arrived(self, queue_id: int) -> None:
         """Note that a message was appended to a queue of the schedule topic."""
-        level = queue_id + 1
+        level = level_of_queue(queue_id)
         self._known.add(level)
         if self._running and not (level in self._timers or level in self._reading):
             self._run_soon(level)
@@ -323,16 +330,10 @@ class ScheduledDelivery:
         # A failure of one level must stop neither it nor the others.
         try:
             wait_s = self._deliver_due(level)
-            if level in self._store_waits:
-                self._store_waits.remove(level)
-                log.info("scheduled delivery continues level=%d", level)
+            self._store_waits.succeeded(str(level))
         except StoreError as problem:
             wait_s = self._store_busy_s
-            if level not in self._store_waits:
-                self._store_waits.add(level)
-                log.warning(
-                    "scheduled delivery waits for the store level=%d error=%s", level, problem
-                )
+            self._store_waits.failed(str(level), problem)
         except Exception as problem:
             log.exception("scheduled delivery failed level=%d", level)
             wait_s = FAILURE_S
@@ -363,7 +364,7 @@ class ScheduledDelivery:
     def _deliver_slice(self, level: int) -> float | None:
         end_s, left_bytes = monotonic() + SLICE_S, RUN_BYTES_MAX
         offset = self._offset(level)
-        queue = (DELAY_TOPIC, level - 1, offset, RUN_MESSAGES_MAX)
+        queue = (DELAY_TOPIC, delay_queue(level), offset, RUN_MESSAGES_MAX)
         cold = self._store.reader.cold_units(*queue, None)
         if cold:
             self._read_first(level, offset, partial(bring_in, cold))
@@ -374,16 +375,16 @@ class ScheduledDelivery:
         for number, (log_offset, size_bytes, due_ms) in enumerate(units):
             now_ms = self._clock.now_ms()
             if is_address(due_ms):  # of an extension unit that is lost
-                read = self._store.cold_store_time(DELAY_TOPIC, level - 1, offset)
+                read = self._store.cold_store_time(DELAY_TOPIC, delay_queue(level), offset)
                 if read is not None:
                     self._read_first(level, offset, read)
                     return None
-                due_ms = self._store.store_time_at(DELAY_TOPIC, level - 1, offset)
+                due_ms = self._store.store_time_at(DELAY_TOPIC, delay_queue(level), offset)
                 if level <= self._levels.highest:
                     due_ms += self._levels.delay_ms(level)
             if now_ms < due_ms:
                 if level > self._levels.highest and (
-                    read := self._store.cold_store_time(DELAY_TOPIC, level - 1, offset)
+                    read := self._store.cold_store_time(DELAY_TOPIC, delay_queue(level), offset)
                 ):
                     self._read_first(level, offset, read)
                     return None
@@ -407,7 +408,7 @@ class ScheduledDelivery:
         """
         if level <= self._levels.highest:
             return due_ms > now_ms + self._levels.delay_ms(level)
-        return self._store.store_time_at(DELAY_TOPIC, level - 1, offset) > now_ms
+        return self._store.store_time_at(DELAY_TOPIC, delay_queue(level), offset) > now_ms
 
     def _reads(self, units: Sequence[tuple[int, int, int]]) -> _RecordReads:
         """Return what reads messages which are due now or soon, for any thread."""
@@ -450,7 +451,10 @@ class ScheduledDelivery:
         before, times = self._failures.get(level, (offset, 0))
         times = times + 1 if before == offset else 1
         self._failures[level] = (offset, times)
-        return times >= FAILURES_MAX and offset < self._store.bounds(DELAY_TOPIC, level - 1)[1]
+        return (
+            times >= FAILURES_MAX
+            and offset < self._store.bounds(DELAY_TOPIC, delay_queue(level))[1]
+        )
 
     def _offset(self, level: int) -> int:
         known = self._offsets.get(level, 0)
@@ -464,13 +468,13 @@ class ScheduledDelivery:
 
     def _corrected(self, level: int, offset: int) -> int:
         """Return an offset within its queue."""
-        low, high = self._store.bounds(DELAY_TOPIC, level - 1)
+        low, high = self._store.bounds(DELAY_TOPIC, delay_queue(level))
         if self._store.dispatch_backlog_bytes:  # a full disk keeps messages out of the queue
             high = max(high, offset)
         return min(max(offset, low), high)
 
     def _skip(self, level: int, offset: int, reason: object) -> None:
-        self._skipped.warning(
+        self._skipped.add(
             "skipped a scheduled message level=%d offset=%d error=%s", level, offset, reason
         )
         self._offsets[level] = offset + 1
@@ -487,18 +491,8 @@ class ScheduledDelivery:
                 raise InvalidMessageError(f"no record of {size_bytes} bytes at {log_offset}")
             record = split_record(data)
             topic, queue_id = self._target(level, offset, record.properties)
-            stored = self._store.append(
-                topic,
-                queue_id,
-                record.body,
-                record.properties,
-                flag=record.flag,
-                sys_flag=record.sys_flag,
-                born_time_ms=record.born_time_ms,
-                born_host=record.born_host,
-                store_host=record.store_host,
-                reconsume_times=record.reconsume_times,
-                prepared_offset=record.prepared_offset,
+            stored = self._store.append_message(
+                stored_again(record, topic, queue_id, prepared_offset=record.prepared_offset)
             )
         except StoreError:
             raise
@@ -510,9 +504,7 @@ class ScheduledDelivery:
             self.on_delivery(topic, queue_id, stored.size_bytes)
 
     def _target(self, level: int, offset: int, properties: bytes) -> tuple[str, int]:
-        """Return the target queue of a message.
-
-        If the topic has fewer queues by now, it is another one, which routes contain.
+        """Return the target queue of a message, or another one if it does not exist any more.
 
         Raises:
             InvalidMessageError: it has none, or its topic was deleted.
@@ -522,13 +514,12 @@ class ScheduledDelivery:
             for name in (_REAL_TOPIC, _REAL_QID)
         )
         queue_id = check_target(topic, queue_text)
-        config = self._topics(topic)
-        if config is None:
+        moved = self._queue_for(topic, queue_id)
+        if moved is None:
             raise InvalidMessageError(f"met topic {topic[:300]!r}, expected one that exists")
-        if queue_id < max(config.read_queue_nums, config.write_queue_nums):
+        if moved == queue_id:
             return topic, queue_id
-        moved = queue_id % max(config.write_queue_nums, 1)
-        self._skipped.warning(
+        self._skipped.add(
             "moved a scheduled message, its queue does not exist any more level=%d offset=%d"
             " topic=%s queue=%d to=%d",
             *(level, offset, topic, queue_id, moved),

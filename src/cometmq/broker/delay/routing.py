@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cometmq.broker.targets import target_properties
 from cometmq.model import property_names
-from cometmq.model.delay import DelayLevels
+from cometmq.model.delay import DelayLevels, delay_queue
 from cometmq.model.topic import DELAY_TOPIC
 
 
@@ -39,4 +39,4 @@ def schedule(
     if level == 0:
         return None
     changed = {**properties, property_names.DELAY: str(level), **target_properties(topic, queue_id)}
-    return Scheduled(DELAY_TOPIC, level - 1, changed)
+    return Scheduled(DELAY_TOPIC, delay_queue(level), changed)

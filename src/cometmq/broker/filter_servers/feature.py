@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from cometmq.broker.filter_servers.servers import FilterServerHandler
@@ -12,6 +13,7 @@ from cometmq.remoting.jobs import every
 if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts
 
+log = logging.getLogger(__name__)
 
 SWEEP_S = 10.0
 
@@ -19,6 +21,12 @@ SWEEP_S = 10.0
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """Build the handler of registrations, and the removal of silent filter servers."""
     settings = parts.settings()
+    if settings.filter_server_nums > 0:
+        log.warning(
+            "filterServerNums=%d has no effect, this broker starts no filter servers: start each of"
+            " them with `cometmq filtersrv`",
+            settings.filter_server_nums,
+        )
     servers = FilterServerHandler(
         parts.filter_servers,
         broker_name=settings.broker_name,

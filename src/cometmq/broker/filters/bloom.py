@@ -59,15 +59,6 @@ class BloomFilter:
             positions.append((~combined if combined < 0 else combined) % self.size_bits)
         return tuple(positions)
 
-    def fits(self, size_bits: int, positions: Iterable[int]) -> bool:
-        """Return whether positions were computed for bit maps of this size."""
-        known = tuple(positions)
-        return (
-            size_bits == self.size_bits
-            and len(known) == self.count
-            and all(0 <= position < size_bits for position in known)
-        )
-
 
 def bits_of(positions: Iterable[int]) -> Bits:
     """Return the byte and the value of the bit at each position."""

@@ -78,6 +78,16 @@ class Subscription:
         """When the client subscribed, in ms; of two expressions the newer one applies."""
         return self.data.sub_version
 
+    def selects_as(self, other: Subscription) -> bool:
+        """Return whether another subscription to the topic has the same expression."""
+        mine, others = self.data, other.data
+        return (
+            mine.sub_string == others.sub_string
+            and mine.expression_type == others.expression_type
+            and mine.class_filter_mode == others.class_filter_mode
+            and mine.code_set == others.code_set
+        )
+
 
 def are_made_quickly(entries: Iterable[SubscriptionData]) -> bool:
     """Return whether a `Subscription` of each entry is made in about a millisecond."""
@@ -102,8 +112,7 @@ def matcher_of(
     """
     if not is_tag_kind(kind):
         return _sql_matcher_of(expression or "", kind, property_filter_enabled)
-    if expression is not None and len(expression) > EXPRESSION_CHARS_MAX:
-        raise ResponseError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, PARSE_FAILED)
+    _check_length(expression or "")
     try:
         parsed = parse_tag_expression(expression)
     except ExpressionError as problem:
@@ -138,13 +147,16 @@ def _check_form(text: str, kind: str | None) -> None:
     """Refuse what need not be compiled to be refused."""
     if kind != SQL92_KIND:
         problem = f"met the expression type {str(kind)[:_SHOWN_CHARS]!r}, expected TAG or SQL92"
-    elif len(text) > EXPRESSION_CHARS_MAX:
-        problem = (
-            f"an expression of {len(text)} characters, expected {EXPRESSION_CHARS_MAX} at most"
+        raise ResponseError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, problem)
+    _check_length(text)
+
+
+def _check_length(text: str) -> None:
+    if len(text) > EXPRESSION_CHARS_MAX:
+        raise ResponseError(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"an expression of {len(text)} characters, expected {EXPRESSION_CHARS_MAX} at most",
         )
-    else:
-        return
-    raise ResponseError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, problem)
 
 
 def _tag_matcher_of(data: SubscriptionData) -> Matcher | None:

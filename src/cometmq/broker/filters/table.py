@@ -22,23 +22,25 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from msgspec import field
 
+from cometmq.broker.checks import check_group, check_subscribed_topic
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.filters.bloom import BloomFilter, bits_of, set_all
-from cometmq.broker.filters.expressions import COMPILED
 from cometmq.broker.filters.matchers import RetryMatcher, SqlMatcher
 from cometmq.broker.filters.subscriptions import SQL_IS_OFF, Subscription
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.model.topic import RETRY_PREFIX
+from cometmq.protocol.bodies import SubscriptionData
 from cometmq.protocol.bodies.base import Part
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.fastjson import FastJsonError
 from cometmq.protocol.lenient import read_struct
+from cometmq.protocol.subscription import is_tag_kind
 from cometmq.remoting.slices import Slices
-from cometmq.sql92 import Expression, SqlError
+from cometmq.sql92 import Expression
 from cometmq.store import Matcher
 from cometmq.store.config_files import JsonFile, entry_text
 from cometmq.system.clock import Clock
@@ -57,6 +59,10 @@ _EXPRESSION_COST: Final = 20
 _BYTES_SEARCHED: Final = 12
 """The bytes that one CONTAINS searches for a cost of 1."""
 _DEAD_BEFORE_START_MS: Final = 30_000
+_AHEAD_MS_MAX: Final = 24 * 3_600_000
+"""How far the clocks of clients may be ahead, for versions in the file."""
+_SHOWN_MAX: Final = 10
+"""The number of ignored entries of the file that are logged one by one."""
 
 _NO_ROOM = "the broker has no room for more expressions"
 NO_FILTER_DATA = "The broker's consumer filter data is not exist!Your expression may be wrong!"
@@ -94,6 +100,22 @@ class StoredFilters(Part, kw_only=True):
     """The content of the file."""
 
     filter_data_by_topic: dict[str, StoredTopic] = field(default_factory=dict)
+
+
+class _AnyTopic(Part, kw_only=True):
+    """As `StoredTopic`; its entries are converted one by one."""
+
+    group_filter_data: dict[str, Any] = field(default_factory=dict)
+
+
+class _AnyFilters(Part, kw_only=True):
+    """As `StoredFilters`; its topics are converted one by one."""
+
+    filter_data_by_topic: dict[str, Any] = field(default_factory=dict)
+
+
+def _bad_entry(problem: str) -> ResponseError:
+    return ResponseError(ResponseCode.INVALID_PARAMETER, problem)
 
 
 class FilterData:
@@ -382,55 +404,89 @@ class FilterTable:
     def load(self) -> None:
         """Read the file. Its subscriptions are dead until their first heartbeat.
 
-        A file whose bits are for bit maps of another size is ignored, as RocketMQ does.
-
-        Raises:
-            StoreError: file and backup cannot be read.
+        An entry that no heartbeat could have made, for instance because the file was edited, is
+        ignored with a warning, and so is one whose bits are for bit maps of another size. The next
+        heartbeat of its group registers the expression again.
         """
-        content = self._file.load()
-        if content is None:
-            return
         try:
-            stored = read_struct(content, StoredFilters)
-        except FastJsonError as problem:
-            raise StoreError(f"{self._file.path} has no filter data: {problem}") from problem
-        found = [
-            (topic, group, data)
-            for topic, groups in stored.filter_data_by_topic.items()
-            for group, data in groups.group_filter_data.items()
-        ]
-        for _, _, data in found:
-            bloom = data.bloom_filter_data
-            if bloom is None or not self.bloom.fits(bloom.bit_num, bloom.bit_pos):
-                log.warning(
-                    "filter data ignored: its bit maps have another size path=%s bits=%s",
-                    *(self._file.path, None if bloom is None else bloom.bit_num),
-                )
-                return
-        for topic, group, data in found:
-            self._restore(topic, group, data)
+            topics = read_struct(self._file.load() or {}, _AnyFilters).filter_data_by_topic
+        except (StoreError, FastJsonError) as problem:
+            log.error(
+                "filter data ignored, heartbeats register the expressions again path=%s: %s",
+                *(self._file.path, problem),
+            )
+            return
+        ignored: list[str] = []
+        for topic, groups in topics.items():
+            try:
+                entries = read_struct(groups, _AnyTopic).group_filter_data
+            except FastJsonError as problem:
+                ignored.append(f"topic={topic[:128]}: {problem}")
+                continue
+            for group, entry in entries.items():
+                try:
+                    self._restore(topic, group, read_struct(entry, StoredFilter))
+                except (ResponseError, FastJsonError) as problem:
+                    reason = problem.remark if isinstance(problem, ResponseError) else problem
+                    ignored.append(f"topic={topic[:128]} group={group[:256]}: {reason}")
+        if ignored:
+            for each in ignored[:_SHOWN_MAX]:
+                log.warning("filter data ignored %s", each)
+            log.warning(
+                "filter data ignored, heartbeats register the expressions again path=%s ignored=%d"
+                " loaded=%d",
+                *(self._file.path, len(ignored), self._count),
+            )
         self._changed = False
 
     def _restore(self, topic: str, group: str, data: StoredFilter) -> None:
-        assert data.bloom_filter_data is not None
-        compiled = COMPILED.find(data.expression)
-        if isinstance(compiled, SqlError):
-            log.warning(
-                "filter data ignored group=%s topic=%s problem=%s", *(group, topic, compiled)
+        """Add an entry of the file.
+
+        Raises:
+            ResponseError: no heartbeat could have made it.
+        """
+        check_subscribed_topic(topic)
+        check_group(group)
+        if self._count >= ENTRIES_MAX or self._chars + len(data.expression) > CHARS_MAX:
+            raise _bad_entry(f"expected {ENTRIES_MAX} entries of {CHARS_MAX} characters at most")
+        now_ms = self._clock.now_ms()
+        for name, time_ms in (
+            ("bornTime", data.born_time),
+            ("deadTime", data.dead_time),
+            ("clientVersion", data.client_version),
+        ):
+            if not 0 <= time_ms <= now_ms + _AHEAD_MS_MAX:
+                raise _bad_entry(f"met {name} {str(time_ms)[:40]}, expected a time up to now")
+        positions = self.bloom.positions(f"{group}#{topic}")
+        stored = data.bloom_filter_data or BloomData()
+        if stored.bit_num != self.bloom.size_bits or tuple(stored.bit_pos) != positions:
+            raise _bad_entry(
+                f"met bits for bit maps of {str(stored.bit_num)[:40]} bits, expected bits"
+                f" {list(positions)} of {self.bloom.size_bits}"
             )
-            return
+        if is_tag_kind(data.expression_type):
+            raise _bad_entry(f"met the expression type {data.expression_type!r}, expected SQL92")
+        subscription = Subscription(
+            SubscriptionData(
+                topic=topic,
+                sub_string=data.expression,
+                expression_type=data.expression_type,
+                sub_version=data.client_version,
+            )
+        )
+        if subscription.expression is None:
+            raise _bad_entry(subscription.problem)
         entry = FilterData(
             topic,
             group,
             data.expression,
             data.expression_type,
-            compiled,
-            tuple(data.bloom_filter_data.bit_pos),
+            subscription.expression,
+            positions,
             data.born_time,
             data.client_version,
         )
-        started_ms = self._clock.now_ms()
-        entry.dead_ms = data.dead_time or max(started_ms - _DEAD_BEFORE_START_MS, data.born_time)
+        entry.dead_ms = data.dead_time or max(now_ms - _DEAD_BEFORE_START_MS, data.born_time)
         self._insert(entry)
 
     def renew_births(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cometmq.broker.maintenance.flushing import Flusher, flush_pace
 from cometmq.broker.maintenance.handler import StorageHandler, clean
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
@@ -63,10 +64,11 @@ def _jobs(parts: Parts) -> list[Job]:
     """The flush of log and queues, the deletion of expired files, the slots of the index."""
     stored = parts.configuration.reader_of(StoreSettings)
     slots = IndexSlots(parts.store)
+    flusher = Flusher(parts.store, lambda: flush_pace(stored()), clock=parts.clock)
     return [
         *[
             msgspec.structs.replace(job, run=_without_store_failure(job.run))
-            for job in parts.flusher.jobs()
+            for job in flusher.jobs()
         ],
         Job("clean-store", lambda: stored().clean_interval_ms / 1000, partial(clean, parts.store)),
         Job("read-index-slots", lambda: slots.interval_s, slots.read, first_s=0.0, blocking=True),

@@ -31,6 +31,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         stats=parts.stats,
         host=parts.address.host,
     )
+    parts.consumers.on_changed_expressions = handler.changed_expressions
     pull = with_prerequisites(handler.handle)
     return Feature(
         {RequestCode.PULL_MESSAGE: pull, RequestCode.LITE_PULL_MESSAGE: pull},

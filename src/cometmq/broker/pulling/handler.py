@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 from cometmq.broker.checks import broker_stopping
-from cometmq.broker.clients.consumers import BROADCASTING, ConsumerRegistry
+from cometmq.broker.clients.consumers import BROADCASTING, ConsumerGroup, ConsumerRegistry
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.filters.subscriptions import matcher_of
@@ -253,6 +253,24 @@ class PullHandler:
     def rerun(self, pull: Pull) -> None:
         """Handle a pull that was held; it is not held again."""
         self._run_again(pull, False)
+
+    def changed_expressions(self, group: ConsumerGroup, topics: set[str]) -> None:
+        """Run held pulls of a group again: its expression for these topics has changed.
+
+        Messages that match only the new expression have not ended them. RocketMQ lets them wait,
+        and looks every 5 seconds whether their queues have any new message.
+        """
+
+        def is_concerned(held: HeldPull) -> bool:
+            return (
+                isinstance(held, Pull)
+                and held.group == group.name
+                and held.topic in topics
+                and not held.flags & _SUBSCRIPTION
+            )
+
+        for connection in group.members:
+            self._held.rerun_of(connection, is_concerned)
 
     def _run_again(self, pull: Pull, may_hold: bool) -> None:
         if pull.wire.closed:

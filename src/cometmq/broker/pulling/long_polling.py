@@ -280,6 +280,20 @@ class HeldPulls:
             if number % _STEP_PULLS == 0:
                 yield
 
+    def rerun_of(self, owner: object, selects: Callable[[HeldPull], bool]) -> None:
+        """Run those pulls of a connection again that a function selects."""
+        pulls = self._by_owner.get(owner)
+        if pulls is not None:
+            self._schedule(self._notify_some(list(pulls), selects))
+
+    def _notify_some(
+        self, pulls: list[HeldPull], selects: Callable[[HeldPull], bool]
+    ) -> Iterator[None]:
+        for pull in pulls:
+            if pull.is_held and selects(pull):
+                self._notify(pull)
+                yield
+
     def connection_closed(self, owner: object) -> None:
         """Remove the pulls of a closed connection."""
         pulls = self._by_owner.get(owner)

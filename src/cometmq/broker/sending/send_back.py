@@ -21,6 +21,7 @@ from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.role import Role
 from cometmq.broker.sending.retries import retries_max, retry_level
 from cometmq.broker.stats.counters import BrokerStats
+from cometmq.broker.targets import stored_again
 from cometmq.broker.thread_calls import SharedCall
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model import property_names as names
@@ -171,17 +172,15 @@ class SendBackHandler:
         if scheduled is not None:
             topic, queue_id, properties = scheduled
         try:
-            return self._store.append(
-                topic,
-                queue_id,
-                record.body,
-                encode_properties(properties),
-                flag=record.flag,
-                sys_flag=record.sys_flag,
-                born_time_ms=record.born_time_ms,
-                born_host=record.born_host,
-                store_host=self._store_host,
-                reconsume_times=record.reconsume_times + 1,
+            return self._store.append_message(
+                stored_again(
+                    record,
+                    topic,
+                    queue_id,
+                    properties=encode_properties(properties),
+                    store_host=self._store_host,
+                    reconsume_times=record.reconsume_times + 1,
+                )
             )
         except SegmentNotReadyError:
             raise PrerequisiteError(self._segment) from None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cometmq.broker.stats.group_lag import GroupLags
 from cometmq.broker.stats.handler import (
     BrokerStatsHandler,
     GroupStatsHandler,
     TopicStatsHandler,
 )
+from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
 from cometmq.remoting.features import Feature
@@ -25,14 +27,23 @@ IDLE_COUNTERS_S = 600.0
 
 def build(parts: Parts, endpoint: Endpoint) -> Feature:
     """Build the handlers that show statistics of the broker, its topics and its groups."""
-    broker = BrokerStatsHandler(parts.runtime, parts.stats, parts.store, parts.cold_reads)
-    topics = TopicStatsHandler(parts.store, topics=parts.topics, stats=parts.stats, lags=parts.lags)
+    lags = GroupLags(
+        store=parts.store,
+        cold_reads=parts.cold_reads,
+        offsets=parts.offsets,
+        consumers=parts.consumers,
+        stats=parts.stats,
+        broker_name=parts.settings().broker_name,
+        clock=parts.clock,
+    )
+    broker = BrokerStatsHandler(_runtime(parts), parts.stats, parts.store, parts.cold_reads)
+    topics = TopicStatsHandler(parts.store, topics=parts.topics, stats=parts.stats, lags=lags)
     groups = GroupStatsHandler(
         topics=parts.topics,
         groups=parts.groups,
         consumers=parts.consumers,
         offsets=parts.offsets,
-        lags=parts.lags,
+        lags=lags,
         address=lambda: endpoint.address,
     )
     return Feature(
@@ -48,6 +59,23 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: groups.subscription,
         },
         _jobs(parts),
+    )
+
+
+def _runtime(parts: Parts) -> RuntimeInfo:
+    return RuntimeInfo(
+        parts.store,
+        files=parts.files,
+        stats=parts.stats,
+        throughput=parts.throughput,
+        settings=parts.settings,
+        sends_waiting=lambda: len(parts.commit),
+        oldest_wait_s=parts.commit.oldest_age_s,
+        pulls_held=lambda: len(parts.held),
+        delay_levels=lambda: {
+            level: DelayLevelOffsets(*ends) for level, ends in parts.delay.progress().items()
+        },
+        clock=parts.clock,
     )
 
 

@@ -15,13 +15,14 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Protocol
 
 import msgspec
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.broker.stored_table import Change, ConfigTable, create
-from cometmq.model.errors import InvalidNameError, ResponseError
+from cometmq.model.errors import InvalidNameError, ResponseError, StoreError
 from cometmq.model.flags import TopicSysFlag
 from cometmq.model.topic import (
     BENCHMARK_TOPIC,
@@ -44,6 +45,7 @@ from cometmq.protocol.codes import FAQ, ResponseCode
 from cometmq.remoting.slices import Slices
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
+from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +55,29 @@ CLUSTER_QUEUES = 16
 INTERNAL_NAME_CHARS_MAX = 255
 """The name of a topic that the broker creates is also that of a directory."""
 
+NAMES_LOGGED_MAX = 100
+
 _SECTION = "topicConfigTable"
 _INTERNAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _READ_WRITE = Perm.READ | Perm.WRITE
+
+
+class StoredQueues(Protocol):
+    """The queues of the store, as far as the table uses them."""
+
+    def topics(self) -> list[str]:
+        """Return the topics that have queues."""
+
+    def has_queues(self, topic: str) -> bool:
+        """Return whether a topic has queues."""
+
+
+class _NoQueues:
+    def topics(self) -> list[str]:
+        return []
+
+    def has_queues(self, topic: str) -> bool:
+        return False
 
 
 class TopicTable(ConfigTable[TopicConfig]):
@@ -72,6 +94,15 @@ class TopicTable(ConfigTable[TopicConfig]):
     ) -> None:
         super().__init__(file, _SECTION, "topic_name", clock=clock)
         self._settings = settings
+        self._queues: StoredQueues = _NoQueues()
+        self.was_lost = False
+        """Whether the start found queues, but no file: the topics are not known."""
+        self._unknown = FailureLog(
+            log,
+            fails="message stored in a topic without settings: create the topic again",
+            works="topic has settings again",
+            name="topic",
+        )
         self._system: set[str] = set()
         self._leaving: dict[str, asyncio.Event] = {}
         """Topics that are being deleted, of which files still exist; set when they are gone."""
@@ -92,6 +123,30 @@ class TopicTable(ConfigTable[TopicConfig]):
             )
         return topic
 
+    def queue_for(self, name: str, queue_id: int) -> int | None:
+        """Return the queue of a message that waited for its delivery: mostly its target queue.
+
+        If the topic has fewer queues by now, it is another one, which routes contain. A topic
+        without settings was deleted only if it has no queues either: else its settings were lost,
+        and consumers find the message when it is created again.
+
+        Args:
+            name, queue_id: its target queue.
+
+        Returns:
+            None if the topic was deleted.
+        """
+        config = self._table.get(name)
+        if config is None:
+            if not self.was_lost and not self._queues.has_queues(name):
+                return None
+            self._unknown.failed(name, StoreError(f"{self._stored.file.path} does not name it"))
+            return queue_id
+        self._unknown.succeeded(name)
+        if queue_id < max(config.read_queue_nums, config.write_queue_nums):
+            return queue_id
+        return queue_id % max(config.write_queue_nums, 1)
+
     def is_system(self, name: str) -> bool:
         """Return whether a topic is a system topic."""
         return name in self._system or is_system_topic(name)
@@ -104,15 +159,30 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     # --- start ----------------------------------------------------------------------------------
 
-    def load(self) -> None:
+    def load(self, queues: StoredQueues | None = None) -> None:
         """Read the file and add the system topics that are missing.
+
+        Args:
+            queues: those of the store; None for a store without any.
 
         Raises:
             StoreError: the file cannot be read, or cannot be written.
         """
-        self._load(TopicConfigSerializeWrapper, lambda found: {_SECTION: found.topic_config_table})
+        self._queues = queues or self._queues
+        is_found = self._load(
+            TopicConfigSerializeWrapper, lambda found: {_SECTION: found.topic_config_table}
+        )
         own = _system_topics(self._settings())
         self._system |= {config.topic_name for config in own}
+        stored = self._queues.topics()
+        self.was_lost = bool(stored) and not is_found
+        if self.was_lost:
+            names = sorted(name for name in stored if not self.is_system(name))
+            log.error(
+                "no topic is known, though the store has queues: there is no file %s; its topics"
+                " must be created again count=%d topics=%s",
+                *(self._stored.file.path, len(names), ",".join(names[:NAMES_LOGGED_MAX])),
+            )
         missing = [config for config in own if config.topic_name not in self._table]
         if missing:
             self.put_now(missing)

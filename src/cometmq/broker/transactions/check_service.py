@@ -3,7 +3,7 @@
 A round begins every transactionCheckInterval. It goes through the undecided half messages in their
 order. One that is old enough is stored again at the end of the half queue, counted once more, and
 then the check is sent to a producer of its group, with the new offsets. One that was checked
-transactionCheckMax times, or is older than the log's files may become, is given up: it is moved to
+transactionCheckMax times, or is older than the log's files may become, is discarded: it is moved to
 ``TRANS_CHECK_MAX_TIME_TOPIC``. A round ends at the first one that is younger than
 transactionTimeOut, because those behind it are younger.
 
@@ -31,6 +31,7 @@ from cometmq.broker.thread_calls import SharedCall
 from cometmq.broker.topics.table import TopicTable, internal_topic
 from cometmq.broker.transactions.half_message import HALF_QUEUE, HalfMessage, read_half
 from cometmq.broker.transactions.half_queue import (
+    GROUP,
     LATEST_MS,
     HalfQueue,
     queue_offset_of,
@@ -38,7 +39,7 @@ from cometmq.broker.transactions.half_queue import (
 )
 from cometmq.model.errors import CometError, InvalidMessageError, RemotingError
 from cometmq.model.flags import SysFlag
-from cometmq.model.topic import HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
+from cometmq.model.topic import HALF_TOPIC, TRANSACTION_DISCARD_TOPIC
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.compression import CompressionError, decompress_body
 from cometmq.protocol.headers import CheckTransactionStateRequest
@@ -47,6 +48,7 @@ from cometmq.protocol.record import RecordError, encode_record
 from cometmq.remoting.slices import Slices, off_loop
 from cometmq.store import Appended, MessageStore, NewMessage, SegmentNotReadyError, StoreSettings
 from cometmq.system.clock import Clock
+from cometmq.system.failure_log import FailureLog
 
 if TYPE_CHECKING:
     from cometmq.broker.sending.group_commit import GroupCommit
@@ -76,7 +78,7 @@ class _Plan(NamedTuple):
 
     to_check: list[tuple[HalfMessage, HalfMessage]]
     """Each with its copy, which is stored."""
-    to_give_up: list[HalfMessage]
+    to_discard: list[HalfMessage]
     immune: list[tuple[int, int]]
     """Queue offsets of those with an immunity time, and when it ends."""
     decided: list[int]
@@ -101,7 +103,7 @@ class CheckService:
         halves: the half messages.
         store: contains them.
         producers: the groups that are online.
-        topics: gets the topic of those that are given up.
+        topics: gets the topic of those that are discarded.
         role: a slave checks nothing.
         settings, stored: return the current settings of broker and store.
         clock: decides how old a half message is.
@@ -143,7 +145,12 @@ class CheckService:
         self._segment = SharedCall(store.wait_for_segment)
         self._unresponsive: set[str] = set()
         """Groups that do not read their requests, in this round."""
-        self._failing = False
+        self._failures = FailureLog(
+            log,
+            fails="transaction checks failed, retrying",
+            works="transaction checks work again",
+            name="group",
+        )
         role.on_change(self._role_changed)
 
     def _role_changed(self) -> None:
@@ -151,22 +158,17 @@ class CheckService:
         self._immune, self._immune_until = array("q"), array("q")
 
     async def run(self) -> None:
-        """Make one round."""
+        """Make one round, once it is known which half messages are decided."""
         if self._role.is_slave:
             return
         try:
             if await self._halves.load():
                 await self._round()
-            if self._failing:
-                self._failing = False
-                log.info("transaction checks work again")
+            self._failures.succeeded(GROUP)
         except CometError as problem:
-            if not self._failing:
-                self._failing = True
-                log.warning("transaction checks failed, retrying: %s", problem)
+            self._failures.failed(GROUP, problem)
 
     async def _round(self) -> None:
-        self._halves.append_missing()
         self._unresponsive.clear()
         slices = Slices()
         failure = None
@@ -239,8 +241,8 @@ class CheckService:
         while True:
             await slices.pause()
             plan = self._plan(halves, end, stop)
-            if plan.to_give_up and self._topics.get(TRANSACTION_GIVEN_UP_TOPIC) is None:
-                await self._topics.create_all([internal_topic(TRANSACTION_GIVEN_UP_TOPIC, 1)])
+            if plan.to_discard and self._topics.get(TRANSACTION_DISCARD_TOPIC) is None:
+                await self._topics.create_all([internal_topic(TRANSACTION_DISCARD_TOPIC, 1)])
                 continue
             waiting = self._unready_members(plan)
             if waiting is not None:
@@ -273,7 +275,7 @@ class CheckService:
         settings = self._settings()
         life_ms = self._stored().file_reserved_hours * _MS_PER_HOUR
         to_check: list[tuple[HalfMessage, HalfMessage]] = []
-        to_give_up: list[HalfMessage] = []
+        to_discard: list[HalfMessage] = []
         immune: list[tuple[int, int]] = []
         decided: list[int] = []
         for half in halves:
@@ -285,28 +287,28 @@ class CheckService:
                 continue
             times = half.times_checked
             if times >= settings.transaction_check_max or now_ms - born_ms > life_ms:
-                to_give_up.append(half)
+                to_discard.append(half)
                 continue
             immunity_ms = half.immunity_ms(settings.transaction_timeout_ms)
             if immunity_ms is None:
                 if 0 <= now_ms - born_ms <= settings.transaction_timeout_ms:
-                    return _Plan(to_check, to_give_up, immune, decided, at, True)
+                    return _Plan(to_check, to_discard, immune, decided, at, True)
             elif now_ms - born_ms <= immunity_ms:
                 until_ms = born_ms + min(immunity_ms, life_ms)
                 immune.append((at, min(until_ms, LATEST_MS)))  # producers send any number
                 continue
             to_check.append((half, half.put_back(max(times, 0) + 1)))
-        return _Plan(to_check, to_give_up, immune, decided, stop, False)
+        return _Plan(to_check, to_discard, immune, decided, stop, False)
 
     def _apply(self, plan: _Plan) -> None:
-        """Store what is put back and given up with one write.
+        """Store what is put back and discarded with one write.
 
         Raises:
             StoreError: the store does not take it.
         """
         pairs: list[tuple[HalfMessage, NewMessage]] = [
             *((half, copy.waiting()) for half, copy in plan.to_check),
-            *((half, half.given_up()) for half in plan.to_give_up),
+            *((half, half.discarded()) for half in plan.to_discard),
         ]
         stored = self._store_again(pairs)
         immune = list(plan.immune)
@@ -316,17 +318,17 @@ class CheckService:
             else:
                 self._unsent.append(_Check(copy, appended))
                 self._unsent_bytes += appended.size_bytes
-        given_up: list[str] = []
-        for half, appended in zip(plan.to_give_up, stored[len(plan.to_check) :], strict=True):
+        discarded: list[str] = []
+        for half, appended in zip(plan.to_discard, stored[len(plan.to_check) :], strict=True):
             if appended is None:
                 immune.append((half.queue_offset, 0))
             else:
-                given_up.append(f"{half.group}/{half.unique_key}")
-        if given_up:
+                discarded.append(f"{half.group}/{half.unique_key}")
+        if discarded:
             log.warning(
-                "half messages are given up count=%d group/id=%s",
-                len(given_up),
-                ", ".join(given_up),
+                "half messages discarded count=%d group/id=%s",
+                len(discarded),
+                ", ".join(discarded),
             )
         for at in plan.decided:
             self._halves.skip(at)

@@ -16,12 +16,18 @@ if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts
 
 
+LOAD_S = 1.0
+"""How soon the half queue is read again if the disk refused that at the start: until then
+transactions are refused."""
+
+
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """Build the handler of decisions, and the checks of undecided half messages."""
     commit = parts.commit if parts.sync_flush else None
     handler = TransactionHandler(
         parts.half_queue,
         parts.store,
+        topics=parts.topics,
         stats=parts.stats,
         settings=parts.settings,
         role=parts.role,
@@ -41,6 +47,12 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         clock=parts.clock,
         commit=commit,
     )
+
+    def interval_s() -> float:
+        if not parts.half_queue.is_loaded:
+            return LOAD_S
+        return parts.settings().transaction_check_interval_ms / 1000
+
     return Feature(
         {
             RequestCode.END_TRANSACTION: handler.end,
@@ -49,7 +61,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         [
             Job(
                 "check-transactions",
-                lambda: parts.settings().transaction_check_interval_ms / 1000,
+                interval_s,
                 checks.run,
             )
         ],

@@ -16,12 +16,17 @@ from collections.abc import Mapping
 
 from cometmq.broker.checks import check_subscribed_topic
 from cometmq.broker.delay.routing import schedule
-from cometmq.broker.targets import check_target, queue_id_of, target_properties
+from cometmq.broker.targets import (
+    check_target,
+    queue_id_of,
+    stored_again,
+    target_properties,
+)
 from cometmq.model import property_names as names
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import InvalidMessageError, ResponseError
 from cometmq.model.flags import SysFlag
-from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
+from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_DISCARD_TOPIC
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import RecordParts, split_record
 from cometmq.store import NewMessage
@@ -116,7 +121,7 @@ class HalfMessage:
         return None if text is None else max(_number(text, 0) * 1000, default_ms)
 
     def is_copy_of(self, other: HalfMessage) -> bool:
-        """Return whether both are the same message, one of them put back, given up or committed."""
+        """Return whether both are one message, perhaps put back, discarded or committed."""
         return self.identity == other.identity
 
     # --- what it becomes ------------------------------------------------------------------------
@@ -129,20 +134,27 @@ class HalfMessage:
             OP_HALF_TOPIC, HALF_QUEUE, body, _OP_PROPERTIES, 0, 0, now_ms, host, host, 0, 0
         )
 
-    def committed(self, levels: DelayLevels) -> NewMessage:
+    def committed(self, levels: DelayLevels, topic: str, queue_id: int) -> NewMessage:
         """Return the message for consumers; a delay begins now.
 
-        Raises:
-            InvalidMessageError: the half message has no valid target queue.
+        Args:
+            levels: the delay levels.
+            topic, queue_id: the target queue.
         """
-        topic, queue_id = self.target()
         text = self.record.properties
         scheduled = schedule(levels, topic, queue_id, self.properties)
         if scheduled is not None:
             topic, queue_id, text = *scheduled[:2], encode_properties(scheduled.properties)
         record = self.record
         sys_flag = record.sys_flag & ~SysFlag.TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT
-        return self._stored_again(topic, queue_id, text, sys_flag, record.log_offset)
+        return stored_again(
+            record,
+            topic,
+            queue_id,
+            prepared_offset=record.log_offset,
+            properties=text,
+            sys_flag=sys_flag,
+        )
 
     def target(self) -> tuple[str, int]:
         """Return the topic and the queue for which its producer sent it.
@@ -182,34 +194,11 @@ class HalfMessage:
 
     def waiting(self) -> NewMessage:
         """Return what is appended to the half queue for a copy."""
-        return self._stored_again(
-            HALF_TOPIC, HALF_QUEUE, self.record.properties, self.record.sys_flag, 0
-        )
+        return stored_again(self.record, HALF_TOPIC, HALF_QUEUE)
 
-    def given_up(self) -> NewMessage:
+    def discarded(self) -> NewMessage:
         """Return the message for the topic of those that were checked in vain."""
-        record = self.record
-        return self._stored_again(
-            TRANSACTION_GIVEN_UP_TOPIC, 0, record.properties, record.sys_flag, 0
-        )
-
-    def _stored_again(
-        self, topic: str, queue_id: int, properties: bytes, sys_flag: int, prepared_offset: int
-    ) -> NewMessage:
-        record = self.record
-        return NewMessage(
-            topic,
-            queue_id,
-            record.body,
-            properties,
-            record.flag,
-            sys_flag,
-            record.born_time_ms,
-            record.born_host,
-            record.store_host,
-            record.reconsume_times,
-            prepared_offset,
-        )
+        return stored_again(self.record, TRANSACTION_DISCARD_TOPIC, 0)
 
 
 def read_half(data: bytes | memoryview) -> HalfMessage:

@@ -7,9 +7,10 @@ from the op queue, from the op offset on that was committed with it; both belong
 ``CID_RMQ_SYS_TRANS``, so a broker of RocketMQ continues with the same files.
 
 What becomes of a half message is stored in one write with its op message behind it: the message for
-consumers, the copy that is put back, the copy that is given up. A power cut leaves a prefix of the
-log, so only the last record can lack its op message, and a start appends it first. Therefore a
-message is delivered once, whenever the broker is killed.
+consumers, the copy that is put back, the copy that is discarded. A power cut leaves a prefix of the
+log, so only the last record can lack its op message, and a start appends it first. If the disk is
+full then, the store takes no message until it is appended. Therefore a message is delivered once,
+whenever the broker is killed.
 
 A decision may name a half message that was put back since; then it counts for the newest copy,
 which the index finds by the unique id. Used in the event loop's thread.
@@ -22,6 +23,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from cometmq.broker.cold_reads import ColdReads, bring_in
 from cometmq.broker.offsets.offset_store import OffsetStore
@@ -33,15 +35,18 @@ from cometmq.broker.transactions.half_message import (
     read_half,
 )
 from cometmq.model.delay import DelayLevels
+from cometmq.model.errors import StoreError
 from cometmq.model.flags import SysFlag, transaction_type
-from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
+from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_DISCARD_TOPIC
 from cometmq.protocol.record import (
+    BODY_CRC_AT,
     BODY_LENGTH_BEFORE_BODY,
     QUEUE_OFFSET_AT,
     RECORD_BYTES_MIN,
     SYS_FLAG_AT,
     RecordError,
     body_at,
+    body_crc,
 )
 from cometmq.remoting.slices import Slices
 from cometmq.store import Appended, GetResult, MessageStore, NewMessage
@@ -66,6 +71,8 @@ COPIES_MAX = 64
 """Copies of one message that are examined, the newest first."""
 LATEST_MS = 2**62
 """A time later than all others."""
+_HELD = "what a crash has cut off of a transaction must be stored first"
+"""Why the store refuses messages if the disk is full at the start."""
 
 
 class HalfQueue:
@@ -101,30 +108,46 @@ class HalfQueue:
         """Messages that a crash has cut off, and that are not appended yet."""
         self._last_record: bytes | None = None
         """The log's last record at the start, until it is loaded."""
+        self._has_read = False
+        """Whether only the append of what is missing is left to do."""
         self.is_loaded = False
-        """Whether the decided half messages have been read from the store."""
+        """Whether it is known which half messages are decided, and stored."""
 
     # --- start ----------------------------------------------------------------------------------
 
     def unload(self) -> None:
         """Forget what was read: a slave gets further half messages and decisions with the log."""
-        self.is_loaded = False
+        self.is_loaded = self._has_read = False
+        self._last_record = None
 
     async def load(self) -> bool:
-        """Read from the store which half messages are decided, once.
+        """Read from the store which half messages are decided, and append what is missing, once.
+
+        If this fails because the disk is full, the store takes no messages until it succeeds: with
+        others behind it, the record without its op message could not be found any more.
 
         Returns:
             False while a full disk keeps records of the log out of the queues.
 
         Raises:
-            StoreError, ResponseError: the disk cannot read.
+            StoreError, ResponseError: the disk cannot read, or is full; the next call tries again.
         """
         if self.is_loaded:
             return True
-        if self._last_record is None:  # sends go on if the rest fails
-            self._last_record = self._store.last_record()
         if self._store.dispatch_backlog_bytes:
+            self._store.hold(f"{_HELD}, and queues and index catch up with the log")
             return False
+        if self._last_record is None:  # sends go on if the disk cannot read the rest
+            self._last_record = self._store.last_record()
+        if not self._has_read:
+            await self._read_decided()
+            self._has_read = True
+        self._append_missing()
+        self.is_loaded, self._last_record = True, None
+        return True
+
+    async def _read_decided(self) -> None:
+        """Read which half messages are decided, and find what is missing in the log."""
         low, high = self._store.bounds(HALF_TOPIC, HALF_QUEUE)
         self._decided = DecidedOffsets(self._committed(HALF_TOPIC, low, high))
         self._op_offset = self._committed(
@@ -132,17 +155,25 @@ class HalfQueue:
         )
         self._early, self._at_start = set(), []
         slices = Slices()
-        offset = self._op_offset
-        while found := await self._read(OP_HALF_TOPIC, offset):
-            for body in _bodies(found):
-                self._note_decided(op_offsets(body), high)
-            offset = found.next_begin_offset
+        offset, damaged = self._op_offset, 0
+        while found := await self._read_records(OP_HALF_TOPIC, offset):
+            for body in map(_intact_body, found.records):
+                if body is None:
+                    damaged += 1
+                else:
+                    self._note_decided(op_offsets(body), high)
+            offset = found.next_offset
             await slices.pause()
         await self._find_missing_op(slices)
-        if self._store.continues_rocketmq:
+        if damaged:
+            log.error(
+                "passed over damaged op messages count=%d: half messages that they decided are"
+                " checked again, and one that was committed is delivered again if the index does"
+                " not have its message",
+                damaged,
+            )
+        if damaged or self._store.continues_rocketmq:
             await self._settle_leftovers(slices)
-        self.is_loaded, self._last_record = True, None
-        return True
 
     def _committed(self, topic: str, low: int, high: int) -> int:
         offset = self._offsets.committed(GROUP, topic, HALF_QUEUE)
@@ -164,7 +195,7 @@ class HalfQueue:
         if is_committed(last):
             data = self._store.record_at(last.record.prepared_offset)
             half = None if data is None else read_half(data)
-        elif last.record.topic == TRANSACTION_GIVEN_UP_TOPIC or (
+        elif last.record.topic == TRANSACTION_DISCARD_TOPIC or (
             last.record.topic == HALF_TOPIC and last.times_checked >= 0
         ):
             half = await self._newest_before(last, slices)
@@ -187,21 +218,27 @@ class HalfQueue:
         return newest
 
     async def _undecided(self, slices: Slices) -> AsyncIterator[HalfMessage]:
-        """Yield the undecided half messages in their order."""
+        """Yield the undecided half messages in their order, but no damaged ones."""
         end = self._store.bounds(HALF_TOPIC, HALF_QUEUE)[1]
         offset = self.first_open(0)
-        while offset < end and (found := await self._read(HALF_TOPIC, offset)):
-            for data in records_of(found):
-                if not self.is_decided(queue_offset_of(data)):
-                    yield read_half(data)
-            offset = self.first_open(found.next_begin_offset)
+        while offset < end and (found := await self._read_records(HALF_TOPIC, offset)):
+            for record in found.records:
+                if record is None or self.is_decided(queue_offset_of(record)):
+                    continue
+                try:
+                    half = read_half(record)
+                except RecordError:
+                    continue
+                yield half
+            offset = self.first_open(found.next_offset)
             await slices.pause()
 
     async def _settle_leftovers(self, slices: Slices) -> None:
-        """Count as decided what a killed broker of RocketMQ put back or committed.
+        """Count as decided what was put back or committed without an op message.
 
-        It stores no op message for what it puts back, its offsets every five seconds, and the op
-        messages of release 5 every three. What it did in between would be done again.
+        A killed broker of RocketMQ leaves such: it stores no op message for what it puts back, its
+        offsets every five seconds, and the op messages of release 5 every three. What it did in
+        between would be done again. Damaged op messages leave them, too.
         """
         newest: dict[object, NewMessage] = {}
         renewed: set[object] = set()
@@ -238,21 +275,26 @@ class HalfQueue:
         self._decided.add(offset)
         self._at_start.append(op)
 
-    def append_missing(self) -> None:
-        """Append the messages that `load` found missing; before all others.
+    def _append_missing(self) -> None:
+        """Append the messages that were found missing; before all others.
 
         Raises:
-            StoreError: the store does not take them; the next call tries again.
+            StoreError: the store does not take them; it takes no others until it does.
         """
-        while self._at_start:
-            some = self._at_start[:READ_MESSAGES]
-            self._store.append_all(some)
-            del self._at_start[: len(some)]
+        self._store.release()
+        try:
+            while self._at_start:
+                some = self._at_start[:READ_MESSAGES]
+                self._store.append_all(some)
+                del self._at_start[: len(some)]
+        except StoreError as problem:
+            self._store.hold(f"{_HELD}: {problem}")
+            raise
 
     # --- reading --------------------------------------------------------------------------------
 
     def is_decided(self, offset: int) -> bool:
-        """Return whether a half message is decided, put back or given up."""
+        """Return whether a half message is decided, put back or discarded."""
         return offset in self._decided
 
     def is_decided_copy(self, half: HalfMessage) -> bool:
@@ -293,12 +335,30 @@ class HalfQueue:
             await self._cold_reads.run(partial(bring_in, cold))
         return found
 
+    async def _read_records(self, topic: str, offset: int) -> _Records | None:
+        """Return the records of queue 0 from an offset on, in memory; None at its end.
+
+        If the disk has damaged one of them, only the first is read.
+        """
+        count = READ_MESSAGES
+        while (found := await self._read(topic, offset, count)) is not None:
+            try:
+                records: list[memoryview | None] = [*records_of(found)]
+            except RecordError:
+                records = []
+            if len(records) == found.count:
+                return _Records(records, found.next_begin_offset)
+            if found.count == 1:
+                return _Records([None], found.next_begin_offset)
+            count = 1
+        return None
+
     async def newest_copy(self, half: HalfMessage, topic: str = HALF_TOPIC) -> HalfMessage | None:
         """Return the newest record of a topic that is a copy of a half message, perhaps itself.
 
         Args:
             half: the half message, as it was sent or as it was put back.
-            topic: the half topic, or that of the half messages that were given up.
+            topic: the half topic, or that of the half messages that were discarded.
 
         Returns:
             None if the index has none of them, for example because it is disabled.
@@ -321,13 +381,19 @@ class HalfQueue:
 
     # --- deciding -------------------------------------------------------------------------------
 
-    def commit(self, half: HalfMessage) -> tuple[NewMessage, list[Appended]]:
+    def commit(
+        self, half: HalfMessage, topic: str, queue_id: int
+    ) -> tuple[NewMessage, list[Appended]]:
         """Store the message for consumers; return it, and its record followed by the op message.
+
+        Args:
+            half: the half message.
+            topic, queue_id: the target queue.
 
         Raises:
             StoreError, InvalidMessageError: the store does not take it; nothing has changed.
         """
-        message = half.committed(self._levels)
+        message = half.committed(self._levels, topic, queue_id)
         stored = self._store.append_all([message, half.op(self._clock.now_ms())])
         self._decided.add(half.queue_offset)
         return message, stored
@@ -363,13 +429,13 @@ class HalfQueue:
             self._decided.add(half.queue_offset)
         return stored[::2]
 
-    def resume(self, given_up: HalfMessage) -> tuple[HalfMessage, Appended]:
-        """Put a half message that was given up back into the half queue, as if never checked.
+    def resume(self, discarded: HalfMessage) -> tuple[HalfMessage, Appended]:
+        """Put a half message that was discarded back into the half queue, as if never checked.
 
         Raises:
             StoreError, InvalidMessageError: the store does not take it; nothing has changed.
         """
-        copy = given_up.put_back(0)
+        copy = discarded.put_back(0)
         (stored,) = self._store.append_all([copy.waiting()])
         return copy.stored_at(stored.queue_offset, stored.log_offset), stored
 
@@ -389,10 +455,10 @@ class HalfQueue:
         end = self._store.bounds(HALF_TOPIC, HALF_QUEUE)[1]
         self._decided.advance(min(offset, end))
         base = self._decided.base
-        while found := await self._read(OP_HALF_TOPIC, self._op_offset):
-            done = self._done_before(found, base)
-            self._op_offset = found.next_begin_offset - found.count + done
-            if done < found.count:
+        while found := await self._read_records(OP_HALF_TOPIC, self._op_offset):
+            done = _done_before(found.records, base)
+            self._op_offset = found.next_offset - len(found.records) + done
+            if done < len(found.records):
                 break
             await slices.pause()
         for topic, done_to in ((HALF_TOPIC, base), (OP_HALF_TOPIC, self._op_offset)):
@@ -400,14 +466,13 @@ class HalfQueue:
             if done_to != (self._offsets.committed(GROUP, topic, HALF_QUEUE) or 0):
                 self._offsets.commit(GROUP, topic, HALF_QUEUE, done_to)
 
-    def _done_before(self, found: GetResult, base: int) -> int:
-        """Return how many op messages name only half messages before the base."""
-        done = 0
-        for body in _bodies(found):
-            if any(offset >= base for offset in op_offsets(body)):
-                break
-            done += 1
-        return done
+
+class _Records(NamedTuple):
+    """Some messages of a queue."""
+
+    records: Sequence[memoryview | None]
+    """None for a damaged one."""
+    next_offset: int
 
 
 def is_committed(message: HalfMessage) -> bool:
@@ -436,9 +501,22 @@ def queue_offset_of(record: memoryview) -> int:
     return int.from_bytes(record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], "big")
 
 
-def _bodies(found: GetResult) -> Iterator[bytes]:
-    """Yield the bodies of a read's messages."""
-    for record in records_of(found):
-        start = body_at(int.from_bytes(record[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big"))
-        size = int.from_bytes(record[start - BODY_LENGTH_BEFORE_BODY : start], "big")
-        yield bytes(record[start : start + size])
+def _intact_body(record: memoryview | None) -> bytes | None:
+    """Return the body of an op message; None if the disk has damaged it."""
+    if record is None:
+        return None
+    start = body_at(int.from_bytes(record[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big"))
+    size = int.from_bytes(record[start - BODY_LENGTH_BEFORE_BODY : start], "big")
+    body = bytes(record[start : start + size])
+    crc = int.from_bytes(record[BODY_CRC_AT : BODY_CRC_AT + 4], "big")
+    return body if body and body_crc(body) == crc else None
+
+
+def _done_before(records: Sequence[memoryview | None], base: int) -> int:
+    """Return how many op messages name only half messages before the base."""
+    done = 0
+    for body in map(_intact_body, records):
+        if body is not None and any(offset >= base for offset in op_offsets(body)):
+            break
+        done += 1
+    return done

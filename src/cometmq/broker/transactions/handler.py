@@ -1,9 +1,9 @@
 """Handles END_TRANSACTION (37) and RESUME_CHECK_HALF_MESSAGE (323).
 
 A producer decides once about each half message; if it decides again, nothing is delivered a second
-time. A commit of a half message that was put back counts for its newest copy; one that was given up
-is put back first. Producers mostly send the decision one-way; without one, the check service
-(``check_service.py``) requests it.
+time. A commit of a half message that was put back counts for its newest copy; one that was
+discarded is put back first. Producers mostly send the decision one-way; without one, the check
+service (``check_service.py``) requests it.
 
 Source: EndTransactionProcessor and AdminBrokerProcessor.resumeCheckHalfMessage, RocketMQ 4.9 and
 5.3 (codes, remarks and the order of the checks). RocketMQ delivers again if the producer repeats
@@ -25,6 +25,7 @@ from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.thread_calls import SharedCall
+from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.half_message import HalfMessage, read_half
 from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.model.errors import (
@@ -34,7 +35,7 @@ from cometmq.model.errors import (
     StoreError,
 )
 from cometmq.model.flags import SysFlag
-from cometmq.model.topic import HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
+from cometmq.model.topic import HALF_TOPIC, TRANSACTION_DISCARD_TOPIC
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import EndTransactionRequest, ResumeCheckHalfMessageRequest
 from cometmq.protocol.message_id import decode_offset_id
@@ -60,6 +61,7 @@ class TransactionHandler:
     Args:
         halves: the half messages.
         store: contains them.
+        topics: the topics to which messages are committed.
         stats: counts committed messages.
         settings: returns the current settings of the broker.
         role: a slave decides nothing.
@@ -74,6 +76,7 @@ class TransactionHandler:
         halves: HalfQueue,
         store: MessageStore,
         *,
+        topics: TopicTable,
         stats: BrokerStats,
         settings: Callable[[], BrokerSettings],
         role: Role,
@@ -85,6 +88,7 @@ class TransactionHandler:
         self._halves = halves
         self._store = store
         self._segment = SharedCall(store.wait_for_segment)
+        self._topics = topics
         self._stats = stats
         self._settings = settings
         self._role = role
@@ -136,7 +140,7 @@ class TransactionHandler:
     ) -> HalfMessage | None:
         """Return the copy that a decision about a decided half message counts for, if any.
 
-        For a commit of one that was given up, that is put back for it.
+        For a commit of one that was discarded, that is put back for it.
         """
         last = await self._last_copy(half)
         if not self._is_decided(last):
@@ -147,10 +151,10 @@ class TransactionHandler:
             last = await self._last_copy(last)  # another request may have resumed it
             if not self._is_decided(last):
                 return last
-            given_up = await self._newest_copy(last, TRANSACTION_GIVEN_UP_TOPIC)
-            if given_up is None or given_up.record.log_offset < last.record.log_offset:
+            discarded = await self._newest_copy(last, TRANSACTION_DISCARD_TOPIC)
+            if discarded is None or discarded.record.log_offset < last.record.log_offset:
                 return None
-            return await after_prerequisites(lambda: self._resumed(given_up))
+            return await after_prerequisites(lambda: self._resumed(discarded))
 
     async def _last_copy(self, half: HalfMessage) -> HalfMessage:
         """Return the copy of a decided half message that is undecided, or decided for good."""
@@ -185,10 +189,10 @@ class TransactionHandler:
                 raise _not_available(problem)
         return await self._halves.newest_copy(half, topic)
 
-    def _resumed(self, given_up: HalfMessage) -> HalfMessage:
-        """Put a half message that was given up back, so that it can be decided."""
+    def _resumed(self, discarded: HalfMessage) -> HalfMessage:
+        """Put a half message that was discarded back, so that it can be decided."""
         try:
-            return self._halves.resume(given_up)[0]
+            return self._halves.resume(discarded)[0]
         except SegmentNotReadyError:
             raise PrerequisiteError(self._segment) from None
         except (StoreError, InvalidMessageError) as problem:
@@ -239,13 +243,13 @@ class TransactionHandler:
         """Store the decision about an undecided half message.
 
         Raises:
-            _DecidedError: it is decided, put back or given up.
+            _DecidedError: it is decided, put back or discarded.
         """
         if self._is_decided(half):
             raise _DecidedError
         try:
             if header.commit_or_rollback == _COMMIT:
-                message, (final, stored) = self._halves.commit(half)
+                message, (final, stored) = self._halves.commit(half, *self._target_of(half))
                 self._stats.put(message.topic, message.queue_id, 1, final.size_bytes)
             else:
                 stored = self._halves.roll_back(half)
@@ -265,6 +269,24 @@ class TransactionHandler:
             raise _not_available(problem) from problem
         return self._respond(request, stored)
 
+    def _target_of(self, half: HalfMessage) -> tuple[str, int]:
+        """Return the queue to which a half message is committed.
+
+        Raises:
+            InvalidMessageError: it names none.
+            ResponseError: its topic was deleted; RocketMQ stores the message where no consumer
+                reads it.
+        """
+        topic, queue_id = half.target()
+        found = self._topics.queue_for(topic, queue_id)
+        if found is None:
+            raise ResponseError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{topic[:300]}] was deleted: the transaction stays undecided until the topic"
+                " is created again",
+            )
+        return topic, found
+
     def _respond(self, request: Request, stored: Appended) -> Response | None:
         """Respond when the record is on the disk and on slaves, if that is asked for."""
         if not self._confirmation.waits():
@@ -283,7 +305,7 @@ class TransactionHandler:
     # --- RESUME_CHECK_HALF_MESSAGE --------------------------------------------------------------
 
     async def resume(self, request: Request) -> Response | None:
-        """Put a half message, mostly one that was given up, back into the half queue."""
+        """Put a half message, mostly one that was discarded, back into the half queue."""
         header = request.header(ResumeCheckHalfMessageRequest)
         if self._role.is_slave:
             raise sent_to_slave()
@@ -298,9 +320,9 @@ class TransactionHandler:
             return await after_prerequisites(lambda: self._put_back(request, named, newest))
 
     def _undelivered_at(self, log_offset: int) -> HalfMessage:
-        """Return the record that a request names, if it is a half message or one given up."""
+        """Return the record that a request names, if it is a half message or one discarded."""
         half = self._message_at(log_offset)
-        if half is None or half.record.topic not in (HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC):
+        if half is None or half.record.topic not in (HALF_TOPIC, TRANSACTION_DISCARD_TOPIC):
             raise _not_put_back(f"no half message has the physical offset {log_offset}")
         return half
 
@@ -322,8 +344,8 @@ class TransactionHandler:
                 (stored,) = self._halves.replace([(half, copy.waiting())])
             elif is_half and half.record.log_offset >= named.record.log_offset:
                 raise _not_put_back(
-                    "it is decided or was given up; expected an undecided half message, or one"
-                    f" in {TRANSACTION_GIVEN_UP_TOPIC} that was not put back before"
+                    "it is decided or was discarded; expected an undecided half message, or one"
+                    f" in {TRANSACTION_DISCARD_TOPIC} that was not put back before"
                 )
             else:
                 stored = self._halves.resume(named)[1]

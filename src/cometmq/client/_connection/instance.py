@@ -42,7 +42,6 @@ from cometmq.client._connection.name_servers import (
 from cometmq.client._connection.routes import Routes
 from cometmq.client._connection.security import Signer, StreamHook, credentials_of, tls_context
 from cometmq.client._lifecycle import Lifecycle
-from cometmq.client._supervision import FailureLog, log_text, log_trace
 from cometmq.client.errors import (
     ClientClosedError,
     ClientError,
@@ -58,6 +57,7 @@ from cometmq.protocol.message_id import UniqueIds
 from cometmq.remoting import Connection, RemotingClient, RemotingSettings, RequestHandler, RpcHook
 from cometmq.remoting.socks import SocksProxies
 from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.system.failure_log import FailureLog, log_text, log_trace
 
 __all__ = ["ClientCore", "ClientInstance", "Member", "Membership"]
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 from cometmq.client._connection.name_servers import NameServers
-from cometmq.client._supervision import FailureLog
 from cometmq.client.errors import NameServerError, TopicNotFoundError
 from cometmq.model.errors import ResponseError
 from cometmq.model.queue import MessageQueue
@@ -30,6 +29,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.remoting import check
 from cometmq.remoting.tasks import is_call_failure
+from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
 

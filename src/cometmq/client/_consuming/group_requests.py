@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.pulls import FilterServers
-from cometmq.client._supervision import FailureLog, log_text, log_trace
+from cometmq.client._supervision import SupervisedFailureLog
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.filters import Filter
 from cometmq.model.errors import CometError, ConfigError, ResponseError
@@ -29,6 +29,7 @@ from cometmq.protocol.bodies import (
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.subscription import TAG_KIND
 from cometmq.remoting.tasks import is_call_failure
+from cometmq.system.failure_log import log_text, log_trace
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class GroupCalls:
         on_permanent: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._instance = instance
-        self._locking = FailureLog(
+        self._locking = SupervisedFailureLog(
             log,
             fails="cannot lock queues",
             works="queues locked again",

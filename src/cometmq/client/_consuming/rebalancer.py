@@ -12,7 +12,12 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from cometmq.client._callbacks import Caller
 from cometmq.client._connection.instance import ClientCore, MemberList
 from cometmq.client._connection.routes import Route
-from cometmq.client._supervision import JITTER, LOOP_BACK_OFF_S_MAX, FailureLog, PeriodicLoop
+from cometmq.client._supervision import (
+    JITTER,
+    LOOP_BACK_OFF_S_MAX,
+    PeriodicLoop,
+    SupervisedFailureLog,
+)
 from cometmq.client.allocation import AllocationError, AllocationStrategy, QueueOwner
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.handlers import QueueListener
@@ -56,7 +61,7 @@ class QueueListenerCalls:
         self._calling = asyncio.Lock()
         self._failed: dict[str, _Arguments] = {}
         """The assignments for which the listener raised, by topic."""
-        self._failures = FailureLog(
+        self._failures = SupervisedFailureLog(
             log,
             fails="on_queues callback failed, retrying",
             works="on_queues callback succeeds again",
@@ -294,7 +299,7 @@ class Rebalancer:
         self._allocate = allocate
         self._topics = topics
         self._owner = owner
-        self._failures = FailureLog(
+        self._failures = SupervisedFailureLog(
             log,
             fails="rebalance failed, retrying",
             works="rebalance succeeds again",
@@ -302,7 +307,7 @@ class Rebalancer:
             more=f"group={group}",
             on_permanent=on_permanent,
         )
-        self._move_failures = FailureLog(
+        self._move_failures = SupervisedFailureLog(
             log,
             fails="cannot assign or revoke a queue, retrying",
             works="queue assignment succeeds again",

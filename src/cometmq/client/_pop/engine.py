@@ -18,7 +18,7 @@ from cometmq.client._consuming.group_requests import GroupCalls
 from cometmq.client._consuming.rebalancer import QueueListenerCalls, Rebalancer
 from cometmq.client._pop.requests import Acks, PopRequests, not_served
 from cometmq.client._pop.service import PopLoop, PopQueue, PopService
-from cometmq.client._supervision import FailureLog, SupervisedTasks
+from cometmq.client._supervision import SupervisedFailureLog, SupervisedTasks
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.offsets import StartFrom
 from cometmq.client.settings import PopSettings
@@ -146,7 +146,7 @@ class PopEngine(Engine):
             interval_s=settings.assignment_ms / 1000,
             on_permanent=tasks.end,
         )
-        self._failures = FailureLog(
+        self._failures = SupervisedFailureLog(
             log,
             fails="pop failed, retrying",
             works="pop succeeds again",

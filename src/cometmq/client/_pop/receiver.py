@@ -35,7 +35,6 @@ from cometmq.client._pop.requests import (
     ReceiptHandle,
     not_served,
 )
-from cometmq.client._supervision import FailureLog
 from cometmq.client.errors import (
     ClientClosedError,
     ClientError,
@@ -48,6 +47,7 @@ from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cometmq.client._connection.instance import ClientCore
-from cometmq.client._supervision import FailureLog
+from cometmq.client._supervision import SupervisedFailureLog
 from cometmq.client.errors import BackPressureError, QueueNotFoundError, ReceiptExpiredError
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import StartFrom
@@ -471,14 +471,14 @@ class Acks:
         on_permanent: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._requests = requests
-        self._acking = FailureLog(
+        self._acking = SupervisedFailureLog(
             log,
             fails="cannot acknowledge a message",
             works="messages are acknowledged again",
             name="topic",
             on_permanent=on_permanent,
         )
-        self._changing = FailureLog(
+        self._changing = SupervisedFailureLog(
             log,
             fails="cannot change an invisible time",
             works="invisible times are changed again",
@@ -500,7 +500,9 @@ class Acks:
         change = self._requests.change_invisible_time(topic, handle, int(seconds * 1000))
         return await self._settle(topic, change, self._changing)
 
-    async def _settle(self, topic: str, request: Awaitable[object], failures: FailureLog) -> bool:
+    async def _settle(
+        self, topic: str, request: Awaitable[object], failures: SupervisedFailureLog
+    ) -> bool:
         try:
             await request
         except BaseException as error:

@@ -30,7 +30,7 @@ from cometmq.client._consuming.retries import DeadLetterRule, pop_delay_s
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import Workers
 from cometmq.client._pop.requests import Acks, PopRequests, ReceiptHandle
-from cometmq.client._supervision import FailureLog, FetchLoop, step_limit_s
+from cometmq.client._supervision import FetchLoop, SupervisedFailureLog, step_limit_s
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import StartFrom
 from cometmq.client.settings import PopSettings
@@ -246,7 +246,7 @@ class PopLoop(FetchLoop[_Response]):
         settings: PopSettings,
         statistics: Statistics,
         suspended: Callable[[], bool],
-        failures: FailureLog,
+        failures: SupervisedFailureLog,
     ) -> None:
         super().__init__(
             f"pop-{source.queue}",

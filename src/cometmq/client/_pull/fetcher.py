@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from cometmq.client._consuming.pulls import PullResult, PullStatus
-from cometmq.client._supervision import STEP_S_MAX, FailureLog, FetchLoop
+from cometmq.client._supervision import STEP_S_MAX, FetchLoop, SupervisedFailureLog
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -186,7 +186,7 @@ class Fetcher:
         self.retry_s = retry_s
         self.step_s_max = step_s_max
         self.group = group
-        self.failures = FailureLog(
+        self.failures = SupervisedFailureLog(
             log,
             fails="pull failed, retrying",
             works="pull succeeds again",

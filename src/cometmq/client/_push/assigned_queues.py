@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from cometmq.client._push.ordered import Locks
 from cometmq.client._push.process_queue import ProcessQueue
 from cometmq.client._push.pull_loop import PullLoop
-from cometmq.client._supervision import log_text, log_trace
 from cometmq.client.offsets import Failures, OffsetStore
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.system.failure_log import log_text, log_trace
 
 log = logging.getLogger(__name__)
 

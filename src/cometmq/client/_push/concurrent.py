@@ -26,12 +26,12 @@ from cometmq.client._consuming.handler_calls import Ended, HandlerCalls, Outcome
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import Workers
 from cometmq.client._push.process_queue import FetchedBatch, ProcessQueue
-from cometmq.client._supervision import FailureLog
 from cometmq.client.handlers import ConsumeContext, Consumed
 from cometmq.client.hooks import ConsumeEnd
 from cometmq.client.offsets import OffsetStore
 from cometmq.model.message import StoredMessage
 from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.system.failure_log import FailureLog
 
 try:
     import cython  # type: ignore[import-untyped]

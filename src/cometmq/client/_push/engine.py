@@ -28,7 +28,7 @@ from cometmq.client._push.concurrent import ConcurrentService
 from cometmq.client._push.ordered import Locks, OrderedService
 from cometmq.client._push.process_queue import Limits, ProcessQueue
 from cometmq.client._push.pull_loop import PullLoop
-from cometmq.client._supervision import FailureLog, SupervisedTasks, raise_non_transient
+from cometmq.client._supervision import SupervisedFailureLog, SupervisedTasks, raise_non_transient
 from cometmq.client.allocation import AllocationStrategy
 from cometmq.client.offsets import OffsetStore, default_store, first_offset
 from cometmq.client.settings import PushSettings
@@ -90,7 +90,7 @@ class PushEngine(Engine):
             unlock_delay_s=settings.unlock_delay_ms / 1000,
             tasks=self._loops,
         )
-        self._failures = FailureLog(
+        self._failures = SupervisedFailureLog(
             log,
             fails="pull failed, retrying",
             works="pull succeeds again",

@@ -22,7 +22,7 @@ from cometmq.client._consuming.pulls import (
 )
 from cometmq.client._push.fast_path import PullFastPath, QueuePulls
 from cometmq.client._push.process_queue import FetchedBatch, Limits, ProcessQueue
-from cometmq.client._supervision import FailureLog, FetchLoop, step_limit_s
+from cometmq.client._supervision import FetchLoop, SupervisedFailureLog, step_limit_s
 from cometmq.client.errors import ClientError
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import OffsetStore
@@ -114,7 +114,7 @@ class PullLoop(FetchLoop[PullResult]):
         ordered: bool,
         commit_with_pull: bool,
         stats: PullStats | None,
-        failures: FailureLog,
+        failures: SupervisedFailureLog,
         on_illegal: Callable[[QueueOffset], Awaitable[None]],
         on_broken: Callable[[], None],
     ) -> None:

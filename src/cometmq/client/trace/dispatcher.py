@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._sending.outgoing import joined_keys
 from cometmq.client._sending.sender import Sender
-from cometmq.client._supervision import FailureLog, SupervisedLoop
+from cometmq.client._supervision import SupervisedFailureLog, SupervisedLoop
 from cometmq.client.hooks import (
     ConsumeEnd,
     ConsumeHook,
@@ -113,7 +113,7 @@ class TraceDispatcher:
         self._flushing = False
         self._empty = asyncio.Event()
         self._empty.set()
-        self._failures = FailureLog(
+        self._failures = SupervisedFailureLog(
             log, fails="traces not sent", works="traces are sent again", name="topic"
         )
         self.dropped = 0
@@ -278,7 +278,7 @@ class _SendLoop(SupervisedLoop):
         failures: logs failed sends, by topic.
     """
 
-    def __init__(self, dispatcher: TraceDispatcher, failures: FailureLog) -> None:
+    def __init__(self, dispatcher: TraceDispatcher, failures: SupervisedFailureLog) -> None:
         super().__init__("send", "*", failures, retry_s=RETRY_S)
         self._dispatcher = dispatcher
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from cometmq.model.delay import UNITS_MS
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.connection import ConnectionOptions, check_references
 from cometmq.spark.options.parsing import option
@@ -19,7 +20,7 @@ LOAD, ACTION = "load", "action"
 ERROR, LATEST = "error", "latest"
 SYMBOLIC = ("earliest", "latest", "group")
 _DURATION = re.compile(r"\s*(\d{1,12})\s*(ms|s|m|h|d)\s*")
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS_MS = {"ms": 1, **UNITS_MS}
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,8 @@ class TopicReadOptions(ConnectionOptions):
     """Read only messages with one of these tags: ``paid || sent``. The broker filters."""
 
     filter_sql: str | None = option(None, "filter.sql")
-    """Read only messages whose properties match this SQL92 condition. The broker filters, and needs
-    ``enablePropertyFilter=true``."""
+    """Read only messages whose properties match this SQL92 expression. The broker filters, and
+    needs ``enablePropertyFilter=true``."""
 
     filter_keys: str | None = option(None, "filter.keys")
     """Read only messages with one of these keys, separated by commas. Spark's worker filters, so it
@@ -203,4 +204,4 @@ def _seconds(name: str, text: str) -> float:
     match = _DURATION.fullmatch(text.lower())
     if match is None:
         raise OptionError(f"option {name}={text}: expected a number and ms, s, m, h or d")
-    return int(match[1]) * _UNITS_S[match[2]]
+    return int(match[1]) * _UNITS_MS[match[2]] / 1000

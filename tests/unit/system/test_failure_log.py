@@ -1,4 +1,4 @@
-"""What the log says of things that fail and recover."""
+"""What the log says of what fails again and again, and of what fails once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import logging
 
 import pytest
 
-from cometmq.client._supervision import FAILING_MAX, FailureLog
+from cometmq.system.failure_log import (
+    FAILING_MAX,
+    LINES_MAX,
+    WINDOW_S,
+    FailureLog,
+    RateLimitedLog,
+)
 
 LOG = logging.getLogger("test.troubles")
 
@@ -63,3 +69,33 @@ def test_the_memory_for_things_in_trouble_is_bounded(caplog: pytest.LogCaptureFi
     watched.succeeded(str(FAILING_MAX))
 
     assert told(caplog) == [("INFO", f"answers again address={FAILING_MAX - 1}")]
+
+
+def test_lines_beyond_the_limit_are_counted_until_the_window_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, logger=LOG.name)
+    now_s = 100.0
+    limited = RateLimitedLog(LOG, "messages were skipped", now_s=lambda: now_s)
+
+    for number in range(LINES_MAX + 3):
+        limited.add("skipped offset=%d", number)
+    limited.settle()
+    assert told(caplog) == [("WARNING", f"skipped offset={number}") for number in range(LINES_MAX)]
+    caplog.clear()
+    now_s += WINDOW_S
+    limited.add("skipped offset=%d", 99)
+    limited.settle(now=True)
+    assert told(caplog) == [
+        ("WARNING", "3 more messages were skipped"),
+        ("WARNING", "skipped offset=99"),
+    ]
+
+
+def test_a_log_may_have_another_limit_and_level(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger=LOG.name)
+    limited = RateLimitedLog(LOG, "reads failed", level=logging.ERROR, lines_max=1)
+    limited.add("gone")
+    limited.add("gone")
+    limited.settle(now=True)
+    assert told(caplog) == [("ERROR", "gone"), ("ERROR", "1 more reads failed")]

@@ -1,4 +1,4 @@
-"""Try SQL92 conditions on the properties of messages; no server is needed."""
+"""Try SQL92 expressions on the properties of messages; no server is needed."""
 
 from cometmq.sql92 import EvaluationError, SqlError, compile_expression
 
@@ -9,11 +9,11 @@ MESSAGES = (
 )
 
 
-def show(condition: str) -> None:
+def show(expression: str) -> None:
     try:
-        compiled = compile_expression(condition)
+        compiled = compile_expression(expression)
     except SqlError as error:
-        print(f"{condition}: {error}")
+        print(f"{expression}: {error}")
         return
     values = []
     for properties in MESSAGES:
@@ -21,12 +21,12 @@ def show(condition: str) -> None:
             values.append(compiled.evaluate(properties))
         except EvaluationError:
             values.append("no match")
-    print(f"{condition}: {values}")
+    print(f"{expression}: {values}")
 
 
-def main(*conditions: str) -> None:
-    for condition in conditions:
-        show(condition)
+def main(*expressions: str) -> None:
+    for expression in expressions:
+        show(expression)
 
 
 if __name__ == "__main__":

@@ -16,15 +16,15 @@ import org.apache.rocketmq.filter.expression.Expression;
 import org.apache.rocketmq.filter.expression.MQFilterException;
 
 /**
- * RocketMQ's own SQL92 conditions. Without arguments it reads one condition per line,
- * {@code {"condition": text, "messages": [properties, …]}}, and writes one line for each: one
- * letter per message, T(rue), F(alse), N(ull) or E(rror), or {@code !} if the condition does not
+ * RocketMQ's own SQL92 expressions. Without arguments it reads one expression per line,
+ * {@code {"expression": text, "messages": [properties, …]}}, and writes one line for each: one
+ * letter per message, T(rue), F(alse), N(ull) or E(rror), or {@code !} if the expression does not
  * compile. With the arguments {@code bench seconds} it reads one such line, whose messages are
  * property strings, and writes the messages evaluated, those that match, and the nanoseconds of
  * processor time of this process, after as long a warm-up.
  */
-public final class Conditions {
-    private Conditions() {
+public final class Expressions {
+    private Expressions() {
     }
 
     public static void main(String[] args) throws Exception {
@@ -36,20 +36,20 @@ public final class Conditions {
         } else {
             for (String line = lines.readLine(); line != null; line = lines.readLine()) {
                 JSONObject asked = JSONObject.parseObject(line);
-                out.println(values(asked.getString("condition"), asked.getJSONArray("messages")));
+                out.println(values(asked.getString("expression"), asked.getJSONArray("messages")));
             }
         }
         out.flush();
     }
 
-    private static Expression compile(String condition) throws MQFilterException {
-        return FilterFactory.INSTANCE.get(ExpressionType.SQL92).compile(condition);
+    private static Expression compile(String text) throws MQFilterException {
+        return FilterFactory.INSTANCE.get(ExpressionType.SQL92).compile(text);
     }
 
-    private static String values(String condition, JSONArray messages) {
+    private static String values(String text, JSONArray messages) {
         Expression expression;
         try {
-            expression = compile(condition);
+            expression = compile(text);
         } catch (MQFilterException error) {
             return "!";
         }
@@ -73,7 +73,7 @@ public final class Conditions {
 
     /** What a broker does for each message: the properties out of the record, then the value. */
     private static void bench(JSONObject asked, double seconds, PrintStream out) throws Exception {
-        Expression expression = compile(asked.getString("condition"));
+        Expression expression = compile(asked.getString("expression"));
         JSONArray texts = asked.getJSONArray("messages");
         byte[][] records = new byte[texts.size()][];
         for (int i = 0; i < records.length; i++) {

@@ -1,6 +1,6 @@
-"""Random SQL92 conditions: RocketMQ's filter module and ours parse and evaluate them alike.
+"""Random SQL92 expressions: RocketMQ's filter module and ours parse and evaluate them alike.
 
-Conditions: 2,000, on long runs 100,000; each is evaluated for four messages.
+Expressions: 2,000, on long runs 100,000; each is evaluated for four messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cometmq.sql92 import EvaluationError, SqlError, compile_expression
 from support.tiers import is_long_run, rounds
 from support.versions import ALL_VERSIONS, VERSIONS
 
-CONDITIONS = rounds(test=2_000, long=100_000)
+EXPRESSIONS = rounds(test=2_000, long=100_000)
 MESSAGES = 4
 JAVA_SECONDS_MAX = 600
 NEW_IN_5 = re.compile("contains|startswith|endswith", re.IGNORECASE)
@@ -56,13 +56,13 @@ JUNK = (
 )  # fmt: skip
 
 
-class Conditions:
-    """Random conditions, most of which compile, and random properties."""
+class Expressions:
+    """Random expressions, most of which compile, and random properties."""
 
     def __init__(self, source: random.Random) -> None:
         self._random = source
 
-    def condition(self) -> str:
+    def expression(self) -> str:
         tokens = self._logical(self._random.choice((0, 1, 1, 2, 2, 3, 4)))
         if self._random.random() < 0.15:
             self._damage(tokens)
@@ -169,11 +169,11 @@ class Conditions:
 
 
 def java_values(version: str, cases: list[tuple[str, list[dict[str, str]]]]) -> list[str]:
-    """What RocketMQ's module says of each condition: see java/filter/Conditions.java."""
+    """What RocketMQ's module says of each expression: see java/filter/Expressions.java."""
     classes = toolchain.java_classes("filter", toolchain.rocketmq_jars("servers", version))
-    lines = [json.dumps({"condition": text, "messages": messages}) for text, messages in cases]
+    lines = [json.dumps({"expression": text, "messages": messages}) for text, messages in cases]
     ran = subprocess.run(
-        [toolchain.command("java"), "-XX:+UseSerialGC", "-cp", classes, "Conditions"],
+        [toolchain.command("java"), "-XX:+UseSerialGC", "-cp", classes, "Expressions"],
         input="\n".join(lines) + "\n",
         stdout=subprocess.PIPE,
         text=True,
@@ -187,33 +187,33 @@ def java_values(version: str, cases: list[tuple[str, list[dict[str, str]]]]) -> 
 def our_values(text: str, messages: list[dict[str, str]]) -> str:
     """The same of ours."""
     try:
-        condition = compile_expression(text)
+        expression = compile_expression(text)
     except SqlError:
         return "!"
     values = ""
     for properties in messages:
         try:
-            value = "N" if (found := condition.evaluate(properties)) is None else "FT"[found]
+            value = "N" if (found := expression.evaluate(properties)) is None else "FT"[found]
         except EvaluationError:
             value = "E"
         if not {"\x01", "\x02"} & {*"".join(properties.values())} and "" not in properties.values():
             record = encode_properties(properties)
-            assert condition.matches(record, 0, len(record)) is (value == "T"), text
+            assert expression.matches(record, 0, len(record)) is (value == "T"), text
         values += value
     return values
 
 
 @pytest.mark.timeout(2 * JAVA_SECONDS_MAX)
 @pytest.mark.parametrize("version", ALL_VERSIONS if is_long_run() else VERSIONS[-1:])
-def test_conditions_have_the_same_values_as_in_java(version: str) -> None:
+def test_expressions_have_the_same_values_as_in_java(version: str) -> None:
     seed = random.randrange(2**32)
     print(f"seed={seed}")
-    conditions = Conditions(random.Random(seed))
+    expressions = Expressions(random.Random(seed))
     cases: list[tuple[str, list[dict[str, str]]]] = []
-    while len(cases) < CONDITIONS:
-        text = conditions.condition()
+    while len(cases) < EXPRESSIONS:
+        text = expressions.expression()
         if version.startswith("5.") or not NEW_IN_5.search(text):
-            cases.append((text, [conditions.properties() for _ in range(MESSAGES)]))
+            cases.append((text, [expressions.properties() for _ in range(MESSAGES)]))
 
     theirs = java_values(version, cases)
 
@@ -226,4 +226,4 @@ def test_conditions_have_the_same_values_as_in_java(version: str) -> None:
         if found != expected:
             different.append((text, messages, f"{found}, in Java {expected}"))
     assert not different, f"seed={seed}: {len(different)} differ, first {different[:3]}"
-    assert min(seen[value] for value in "TFNE!") > CONDITIONS / 20, f"one kind is rare: {seen}"
+    assert min(seen[value] for value in "TFNE!") > EXPRESSIONS / 20, f"one kind is rare: {seen}"

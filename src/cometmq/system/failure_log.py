@@ -1,0 +1,142 @@
+"""Logs of failures that stay short, however often something fails.
+
+`FailureLog` is for what is tried again and again: one line when it begins to fail, and one when it
+works again. `RateLimitedLog` is for failures of single things that are not tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import monotonic
+
+from cometmq.model.errors import CometError
+
+FAILING_MAX = 10_000
+"""Failing subjects that are remembered. For each further one, every failure is a warning."""
+LINES_MAX = 20
+WINDOW_S = 10.0
+
+
+class FailureLog:
+    """Logs once when a subject, such as an address, starts to fail, and once when it recovers.
+
+    The first failure of a streak is a warning, further ones are debug lines, and the success that
+    ends the streak is an info line.
+
+    Args:
+        log: the logger.
+        fails: the sentence for a failure.
+        works: the sentence for the success that ends a streak.
+        name: the field of the subject in the log, such as ``address``.
+        more: further fields of each line, such as ``group=g``.
+    """
+
+    def __init__(
+        self, log: logging.Logger, *, fails: str, works: str, name: str, more: str = ""
+    ) -> None:
+        self._log = log
+        self._fails, self._works, self._name = fails, works, name
+        self._more = f" {more}" if more else ""
+        self._streaks: dict[str, int] = {}
+        """How often each failing subject has failed since its last success."""
+
+    def failed(self, subject: str, error: BaseException, *, quiet: bool = False) -> int:
+        """Record a failure.
+
+        Args:
+            subject: what failed.
+            error: why.
+            quiet: log it as a debug line.
+
+        Returns:
+            How often it has failed since its last success.
+        """
+        count = self._streaks.get(subject, 0)
+        level = logging.DEBUG if quiet or count else logging.WARNING
+        fields = (self._fails, self._name, subject, self._more, log_text(error))
+        self._log.log(level, "%s %s=%s%s error=%s", *fields, exc_info=log_trace(error))
+        if count or len(self._streaks) < FAILING_MAX:
+            self._streaks[subject] = count + 1
+        return count + 1
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether any subject fails now."""
+        return bool(self._streaks)
+
+    def is_known(self, subject: str) -> bool:
+        """Return whether a subject fails now, and is remembered."""
+        return subject in self._streaks
+
+    def succeeded(self, subject: str) -> None:
+        """Record a success."""
+        if self._streaks and self._streaks.pop(subject, None) is not None:
+            self._log.info("%s %s=%s%s", self._works, self._name, subject, self._more)
+
+    def forget(self, subject: str) -> None:
+        """Forget the failures of a subject that is not tried any more."""
+        self._streaks.pop(subject, None)
+
+
+class RateLimitedLog:
+    """Logs up to `LINES_MAX` lines in `WINDOW_S`, and then how many more there were.
+
+    Args:
+        log: the logger.
+        what: names the lines that are only counted.
+        level: of all lines.
+        lines_max: the limit, if it is another one.
+        now_s: returns the time of a monotonic clock.
+    """
+
+    def __init__(
+        self,
+        log: logging.Logger,
+        what: str,
+        *,
+        level: int = logging.WARNING,
+        lines_max: int = LINES_MAX,
+        now_s: Callable[[], float] = monotonic,
+    ) -> None:
+        self._log = log
+        self._what = what
+        self._level = level
+        self._lines_max = lines_max
+        self._now_s = now_s
+        self._began_s = -WINDOW_S
+        self._lines = 0
+
+    def add(self, text: str, *args: object) -> None:
+        """Log a line, or count it."""
+        if self._now_s() - self._began_s >= WINDOW_S:
+            self.settle()
+            self._began_s = self._now_s()
+        self._lines += 1
+        if self._lines <= self._lines_max:
+            self._log.log(self._level, text, *args)
+
+    def settle(self, *, now: bool = False) -> None:
+        """Log how many lines were only counted, if the time of their window is over."""
+        if now or self._now_s() - self._began_s >= WINDOW_S:
+            more, self._lines = self._lines - self._lines_max, 0
+            if more > 0:
+                self._log.log(self._level, "%d more %s", more, self._what)
+
+
+def log_trace(error: BaseException) -> BaseException | None:
+    """Return the error if the log needs its traceback: our own errors need none."""
+    return None if isinstance(error, CometError) else error
+
+
+def log_text(error: BaseException) -> str:
+    """Return the text of an error for a log line, or its class if it has no text."""
+    return error_text(error) or type(error).__name__
+
+
+def error_text(error: BaseException) -> str:
+    """Return ``str(error)``; the error may be an application's, whose ``__str__`` raises."""
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"(str() raised {type(failure).__name__})"

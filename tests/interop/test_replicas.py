@@ -1,4 +1,4 @@
-"""Consumers go to the slave when its master is killed, and back."""
+"""Java's consumers go to the slave when its master is killed, and back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import kit
 import pytest
-from programs import JAVA_49, JAVA_53, OURS, Client, Kind
+from programs import JAVA_49, JAVA_53, Client, Kind
 from servers import connect, new_group, new_topic
 
 from support.replicas import Pair, running_pair
@@ -21,9 +21,7 @@ def pair(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair
         yield running
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(JAVA_49, marks=pytest.mark.long), JAVA_53, OURS], ids=str
-)
+@pytest.mark.parametrize("kind", [pytest.param(JAVA_49, marks=pytest.mark.long), JAVA_53], ids=str)
 def test_a_consumer_changes_to_the_slave_and_back(pair: Pair, kind: Kind, tmp_path: Path) -> None:
     broker = connect(pair.master.broker)
     topic, group = new_topic(pair.master, broker), new_group(pair.master, broker)

@@ -35,6 +35,7 @@ from cometmq.remoting import RemotingClient, check
 from cometmq.remoting.slices import decode
 from cometmq.store import MessageStore
 from cometmq.system.clock import Clock
+from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,12 @@ class MetadataCopy:
         self._due_s = 0.0
         self._find_from_s = 0.0
         """When the name servers may be asked for the master again."""
-        self._is_failing = False
+        self._failures = FailureLog(
+            log,
+            fails="cannot copy tables, retrying",
+            works="copying tables works again",
+            name="master",
+        )
         role.on_change(self._hurry)
         role.on_master(self._hurry)
 
@@ -99,13 +105,9 @@ class MetadataCopy:
         self._due_s = now_s + INTERVAL_S
         problem = await self._copy_all(master)
         if problem is None:
-            if self._is_failing:
-                log.info("copying tables works again master=%s", master)
-            self._is_failing = False
+            self._failures.succeeded(master)
             return
-        if not self._is_failing:
-            log.warning("cannot copy tables, retrying master=%s: %s", master, problem)
-        self._is_failing = True
+        self._failures.failed(master, problem)
         self._due_s = min(self._due_s, now_s + RETRY_S)
         if now_s >= self._find_from_s:  # a registration has all topics
             self._find_from_s = now_s + INTERVAL_S

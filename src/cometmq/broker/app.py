@@ -152,7 +152,9 @@ class Broker:
         if parts.role.is_slave:
             parts.delay.stop()
             parts.half_queue.unload()
+            parts.store.release()
         else:
+            parts.store.hold("this broker is about to take the place of its master")
             self._role_tasks.spawn(self._take_over(parts), "take-over")
 
     async def _take_over(self, parts: Parts) -> None:
@@ -162,6 +164,10 @@ class Broker:
             await loop.run_in_executor(None, parts.store.flush)
         except StoreError as problem:
             log.warning("cannot flush the log: %s", problem)
+        if parts.role.is_slave:
+            return
+        parts.half_queue.note_log_end()
+        parts.store.release()
         await parts.offsets.correct(parts.store.bounds)
         if not parts.role.is_slave:
             await self._load_half_queue(parts.half_queue)

@@ -175,6 +175,24 @@ async def test_a_slave_continues_after_a_restart_of_either_side(
     await copied(master, slave)
 
 
+async def test_a_lost_connection_is_logged_once_and_so_is_the_next_one(
+    pairs: Pairs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(slave_module, "RETRY_S", 0.05)
+    async with listening() as masters:
+        await pairs.start("slave", **SLAVE, haMasterAddress=masters.address)
+        for _ in range(3):
+            master = await masters.accept()
+            assert await master.report() == 0
+            master.close()
+        master = await masters.accept()
+        assert "is copied again" not in caplog.text
+        master.write(HEADER.pack(0, 0))
+        await until(lambda: "the log is copied again" in caplog.text)
+    assert caplog.text.count("the log is not copied") == 1
+
+
 async def test_a_slave_learns_the_address_from_the_name_server(
     pairs: Pairs, producer: Producer
 ) -> None:

@@ -4,8 +4,8 @@
     chunk      appended to the log at once; its records are readable when they are whole
 
 With synchronous flush a slave reports only what is on its disk. A connection that ends is made
-again after `RETRY_S`; what makes it fail is logged once, until it works again. If the address of
-the master changes, the slave connects to the new one at once.
+again, at most every `RETRY_S`; what makes it fail is logged once, until it works again. If the
+address of the master changes, the slave connects to the new one at once.
 
 Source: DefaultHAClient, RocketMQ 4.9 and 5.3.
 """
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 5.0
+"""Least time between the beginnings of two connections."""
 CONNECT_S: Final = 5.0
 """Timeout of a connection."""
-RECEIVE_BYTES: Final = 512 * 1024
+RECEIVE_BYTES: Final = 256 * 1024
 """How much is received at a time."""
 RATE_S: Final = 5.0
 
@@ -91,8 +92,10 @@ class LogCopy:
             self._connection.close("the address of the master or the role changed")
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             self._changed.clear()
+            next_s = loop.time() + RETRY_S
             address = self.role.master_ha_address
             if not self.role.is_slave or not address:
                 await self._changed.wait()
@@ -101,10 +104,8 @@ class LogCopy:
                 await self._copy_from(address)
             except (CometError, OSError) as problem:
                 self._note(f"{problem}")
-            if self._changed.is_set():
-                continue
             try:
-                async with asyncio.timeout(RETRY_S):
+                async with asyncio.timeout_at(next_s):
                     await self._changed.wait()
             except TimeoutError:
                 continue
@@ -285,7 +286,7 @@ class MasterConnection(asyncio.BufferedProtocol):
                 self._chunk_left = size
                 at += HEADER.size
                 if size == 0:
-                    self._whole_to = replica.received_to
+                    self._completed()
             elif at == end:
                 return
             else:
@@ -294,8 +295,13 @@ class MasterConnection(asyncio.BufferedProtocol):
                 self._chunk_left -= stop - at
                 at = stop
                 if self._chunk_left == 0:
-                    self._whole_to = replica.received_to
+                    self._completed()
             self._taken = at
+
+    def _completed(self) -> None:
+        """Note that a chunk or a heartbeat is complete."""
+        self._whole_to = self._replica.received_to
+        self._copy.works()
 
     def _wait_for_segment(self) -> None:
         """Receive nothing until the next file of the log is allocated."""
@@ -324,7 +330,6 @@ class MasterConnection(asyncio.BufferedProtocol):
     def _acknowledge(self) -> None:
         """Report the chunks that are complete; with synchronous flush when they are on the disk."""
         commit = self._copy.commit
-        self._copy.works()
         if commit is None:
             self._report(self._whole_to)
             return

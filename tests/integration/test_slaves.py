@@ -32,7 +32,7 @@ from cometmq.protocol.headers import (
 )
 from cometmq.protocol.headers.base import Header
 from cometmq.remoting import RemotingClient
-from cometmq.remoting.ports import fast_port
+from cometmq.remoting.ports import fast_port, free_port
 from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
 
 
@@ -243,6 +243,19 @@ async def test_a_slave_assumes_less_of_the_log_to_be_in_memory(pairs: Pairs) -> 
     as_slave = limits.memory_bytes
     slave.parts.role.change("ASYNC_MASTER", 0)
     assert as_slave == pytest.approx(limits.memory_bytes * 30 / 40)
+
+
+async def test_the_log_has_a_port_without_tls_only_if_it_is_asked_for(pairs: Pairs) -> None:
+    enforcing = {"tls.server.mode": "enforcing", "tls.enable": "false"}
+    master = await pairs.start("master", **enforcing)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", master.port + 1)
+    await pairs.stop(master)
+    port = free_port()
+    await pairs.start("master", **enforcing, haListenPort=str(port))
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.close()
+    await writer.wait_closed()
 
 
 # --- the role changes while the broker runs -----------------------------------------------------

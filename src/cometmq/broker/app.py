@@ -152,7 +152,9 @@ class Broker:
         if parts.role.is_slave:
             parts.delay.stop()
             parts.half_queue.unload()
+            parts.store.release()
         else:
+            parts.store.hold("this broker is about to take the place of its master")
             self._role_tasks.spawn(self._take_over(parts), "take-over")
 
     async def _take_over(self, parts: Parts) -> None:
@@ -162,6 +164,10 @@ class Broker:
             await loop.run_in_executor(None, parts.store.flush)
         except StoreError as problem:
             log.warning("cannot flush the log: %s", problem)
+        if parts.role.is_slave:
+            return
+        parts.half_queue.note_log_end()
+        parts.store.release()
         await parts.offsets.correct(parts.store.bounds)
         if not parts.role.is_slave:
             await self._load_half_queue(parts.half_queue)
@@ -199,9 +205,20 @@ class Broker:
             choice = "it is two below listenPort; fastPortEnable=false does without it"
             await server.start(settings.bind_address, fast_number, choice=choice)
             self._servers.append(server)
-        slaves_port = settings.ha_listen_port or (ha_port(main.port) if settings.listen_port else 0)
-        await parts.master.start(settings.bind_address, slaves_port)
+        await self._listen_for_slaves(parts, main.port)
         return features
+
+    async def _listen_for_slaves(self, parts: Parts, main_port: int) -> None:
+        """Open the port from which slaves copy the log; it has no TLS."""
+        settings = self._settings()
+        if self.configuration[TlsSettings].mode == "enforcing" and not settings.ha_listen_port:
+            log.info(
+                "no slave can connect: tls.server.mode=enforcing, and the port of the log has no"
+                " TLS; haListenPort opens it all the same"
+            )
+            return
+        next_port = ha_port(main_port) if settings.listen_port else 0
+        await parts.master.start(settings.bind_address, settings.ha_listen_port or next_port)
 
     def _server(self, name: str, table: Mapping[int, RequestHandler]) -> RemotingServer:
         return RemotingServer(
@@ -218,7 +235,7 @@ class Broker:
             cluster=settings.broker_cluster_name,
             broker_name=settings.broker_name,
             address=self.address,
-            ha_address=self.parts.address.at(self.parts.master.port),
+            ha_address=self.parts.address.at(self.parts.master.port or ha_port(self.port)),
         )
 
     def _connection_closed(self, connection: Connection) -> None:

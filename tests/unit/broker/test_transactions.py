@@ -915,6 +915,20 @@ async def test_a_commit_whose_op_message_was_cut_off_is_not_repeated(world: Worl
     assert len(world.messages(HALF_TOPIC)) == 1
 
 
+async def test_a_new_master_finds_the_missing_op_message_behind_other_messages(
+    world: World,
+) -> None:
+    half = world.half()
+    await world.end(half, COMMIT)
+    (op,) = world.messages(OP_HALF_TOPIC)
+    await world.lose_power(op.log_offset, loads=False)  # as much as the slave has got
+
+    world.halves.note_log_end()
+    world.half(b"other")
+    assert await world.halves.load()
+    assert (world.bodies(), world.ops()) == ([b"half"], [b"0"])
+
+
 async def test_a_missing_op_message_is_found_though_the_first_reads_fail(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

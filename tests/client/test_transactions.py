@@ -28,7 +28,7 @@ from cometmq.client.settings import ClientSettings
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import EndTransactionRequest
 from cometmq.protocol.properties import decode_properties
-from support.scripted import Act, ScriptedCluster
+from support.scripted import Act, ScriptedCluster, route
 from support.transacting import LOG_OFFSET, QUEUE_OFFSET, TransactionBroker
 
 MESSAGE = Message(topic="t", body=b"paid", keys=["order-1"])
@@ -260,6 +260,20 @@ async def test_a_check_that_fails_or_says_no_state_keeps_the_half_message(checke
         listener.checked = LocalState.COMMIT
         broker.ask()
         assert end_of(await broker.until_ended(3)) == (8, True)
+
+
+async def test_a_check_is_answered_over_the_connection_that_it_came_by() -> None:
+    """The address that the client connected to is a name, which a certificate may contain."""
+    broker = TransactionBroker()
+    async with ScriptedCluster([broker]) as cluster:
+        named = broker.address.replace("127.0.0.1", "localhost")
+        cluster.name_server.routes["t"] = route({"a": named})
+        async with producer(cluster, Listener(LocalState.UNKNOWN)) as sending:
+            await sending.send_in_transaction(MESSAGE)
+            broker.ask()
+            await broker.until_ended(2)
+
+    assert [peer is broker.half_from for peer in broker.ended_by] == [True, True]
 
 
 async def test_names_are_wrapped_for_the_broker_and_not_for_the_listener() -> None:

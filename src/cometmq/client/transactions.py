@@ -284,8 +284,12 @@ class TransactionProducer(Producer):
         message = found[0]
         self._instance.namespace.unwrap_topics(found)
         message.broker_name = header.bname or ""
+        # The peer of the socket may be a proxy, or have no certificate for its bare address.
+        address = self._instance.remoting.address_of(request.connection)
         try:
-            self._checks.put_nowait(_Check(header, message, request.connection.peer_text))
+            self._checks.put_nowait(
+                _Check(header, message, address or request.connection.peer_text)
+            )
         except asyncio.QueueFull:
             log.warning("a transaction check is dropped: too many wait group=%s", self.group)
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from cometmq.client import (
 )
 from cometmq.client.hooks import EndContext, EndTransactionHook
 from cometmq.client.settings import ClientSettings
+from cometmq.model.errors import InvalidNameError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import EndTransactionRequest
 from cometmq.protocol.properties import decode_properties
@@ -185,6 +187,88 @@ async def test_a_timer_message_is_refused_before_anything_is_done(when: dict[str
             await sending.send_in_transaction(timer)
 
     assert (broker.sends, listener.executed) == ([], [])
+
+
+@pytest.mark.parametrize("wrong", [{"properties": None}, {"properties": [1]}, {"topic": 5}])
+async def test_fields_of_a_wrong_type_are_refused_before_anything_is_done(
+    wrong: dict[str, Any],
+) -> None:
+    broker, listener = TransactionBroker(), Listener()
+    message = Message(**{"topic": "t", "body": b"x"} | wrong)
+    async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
+        with pytest.raises((InvalidMessageError, InvalidNameError), match="is expected"):
+            await sending.send_in_transaction(message)
+
+    assert (broker.sends, listener.executed) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (RuntimeError("no money"), "failed group=shop error=builtins.RuntimeError: no money"),
+        (None, "expected a LocalState group=shop result=None"),
+        (True, "expected a LocalState group=shop result=True"),
+    ],
+)
+async def test_the_log_says_why_a_transaction_is_undecided(
+    said: object, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, listener = TransactionBroker(), Listener(said, said)
+    async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
+        await sending.send_in_transaction(MESSAGE)
+        broker.ask()
+        await broker.until_ended(2)
+
+    logged = [each.getMessage() for each in caplog.records if "listener" in each.getMessage()]
+    assert [each.endswith(text) for each in logged] == [True, True]
+
+
+@pytest.mark.parametrize("kind", [Listener, PlainListener])
+async def test_closing_waits_for_a_local_part_and_sends_its_state(kind: type[Listener]) -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    class Slow(kind):  # type: ignore[valid-type,misc]
+        def execute(self, message: Message, argument: object) -> Any:
+            started.set()
+            return _wait(go_on) if kind is Listener else go_on.wait(60) and LocalState.COMMIT
+
+    async def _wait(event: threading.Event) -> LocalState:
+        while not event.is_set():
+            await asyncio.sleep(0.001)
+        return LocalState.COMMIT
+
+    broker = TransactionBroker()
+    async with ScriptedCluster([broker]) as cluster:
+        async with producer(cluster, Slow(), timeout_ms=60_000) as sending:
+            transaction = asyncio.create_task(sending.send_in_transaction(MESSAGE))
+            while not started.is_set():
+                await asyncio.sleep(0.001)
+            asyncio.get_running_loop().call_later(0.1, go_on.set)
+        sent = await transaction
+        end = await broker.until_ended(1)
+
+    assert sent.state is LocalState.COMMIT
+    assert end_of(end) == (BITS[LocalState.COMMIT], False)
+
+
+async def test_closing_does_not_wait_for_ever_for_a_local_part() -> None:
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Listener):
+        async def execute(self, message: Message, argument: object) -> LocalState:
+            started.set()
+            await go_on.wait()
+            return LocalState.COMMIT
+
+    broker = TransactionBroker()
+    async with ScriptedCluster([broker]) as cluster:
+        async with producer(cluster, Slow(), timeout_ms=500) as sending:
+            transaction = asyncio.create_task(sending.send_in_transaction(MESSAGE))
+            await started.wait()
+        go_on.set()
+        sent = await transaction
+
+    assert (sent.state, broker.ends) == (LocalState.COMMIT, [])
 
 
 async def test_the_local_part_learns_the_ids_of_its_message() -> None:

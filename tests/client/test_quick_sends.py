@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from enum import StrEnum
 from typing import Any
@@ -762,6 +762,44 @@ async def test_a_body_that_changes_while_it_waits_for_room_leaves_the_limits_as_
         await producer.flush()
 
         assert producer._pending._pressure.size_bytes == 0
+
+
+@pytest.mark.parametrize("way", ["send", "send_soon"])
+async def test_a_message_that_gets_another_body_while_it_waits_for_room_leaves_the_limits(
+    way: str, short: Short
+) -> None:
+    broker = ScriptedBroker("a", ResponseCode.SUCCESS, *[Act.STAY_SILENT] * 10)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        _producer(cluster, back_pressure_messages=10) as producer,
+    ):
+        await producer.send(MESSAGE)
+        others = [producer.send_nowait(MESSAGE, timeout=0.2) for _ in range(10)]
+        message = Message("t", b"x")
+        waiting = asyncio.create_task(getattr(producer, way)(message, timeout=60.0))
+        await asyncio.sleep(0)
+        message.body = bytes(1_000)
+        await asyncio.gather(*others, return_exceptions=True)
+        await waiting
+        await producer.flush()
+
+        assert short.count == 11
+        assert producer._pending._pressure.size_bytes == 0
+
+
+@pytest.mark.parametrize("way", ["send", "send_nowait"])
+async def test_a_selector_that_raises_a_cancellation_fails_its_send(way: str) -> None:
+    """As one does that asks a task which was cancelled."""
+
+    def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        raise asyncio.CancelledError
+
+    async with ScriptedCluster([ScriptedBroker("a")]) as cluster, _producer(cluster) as producer:
+        sending: Any = getattr(producer, way)(MESSAGE, selector=select)
+        with pytest.raises(ClientError, match="not sent: a selector or a hook") as raised:
+            await sending
+        assert not isinstance(raised.value, ClientClosedError)
+        assert await producer.send(MESSAGE)
 
 
 async def test_what_has_no_answer_when_the_producer_is_closed_ends_with_an_error() -> None:

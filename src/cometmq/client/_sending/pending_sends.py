@@ -19,11 +19,16 @@ from cometmq.client._sending.outgoing import size_of
 from cometmq.client._sending.retry_policy import RetryPolicy, closed_error
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import SendTarget
-from cometmq.client.errors import BackPressureError, ClientClosedError, SendTimeoutError
+from cometmq.client.errors import (
+    BackPressureError,
+    ClientClosedError,
+    ClientError,
+    SendTimeoutError,
+)
 from cometmq.client.receipt import SendReceipt
 from cometmq.client.settings import ProducerSettings
 from cometmq.model.message import Message
-from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 _CLOSED_BEFORE = "not sent: the producer was closed"
 
@@ -96,8 +101,10 @@ class PendingSends:
             reserved: properties that applications cannot set.
         """
         size = size_of(message)
-        epoch, timeout = await self._acquire(message.topic, size, timeout)
-        return await self._start(message, target, timeout, reserved, True, batched, size, epoch)
+        epoch, left_s = await self._acquire(message.topic, size, timeout)
+        if left_s != timeout:  # it waited, and the message may have another body now
+            size = self._pressure.resize(size, size_of(message))
+        return await self._start(message, target, left_s, reserved, True, batched, size, epoch)
 
     async def send_batch(
         self, messages: Sequence[Message], target: SendTarget, timeout: float
@@ -122,8 +129,10 @@ class PendingSends:
     ) -> SendFuture:
         """Wait for room, start a send and return its future; see `Producer.send_soon`."""
         size = size_of(message)
-        epoch, timeout = await self._acquire(message.topic, size, timeout)
-        return self._start(message, target, timeout, reserved, False, batched, size, epoch)
+        epoch, left_s = await self._acquire(message.topic, size, timeout)
+        if left_s != timeout:
+            size = self._pressure.resize(size, size_of(message))
+        return self._start(message, target, left_s, reserved, False, batched, size, epoch)
 
     def start_nowait(
         self, message: Message, target: SendTarget, timeout: float, *, batched: bool = False
@@ -204,7 +213,7 @@ class PendingSends:
         size: int,
         epoch: Epoch,
     ) -> SendFuture:
-        """Start a send that has room for ``size`` bytes; a body may have changed since."""
+        """Start a send that has room for ``size`` bytes."""
         if reserved is None:
             try:
                 started = self._start_without_task(
@@ -291,6 +300,13 @@ class PendingSends:
 async def _complete(work: Coroutine[Any, Any, SendReceipt], future: SendFuture) -> None:
     try:
         receipt = await work
+    except asyncio.CancelledError as error:
+        if not is_call_failure(error):
+            raise
+        if not future.done():
+            failure = ClientError("not sent: a selector or a hook raised CancelledError")
+            failure.__cause__ = error
+            future.set_exception(failure)
     except Exception as error:
         if not future.done():
             future.set_exception(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -785,6 +786,25 @@ async def test_a_message_that_gets_another_body_while_it_waits_for_room_leaves_t
 
         assert short.count == 11
         assert producer._pending._pressure.size_bytes == 0
+
+
+@pytest.mark.parametrize("way", ["send", "send_soon", "send_nowait"])
+async def test_a_queue_without_a_hash_fails_its_send_and_holds_no_room(
+    way: str, short: Short
+) -> None:
+    queue = MessageQueue("t", "a", [1])  # type: ignore[arg-type]
+
+    async def send(producer: Producer) -> None:
+        result = getattr(producer, way)(MESSAGE, queue=queue)
+        while inspect.isawaitable(result):
+            result = await result
+
+    async with ScriptedCluster([ScriptedBroker("a")]) as cluster, _producer(cluster) as producer:
+        await producer.send(MESSAGE)  # connects: the next one takes the fast path
+        with pytest.raises(TypeError, match="unhashable"):
+            await send(producer)
+
+        assert producer._pending._pressure.messages == 0
 
 
 @pytest.mark.parametrize("way", ["send", "send_nowait"])

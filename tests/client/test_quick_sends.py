@@ -31,7 +31,7 @@ from cometmq.client import (
 from cometmq.client._connection.instance import core_of
 from cometmq.client._sending.pending_sends import PendingSends
 from cometmq.client._sending.queue_picker import KeySelector
-from cometmq.client.hooks import SendHook
+from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook
 from cometmq.client.settings import MIB
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command, encode_head
@@ -820,6 +820,24 @@ async def test_a_selector_that_raises_a_cancellation_fails_its_send(way: str) ->
             await sending
         assert not isinstance(raised.value, ClientClosedError)
         assert await producer.send(MESSAGE)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+async def test_a_hook_that_forbids_by_a_cancellation_fails_the_sends(batched: bool) -> None:
+    class Forbidding(ForbiddenHook):
+        def check(self, context: SendContext) -> None:
+            raise asyncio.CancelledError
+
+    async with (
+        ScriptedCluster([ScriptedBroker("a")]) as cluster,
+        _producer(cluster, hooks=[Forbidding()], auto_batch=batched) as producer,
+    ):
+        sends = [producer.send_nowait(MESSAGE) for _ in range(2)]
+        for failure in await asyncio.gather(*sends, return_exceptions=True):
+            assert type(failure) is ClientError
+            assert "a hook raised CancelledError" in str(failure)
+        async with asyncio.timeout(60):
+            await producer.flush()
 
 
 async def test_what_has_no_answer_when_the_producer_is_closed_ends_with_an_error() -> None:

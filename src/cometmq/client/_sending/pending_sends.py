@@ -16,19 +16,18 @@ from cometmq.client._sending.back_pressure import BackPressure, Epoch
 from cometmq.client._sending.batching import Accumulator, SendFuture
 from cometmq.client._sending.fast_path import FastSend, SendFastPath
 from cometmq.client._sending.outgoing import size_of
-from cometmq.client._sending.retry_policy import RetryPolicy, closed_error
+from cometmq.client._sending.retry_policy import RetryPolicy, cancellation_error, closed_error
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import SendTarget
 from cometmq.client.errors import (
     BackPressureError,
     ClientClosedError,
-    ClientError,
     SendTimeoutError,
 )
 from cometmq.client.receipt import SendReceipt
 from cometmq.client.settings import ProducerSettings
 from cometmq.model.message import Message
-from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.remoting.tasks import Supervisor
 
 _CLOSED_BEFORE = "not sent: the producer was closed"
 
@@ -301,11 +300,8 @@ async def _complete(work: Coroutine[Any, Any, SendReceipt], future: SendFuture) 
     try:
         receipt = await work
     except asyncio.CancelledError as error:
-        if not is_call_failure(error):
-            raise
+        failure = cancellation_error(error)
         if not future.done():
-            failure = ClientError("not sent: a selector or a hook raised CancelledError")
-            failure.__cause__ = error
             future.set_exception(failure)
     except Exception as error:
         if not future.done():

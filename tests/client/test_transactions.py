@@ -23,6 +23,7 @@ from cometmq.client import (
     StoredMessage,
     TransactionProducer,
     TransactionReceipt,
+    transactions,
 )
 from cometmq.client.hooks import EndContext, EndTransactionHook
 from cometmq.client.settings import ClientSettings
@@ -428,6 +429,32 @@ async def test_a_listener_that_cancels_itself_has_failed_and_is_asked_again() ->
     assert (sent.state, type(sent.error)) == (LocalState.UNKNOWN, asyncio.CancelledError)
     assert [end_of(told) for told in broker.ends] == [(0, False), (0, True), (8, True)]
     assert end is broker.ends[-1]
+
+
+async def test_a_check_that_hangs_counts_as_unknown_and_lets_the_next_one_go(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(transactions, "CHECK_S_MAX", 0.2)
+
+    class Hanging(Listener):
+        async def check(self, message: StoredMessage) -> LocalState:
+            self.asked.append(message)
+            if message.body == b"hangs":
+                await asyncio.Event().wait()
+            return LocalState.COMMIT
+
+    broker = TransactionBroker()
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        producer(cluster, Hanging(LocalState.UNKNOWN)) as sending,
+    ):
+        await sending.send_in_transaction(MESSAGE)
+        broker.ask(body=b"hangs")
+        broker.ask(body=b"responds")
+        await broker.until_ended(3)
+
+    assert [end_of(told) for told in broker.ends] == [(0, False), (0, True), (8, True)]
+    assert "TimeoutError" in caplog.text
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])

@@ -54,6 +54,8 @@ _END_CODES = {
 }
 LOCAL_THREADS = 16
 """Local transactions of plain listeners that run at a time."""
+CHECK_S_MAX = 60.0
+"""Timeout of a check by the listener, in seconds: others may wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,15 +238,20 @@ class TransactionProducer(Producer):
         return TransactionReceipt(receipt, state, error)
 
     async def _run(
-        self, caller: Caller, call: Callable[..., Any], *arguments: Any
+        self,
+        caller: Caller,
+        call: Callable[..., Any],
+        *arguments: Any,
+        limit_s: float | None = None,
     ) -> tuple[LocalState, BaseException | None]:
-        """Call the listener; the result is a state, also if the listener fails.
+        """Call the listener; the result is a state, also if the listener fails or takes too long.
 
         A `CancelledError` that the listener raises of its own is its failure; one that is meant for
         the calling task goes through.
         """
         try:
-            state = await caller.call(call, *arguments)
+            async with asyncio.timeout(limit_s):
+                state = await caller.call(call, *arguments)
         except BaseException as error:
             if not is_call_failure(error):
                 raise
@@ -346,7 +353,9 @@ class TransactionProducer(Producer):
 
     async def _check(self, check: _Check) -> None:
         request, message = check.header, check.message
-        state, error = await self._run(self._checking, self._listener.check, message)
+        state, error = await self._run(
+            self._checking, self._listener.check, message, limit_s=CHECK_S_MAX
+        )
         header = EndTransactionRequest(
             producer_group=self._wire_group,
             tran_state_table_offset=request.tran_state_table_offset,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from typing import Any
 
@@ -385,8 +386,10 @@ async def test_brokers_of_topics_named_ahead_can_ask_before_anything_is_sent() -
         assert [one.group_name for one in broker.heartbeats[0].producer_data_set] == ["shop"]
 
 
-async def test_only_so_many_checks_wait_and_the_others_come_again() -> None:
-    """One is being answered and one waits; the third finds no room."""
+async def test_only_so_many_checks_wait_and_the_others_come_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One is being answered and one waits; the others find no room."""
     started, go_on = asyncio.Event(), asyncio.Event()
 
     class Slow(Listener):
@@ -406,12 +409,15 @@ async def test_only_so_many_checks_wait_and_the_others_come_again() -> None:
         async with asyncio.timeout(60):
             await started.wait()
         broker.ask(body=b"second")
-        broker.ask(body=b"third")
+        for _ in range(5):
+            broker.ask(body=b"third")
         await sending.send_in_transaction(Message(topic="t", body=b"the checks have arrived"))
         go_on.set()
         await broker.until_ended(4)
 
     assert [message.body for message in listener.asked] == [b"first", b"second"]
+    dropped = [each for each in caplog.records if "are dropped" in each.getMessage()]
+    assert [each.levelname for each in dropped if each.levelno > logging.DEBUG] == ["WARNING"]
 
 
 async def test_a_listener_that_cancels_itself_has_failed_and_is_asked_again() -> None:

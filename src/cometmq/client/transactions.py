@@ -26,6 +26,7 @@ from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._sending.outgoing import check_fields
 from cometmq.client._sending.targets import ANY_QUEUE
 from cometmq.client._supervision import class_and_text
+from cometmq.client.errors import ClientError
 from cometmq.client.handlers import LocalState, TransactionListener
 from cometmq.client.hooks import EndContext, EndTransactionHook, ForbiddenHook, SendHook
 from cometmq.client.options import ProducerOptions
@@ -44,6 +45,7 @@ from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Request, RequestHandler, Response
 from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
 
@@ -147,6 +149,12 @@ class TransactionProducer(Producer):
         self._local = Caller(LOCAL_THREADS, f"{group}-local")
         self._checking = Caller(self._settings.check_concurrency, f"{group}-check")
         self._checks: asyncio.Queue[_Check] = asyncio.Queue(self._settings.check_waiting_max)
+        self._drops = FailureLog(
+            log,
+            fails="transaction checks are dropped, the broker repeats them",
+            works="transaction checks are handled again",
+            name="group",
+        )
         self._workers = Supervisor(f"transactions {group}")
         self._unsettled: set[asyncio.Future[None]] = set()
         """The calls of `send_in_transaction` that run; each is done when its state is sent."""
@@ -330,7 +338,11 @@ class TransactionProducer(Producer):
                 _Check(header, message, address or request.connection.peer_text)
             )
         except asyncio.QueueFull:
-            log.warning("a transaction check is dropped: too many wait group=%s", self.group)
+            full = ClientError(f"{self._checks.qsize()} checks wait for the listener")
+            self._drops.failed(self.group, full)
+        else:
+            if self._checks.qsize() == 1:
+                self._drops.succeeded(self.group)
         return None
 
     async def _work(self) -> None:

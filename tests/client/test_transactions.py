@@ -32,6 +32,7 @@ from cometmq.model.errors import InvalidNameError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import EndTransactionRequest
 from cometmq.protocol.properties import decode_properties
+from support.cancelling import cancel_at_every_await
 from support.scripted import Act, ScriptedCluster, route
 from support.transacting import LOG_OFFSET, QUEUE_OFFSET, TransactionBroker
 
@@ -223,6 +224,22 @@ async def test_the_log_says_why_a_transaction_is_undecided(
 
     logged = [each.getMessage() for each in caplog.records if "listener" in each.getMessage()]
     assert [each.endswith(text) for each in logged] == [True, True]
+
+
+@pytest.mark.parametrize("kind", [Listener, PlainListener])
+async def test_a_transaction_can_be_cancelled_wherever_it_waits(kind: type[Listener]) -> None:
+    broker = TransactionBroker()
+    async with ScriptedCluster([broker]) as cluster, producer(cluster, kind()) as sending:
+
+        async def check() -> None:
+            async with asyncio.timeout(60):
+                assert (await sending.send_in_transaction(MESSAGE)).state is LocalState.COMMIT
+                await sending.flush()
+            assert not sending._unsettled  # else closing would wait for it
+
+        count = await cancel_at_every_await(lambda: sending.send_in_transaction(MESSAGE), check)
+
+    assert count >= 2
 
 
 @pytest.mark.parametrize("kind", [Listener, PlainListener])

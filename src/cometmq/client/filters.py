@@ -153,6 +153,10 @@ def _check_sql(expression: str) -> None:
 def _check_text(what: str, expression: object) -> None:
     if not isinstance(expression, str):
         raise ConfigError(f"{what} {expression!r}: expected text")
+    try:
+        expression.encode()
+    except UnicodeEncodeError as error:  # else no heartbeat of this client could be sent
+        raise ConfigError(f"{what} {expression!r:.100}: expected UTF-8: {error}") from None
 
 
 @lru_cache(maxsize=256)

@@ -168,7 +168,10 @@ class TransactionListener(Protocol):
         """Run the local transaction. The half message is stored; consumers do not see it yet."""
 
     def check(self, message: StoredMessage) -> Awaitable[LocalState] | LocalState:
-        """Return the state of the local transaction."""
+        """Return the state of the local transaction, within a minute: later it counts as UNKNOWN.
+
+        An ``async def`` method is cancelled then; a plain one runs on in its thread.
+        """
 
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]

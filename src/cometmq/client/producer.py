@@ -191,12 +191,16 @@ class Producer(Lifecycle):
         try:
             if self._detector is not None:
                 await self._detector.close()
-            await self._pending.close(timeout)
+            await self._end_sends(timeout)
             traces, self._traces = self._traces, None
             if traces is not None:
                 await traces.release()
         finally:
             await self._lease.close(self)
+
+    async def _end_sends(self, timeout: float) -> None:
+        """Accept no more sends, and wait for those in flight."""
+        await self._pending.close(timeout)
 
     async def send(
         self,

@@ -7,18 +7,21 @@ from typing import Any
 
 import pytest
 
+from cometmq.client import ClientInstance
+from cometmq.client._connection.instance import core_of
 from cometmq.client._consuming.handler_calls import (
     OrderedAction,
     has_meaning,
     ordered_outcome_of,
     outcome_of,
 )
-from cometmq.client._consuming.retries import DeadLetterRule
+from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
 from cometmq.client.hooks import ConsumeEnd
 from cometmq.model.errors import ConfigError
 from support.consuming import QUEUE, stored
+from support.scripted import ScriptedBroker, ScriptedCluster
 
 
 def context(*, done: int | None = None, delay_level: int = 0) -> ConsumeContext:
@@ -238,3 +241,17 @@ def test_which_failed_messages_become_dead_letters(
     message.reconsume_times = times
 
     assert DeadLetterRule.of(setting, ordered=ordered).applies_to(message, level) is dead
+
+
+async def test_the_largest_limit_on_retries_fits_into_requests() -> None:
+    """Brokers refuse numbers of more than 32 bits."""
+    broker = ScriptedBroker("a")
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+        cluster.name_server.routes["%RETRY%g"] = cluster.name_server.routes["t"]
+        retries = Retries(core_of(instance), "g", rule=DeadLetterRule.of(2**31 - 1))
+        assert await retries.send(stored(0), 0, ValueError("no such order"))
+        assert await retries.give_up(stored(0), ValueError("no such order"))
+
+    retried, dead = [(sent.reconsume_times, sent.max_reconsume_times) for sent in broker.sends]
+    assert retried == (1, 2**31 - 1)
+    assert dead == (2**31 - 1, 2**31 - 2)

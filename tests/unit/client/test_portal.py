@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import os
 import signal
 import threading
@@ -56,6 +57,31 @@ def test_nothing_is_called_soon_once_the_loop_has_ended() -> None:
     held = acquire_portal()
     release_portal(held)
     held.soon(pytest.fail, "called")
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_an_error_of_a_call_whose_future_was_cancelled_is_not_logged(
+    portal: Portal, raises: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    hold = threading.Event()
+
+    def make() -> asyncio.Future[None]:
+        if raises:
+            raise LookupError("not here")
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        failed.set_exception(LookupError("not here"))
+        return failed
+
+    async def collect() -> None:
+        gc.collect()  # a future whose exception was not taken logs it now
+
+    portal.soon(hold.wait, 60)
+    future = portal.begin(make)
+    assert future.cancel()
+    hold.set()
+    portal.run(collect())
+
+    assert caplog.records == []
 
 
 def test_a_call_that_takes_too_long_is_cancelled(portal: Portal) -> None:

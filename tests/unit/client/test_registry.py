@@ -182,6 +182,7 @@ async def test_sends_go_to_the_second_port_when_that_is_switched_on() -> None:
 
     assert switched_on.send_address("10.0.0.1:10911") == "10.0.0.1:10909"
     assert ClientCore(NOBODY).send_address("10.0.0.1:10911") == "10.0.0.1:10911"
+    assert switched_on.send_address("no-address") == "no-address"  # connecting fails and says so
 
 
 @pytest.mark.parametrize("own", ["10.1.2.3", "my-machine.example"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from cometmq.client.filters import Filter
@@ -78,6 +80,21 @@ def test_a_class_filter_leaves_the_choice_to_the_filter_server() -> None:
 def test_a_class_filter_needs_a_name_and_a_source(name: str, source: str) -> None:
     with pytest.raises(ConfigError, match="name of a class and its source"):
         Filter.of_class(name, source)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Filter.of,
+        lambda text: Filter.sql(f"a = '{text}'"),
+        lambda text: Filter.of_class(text, "class A: ..."),
+        lambda text: Filter.of_class("A", f"class A: ...  # {text}"),
+    ],
+)
+def test_a_text_that_no_heartbeat_can_contain_is_refused(make: Callable[[str], Filter]) -> None:
+    """As Python reads it from an argument or a file name that is not in UTF-8."""
+    with pytest.raises(ConfigError, match="expected UTF-8"):
+        make(b"caf\xe9".decode("utf-8", "surrogateescape"))
 
 
 @pytest.mark.parametrize("expression", ["||", " || "])

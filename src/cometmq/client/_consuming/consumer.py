@@ -87,6 +87,11 @@ class Subscriptions:
         """Use the announced filters for pulls from now on: brokers know them."""
         self._adopted = dict(self._announced)
 
+    @property
+    def is_adopted(self) -> bool:
+        """Whether pulls use what was announced last."""
+        return self._adopted == self._announced
+
     def filter_of(self, topic: str) -> Filter | None:
         """Return the filter of a topic for pulls; None if it is not subscribed."""
         return self._adopted.get(topic)
@@ -431,6 +436,14 @@ class SubscribingConsumer(Consumer):
         if await self._instance.routes.refresh(topic) is not None:
             calls = GroupCalls(self._instance)
             await calls.check_filter(self._wire_group, self.client_id, topic, filter)
+
+    async def _run_start(self) -> None:
+        await super()._run_start()
+        while self.running and not self._subscriptions.is_adopted:  # changed during the start
+            for topic, each in self._subscriptions.announced().items():
+                await self._look_up(topic, each)
+                await self._prepare(topic, each)
+            await self._announce()
 
     async def _join(self) -> None:
         """Announce the subscriptions of a start."""

@@ -36,6 +36,7 @@ from cometmq.model.times import now_ms
 from cometmq.model.topic import retry_topic
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import ConsumerSendMsgBackRequest
+from cometmq.protocol.headers.base import I32_MAX
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 
 log = logging.getLogger(__name__)
@@ -127,8 +128,9 @@ class Retries:
         self._group = group
         self._topic = retry_topic(group)
         self._rule = rule
-        self._max = RETRIES_MAX if rule.retries_max is None else rule.retries_max
-        """The limit in requests, which cannot say that there is none."""
+        retries_max = RETRIES_MAX if rule.retries_max is None else rule.retries_max
+        self._max = min(retries_max, I32_MAX - 1)
+        """The limit in requests, which cannot say that there is none; one more fits as well."""
         self._wrap = wrap_topic
         self._on_first = on_first
         self._producer = InnerProducer.of(instance)

@@ -16,10 +16,14 @@ from cometmq.client._sending.back_pressure import BackPressure, Epoch
 from cometmq.client._sending.batching import Accumulator, SendFuture
 from cometmq.client._sending.fast_path import FastSend, SendFastPath
 from cometmq.client._sending.outgoing import size_of
-from cometmq.client._sending.retry_policy import RetryPolicy, closed_error
+from cometmq.client._sending.retry_policy import RetryPolicy, cancellation_error, closed_error
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import SendTarget
-from cometmq.client.errors import BackPressureError, ClientClosedError, SendTimeoutError
+from cometmq.client.errors import (
+    BackPressureError,
+    ClientClosedError,
+    SendTimeoutError,
+)
 from cometmq.client.receipt import SendReceipt
 from cometmq.client.settings import ProducerSettings
 from cometmq.model.message import Message
@@ -96,8 +100,10 @@ class PendingSends:
             reserved: properties that applications cannot set.
         """
         size = size_of(message)
-        epoch, timeout = await self._acquire(message.topic, size, timeout)
-        return await self._start(message, target, timeout, reserved, True, batched, size, epoch)
+        epoch, left_s = await self._acquire(message.topic, size, timeout)
+        if left_s != timeout:  # it waited, and the message may have another body now
+            size = self._pressure.resize(size, size_of(message))
+        return await self._start(message, target, left_s, reserved, True, batched, size, epoch)
 
     async def send_batch(
         self, messages: Sequence[Message], target: SendTarget, timeout: float
@@ -122,8 +128,10 @@ class PendingSends:
     ) -> SendFuture:
         """Wait for room, start a send and return its future; see `Producer.send_soon`."""
         size = size_of(message)
-        epoch, timeout = await self._acquire(message.topic, size, timeout)
-        return self._start(message, target, timeout, reserved, False, batched, size, epoch)
+        epoch, left_s = await self._acquire(message.topic, size, timeout)
+        if left_s != timeout:
+            size = self._pressure.resize(size, size_of(message))
+        return self._start(message, target, left_s, reserved, False, batched, size, epoch)
 
     def start_nowait(
         self, message: Message, target: SendTarget, timeout: float, *, batched: bool = False
@@ -204,7 +212,7 @@ class PendingSends:
         size: int,
         epoch: Epoch,
     ) -> SendFuture:
-        """Start a send that has room for ``size`` bytes; a body may have changed since."""
+        """Start a send that has room for ``size`` bytes."""
         if reserved is None:
             try:
                 started = self._start_without_task(
@@ -291,6 +299,10 @@ class PendingSends:
 async def _complete(work: Coroutine[Any, Any, SendReceipt], future: SendFuture) -> None:
     try:
         receipt = await work
+    except asyncio.CancelledError as error:
+        failure = cancellation_error(error)
+        if not future.done():
+            future.set_exception(failure)
     except Exception as error:
         if not future.done():
             future.set_exception(error)

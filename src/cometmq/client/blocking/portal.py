@@ -122,9 +122,12 @@ class Portal:
 
         def called() -> None:
             try:
-                make().add_done_callback(lambda done: _pass_on(done, result))
+                future = make()
             except Exception as error:
-                result.set_exception(error)
+                if result.set_running_or_notify_cancel():
+                    result.set_exception(error)
+            else:
+                future.add_done_callback(lambda done: _pass_on(done, result))
 
         try:
             loop.call_soon_threadsafe(called, context=contextvars.copy_context())
@@ -207,11 +210,12 @@ class Portal:
 
 
 def _pass_on(done: asyncio.Future[T], result: concurrent.futures.Future[T]) -> None:
+    error: BaseException | None = ClientClosedError("the call was cancelled")
+    if not done.cancelled():
+        error = done.exception()  # asyncio logs one that is not taken, also of a cancelled result
     if not result.set_running_or_notify_cancel():
         return
-    if done.cancelled():
-        result.set_exception(ClientClosedError("the call was cancelled"))
-    elif (error := done.exception()) is not None:
+    if error is not None:
         result.set_exception(error)
     else:
         result.set_result(done.result())

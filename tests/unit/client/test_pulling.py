@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 import logging
 import zlib
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -330,8 +331,9 @@ class FilterServer(ScriptedBroker):
         return Response(ResponseCode.PULL_NOT_FOUND, header=offsets)
 
 
-async def filtered_pulls(*servers: FilterServer) -> list[PullResult | BaseException]:
-    """Pull ten queues at once through these filter servers of one broker."""
+@asynccontextmanager
+async def filter_servers(*servers: FilterServer) -> AsyncIterator[tuple[FilterServers, str]]:
+    """A client's access to these filter servers of one broker, and the broker's address."""
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(ScriptedCluster([ScriptedBroker("a")]))
         for server in servers:
@@ -341,13 +343,31 @@ async def filtered_pulls(*servers: FilterServer) -> list[PullResult | BaseExcept
         told = cluster.name_server.routes["t"]
         told.filter_server_table = {broker: [server.address for server in servers]}
         instance = await stack.enter_async_context(ClientInstance(cluster.address))
-        through, wanted = FilterServers.of(core_of(instance)), Filter.of_class("A", "class A: ...")
+        yield FilterServers.of(core_of(instance)), broker
+
+
+async def filtered_pulls(*servers: FilterServer) -> list[PullResult | BaseException]:
+    """Pull ten queues at once through these filter servers of one broker."""
+    async with filter_servers(*servers) as (through, broker):
+        wanted = Filter.of_class("A", "class A: ...")
         queues = [MessageQueue("t", "a", number) for number in range(10)]
         asked = (
             through.pull(broker, Pull("g", queue, wanted), QueueOffset(5), timeout=60.0)
             for queue in queues
         )
         return await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_a_start_waits_once_for_all_filter_servers_that_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pulls, "UPLOAD_S", 0.5)
+    hanging, good = [FilterServer(hangs=True) for _ in range(4)], FilterServer()
+
+    async with filter_servers(*hanging, good) as (through, _), asyncio.timeout(1.0):
+        await through.upload_to_all("g", "t", Filter.of_class("A", "class A: ..."))
+
+    assert [server.uploads for server in (*hanging, good)] == [1] * 5
 
 
 async def test_queues_do_not_wait_one_by_one_for_a_filter_server_that_hangs(

@@ -348,11 +348,14 @@ class FilterServers:
             ResponseError: a filter server refused the filter.
         """
         route = await self._routes.find(topic)
-        for server in sorted({each for found in route.filter_servers.values() for each in found}):
-            try:
-                await self._upload(server, group, topic, wanted)
-            except RemotingError as error:
-                log.warning("cannot upload a filter server=%s error=%s", server, error)
+        servers = sorted({each for found in route.filter_servers.values() for each in found})
+        uploads = (self._upload(server, group, topic, wanted) for server in servers)
+        outcomes = await asyncio.gather(*uploads, return_exceptions=True)
+        for server, outcome in zip(servers, outcomes, strict=True):
+            if isinstance(outcome, RemotingError):
+                log.warning("cannot upload a filter server=%s error=%s", server, outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
 
     async def pull(
         self, broker: str, pull: Pull, offset: QueueOffset, *, timeout: float

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Unpack
+from reprlib import repr as short
+from typing import Unpack
 
 import msgspec
 
-from cometmq.client._callbacks import Caller, call_hooks
+from cometmq.client._callbacks import Caller, TraceTimes, call_hooks
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._sending.targets import ANY_QUEUE
 from cometmq.client._supervision import class_and_text
@@ -69,7 +70,8 @@ class TransactionReceipt:
     state: LocalState
     """The state that was sent to the broker. UNKNOWN: the broker checks the transaction later."""
     error: BaseException | None = None
-    """The exception of the local transaction; the state is UNKNOWN then."""
+    """The exception of the local transaction, or the `TypeError` for a result that is no
+    `LocalState`; the state is UNKNOWN then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ class TransactionProducer(Producer):
         }
         self._wire_group = self._instance.namespace.wrap_group(group)
         self._end_hooks = [hook for hook in hooks if isinstance(hook, EndTransactionHook)]
+        self._traceback_times = TraceTimes()
         self._local = Caller(LOCAL_THREADS, f"{group}-local")
         self._checking = Caller(self._settings.check_concurrency, f"{group}-check")
         self._checks: asyncio.Queue[_Check] = asyncio.Queue(self._settings.check_waiting_max)
@@ -205,12 +208,12 @@ class TransactionProducer(Producer):
         half.properties[names.TRANSACTION_ID] = transaction_id
         state, error = LocalState.ROLLBACK, None
         if receipt.status is SendStatus.SEND_OK:
-            state, error = await self._run(self._local, self._listener.execute, half, argument)
+            state, error = await self._run("execute", half, argument)
         await self._end(half, receipt, transaction_id, state, error)
         return TransactionReceipt(receipt, state, error)
 
     async def _run(
-        self, caller: Caller, call: Callable[..., Any], *arguments: Any
+        self, call: str, message: Message | StoredMessage, *arguments: object
     ) -> tuple[LocalState, BaseException | None]:
         """Call the listener; the result is a state, also if the listener fails.
 
@@ -218,15 +221,24 @@ class TransactionProducer(Producer):
         the calling task goes through.
         """
         try:
-            state = await caller.call(call, *arguments)
+            caller = self._local if call == "execute" else self._checking
+            state = await caller.call(getattr(self._listener, call), message, *arguments)
+            if isinstance(state, LocalState):
+                return state, None
+            failure: BaseException = TypeError(
+                f"{call} returned {short(state)}: expected LocalState.COMMIT, ROLLBACK or UNKNOWN"
+            )
         except BaseException as error:
             if not is_call_failure(error):
                 raise
-            log.warning(
-                "a transaction listener failed group=%s error=%s", self.group, type(error).__name__
-            )
-            return LocalState.UNKNOWN, error
-        return (state if isinstance(state, LocalState) else LocalState.UNKNOWN), None
+            failure = error
+        is_traced = failure.__traceback__ is not None and self._traceback_times.is_due(failure)
+        log.warning(
+            "a transaction listener failed call=%s id=%s group=%s error=%s",
+            *(call, message.properties.get(names.UNIQ_KEY), self.group, class_and_text(failure)),
+            exc_info=failure if is_traced else None,
+        )
+        return LocalState.UNKNOWN, failure
 
     async def _end(
         self,
@@ -310,7 +322,7 @@ class TransactionProducer(Producer):
 
     async def _check(self, check: _Check) -> None:
         request, message = check.header, check.message
-        state, error = await self._run(self._checking, self._listener.check, message)
+        state, error = await self._run("check", message)
         header = EndTransactionRequest(
             producer_group=self._wire_group,
             tran_state_table_offset=request.tran_state_table_offset,

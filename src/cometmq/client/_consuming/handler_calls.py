@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from cometmq.client._callbacks import Caller, call_hooks, is_async, unfinished
+from cometmq.client._callbacks import Caller, TraceTimes, call_hooks, is_async, unfinished
 from cometmq.client._connection.identity import Namespace
 from cometmq.client._supervision import class_and_text
 from cometmq.client.errors import ConsumeLater
@@ -245,10 +243,6 @@ class ConsumeHookCalls:
         call_hooks(self.hooks, ConsumeHook.after, context)
 
 
-TRACE_EVERY_S = 60.0
-"""From one traceback of a kind of error to the next, in seconds."""
-KINDS_MAX = 256
-"""Kinds of errors that are remembered; of more, the ones logged longest ago are forgotten."""
 ODD_RESULTS_MAX = 16
 """Types of results without a meaning that a consumer warns about."""
 
@@ -320,7 +314,7 @@ class HandlerCalls:
         self.direct = None if self.plain or self._hooks.hooks else self._function
         """The handler, if it is async and nothing has to happen around it: may be awaited as is."""
         self._call = self._chosen_call()
-        self._traces = _TraceTimes()
+        self._traces = TraceTimes()
         self._odd_results: set[str] = set()
 
     def _chosen_call(self) -> Call:
@@ -431,29 +425,3 @@ class HandlerCalls:
     ) -> object:
         result: object = await self._caller.call(self._function, messages, context)
         return result
-
-
-class _TraceTimes:
-    """Says when a traceback belongs into the log: once a minute for each kind of error.
-
-    Errors of one class that were raised at one line are of one kind.
-    """
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._logged: dict[tuple[type[BaseException], object, int], float] = {}
-
-    def is_due(self, error: BaseException) -> bool:
-        """Return whether to log the traceback of this error, and remember that."""
-        trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        where = (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace else ("", 0)
-        kind, now = (type(error), *where), self._now()
-        if now - self._logged.get(kind, -math.inf) < TRACE_EVERY_S:
-            return False
-        self._logged.pop(kind, None)  # the order of the table is that of the times
-        if len(self._logged) >= KINDS_MAX:
-            del self._logged[next(iter(self._logged))]
-        self._logged[kind] = now
-        return True

@@ -35,8 +35,10 @@ class Cluster:
         settings: settings of every broker, by RocketMQ's keys.
 
     The stores are in a temporary folder, which is removed at the end.
+
     Example:
-        ``async with Cluster() as cluster, Producer(cluster.name_servers, group="g") as producer:``
+        async with Cluster() as cluster, Producer(cluster.name_servers, group="g") as producer:
+            await producer.send(Message(topic="orders", body=b"42"))
     """
 
     def __init__(self, *, brokers: int = 1, settings: Mapping[str, str] | None = None) -> None:

@@ -247,14 +247,30 @@ async def test_messages_are_settled_one_by_one(call: str) -> None:
             await getattr(consumer, call)([], *arguments)
 
 
-async def test_a_closed_producer_asks_for_a_new_one() -> None:
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        ("send", Message("t", b"x")),
+        ("send_soon", Message("t", b"x")),
+        ("send_nowait", Message("t", b"x")),
+        ("send_batch", [Message("t", b"x")]),
+        ("send_all", [Message("t", b"x")]),
+        ("send_oneway", Message("t", b"x")),
+        ("request", Message("t", b"x")),
+        ("fetch_queues", "t"),
+        ("ready", "t"),
+    ],
+)
+async def test_a_producer_that_does_not_run_says_which_one_and_what_to_do(
+    call: str, argument: object
+) -> None:
     producer = Producer(NAME_SERVER, group="g")
-    with pytest.raises(ClientClosedError, match="is not running: start it first"):
-        await producer.send(Message("t", b"x"))
+    with pytest.raises(ClientClosedError, match=r"^producer g is not running: start it"):
+        await called(getattr(producer, call), argument)
     await producer.start()
     await producer.close()
-    with pytest.raises(ClientClosedError, match="is closed: create a new one"):
-        await producer.send(Message("t", b"x"))
+    with pytest.raises(ClientClosedError, match=r"^producer g is closed: create a new"):
+        await called(getattr(producer, call), argument)
 
 
 @pytest.mark.parametrize(

@@ -293,6 +293,17 @@ async def test_a_topic_has_at_least_one_queue(queues: Any) -> None:
         await admin.create_topic("t", queues=queues)
 
 
+@pytest.mark.parametrize(
+    "queues", [{"broker-a": 0}, {"broker-a": -1}, {"broker-a": 4, "": 4}, {"a:4;b": 4}, {"a;b": 4}]
+)
+async def test_an_order_configuration_names_brokers_and_numbers_of_queues(
+    queues: dict[str, int],
+) -> None:
+    admin = AdminClient(NAME_SERVER)
+    with pytest.raises(ConfigError, match=r"queues=\{.*\}: expected for each name of a broker a"):
+        await admin.set_order_conf("t", queues)
+
+
 EXPECTED = r"\bexpected"
 REFUSALS = (TypeError, ConfigError, InvalidMessageError, InvalidNameError)
 QUEUE = MessageQueue("t", "b", 0)

@@ -33,7 +33,7 @@ from cometmq.client.receipt import SendReceipt, SendStatus
 from cometmq.client.settings import ClientSettings, ProducerSettings
 from cometmq.client.trace import EndTrace
 from cometmq.model import property_names as names
-from cometmq.model.arguments import check_provides, check_several
+from cometmq.model.arguments import check_parameters, check_provides, check_several
 from cometmq.model.errors import CometError, InvalidMessageError, ResponseError
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import Message, StoredMessage
@@ -126,6 +126,9 @@ class TransactionProducer(Producer):
             f"producer {group}", "hooks", hooks, SendHook, ForbiddenHook, EndTransactionHook
         )
         check_provides(f"producer {group}", "listener", listener, TransactionListener)
+        owner = f"producer {group}: listener"
+        check_parameters(f"{owner}.execute", listener.execute, ("message", "argument"))
+        check_parameters(f"{owner}.check", listener.check, ("message",))
         super().__init__(
             name_servers,
             group=group,

@@ -28,7 +28,8 @@ from cometmq.client import (
 )
 from cometmq.client._sending.outgoing import properties_of
 from cometmq.client.errors import NotAssignedError, SendAttempt, SendFailedError
-from cometmq.client.hooks import SendHook
+from cometmq.client.hooks import ConsumeHook, DeliveryContext, SendContext, SendHook
+from cometmq.client.idempotent import Idempotent, SqliteMarks
 from cometmq.client.offsets import LocalOffsetStore, RemoteOffsetStore
 from cometmq.client.settings import PushSettings
 from cometmq.model.errors import CometError, ConfigError, InvalidMessageError, InvalidNameError
@@ -318,6 +319,59 @@ class Listener:
 
     async def check(self, message: StoredMessage) -> LocalState:
         return LocalState.COMMIT
+
+
+class AsyncSendHook(SendHook):
+    async def before_send(self, context: SendContext) -> None:  # type: ignore[override]
+        """A call of it makes a coroutine."""
+
+
+class AsyncConsumeHook(ConsumeHook):
+    async def after(self, context: DeliveryContext) -> None:  # type: ignore[override]
+        """A call of it makes a coroutine."""
+
+
+@pytest.mark.parametrize(
+    ("make", "hook", "method"),
+    [
+        (Producer, AsyncSendHook(), "AsyncSendHook.before_send"),
+        (partial(TransactionProducer, listener=Listener()), AsyncSendHook(), "before_send"),
+        (PullConsumer, AsyncConsumeHook(), "AsyncConsumeHook.after"),
+        (partial(PushConsumer, handler=handle), AsyncConsumeHook(), "AsyncConsumeHook.after"),
+    ],
+)
+def test_a_hook_that_would_never_run_is_refused(
+    make: Callable[..., object], hook: object, method: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{method} is an async def function: expected a plain"):
+        make(NAME_SERVER, group="g", hooks=[hook])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"), [("execute", "message, argument"), ("check", "message")]
+)
+def test_a_listener_that_cannot_be_called_is_refused(wrong: str, expected: str) -> None:
+    async def method() -> LocalState:
+        return LocalState.COMMIT
+
+    listener = Listener()
+    setattr(listener, wrong, method)
+    with pytest.raises(
+        ConfigError, match=rf"listener.{wrong} has the parameters \(\): expected \({expected}\)"
+    ):
+        TransactionProducer(NAME_SERVER, group="g", listener=listener)
+
+
+def test_a_function_for_idempotent_that_cannot_be_called_is_refused(tmp_path: Path) -> None:
+    with (
+        SqliteMarks(tmp_path / "marks.db") as marks,
+        pytest.raises(
+            ConfigError,
+            match=r"Idempotent: handle has the parameters \(message, hint\): "
+            r"expected \(message, transaction\)",
+        ),
+    ):
+        Idempotent(lambda message, *, hint: None, store=marks)
 
 
 MAKERS: dict[type, Callable[..., Any]] = {

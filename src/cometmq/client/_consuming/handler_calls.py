@@ -60,7 +60,13 @@ def outcome_of(
         error: what it raised, or None.
         context: what the handler was shown, and may have changed.
         count: how many messages it was given.
+
+    A handler that has set a field of the context to something else than a number has failed.
     """
+    is_set = context.done is not None or context.delay_level != 0
+    if is_set and (wrong := _wrong_field(context)):
+        log.warning("handler set %s group=%s queue=%s", wrong, context.group, context.queue)
+        return Outcome(0, 0, ConsumeEnd.EXCEPTION, error or TypeError(wrong))
     if isinstance(error, ConsumeLater):
         return Outcome(
             0, error.delay_level, ConsumeEnd.FAILED, error.__cause__, delay_s=error.delay_s
@@ -71,6 +77,16 @@ def outcome_of(
         return Outcome(0, context.delay_level, ConsumeEnd.FAILED)
     done = count if context.done is None else min(max(context.done, 0), count)
     return Outcome(done, context.delay_level, ConsumeEnd.SUCCESS)
+
+
+def _wrong_field(context: ConsumeContext) -> str:
+    """Return what is wrong with the fields that a handler may set; empty if nothing is."""
+    if context.done is not None and type(context.done) is not int:
+        return f"context.done={context.done!r:.100}: expected None or a number of messages"
+    if type(context.delay_level) is not int:
+        level = f"{context.delay_level!r:.100}"
+        return f"context.delay_level={level}: expected the number of a delay level"
+    return ""
 
 
 class OrderedAction(Enum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 from typing import Any
 
@@ -136,7 +137,36 @@ async def test_a_local_part_that_fails_or_says_no_state_counts_as_unknown(local:
         assert remark.startswith("the listener failed: ")
         assert remark.endswith(f".{type(local).__name__}: {text}")
     else:
-        assert sent.error is None
+        expected = f"execute returned {local!r}: expected LocalState.COMMIT, ROLLBACK or UNKNOWN"
+        assert (type(sent.error), str(sent.error)) == (TypeError, expected)
+
+
+@pytest.mark.parametrize("call", ["execute", "check"])
+async def test_the_log_says_what_a_listener_raised_and_what_else_it_returned(
+    call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The traceback follows once a minute for each kind of error."""
+    broker, listener = TransactionBroker(), Listener()
+    async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
+        await sending.send_in_transaction(MESSAGE)
+        for number, said in enumerate((LookupError("no order"), LookupError("gone"), True)):
+            listener.local = listener.checked = said
+            if call == "execute":
+                await sending.send_in_transaction(MESSAGE)
+            else:
+                broker.ask()
+            await broker.until_ended(number + 2)
+
+    found = [each for each in caplog.records if "listener failed" in each.getMessage()]
+    assert [re.sub("id=[0-9A-F]+", "id=", each.getMessage()) for each in found] == [
+        f"a transaction listener failed call={call} id= group=shop error=builtins.{text}"
+        for text in (
+            "LookupError: no order",
+            "LookupError: gone",
+            f"TypeError: {call} returned True: expected LocalState.COMMIT, ROLLBACK or UNKNOWN",
+        )
+    ]
+    assert [bool(each.exc_info) for each in found] == [True, False, False]
 
 
 @pytest.mark.parametrize("code", [code for code in STORED if code])
@@ -203,27 +233,6 @@ async def test_fields_of_a_wrong_type_are_refused_before_anything_is_done(
             await sending.send_in_transaction(message)
 
     assert (broker.sends, listener.executed) == ([], [])
-
-
-@pytest.mark.parametrize(
-    ("said", "text"),
-    [
-        (RuntimeError("no money"), "failed group=shop error=builtins.RuntimeError: no money"),
-        (None, "expected a LocalState group=shop result=None"),
-        (True, "expected a LocalState group=shop result=True"),
-    ],
-)
-async def test_the_log_says_why_a_transaction_is_undecided(
-    said: object, text: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    broker, listener = TransactionBroker(), Listener(said, said)
-    async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
-        await sending.send_in_transaction(MESSAGE)
-        broker.ask()
-        await broker.until_ended(2)
-
-    logged = [each.getMessage() for each in caplog.records if "listener" in each.getMessage()]
-    assert [each.endswith(text) for each in logged] == [True, True]
 
 
 @pytest.mark.parametrize("kind", [Listener, PlainListener])

@@ -295,6 +295,14 @@ async def test_a_filter_that_computes_on_after_its_response_is_ended_by_the_kern
 LOADS = {
     "a syntax error": ("class Attack: (", "SyntaxError"),
     "no class": ("x = 1", "TypeError: the source defines no class Attack"),
+    "async method": (
+        "class Attack:\n    async def match(self, message, context): return False",
+        "Attack.match is an async or generator function: expected a plain one",
+    ),
+    "generator": (
+        "class Attack:\n    def match(self, message, context): yield False",
+        "Attack.match is an async or generator function",
+    ),
     "no method": ("class Attack: pass", r"has no method match\(message, context\)"),
     "an exception": ("1 / 0", "ZeroDivisionError"),
     "a forbidden import": ("import socket\nclass Attack: pass", "ModuleNotFoundError|Permission"),

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from reprlib import repr as short
-from typing import Any, Unpack
+from typing import Unpack
 
 import msgspec
 
-from cometmq.client._callbacks import Caller, call_hooks
+from cometmq.client._callbacks import Caller, TraceTimes, call_hooks
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._sending.outgoing import check_fields
 from cometmq.client._sending.targets import ANY_QUEUE
@@ -35,7 +35,7 @@ from cometmq.client.receipt import SendReceipt, SendStatus
 from cometmq.client.settings import ClientSettings, ProducerSettings
 from cometmq.client.trace import EndTrace
 from cometmq.model import property_names as names
-from cometmq.model.arguments import check_provides, check_several
+from cometmq.model.arguments import check_parameters, check_provides, check_several
 from cometmq.model.errors import CometError, InvalidMessageError, ResponseError
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import Message, StoredMessage
@@ -75,7 +75,8 @@ class TransactionReceipt:
     state: LocalState
     """The state that was sent to the broker. UNKNOWN: the broker checks the transaction later."""
     error: BaseException | None = None
-    """The exception of the local transaction; the state is UNKNOWN then."""
+    """The exception of the local transaction, or the `TypeError` for a result that is no
+    `LocalState`; the state is UNKNOWN then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,9 @@ class TransactionProducer(Producer):
             f"producer {group}", "hooks", hooks, SendHook, ForbiddenHook, EndTransactionHook
         )
         check_provides(f"producer {group}", "listener", listener, TransactionListener)
+        owner = f"producer {group}: listener"
+        check_parameters(f"{owner}.execute", listener.execute, ("message", "argument"))
+        check_parameters(f"{owner}.check", listener.check, ("message",))
         super().__init__(
             name_servers,
             group=group,
@@ -146,6 +150,7 @@ class TransactionProducer(Producer):
         }
         self._wire_group = self._instance.namespace.wrap_group(group)
         self._end_hooks = [hook for hook in hooks if isinstance(hook, EndTransactionHook)]
+        self._traceback_times = TraceTimes()
         self._local = Caller(LOCAL_THREADS, f"{group}-local")
         self._checking = Caller(self._settings.check_concurrency, f"{group}-check")
         self._checks: asyncio.Queue[_Check] = asyncio.Queue(self._settings.check_waiting_max)
@@ -241,15 +246,15 @@ class TransactionProducer(Producer):
         half.properties[names.TRANSACTION_ID] = transaction_id
         state, error = LocalState.ROLLBACK, None
         if receipt.status is SendStatus.SEND_OK:
-            state, error = await self._run(self._local, self._listener.execute, half, argument)
+            state, error = await self._run("execute", half, argument)
         await self._end(half, receipt, transaction_id, state, error)
         return TransactionReceipt(receipt, state, error)
 
     async def _run(
         self,
-        caller: Caller,
-        call: Callable[..., Any],
-        *arguments: Any,
+        call: str,
+        message: Message | StoredMessage,
+        *arguments: object,
         limit_s: float | None = None,
     ) -> tuple[LocalState, BaseException | None]:
         """Call the listener; the result is a state, also if the listener fails or takes too long.
@@ -258,22 +263,25 @@ class TransactionProducer(Producer):
         the calling task goes through.
         """
         try:
+            caller = self._local if call == "execute" else self._checking
             async with asyncio.timeout(limit_s):
-                state = await caller.call(call, *arguments)
+                state = await caller.call(getattr(self._listener, call), message, *arguments)
+            if isinstance(state, LocalState):
+                return state, None
+            failure: BaseException = TypeError(
+                f"{call} returned {short(state)}: expected LocalState.COMMIT, ROLLBACK or UNKNOWN"
+            )
         except BaseException as error:
             if not is_call_failure(error):
                 raise
-            text = class_and_text(error)
-            log.warning("a transaction listener failed group=%s error=%s", self.group, text)
-            return LocalState.UNKNOWN, error
-        if isinstance(state, LocalState):
-            return state, None
+            failure = error
+        is_traced = failure.__traceback__ is not None and self._traceback_times.is_due(failure)
         log.warning(
-            "the result of a transaction listener counts as UNKNOWN, expected a LocalState"
-            " group=%s result=%s",
-            *(self.group, short(state)),
+            "a transaction listener failed call=%s id=%s group=%s error=%s",
+            *(call, message.properties.get(names.UNIQ_KEY), self.group, class_and_text(failure)),
+            exc_info=failure if is_traced else None,
         )
-        return LocalState.UNKNOWN, None
+        return LocalState.UNKNOWN, failure
 
     async def _end(
         self,
@@ -365,9 +373,7 @@ class TransactionProducer(Producer):
 
     async def _check(self, check: _Check) -> None:
         request, message = check.header, check.message
-        state, error = await self._run(
-            self._checking, self._listener.check, message, limit_s=CHECK_S_MAX
-        )
+        state, error = await self._run("check", message, limit_s=CHECK_S_MAX)
         header = EndTransactionRequest(
             producer_group=self._wire_group,
             tran_state_table_offset=request.tran_state_table_offset,

@@ -280,6 +280,10 @@ def simple_name(class_name: str) -> str:
     return class_name.rpartition(".")[2]
 
 
+_NOT_PLAIN = 0x20 | 0x80 | 0x200
+"""CO_GENERATOR, CO_COROUTINE and CO_ASYNC_GENERATOR of the module inspect."""
+
+
 def _made(class_name: str, source: str) -> Any:
     """Run the source and make an object of its class."""
     namespace: dict[str, Any] = {"__name__": "uploaded"}
@@ -290,6 +294,10 @@ def _made(class_name: str, source: str) -> Any:
     made: Any = namespace[name]()
     if not callable(getattr(made, "match", None)):
         raise TypeError(f"the class {name} has no method match(message, context)")
+    code = getattr(made.match, "__code__", None)
+    if code is not None and code.co_flags & _NOT_PLAIN:
+        # What its call makes is true, so each message would match.
+        raise TypeError(f"{name}.match is an async or generator function: expected a plain one")
     return made
 
 

@@ -60,6 +60,29 @@ def test_only_the_first_messages_are_done_when_the_handler_says_how_many(
     assert outcome_of(Consumed.SUCCESS, None, context(done=said), 5).done == done
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("done", "3", "context.done='3': expected None or a number of messages"),
+        ("done", True, "context.done=True: expected None"),
+        ("delay_level", "5", "context.delay_level='5': expected the number of a delay level"),
+        ("delay_level", None, "context.delay_level=None: expected the number"),
+    ],
+)
+@pytest.mark.parametrize("raised", [None, ValueError("no such order")])
+def test_a_context_that_is_set_to_nonsense_is_a_failed_call(
+    field: str, value: Any, text: str, raised: ValueError | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    shown = context()
+    setattr(shown, field, value)
+
+    outcome = outcome_of(None, raised, shown, 5)
+
+    assert (outcome.done, outcome.delay_level, outcome.end) == (0, 0, ConsumeEnd.EXCEPTION)
+    assert outcome.error is raised or (type(outcome.error) is TypeError and raised is None)
+    assert text in caplog.text
+
+
 def test_no_message_is_done_when_the_handler_says_later_whatever_it_says_of_how_many() -> None:
     outcome = outcome_of(Consumed.LATER, None, context(done=3, delay_level=4), 5)
 

@@ -138,6 +138,44 @@ def test_an_interrupt_cancels_the_call_and_the_portal_goes_on(portal: Portal) ->
     assert portal.run(answer()) == 1
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_an_exit_in_the_loop_ends_the_calls_of_all_threads(error: BaseException) -> None:
+    """As in asyncio: the main thread exits. Others are told why their calls have ended."""
+    portal = acquire_portal()
+    begun, failures = threading.Event(), []
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def exits() -> None:
+        raise error
+
+    async def work() -> None:
+        tasks = [asyncio.create_task(exits()) for _ in range(2)]
+        await asyncio.gather(wait(), *tasks)
+
+    def run() -> None:
+        with pytest.raises(ClientClosedError, match="has ended") as failure:
+            portal.run(wait())
+        failures.append(failure.value.__cause__)
+
+    caller = threading.Thread(target=run)
+    caller.start()
+    assert begun.wait(60)
+    with pytest.raises(type(error)) as raised:
+        portal.run(work())
+    caller.join(60)
+    assert raised.value is failures[0] is error
+    with pytest.raises(ClientClosedError, match="has ended"):
+        portal.call(lambda: 1)
+
+    second = acquire_portal()
+    assert second.call(lambda: 2) == 2, "an object that is made now gets a new loop"
+    release_portal(second)
+    release_portal(portal)
+
+
 def test_all_hold_the_same_portal_and_the_last_one_ends_it() -> None:
     first, second = acquire_portal(), acquire_portal()
     assert first is second

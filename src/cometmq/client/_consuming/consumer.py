@@ -19,6 +19,7 @@ from cometmq.client._consuming.group_requests import GroupCalls
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.client.allocation import AllocationStrategy
+from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.filters import Filter
 from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
@@ -301,7 +302,11 @@ class Consumer(Lifecycle):
         missing = [topic for topic in topics if self._instance.routes.known(topic) is None]
         if not missing:
             return "no response of a broker"
-        return f"no route of {', '.join(missing)}: create each topic first, or send to it"
+        names = ", ".join(map(self._instance.namespace.unwrap, missing))
+        for error in map(self._instance.routes.error_of, missing):
+            if error is not None and not isinstance(error, TopicNotFoundError):
+                return f"no route of {names}: {error}"
+        return f"no route of {names}: create each topic first, or send to it"
 
     async def _wait_unless_ended(
         self, work: Coroutine[Any, Any, None] | None = None, timeout: float | None = None

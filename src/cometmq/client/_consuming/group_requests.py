@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 _CANNOT_FILTER = (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
 """What brokers respond if they do not filter by properties, or cannot parse an expression."""
+_OFF = "does not support consumer to filter message by"
+"""In the remark of brokers whose setting enablePropertyFilter is off."""
 
 LOCK_S = 1.0
 """The timeout of a request that locks queues."""
@@ -176,8 +178,10 @@ class GroupCalls:
             except ResponseError as error:
                 if error.code not in _CANNOT_FILTER:
                     raise
+                hint = "; set enablePropertyFilter=true there" if _OFF in error.remark else ""
                 raise ConfigError(
-                    f"broker {name} cannot filter {topic} by {wanted.expression!r}: {error.remark}"
+                    f"broker {name} cannot filter {topic} by {wanted.expression!r:.200}: "
+                    f"{error.remark}{hint}"
                 ) from error
 
     async def _upload(self, group: str, topic: str, wanted: Filter) -> None:

@@ -38,17 +38,22 @@ class PendingSends:
     Args:
         sender: sends the messages.
         settings: the limits, and whether messages are combined into batches.
+        check_running: raises if the producer does not run.
         check_loop: raises if the producer runs in another event loop.
     """
 
     def __init__(
-        self, sender: Sender, settings: ProducerSettings, check_loop: Callable[[], None]
+        self,
+        sender: Sender,
+        settings: ProducerSettings,
+        *,
+        check_running: Callable[[], None],
+        check_loop: Callable[[], None],
     ) -> None:
-        self._check_loop = check_loop
+        self._check_running, self._check_loop = check_running, check_loop
         self._sender = sender
         self._tasks = Supervisor("sends")
         self._open = False
-        self._closed = False
         self._pressure = BackPressure(settings.back_pressure_messages, settings.back_pressure_bytes)
         self._accumulator = (
             Accumulator(sender, settings, self._pressure) if settings.auto_batch else None
@@ -159,7 +164,7 @@ class PendingSends:
 
         All sends end before this returns; those that did not end by themselves with an error.
         """
-        self._open, self._closed = False, True
+        self._open = False
         self._sender.pauses.close()
         self._pressure.refuse_all(ClientClosedError(_CLOSED_BEFORE))
         if self._accumulator is not None:
@@ -174,9 +179,7 @@ class PendingSends:
 
     def _check_open(self) -> None:
         if not self._open:
-            if self._closed:
-                raise ClientClosedError("the producer is closed: create a new one")
-            raise ClientClosedError("the producer is not running: start it first")
+            self._check_running()
         self._check_loop()
 
     async def _acquire(self, topic: str, size: int, timeout: float) -> tuple[Epoch, float]:

@@ -167,7 +167,19 @@ class Topics(AdminCore):
         Args:
             topic: the topic.
             queues: number of queues per broker; an empty mapping removes the rule.
+
+        Raises:
+            InvalidNameError: the topic name is invalid; nothing was changed.
+            ConfigError: a number is below 1, or a name is none of a broker; nothing was changed.
         """
+        check_topic_name(topic)
+        if not all(
+            count >= 1 and name and not {":", ";"} & {*name} for name, count in queues.items()
+        ):
+            raise ConfigError(
+                f"queues={dict(queues)!r}: expected for each name of a broker a whole number of at"
+                " least 1"
+            )
         text = ";".join(f"{broker}:{count}" for broker, count in sorted(queues.items()))
         await self._put_kv(ORDER_SPACE, topic, text or None)
         await self._instance.routes.refresh(topic)

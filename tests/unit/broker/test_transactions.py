@@ -18,6 +18,7 @@ from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.stats.counters import BrokerStats
+from cometmq.broker.stats.runtime_info import HalfMessageFigures
 from cometmq.broker.transactions.check_service import CheckService
 from cometmq.broker.transactions.half_message import HalfMessage, half_properties
 from cometmq.broker.transactions.half_queue import GROUP, HalfQueue
@@ -881,6 +882,24 @@ async def test_nothing_is_decided_or_put_back_until_the_decisions_are_known(worl
     assert (await world.resume(half.log_offset)).code == 1
     assert (await world.end(half, COMMIT)).code == 0
     assert world.bodies() == [b"half"]
+
+
+async def test_half_messages_are_counted_by_what_became_of_them(world: World) -> None:
+    halves = [world.half() for _ in range(20)]
+    for half in halves[:6]:
+        await world.end(half, COMMIT)
+        await world.end(half, COMMIT)
+    for half in halves[6:10]:
+        await world.end(half, ROLLBACK)
+    assert world.halves.figures() == HalfMessageFigures(10, committed=6, rolled_back=4)
+
+    world.settings(transaction_check_max=1)
+    await world.round()
+    assert world.halves.figures() == HalfMessageFigures(10, 6, 4, put_back=10)
+    await world.restart()
+    assert world.halves.figures() == HalfMessageFigures(10)
+    await world.round()
+    assert world.halves.figures() == HalfMessageFigures(discarded=10)
 
 
 async def test_a_message_that_no_half_message_is_cannot_be_put_back(world: World) -> None:

@@ -41,6 +41,7 @@ from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import BODY_CRC_AT, decode_record, encode_host
 from cometmq.remoting import Connection, Request
 from cometmq.store import Appended, MessageStore, NewMessage, SegmentNotReadyError
+from cometmq.system.failure_log import LINES_MAX
 from cometmq.system.files import DiskUsage, Files
 from support.faulty_files import FaultyFiles
 from support.memory_link import link
@@ -425,6 +426,25 @@ async def test_a_half_message_without_a_target_cannot_be_committed(
     world.store.flush()
     assert (await world.end(half, COMMIT)).code == 13
     assert (await world.end(half, ROLLBACK)).code == 0
+
+
+async def test_a_refused_decision_without_a_response_is_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    half = world.half()
+    fields = world.fields(half, COMMIT, producerGroup="thieves")
+    world.client.oneway(RequestCode.END_TRANSACTION, fields=fields)
+    assert (await world.end(half, COMMIT)).code == 0
+    assert "decision refused decision=8 group='thieves'" in caplog.text
+    assert "The producer group wrong" in caplog.text
+
+
+async def test_refused_decisions_of_many_transactions_are_few_lines(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(LINES_MAX + 5):
+        await world.end(world.half(), COMMIT, producerGroup="thieves")
+    assert caplog.text.count("decision refused") == LINES_MAX
 
 
 async def test_a_full_store_refuses_and_a_later_decision_counts(world: World) -> None:

@@ -13,6 +13,7 @@ import pytest
 from cometmq.client import (
     AdminClient,
     ClientInstance,
+    CometError,
     InvalidMessageError,
     LocalState,
     Message,
@@ -583,3 +584,47 @@ async def test_messages_are_delivered_when_their_transaction_commits(make_cluste
 
     assert got == {"now", "later", "last"}
     assert [one.state for one in sent] == [local[body] for body in list(local)[:4]]
+
+
+@pytest.mark.long_elsewhere
+async def test_a_transaction_that_was_discarded_is_checked_again_on_request(
+    make_cluster: Any,
+) -> None:
+    often = {"transactionTimeOut": 100, "transactionCheckInterval": 200, "transactionCheckMax": 1}
+    cluster = make_cluster(often)
+    table = Table({"paid": LocalState.UNKNOWN}, {"paid": LocalState.UNKNOWN})
+    async with (
+        AdminClient(cluster.namesrv) as admin,
+        TransactionProducer(
+            cluster.namesrv,
+            group="shop",
+            listener=table,
+            client=ClientSettings(heartbeat_ms=1000),
+        ) as sending,
+        PullConsumer(cluster.namesrv, group="readers", start_from=StartFrom.FIRST) as reading,
+    ):
+        queues = await admin.create_topic("tx", queues=1)
+        sent = await sending.send_in_transaction(Message(topic="tx", body=b"paid"), "paid")
+        with pytest.raises(ResponseError):
+            await admin.resume_checks(sent.receipt.offset_message_id[:-8] + "00FFFFFF")
+        async with asyncio.timeout(60):
+            discarded = None
+            while discarded is None:
+                await asyncio.sleep(0.05)
+                discarded = await first_of(admin, "TRANS_CHECK_MAX_TIME_TOPIC")
+            table.checked["paid"] = LocalState.COMMIT
+            await admin.resume_checks(discarded.offset_message_id)
+            await reading.assign(queues)
+            while not (got := await reading.poll(1.0)):
+                pass
+
+    assert [message.body for message in got] == [b"paid"]
+
+
+async def first_of(admin: AdminClient, topic: str) -> StoredMessage | None:
+    """The first message of a topic that may not exist yet."""
+    try:
+        (queue,) = await admin.topic_stats(topic)
+        return await admin.message_in_queue(queue, 0)
+    except CometError:
+        return None

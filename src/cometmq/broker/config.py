@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from cometmq.model.errors import ConfigError, InvalidNameError
 from cometmq.model.topic import check_topic_name
-from cometmq.system.settings import setting
+from cometmq.system.settings import ADDRESS, setting
 
-_ADDRESS = re.compile(r"[^\s:;]+:[0-9]{1,5}|\[[0-9A-Fa-f:.%]+\]:[0-9]{1,5}")
 _NAME = re.compile(r"(?!\.+$)[^\x00-\x20\x7f/\\]{1,127}")
 
 
@@ -293,7 +292,7 @@ class BrokerSettings:
                     " not dots alone"
                 )
         for address in self.namesrv_addr:
-            if not _ADDRESS.fullmatch(address):
+            if not ADDRESS.fullmatch(address):
                 raise ConfigError(f"namesrvAddr={address}: expected host:port;host:port")
         try:
             check_topic_name(self.msg_trace_topic_name)

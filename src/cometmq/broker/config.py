@@ -338,7 +338,7 @@ class BrokerSettings:
         for address in self.namesrv_addr:
             if not ADDRESS.fullmatch(address):
                 raise ConfigError(f"namesrvAddr={address}: expected host:port;host:port")
-        if self.ha_master_address and not _ADDRESS.fullmatch(self.ha_master_address):
+        if self.ha_master_address and not ADDRESS.fullmatch(self.ha_master_address):
             raise ConfigError(f"haMasterAddress={self.ha_master_address}: expected host:port")
         check_role(self.broker_role, self.broker_id)
         try:

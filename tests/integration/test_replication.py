@@ -28,7 +28,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingClient
 from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
 from support.replication import Peer, listening
-from support.stores import split
+from support.stores import put, split
 
 SYNC = {"brokerRole": "SYNC_MASTER"}
 
@@ -264,6 +264,41 @@ async def test_a_stop_of_the_master_waits_for_its_slaves(pairs: Pairs, producer:
     assert (await sending).status is SendStatus.SEND_OK
     await stopping
     await peer.closed()
+
+
+async def test_if_no_send_waits_for_slaves_what_is_written_shortly_after_shares_a_packet(
+    pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_module, "SHARED_S", 0.3)
+    master = await pairs.start("master")
+    store = master.parts.store
+    peer = await Peer.connect(master.parts.master.port)
+    peer.write(REPORT.pack(store.written_to))
+    await until(lambda: master.parts.master.slaves)
+    start = store.written_to
+    sizes = []
+    for number in range(3):
+        sizes.append(put(store, b"%d" % number).size_bytes)
+        await asyncio.sleep(0)
+    first_end = sizes[0]
+    assert await peer.chunk() == (start, log_of(master)[start : start + first_end])
+    assert await peer.chunk() == (start + first_end, log_of(master)[start + first_end :])
+    peer.close()
+
+
+async def test_each_write_of_a_synchronous_master_is_sent_at_once(
+    pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_module, "SHARED_S", 3600.0)
+    master = await pairs.start("master", **SYNC)
+    peer = await Peer.connect(master.parts.master.port)
+    peer.write(REPORT.pack(master.parts.store.written_to))
+    await until(lambda: master.parts.master.slaves)
+    for number in range(3):
+        start = master.parts.store.written_to
+        put(master.parts.store, b"%d" % number)
+        assert (await peer.chunk())[0] == start
+    peer.close()
 
 
 # --- what peers may do ----------------------------------------------------------------------------

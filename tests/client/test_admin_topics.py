@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
+from servers import Cluster
 
 from cometmq.client import (
     AdminClient,
@@ -22,6 +23,8 @@ from cometmq.client import (
 from cometmq.client._connection.instance import core_of
 from cometmq.client.errors import InvalidNameError
 from cometmq.model.topic import Perm
+from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import RemotingClient, check
 from support.seen import until_answered
 
 FOUND_S = 120.0
@@ -103,6 +106,36 @@ async def test_name_servers_keep_which_queues_an_ordered_topic_has(
     assert await admin.order_conf(topic) == {broker: 2}
     await admin.set_order_conf(topic, {})
     assert await admin.order_conf(topic) == {}
+
+
+@pytest.mark.long_elsewhere
+async def test_an_order_configuration_that_no_route_contains_is_warned_of(
+    own_cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    warning = "order configuration without effect, it needs orderMessageEnable=true"
+    client = RemotingClient()
+    try:
+        async with AdminClient(own_cluster.namesrv) as admin:
+            await admin.create_topic("t", queues=1, ordered=True)
+            assert caplog.text.count(warning) == 1
+            code, body = RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=true"
+            check(await client.call(own_cluster.namesrv, code, body=body, timeout=60))
+            await admin.create_topic("u", queues=1, ordered=True)
+            await admin.set_order_conf("t", {})
+    finally:
+        await client.close()
+    assert caplog.text.count(warning) == 1
+
+
+@pytest.mark.parametrize("text", ["a:x", "a", "a:-1", ":3"])
+async def test_an_order_configuration_of_a_tool_that_is_none_is_shown_in_the_error(
+    admin: AdminClient, queues: list[MessageQueue], text: str
+) -> None:
+    topic = queues[0].topic
+    await admin.kv_put("ORDER_TOPIC_CONFIG", topic, text)
+    with pytest.raises(ClientError, match=f"is '{text}', expected broker:queues"):
+        await admin.order_conf(topic)
+    await admin.set_order_conf(topic, {})
 
 
 async def test_an_ordered_topic_is_made_and_deleted_with_its_order_configuration(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -32,6 +34,27 @@ from cometmq.client.blocking import (
 )
 
 FOUND_S = 120.0
+EXITS = """
+import sys
+
+from cometmq.client import StartFrom
+from cometmq.client.blocking import Producer, PushConsumer
+
+
+def handle(message):
+    sys.exit(3)
+
+
+name_servers, topic, group = sys.argv[1:]
+with Producer(name_servers, group="shop"):
+    PushConsumer(
+        name_servers,
+        group=group,
+        handler=handle,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+    ).run()
+"""
 
 
 @pytest.fixture
@@ -194,6 +217,19 @@ def test_what_was_handed_out_may_be_taken_back(
         consumer.take_back()
 
         assert [next(consumer).body for _ in range(2)] == bodies
+
+
+def test_an_exit_in_a_handler_ends_the_process_with_its_status(
+    shared: ClientInstance, name_servers: str, queue: MessageQueue, group: str
+) -> None:
+    send(shared, queue, 1)
+    ended = subprocess.run(
+        [sys.executable, "-c", EXITS, name_servers, queue.topic, group],
+        capture_output=True, text=True, timeout=FOUND_S, check=False,
+    )  # fmt: skip
+
+    assert ended.returncode == 3, ended.stderr
+    assert "ClientClosedError" not in ended.stderr
 
 
 def test_a_handler_may_close_its_consumer(

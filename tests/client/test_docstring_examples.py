@@ -15,7 +15,7 @@ import os
 import signal
 import textwrap
 import types
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -107,6 +107,7 @@ async def shared(
             TransactionProducer(name_servers, group="books", listener=Orders())
         )
         yield known | {
+            "Sequence": Sequence,
             "asyncio": asyncio,
             "timedelta": timedelta,
             "name_server": name_servers,

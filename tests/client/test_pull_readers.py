@@ -15,6 +15,7 @@ from cometmq.client import (
     ClientClosedError,
     ClientError,
     ClientInstance,
+    ConfigError,
     Message,
     MessageQueue,
     Producer,
@@ -357,3 +358,14 @@ async def test_a_reader_that_stops_reading_is_reported_once(
         await consumer._auto_commit()
         await slow.stop()
     assert len([each for each in caplog.messages if "not committed" in each]) == 2
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max_messages": 0}, {"max_messages": 1025}, {"wait": -1}, {"wait": 121}], ids=str
+)
+async def test_a_single_pull_beyond_its_ranges_is_refused(
+    reading: PullConsumer, queue: MessageQueue, wrong: dict[str, int]
+) -> None:
+    [(name, met)] = wrong.items()
+    with pytest.raises(ConfigError, match=f"{name}={met}: expected"):
+        await reading.pull(queue, 0, **wrong)

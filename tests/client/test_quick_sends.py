@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from enum import StrEnum
 from typing import Any
@@ -30,7 +31,7 @@ from cometmq.client import (
 from cometmq.client._connection.instance import core_of
 from cometmq.client._sending.pending_sends import PendingSends
 from cometmq.client._sending.queue_picker import KeySelector
-from cometmq.client.hooks import SendHook
+from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook
 from cometmq.client.settings import MIB
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command, encode_head
@@ -762,6 +763,81 @@ async def test_a_body_that_changes_while_it_waits_for_room_leaves_the_limits_as_
         await producer.flush()
 
         assert producer._pending._pressure.size_bytes == 0
+
+
+@pytest.mark.parametrize("way", ["send", "send_soon"])
+async def test_a_message_that_gets_another_body_while_it_waits_for_room_leaves_the_limits(
+    way: str, short: Short
+) -> None:
+    broker = ScriptedBroker("a", ResponseCode.SUCCESS, *[Act.STAY_SILENT] * 10)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        _producer(cluster, back_pressure_messages=10) as producer,
+    ):
+        await producer.send(MESSAGE)
+        others = [producer.send_nowait(MESSAGE, timeout=0.2) for _ in range(10)]
+        message = Message("t", b"x")
+        waiting = asyncio.create_task(getattr(producer, way)(message, timeout=60.0))
+        await asyncio.sleep(0)
+        message.body = bytes(1_000)
+        await asyncio.gather(*others, return_exceptions=True)
+        await waiting
+        await producer.flush()
+
+        assert short.count == 11
+        assert producer._pending._pressure.size_bytes == 0
+
+
+@pytest.mark.parametrize("way", ["send", "send_soon", "send_nowait"])
+async def test_a_queue_without_a_hash_fails_its_send_and_holds_no_room(
+    way: str, short: Short
+) -> None:
+    queue = MessageQueue("t", "a", [1])  # type: ignore[arg-type]
+
+    async def send(producer: Producer) -> None:
+        result = getattr(producer, way)(MESSAGE, queue=queue)
+        while inspect.isawaitable(result):
+            result = await result
+
+    async with ScriptedCluster([ScriptedBroker("a")]) as cluster, _producer(cluster) as producer:
+        await producer.send(MESSAGE)  # connects: the next one takes the fast path
+        with pytest.raises(TypeError, match="unhashable"):
+            await send(producer)
+
+        assert producer._pending._pressure.messages == 0
+
+
+@pytest.mark.parametrize("way", ["send", "send_nowait"])
+async def test_a_selector_that_raises_a_cancellation_fails_its_send(way: str) -> None:
+    """As one does that asks a task which was cancelled."""
+
+    def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        raise asyncio.CancelledError
+
+    async with ScriptedCluster([ScriptedBroker("a")]) as cluster, _producer(cluster) as producer:
+        sending: Any = getattr(producer, way)(MESSAGE, selector=select)
+        with pytest.raises(ClientError, match="not sent: a selector or a hook") as raised:
+            await sending
+        assert not isinstance(raised.value, ClientClosedError)
+        assert await producer.send(MESSAGE)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+async def test_a_hook_that_forbids_by_a_cancellation_fails_the_sends(batched: bool) -> None:
+    class Forbidding(ForbiddenHook):
+        def check(self, context: SendContext) -> None:
+            raise asyncio.CancelledError
+
+    async with (
+        ScriptedCluster([ScriptedBroker("a")]) as cluster,
+        _producer(cluster, hooks=[Forbidding()], auto_batch=batched) as producer,
+    ):
+        sends = [producer.send_nowait(MESSAGE) for _ in range(2)]
+        for failure in await asyncio.gather(*sends, return_exceptions=True):
+            assert type(failure) is ClientError
+            assert "a hook raised CancelledError" in str(failure)
+        async with asyncio.timeout(60):
+            await producer.flush()
 
 
 async def test_what_has_no_answer_when_the_producer_is_closed_ends_with_an_error() -> None:

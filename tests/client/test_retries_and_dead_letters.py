@@ -75,6 +75,34 @@ async def test_a_failed_message_comes_again_with_its_topic_and_its_error(
     assert abs(int(again.properties["CONSUME_ERROR_TIME_MS"]) / 1000 - time.time()) < 60
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_what_a_handler_has_changed_is_not_redelivered(
+    name_servers: str, producer: Producer, topic: str, group: str, ordered: bool
+) -> None:
+    seen: list[tuple[bytes, str | None]] = []
+
+    async def handle(message: StoredMessage) -> None:
+        seen.append((message.body, message.properties.get("own")))
+        message.body = message.body.upper()
+        message.properties["own"] = "changed"
+        raise ValueError("no such order")
+
+    await producer.send(Message(topic=topic, body=b"text", properties={"own": "1"}))
+    async with PushConsumer(
+        name_servers,
+        handler=handle,
+        ordered=ordered,
+        retries_max=1,
+        suspend_ms=10,
+        **from_the_first(group, topic),
+    ):
+        [dead] = await dead_letters(name_servers, group)
+
+    assert seen == [(b"text", "1")] * 2
+    assert (dead.body, dead.properties["own"]) == (b"text", "1")
+    assert dead.properties["CONSUME_ERROR"] == "builtins.ValueError: no such order"
+
+
 async def test_a_message_ordered_for_later_comes_again_without_an_error(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:

@@ -123,6 +123,15 @@ async def test_an_order_configuration_decides_which_queues_are_sent_to() -> None
         assert {header.queue_id for broker in cluster.brokers for header in broker.sends} == {0}
 
 
+@pytest.mark.parametrize("text", ["a:x", "a", ";", "a:0"])
+async def test_an_order_configuration_without_queues_is_named_in_the_error(text: str) -> None:
+    async with ScriptedCluster([ScriptedBroker("a")]) as cluster:
+        cluster.name_server.routes["t"].order_topic_conf = text
+        async with Producer(cluster.address, group="g") as producer:
+            with pytest.raises(TopicNotFoundError, match="its order configuration"):
+                await producer.send(Message(topic="t", body=b"x"))
+
+
 async def test_a_broker_that_no_route_mentions_any_more_hears_no_more() -> None:
     one, other = ScriptedBroker("a"), ScriptedBroker("b")
     async with (

@@ -30,7 +30,7 @@ from cometmq.client._sending.retry_policy import SEND_BACK_OFF_S, SEND_BACK_OFF_
 from cometmq.client.errors import NameServerError
 from cometmq.client.hooks import SendContext, SendHook
 from cometmq.protocol.codes import ResponseCode
-from cometmq.remoting import ConnectError, Request, Response
+from cometmq.remoting import ConnectError, ConnectionLostError, Request, Response
 from cometmq.remoting.client import REFUSED_S
 from support.reading import read_until
 from support.scripted import Act, ScriptedBroker, ScriptedCluster, route
@@ -494,8 +494,9 @@ async def test_a_restart_of_the_only_broker_fails_no_send(
 ) -> None:
     """Sends go on while a real broker is stopped and started; each message is there.
 
-    Ours responds to all it has received before it stops. RocketMQ's closes connections first, and
-    an awaited send with an order key is not written a second time then.
+    An awaited send with an order key is not written a second time: it fails if it is under way when
+    the broker closes the connection. With ours that may happen once; RocketMQ's closes connections
+    before it responds to all that it has received.
     """
     topic = "restarted"
     bodies: list[bytes] = []
@@ -508,11 +509,18 @@ async def test_a_restart_of_the_only_broker_fails_no_send(
             while not back.is_set():
                 body = b"%d-%d" % (name, number)
                 send = producer.send_nowait if name % 2 else producer.send
-                await send(Message(topic, body), order_key=str(name) if ordered else None)
+                try:
+                    await send(Message(topic, body), order_key=str(name) if ordered else None)
+                except ConnectionLostError:
+                    if not ordered or name % 2 or name in lost:
+                        raise
+                    lost.add(name)
+                    continue
                 bodies.append(body)
                 number += 1
 
         back = asyncio.Event()
+        lost: set[int] = set()
         await producer.ready(topic)
         async with asyncio.TaskGroup() as senders:
             for name in range(8):

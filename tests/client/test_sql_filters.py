@@ -66,5 +66,5 @@ async def test_filtering_by_properties_has_to_be_switched_on(
         handler=Seen(),
         subscriptions={"orders": Filter.sql("price > 4")},
     )
-    with pytest.raises(ConfigError, match="does not support consumer to filter message by SQL92"):
+    with pytest.raises(ConfigError, match="SQL92; set enablePropertyFilter=true"):
         await consumer.start()

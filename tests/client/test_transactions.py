@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
+import threading
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from cometmq.client import (
     AdminClient,
     ClientInstance,
+    CometError,
     InvalidMessageError,
     LocalState,
     Message,
@@ -22,13 +26,16 @@ from cometmq.client import (
     StoredMessage,
     TransactionProducer,
     TransactionReceipt,
+    transactions,
 )
 from cometmq.client.hooks import EndContext, EndTransactionHook
 from cometmq.client.settings import ClientSettings
+from cometmq.model.errors import InvalidNameError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import EndTransactionRequest
 from cometmq.protocol.properties import decode_properties
-from support.scripted import Act, ScriptedCluster
+from support.cancelling import cancel_at_every_await
+from support.scripted import Act, ScriptedCluster, route
 from support.transacting import LOG_OFFSET, QUEUE_OFFSET, TransactionBroker
 
 MESSAGE = Message(topic="t", body=b"paid", keys=["order-1"])
@@ -131,7 +138,36 @@ async def test_a_local_part_that_fails_or_says_no_state_counts_as_unknown(local:
         assert remark.startswith("the listener failed: ")
         assert remark.endswith(f".{type(local).__name__}: {text}")
     else:
-        assert sent.error is None
+        expected = f"execute returned {local!r}: expected LocalState.COMMIT, ROLLBACK or UNKNOWN"
+        assert (type(sent.error), str(sent.error)) == (TypeError, expected)
+
+
+@pytest.mark.parametrize("call", ["execute", "check"])
+async def test_the_log_says_what_a_listener_raised_and_what_else_it_returned(
+    call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The traceback follows once a minute for each kind of error."""
+    broker, listener = TransactionBroker(), Listener()
+    async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
+        await sending.send_in_transaction(MESSAGE)
+        for number, said in enumerate((LookupError("no order"), LookupError("gone"), True)):
+            listener.local = listener.checked = said
+            if call == "execute":
+                await sending.send_in_transaction(MESSAGE)
+            else:
+                broker.ask()
+            await broker.until_ended(number + 2)
+
+    found = [each for each in caplog.records if "listener failed" in each.getMessage()]
+    assert [re.sub("id=[0-9A-F]+", "id=", each.getMessage()) for each in found] == [
+        f"a transaction listener failed call={call} id= group=shop error=builtins.{text}"
+        for text in (
+            "LookupError: no order",
+            "LookupError: gone",
+            f"TypeError: {call} returned True: expected LocalState.COMMIT, ROLLBACK or UNKNOWN",
+        )
+    ]
+    assert [bool(each.exc_info) for each in found] == [True, False, False]
 
 
 @pytest.mark.parametrize("code", [code for code in STORED if code])
@@ -185,6 +221,83 @@ async def test_a_timer_message_is_refused_before_anything_is_done(when: dict[str
             await sending.send_in_transaction(timer)
 
     assert (broker.sends, listener.executed) == ([], [])
+
+
+@pytest.mark.parametrize("wrong", [{"properties": None}, {"properties": [1]}, {"topic": 5}])
+async def test_fields_of_a_wrong_type_are_refused_before_anything_is_done(
+    wrong: dict[str, Any],
+) -> None:
+    broker, listener = TransactionBroker(), Listener()
+    message = Message(**{"topic": "t", "body": b"x"} | wrong)
+    async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
+        with pytest.raises((InvalidMessageError, InvalidNameError), match="is expected"):
+            await sending.send_in_transaction(message)
+
+    assert (broker.sends, listener.executed) == ([], [])
+
+
+@pytest.mark.parametrize("kind", [Listener, PlainListener])
+async def test_a_transaction_can_be_cancelled_wherever_it_waits(kind: type[Listener]) -> None:
+    broker = TransactionBroker()
+    async with ScriptedCluster([broker]) as cluster, producer(cluster, kind()) as sending:
+
+        async def check() -> None:
+            async with asyncio.timeout(60):
+                assert (await sending.send_in_transaction(MESSAGE)).state is LocalState.COMMIT
+                await sending.flush()
+            assert not sending._unsettled  # else closing would wait for it
+
+        count = await cancel_at_every_await(lambda: sending.send_in_transaction(MESSAGE), check)
+
+    assert count >= 2
+
+
+@pytest.mark.parametrize("kind", [Listener, PlainListener])
+async def test_closing_waits_for_a_local_part_and_sends_its_state(kind: type[Listener]) -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    class Slow(kind):  # type: ignore[valid-type,misc]
+        def execute(self, message: Message, argument: object) -> Any:
+            started.set()
+            return _wait(go_on) if kind is Listener else go_on.wait(60) and LocalState.COMMIT
+
+    async def _wait(event: threading.Event) -> LocalState:
+        while not event.is_set():
+            await asyncio.sleep(0.001)
+        return LocalState.COMMIT
+
+    broker = TransactionBroker()
+    async with ScriptedCluster([broker]) as cluster:
+        async with producer(cluster, Slow(), timeout_ms=60_000) as sending:
+            transaction = asyncio.create_task(sending.send_in_transaction(MESSAGE))
+            while not started.is_set():
+                await asyncio.sleep(0.001)
+            asyncio.get_running_loop().call_later(0.1, go_on.set)
+        sent = await transaction
+        end = await broker.until_ended(1)
+
+    assert sent.state is LocalState.COMMIT
+    assert end_of(end) == (BITS[LocalState.COMMIT], False)
+
+
+async def test_closing_does_not_wait_for_ever_for_a_local_part() -> None:
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Listener):
+        async def execute(self, message: Message, argument: object) -> LocalState:
+            started.set()
+            await go_on.wait()
+            return LocalState.COMMIT
+
+    broker = TransactionBroker()
+    async with ScriptedCluster([broker]) as cluster:
+        async with producer(cluster, Slow(), timeout_ms=500) as sending:
+            transaction = asyncio.create_task(sending.send_in_transaction(MESSAGE))
+            await started.wait()
+        go_on.set()
+        sent = await transaction
+
+    assert (sent.state, broker.ends) == (LocalState.COMMIT, [])
 
 
 async def test_the_local_part_learns_the_ids_of_its_message() -> None:
@@ -262,6 +375,20 @@ async def test_a_check_that_fails_or_says_no_state_keeps_the_half_message(checke
         assert end_of(await broker.until_ended(3)) == (8, True)
 
 
+async def test_a_check_is_answered_over_the_connection_that_it_came_by() -> None:
+    """The address that the client connected to is a name, which a certificate may contain."""
+    broker = TransactionBroker()
+    async with ScriptedCluster([broker]) as cluster:
+        named = broker.address.replace("127.0.0.1", "localhost")
+        cluster.name_server.routes["t"] = route({"a": named})
+        async with producer(cluster, Listener(LocalState.UNKNOWN)) as sending:
+            await sending.send_in_transaction(MESSAGE)
+            broker.ask()
+            await broker.until_ended(2)
+
+    assert [peer is broker.half_from for peer in broker.ended_by] == [True, True]
+
+
 async def test_names_are_wrapped_for_the_broker_and_not_for_the_listener() -> None:
     broker, listener = TransactionBroker(), Listener(LocalState.UNKNOWN)
     async with ScriptedCluster([broker]) as cluster:
@@ -286,8 +413,10 @@ async def test_brokers_of_topics_named_ahead_can_ask_before_anything_is_sent() -
         assert [one.group_name for one in broker.heartbeats[0].producer_data_set] == ["shop"]
 
 
-async def test_only_so_many_checks_wait_and_the_others_come_again() -> None:
-    """One is being answered and one waits; the third finds no room."""
+async def test_only_so_many_checks_wait_and_the_others_come_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One is being answered and one waits; the others find no room."""
     started, go_on = asyncio.Event(), asyncio.Event()
 
     class Slow(Listener):
@@ -307,12 +436,15 @@ async def test_only_so_many_checks_wait_and_the_others_come_again() -> None:
         async with asyncio.timeout(60):
             await started.wait()
         broker.ask(body=b"second")
-        broker.ask(body=b"third")
+        for _ in range(5):
+            broker.ask(body=b"third")
         await sending.send_in_transaction(Message(topic="t", body=b"the checks have arrived"))
         go_on.set()
         await broker.until_ended(4)
 
     assert [message.body for message in listener.asked] == [b"first", b"second"]
+    dropped = [each for each in caplog.records if "are dropped" in each.getMessage()]
+    assert [each.levelname for each in dropped if each.levelno > logging.DEBUG] == ["WARNING"]
 
 
 async def test_a_listener_that_cancels_itself_has_failed_and_is_asked_again() -> None:
@@ -330,6 +462,32 @@ async def test_a_listener_that_cancels_itself_has_failed_and_is_asked_again() ->
     assert (sent.state, type(sent.error)) == (LocalState.UNKNOWN, asyncio.CancelledError)
     assert [end_of(told) for told in broker.ends] == [(0, False), (0, True), (8, True)]
     assert end is broker.ends[-1]
+
+
+async def test_a_check_that_hangs_counts_as_unknown_and_lets_the_next_one_go(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(transactions, "CHECK_S_MAX", 0.2)
+
+    class Hanging(Listener):
+        async def check(self, message: StoredMessage) -> LocalState:
+            self.asked.append(message)
+            if message.body == b"hangs":
+                await asyncio.Event().wait()
+            return LocalState.COMMIT
+
+    broker = TransactionBroker()
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        producer(cluster, Hanging(LocalState.UNKNOWN)) as sending,
+    ):
+        await sending.send_in_transaction(MESSAGE)
+        broker.ask(body=b"hangs")
+        broker.ask(body=b"responds")
+        await broker.until_ended(3)
+
+    assert [end_of(told) for told in broker.ends] == [(0, False), (0, True), (8, True)]
+    assert "TimeoutError" in caplog.text
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
@@ -426,3 +584,47 @@ async def test_messages_are_delivered_when_their_transaction_commits(make_cluste
 
     assert got == {"now", "later", "last"}
     assert [one.state for one in sent] == [local[body] for body in list(local)[:4]]
+
+
+@pytest.mark.long_elsewhere
+async def test_a_transaction_that_was_discarded_is_checked_again_on_request(
+    make_cluster: Any,
+) -> None:
+    often = {"transactionTimeOut": 100, "transactionCheckInterval": 200, "transactionCheckMax": 1}
+    cluster = make_cluster(often)
+    table = Table({"paid": LocalState.UNKNOWN}, {"paid": LocalState.UNKNOWN})
+    async with (
+        AdminClient(cluster.namesrv) as admin,
+        TransactionProducer(
+            cluster.namesrv,
+            group="shop",
+            listener=table,
+            client=ClientSettings(heartbeat_ms=1000),
+        ) as sending,
+        PullConsumer(cluster.namesrv, group="readers", start_from=StartFrom.FIRST) as reading,
+    ):
+        queues = await admin.create_topic("tx", queues=1)
+        sent = await sending.send_in_transaction(Message(topic="tx", body=b"paid"), "paid")
+        with pytest.raises(ResponseError):
+            await admin.resume_checks(sent.receipt.offset_message_id[:-8] + "00FFFFFF")
+        async with asyncio.timeout(60):
+            discarded = None
+            while discarded is None:
+                await asyncio.sleep(0.05)
+                discarded = await first_of(admin, "TRANS_CHECK_MAX_TIME_TOPIC")
+            table.checked["paid"] = LocalState.COMMIT
+            await admin.resume_checks(discarded.offset_message_id)
+            await reading.assign(queues)
+            while not (got := await reading.poll(1.0)):
+                pass
+
+    assert [message.body for message in got] == [b"paid"]
+
+
+async def first_of(admin: AdminClient, topic: str) -> StoredMessage | None:
+    """The first message of a topic that may not exist yet."""
+    try:
+        (queue,) = await admin.topic_stats(topic)
+        return await admin.message_in_queue(queue, 0)
+    except CometError:
+        return None

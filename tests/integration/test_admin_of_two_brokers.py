@@ -64,6 +64,7 @@ class NameServer(ScriptedNameServer):
         super().__init__()
         self.info = ClusterInfo()
         self.deleted = 0
+        self.answer = Response()
         self.handlers[RequestCode.GET_BROKER_CLUSTER_INFO] = self._cluster
         self.handlers[RequestCode.DELETE_TOPIC_IN_NAMESRV] = self._delete
 
@@ -72,7 +73,7 @@ class NameServer(ScriptedNameServer):
 
     def _delete(self, request: Request) -> Response:
         self.deleted += 1
-        return Response()
+        return self.answer
 
 
 @pytest.fixture
@@ -129,6 +130,27 @@ async def test_a_topic_is_deleted_everywhere_even_when_a_broker_refuses(
     assert brokers[1].asked == [RequestCode.DELETE_TOPIC_IN_BROKER]
     assert isinstance(cluster.name_server, NameServer)
     assert cluster.name_server.deleted == 1
+
+
+async def test_a_topic_is_deleted_at_every_name_server_even_when_one_refuses(
+    cluster: ScriptedCluster, brokers: tuple[Broker, Broker]
+) -> None:
+    """Both refuse, since the client calls them in any order."""
+    for broker in brokers:
+        broker.on(RequestCode.DELETE_TOPIC_IN_BROKER, Response())
+    first, second = cluster.name_server, NameServer()
+    assert isinstance(first, NameServer)
+    second.info = first.info
+    first.answer = second.answer = BROKEN
+    await second.start()
+    try:
+        async with AdminClient([first.address, second.address]) as admin:
+            with pytest.raises(ResponseError, match="on fire"):
+                await admin.delete_topic("t")
+    finally:
+        await second.stop()
+
+    assert (first.deleted, second.deleted) == (1, 1)
 
 
 async def test_a_broker_that_knows_a_group_answers_for_one_that_does_not(

@@ -430,6 +430,17 @@ async def test_a_change_of_the_trace_switch_shows_in_the_next_answer(start: Star
     assert (await running.send(b"")).fields["TRACE_ON"] == "false"
 
 
+async def test_bit_maps_that_are_switched_on_in_vain_are_warned_of(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = await start()
+    assert "enableCalcFilterBitMap" not in caplog.text
+    code, body = RequestCode.UPDATE_BROKER_CONFIG, b"enableCalcFilterBitMap=true"
+    check(await running.client.call(running.broker.address, code, body=body, timeout=60))
+
+    assert "bit maps are stored only with enableConsumeQueueExt=true" in caplog.text
+
+
 async def test_a_pull_that_breaks_on_a_message_does_not_fail_its_sender(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:

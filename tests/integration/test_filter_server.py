@@ -24,6 +24,7 @@ from cometmq.client import (
 )
 from cometmq.filtersrv import handler as handler_module
 from cometmq.filtersrv.app import SETTINGS, FilterServer
+from cometmq.filtersrv.config import FilterServerSettings
 from cometmq.filtersrv.filters import CLIENT_UPLOADS_MAX, UPLOADS_MAX
 from cometmq.filtersrv.handler import DECODED_BYTES_MAX
 from cometmq.filtersrv.sandboxed import refusal
@@ -289,6 +290,12 @@ async def test_consumers_of_single_messages_refuse_class_filters(kind: Any) -> N
         kind("127.0.0.1:1", group=GROUP, subscriptions={TOPIC: DEAR}, **handler)
 
 
+@pytest.mark.parametrize("broker", ["127.0.0.1", "", "127.0.0.1:10911;127.0.0.1:10912", "a:b"])
+def test_an_address_of_no_broker_is_refused(broker: str) -> None:
+    with pytest.raises(ConfigError, match=f"connectWhichBroker={broker}: expected host:port"):
+        FilterServerSettings(connect_which_broker=broker)
+
+
 async def test_a_system_without_a_sandbox_is_refused(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +369,7 @@ async def test_pulls_have_the_codes_and_texts_of_rocketmq(
     assert failed.code == 1
     assert failed.remark == (
         f"do Message Filter Exception, ConsumerGroup: {GROUP} Topic: {TOPIC} ValueError: an odd one"
+        " (<filter>, line 5)"
     )
     unknown = await pull(raw, server, 0, queue_id=77)
     assert unknown.code == 1

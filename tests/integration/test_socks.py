@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from cometmq.client import Message, Producer
+from cometmq.client import LocalState, Message, Producer, StoredMessage, TransactionProducer
 from cometmq.model.errors import ConfigError
 from cometmq.remoting import (
     ConnectError,
@@ -23,6 +23,7 @@ from cometmq.remoting.socks import SocksProxies
 from cometmq.remoting.tls import client_context
 from support.cancelling import cancel_at_every_await
 from support.scripted import ScriptedBroker, ScriptedCluster
+from support.transacting import TransactionBroker
 
 ECHO = 9001
 HOST = "127.0.0.1"
@@ -141,6 +142,28 @@ async def test_a_client_reaches_name_servers_and_brokers_through_the_proxy_of_it
 
     wanted = [address.rpartition(":") for address in (cluster.address, broker.address)]
     assert proxy.asked == [(host, int(port)) for host, _, port in wanted]
+
+
+async def test_a_transaction_check_is_answered_through_the_proxy() -> None:
+    class Undecided:
+        def execute(self, message: Message, argument: object) -> LocalState:
+            return LocalState.UNKNOWN
+
+        def check(self, message: StoredMessage) -> LocalState:
+            return LocalState.COMMIT
+
+    broker = TransactionBroker()
+    async with running(Proxy()) as proxy, ScriptedCluster([broker]) as cluster:
+        proxies = json.dumps({"127.0.0.0/8": {"addr": proxy.address}})
+        async with TransactionProducer(
+            cluster.address, group="g", listener=Undecided(), socks_proxies=proxies
+        ) as producer:
+            await producer.send_in_transaction(Message("t", b"x"))
+            broker.ask()
+            end = await broker.until_ended(2)
+
+    assert (end.commit_or_rollback, end.from_transaction_check) == (8, True)
+    assert len(proxy.asked) == 2
 
 
 async def test_a_proxy_serves_its_network_alone(peer: RemotingServer) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,30 @@ def test_the_fixtures_serve_a_test_of_somebody_else() -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize("kind", [Cluster, ThreadedCluster])
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"brokers": 0}, "brokers=0: expected a whole number of at least 1"),
+        ({"brokers": "2"}, "brokers='2': expected a whole number"),
+        (
+            {"settings": {"enablePropertyFilter": True}},
+            "settings: enablePropertyFilter=True: expected text, such as 'true'",
+        ),
+    ],
+)
+def test_wrong_options_of_a_cluster_are_refused(
+    kind: Callable[..., object], options: dict[str, object], text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        kind(**options)
+
+
+@pytest.mark.parametrize("kind", [Cluster, ThreadedCluster])
+def test_a_cluster_that_does_not_run_has_no_address(
+    kind: type[Cluster] | type[ThreadedCluster],
+) -> None:
+    with pytest.raises(RuntimeError, match="is not running: use it within"):
+        _ = kind().name_servers

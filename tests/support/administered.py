@@ -25,7 +25,7 @@ from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.group_lag import GroupLags
 from cometmq.broker.stats.handler import BrokerStatsHandler, GroupStatsHandler, TopicStatsHandler
-from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
+from cometmq.broker.stats.runtime_info import DelayLevelOffsets, HalfMessageFigures, RuntimeInfo
 from cometmq.broker.stats.throughput import Throughput
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.topic import TopicConfig
@@ -91,6 +91,7 @@ class Administered:
         self.role = Role()
         self.throughput = Throughput(self.stats, clock=self.clock)
         self.delay_levels: dict[int, DelayLevelOffsets] = {}
+        self.half_messages: HalfMessageFigures | None = None
         self._settings = settings
         self.handlers = self._routes()
 
@@ -116,6 +117,7 @@ class Administered:
             oldest_wait_s=lambda: 0.0,
             pulls_held=lambda: 0,
             delay_levels=lambda: self.delay_levels,
+            half_messages=lambda: self.half_messages,
             clock=self.clock,
         )
         query = QueryHandler(self.store, self.topics, self.consumers, self.filters, cold_reads)

@@ -8,7 +8,7 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.headers import CheckTransactionStateRequest, EndTransactionRequest
 from cometmq.protocol.properties import decode_properties
 from cometmq.protocol.record import encode_host, encode_record
-from cometmq.remoting import Connection, Request, Response
+from cometmq.remoting import Connection, Peer, Request, Response
 from support.scripted import OFFSET_ID, Act
 from support.sent import SentBroker
 
@@ -23,16 +23,20 @@ class TransactionBroker(SentBroker):
         super().__init__(name, *script)
         self.ends: list[EndTransactionRequest] = []
         self.end_commands: list[Command] = []
-        self._connection: Connection | None = None
+        self.ended_by: list[Peer] = []
+        """The connections over which the ends came."""
+        self.half_from: Connection | None = None
+        """The connection over which the last half message came."""
         self.handlers[RequestCode.END_TRANSACTION] = self._end
 
     def _send(self, request: Request) -> Response | None:
-        self._connection = request.connection
+        self.half_from = request.connection
         return super()._send(request)
 
     def _end(self, request: Request) -> None:
         self.ends.append(request.header(EndTransactionRequest))
         self.end_commands.append(request.command)
+        self.ended_by.append(request.connection)
         self.moved.set()
 
     async def until_ended(self, count: int) -> EndTransactionRequest:
@@ -42,7 +46,7 @@ class TransactionBroker(SentBroker):
 
     def ask(self, *, body: bytes | None = None) -> str:
         """Ask what became of the last half message; gives its unique id."""
-        assert self._connection is not None, "no half message has come"
+        assert self.half_from is not None, "no half message has come"
         header = self.sends[-1]
         properties = header.properties or ""
         message_id = decode_properties(properties)[names.UNIQ_KEY]
@@ -66,5 +70,5 @@ class TransactionBroker(SentBroker):
             offset_msg_id=OFFSET_ID,
             bname=self.name,
         )
-        self._connection.oneway(RequestCode.CHECK_TRANSACTION_STATE, asked, record)
+        self.half_from.oneway(RequestCode.CHECK_TRANSACTION_STATE, asked, record)
         return message_id

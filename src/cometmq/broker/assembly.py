@@ -135,6 +135,8 @@ class Parts(msgspec.Struct, frozen=True):
         store_settings = self.configuration[StoreSettings]
         self.validation.change(send_rules(self.settings(), store_settings, self.address.host))
         self.store.reconfigure(store_settings)
+        if "enableCalcFilterBitMap" in changes:
+            filters.warn_of_bit_maps(self.settings(), store_settings)
         if "brokerPermission" in changes:
             await self.topics.touch()
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from cometmq.broker.role import ASYNC_MASTER, ROLES, check_role
 from cometmq.model.errors import ConfigError, InvalidNameError
 from cometmq.model.topic import check_topic_name
-from cometmq.system.settings import setting
+from cometmq.system.settings import ADDRESS, setting
 
-_ADDRESS = re.compile(r"[^\s:;]+:[0-9]{1,5}|\[[0-9A-Fa-f:.%]+\]:[0-9]{1,5}")
 _NAME = re.compile(r"(?!\.+$)[^\x00-\x20\x7f/\\]{1,127}")
 
 
@@ -337,9 +336,9 @@ class BrokerSettings:
                     " not dots alone"
                 )
         for address in self.namesrv_addr:
-            if not _ADDRESS.fullmatch(address):
+            if not ADDRESS.fullmatch(address):
                 raise ConfigError(f"namesrvAddr={address}: expected host:port;host:port")
-        if self.ha_master_address and not _ADDRESS.fullmatch(self.ha_master_address):
+        if self.ha_master_address and not ADDRESS.fullmatch(self.ha_master_address):
             raise ConfigError(f"haMasterAddress={self.ha_master_address}: expected host:port")
         check_role(self.broker_role, self.broker_id)
         try:

@@ -90,4 +90,5 @@ async def tail(
             print(line_of(message), flush=True)
             shown += 1
             if shown == count:
+                consumer.take_back()  # else the close warns that it is not committed
                 return

@@ -7,7 +7,9 @@ import contextvars
 import functools
 import inspect
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
@@ -155,3 +157,35 @@ def call_hooks(hooks: Iterable[H], method: Callable[[H, C], None], context: C) -
                 "hook failed hook=%s call=%s group=%s",
                 *(type(hook).__name__, method.__name__, context.group),
             )
+
+
+TRACE_EVERY_S = 60.0
+"""From one traceback of a kind of error to the next, in seconds."""
+KINDS_MAX = 256
+"""Kinds of errors that are remembered; of more, the ones logged longest ago are forgotten."""
+
+
+class TraceTimes:
+    """Says when a traceback belongs into the log: once a minute for each kind of error.
+
+    Errors of one class that were raised at one line are of one kind.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._logged: dict[tuple[type[BaseException], object, int], float] = {}
+
+    def is_due(self, error: BaseException) -> bool:
+        """Return whether to log the traceback of this error, and remember that."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        where = (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace else ("", 0)
+        kind, now = (type(error), *where), self._now()
+        if now - self._logged.get(kind, -math.inf) < TRACE_EVERY_S:
+            return False
+        self._logged.pop(kind, None)  # the order of the table is that of the times
+        if len(self._logged) >= KINDS_MAX:
+            del self._logged[next(iter(self._logged))]
+        self._logged[kind] = now
+        return True

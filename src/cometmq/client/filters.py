@@ -24,12 +24,14 @@ from cometmq.protocol.subscription import (
     ExpressionError,
     parse_tag_expression,
 )
-from cometmq.sql92 import SqlError, SqlLimitError, compile_expression
+from cometmq.sql92 import SqlError, SqlLimitError, ignored_part
 
 log = logging.getLogger(__name__)
 
 _WORDS_OF_5 = re.compile("contains|startswith|endswith", re.IGNORECASE)
 """Operators of RocketMQ 5.x; for 4.9 they are names of properties."""
+_SQL_MARKS = re.compile(r"[=<>']|\s(and|or|in|is|between)\s(?!\s*(\|\||$))", re.IGNORECASE)
+"""What tags hardly contain, and most SQL expressions do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,9 @@ class Filter:
             raise ConfigError(str(error)) from None
         if not parsed.selects_all and not parsed.tags:
             raise ConfigError(f"tag expression {expression!r} names no tag")
-        if "||" not in expression and ("," in expression or "|" in expression):
+        if _SQL_MARKS.search(expression):
+            _warn_of_sql(expression)
+        elif "||" not in expression and ("," in expression or "|" in expression):
             _warn_of_separator(expression)
         return cls(parsed.text, TAG_KIND, parsed.tags, now_ms())
 
@@ -142,7 +146,8 @@ class Filter:
 def _check_sql(expression: str) -> None:
     """Check an expression; a broker decides where brokers differ: its limits, and its words."""
     try:
-        compile_expression(expression)
+        if ignored := ignored_part(expression):
+            _warn_of_ignored(expression, ignored)
     except SqlLimitError:
         return
     except SqlError as error:
@@ -153,9 +158,28 @@ def _check_sql(expression: str) -> None:
 def _check_text(what: str, expression: object) -> None:
     if not isinstance(expression, str):
         raise ConfigError(f"{what} {expression!r}: expected text")
+    try:
+        expression.encode()
+    except UnicodeEncodeError as error:  # else no heartbeat of this client could be sent
+        raise ConfigError(f"{what} {expression!r:.100}: expected UTF-8: {error}") from None
 
 
 @lru_cache(maxsize=256)
 def _warn_of_separator(expression: str) -> None:
     """Log an expression once: a tag may contain these characters, but hardly does."""
     log.warning("tag expression %r selects one tag of that name: separate tags by ||", expression)
+
+
+@lru_cache(maxsize=256)
+def _warn_of_sql(expression: str) -> None:
+    """Log an expression once: a tag may be written like this, but hardly is."""
+    log.warning(
+        "tag expression %r selects tags of that name: Filter.sql filters by SQL", expression
+    )
+
+
+@lru_cache(maxsize=256)
+def _warn_of_ignored(expression: str, ignored: str) -> None:
+    log.warning(
+        "SQL filter %r: brokers ignore what follows the expression: %r", expression, ignored
+    )

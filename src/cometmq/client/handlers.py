@@ -24,7 +24,7 @@ class Consumed(Enum):
     """The result of a handler that consumes messages in any order.
 
     Example:
-        async def bill(messages: list[StoredMessage], context: ConsumeContext) -> Consumed:
+        async def bill(messages: Sequence[StoredMessage], context: ConsumeContext) -> Consumed:
             return Consumed.SUCCESS if messages[0].tags else Consumed.LATER
 
         async with PushConsumer(name_server, group="billing", batch_handler=bill) as consumer:
@@ -65,7 +65,7 @@ class ConsumeContext:
     """The group and queue of one handler call, and options for its result.
 
     Example:
-        async def bill(messages: list[StoredMessage], context: ConsumeContext) -> Consumed:
+        async def bill(messages: Sequence[StoredMessage], context: ConsumeContext) -> Consumed:
             context.done = 1  # the first message is consumed, the others are redelivered
             return Consumed.SUCCESS
 
@@ -89,7 +89,9 @@ class OrderedContext:
     """The group and queue of one ordered handler call, and options for its result.
 
     Example:
-        async def bill(messages: list[StoredMessage], context: OrderedContext) -> ConsumedInOrder:
+        async def bill(
+            messages: Sequence[StoredMessage], context: OrderedContext
+        ) -> ConsumedInOrder:
             context.delay = 5.0
             return ConsumedInOrder.SUSPEND
 
@@ -168,7 +170,10 @@ class TransactionListener(Protocol):
         """Run the local transaction. The half message is stored; consumers do not see it yet."""
 
     def check(self, message: StoredMessage) -> Awaitable[LocalState] | LocalState:
-        """Return the state of the local transaction."""
+        """Return the state of the local transaction, within a minute: later it counts as UNKNOWN.
+
+        An ``async def`` method is cancelled then; a plain one runs on in its thread.
+        """
 
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]

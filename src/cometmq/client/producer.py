@@ -121,7 +121,12 @@ class Producer(Lifecycle):
         self._lease = acquire_instance(name_servers, settings=used, instance=instance)
         self._instance = self._lease.instance
         self._sender = Sender(self._instance, group, self._settings, hooks=hooks)
-        self._pending = PendingSends(self._sender, self._settings, self._check_loop)
+        self._pending = PendingSends(
+            self._sender,
+            self._settings,
+            check_running=self._check_running,
+            check_loop=self._check_loop,
+        )
         self._timeout_s = self._settings.timeout_ms / 1000
         latency = self._sender.targets.latency
         self._detector = (
@@ -171,7 +176,7 @@ class Producer(Lifecycle):
 
     async def _look_ahead(self, topic: str) -> None:
         try:
-            await self.ready(topic)
+            await self._sender.targets.queues(topic, READY_S)
         except CometError as error:
             log.warning(
                 "cannot get the route before the first send topic=%s error=%s", topic, error
@@ -191,12 +196,16 @@ class Producer(Lifecycle):
         try:
             if self._detector is not None:
                 await self._detector.close()
-            await self._pending.close(timeout)
+            await self._end_sends(timeout)
             traces, self._traces = self._traces, None
             if traces is not None:
                 await traces.release()
         finally:
             await self._lease.close(self)
+
+    async def _end_sends(self, timeout: float) -> None:
+        """Accept no more sends, and wait for those in flight."""
+        await self._pending.close(timeout)
 
     async def send(
         self,
@@ -448,6 +457,7 @@ class Producer(Lifecycle):
         Example: ``await producer.send_oneway(Message(topic="logs", body=b"seen"))``
         """
         check_message_type(message)
+        self._check_running()
         target = _target(queue, order_key, selector)
         return await self._sender.send_message_oneway(message, target, timeout=self._time(timeout))
 
@@ -481,6 +491,7 @@ class Producer(Lifecycle):
         """
         check_message_type(message)
         check_fields(message)
+        self._check_running()
         target, timeout = _target(queue, order_key, selector), timeout_s(timeout)
         deadline = loop_time() + timeout
         replies = Replies.of(self._instance)
@@ -562,6 +573,7 @@ class Producer(Lifecycle):
         Source: DefaultMQProducer.recallMessage, RocketMQ 5.3.
         Example: ``await producer.recall("orders", receipt.recall_handle)``
         """
+        self._check_running()
         message_id = await recall(
             self._instance, self._group, topic, handle, timeout=timeout_s(timeout)
         )
@@ -574,20 +586,26 @@ class Producer(Lifecycle):
     ) -> list[MessageQueue]:
         """Return the writable queues of a topic.
 
+        A topic that does not exist, and that the first send would create, has the queues that it
+        would get.
+
         Raises:
-            TopicNotFoundError: no broker has the topic.
+            ClientClosedError: the producer is not running.
+            TopicNotFoundError: no broker has the topic, and none creates topics.
             NameServerError: no name server responded.
         """
+        self._check_running()
         return await self._sender.targets.queues(topic, self._time(timeout))
 
     async def ready(self, *topics: str) -> None:
         """Fetch the routes of topics before the first send.
 
         Raises:
-            TopicNotFoundError: no broker has one of them.
+            ClientClosedError: the producer is not running.
+            TopicNotFoundError: no broker has one of them, and none creates topics.
             NameServerError: no name server responded.
         """
-        self._check_loop()
+        self._check_running()
         await asyncio.gather(*(self._sender.targets.queues(topic, READY_S) for topic in topics))
 
     def _time(self, timeout: float | timedelta | None) -> float:

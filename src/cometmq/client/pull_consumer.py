@@ -56,6 +56,11 @@ from cometmq.remoting.tasks import is_call_failure
 
 log = logging.getLogger(__name__)
 
+PULLED_MAX = 1024
+"""The limit of messages of one `PullConsumer.pull`; brokers have smaller ones of their own."""
+HOLD_S_MAX = 120
+"""The limit of seconds that a broker may hold one `PullConsumer.pull`."""
+
 
 @checks_arguments(unchecked=("assign",))
 class PullConsumer(OffsetCalls):
@@ -454,17 +459,23 @@ class PullConsumer(OffsetCalls):
             A status, the matching messages, and the next offset.
 
         Raises:
-            ClientClosedError, TopicNotFoundError, QueueNotFoundError: no request was sent.
+            ConfigError, ClientClosedError, TopicNotFoundError, QueueNotFoundError: no request was
+                sent.
             ResponseError: the broker refused.
             RemotingError: no response.
         """
         self._check_running()
+        if not 1 <= max_messages <= PULLED_MAX:
+            raise ConfigError(f"max_messages={max_messages}: expected 1 to {PULLED_MAX}")
+        hold_ms = milliseconds(wait, "wait")
+        if not 0 <= hold_ms <= HOLD_S_MAX * 1000:
+            raise ConfigError(f"wait={wait}: expected 0 to {HOLD_S_MAX} seconds")
         request = Pull(
             group=self._wire_group,
             queue=self._namespace.wrap_queue(queue),
             wanted=Filter.of(filter),
             max_messages=max_messages,
-            hold_ms=milliseconds(wait, "wait"),
+            hold_ms=hold_ms,
         )
         within_s = seconds(wait, "wait") + timeout_s(timeout)
         return self._shown(await self._pull(request, QueueOffset(offset), within_s))

@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Unpack
+from reprlib import repr as short
+from typing import Unpack
 
 import msgspec
 
-from cometmq.client._callbacks import Caller, call_hooks
+from cometmq.client._callbacks import Caller, TraceTimes, call_hooks
 from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._sending.outgoing import check_fields
 from cometmq.client._sending.targets import ANY_QUEUE
 from cometmq.client._supervision import class_and_text
+from cometmq.client.errors import ClientError
 from cometmq.client.handlers import LocalState, TransactionListener
 from cometmq.client.hooks import EndContext, EndTransactionHook, ForbiddenHook, SendHook
 from cometmq.client.options import ProducerOptions
@@ -32,7 +35,7 @@ from cometmq.client.receipt import SendReceipt, SendStatus
 from cometmq.client.settings import ClientSettings, ProducerSettings
 from cometmq.client.trace import EndTrace
 from cometmq.model import property_names as names
-from cometmq.model.arguments import check_provides, check_several
+from cometmq.model.arguments import check_parameters, check_provides, check_several
 from cometmq.model.errors import CometError, InvalidMessageError, ResponseError
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import Message, StoredMessage
@@ -42,6 +45,7 @@ from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Request, RequestHandler, Response
 from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +56,8 @@ _END_CODES = {
 }
 LOCAL_THREADS = 16
 """Local transactions of plain listeners that run at a time."""
+CHECK_S_MAX = 60.0
+"""Timeout of a check by the listener, in seconds: others may wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,8 @@ class TransactionReceipt:
     state: LocalState
     """The state that was sent to the broker. UNKNOWN: the broker checks the transaction later."""
     error: BaseException | None = None
-    """The exception of the local transaction; the state is UNKNOWN then."""
+    """The exception of the local transaction, or the `TypeError` for a result that is no
+    `LocalState`; the state is UNKNOWN then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +131,9 @@ class TransactionProducer(Producer):
             f"producer {group}", "hooks", hooks, SendHook, ForbiddenHook, EndTransactionHook
         )
         check_provides(f"producer {group}", "listener", listener, TransactionListener)
+        owner = f"producer {group}: listener"
+        check_parameters(f"{owner}.execute", listener.execute, ("message", "argument"))
+        check_parameters(f"{owner}.check", listener.check, ("message",))
         super().__init__(
             name_servers,
             group=group,
@@ -140,10 +150,19 @@ class TransactionProducer(Producer):
         }
         self._wire_group = self._instance.namespace.wrap_group(group)
         self._end_hooks = [hook for hook in hooks if isinstance(hook, EndTransactionHook)]
+        self._traceback_times = TraceTimes()
         self._local = Caller(LOCAL_THREADS, f"{group}-local")
         self._checking = Caller(self._settings.check_concurrency, f"{group}-check")
         self._checks: asyncio.Queue[_Check] = asyncio.Queue(self._settings.check_waiting_max)
+        self._drops = FailureLog(
+            log,
+            fails="transaction checks are dropped, the broker repeats them",
+            works="transaction checks are handled again",
+            name="group",
+        )
         self._workers = Supervisor(f"transactions {group}")
+        self._unsettled: set[asyncio.Future[None]] = set()
+        """The calls of `send_in_transaction` that run; each is done when its state is sent."""
 
     async def start(self) -> None:
         """Connect, and make the producer ready to send and to serve transaction checks."""
@@ -164,9 +183,17 @@ class TransactionProducer(Producer):
         try:
             await self._workers.cancel()
         finally:
-            self._local.close()
-            self._checking.close()
-            await super()._close()
+            try:
+                await super()._close()
+            finally:
+                self._local.close()
+                self._checking.close()
+
+    async def _end_sends(self, timeout: float) -> None:
+        """Wait for the transactions as well, whose states are sent over the open connections."""
+        await super()._end_sends(timeout)
+        if self._unsettled:
+            await asyncio.wait(set(self._unsettled), timeout=timeout)
 
     async def send_in_transaction(
         self, message: Message, argument: object = None, *, timeout: float | timedelta | None = None
@@ -190,43 +217,71 @@ class TransactionProducer(Producer):
                 message is stored all the same, consumers do not see it, and the broker checks it.
 
         If the call is cancelled during the local transaction, consumers do not see the message
-        until the broker has checked the transaction.
+        until the broker has checked the transaction. The same holds if the transaction still runs
+        when the producer is closed and the setting ``timeout_ms`` is over.
         Source: TransactionMQProducer.sendMessageInTransaction, RocketMQ 5.3.
         Example: ``sent = await producer.send_in_transaction(Message("orders", b"42"), order)``
         """
         check_message_type(message)
+        check_fields(message)
         if message.is_timed:
             raise InvalidMessageError("a message in a transaction cannot be delivered by a timer")
+        self._check_loop()
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unsettled.add(settled)
+        try:
+            return await self._send_and_settle(message, argument, self._time(timeout))
+        finally:
+            self._unsettled.discard(settled)
+            settled.set_result(None)
+
+    async def _send_and_settle(
+        self, message: Message, argument: object, timeout: float
+    ) -> TransactionReceipt:
         reserved = {names.TRAN_MSG: "true", names.PGROUP: self._wire_group}
         half = msgspec.structs.replace(message, delay_level=0, properties=dict(message.properties))
-        receipt = await self._pending.send(half, ANY_QUEUE, self._time(timeout), reserved)
+        receipt = await self._pending.send(half, ANY_QUEUE, timeout, reserved)
         transaction_id = receipt.transaction_id or receipt.message_id
         half.properties[names.UNIQ_KEY] = receipt.message_id
         half.properties[names.TRANSACTION_ID] = transaction_id
         state, error = LocalState.ROLLBACK, None
         if receipt.status is SendStatus.SEND_OK:
-            state, error = await self._run(self._local, self._listener.execute, half, argument)
+            state, error = await self._run("execute", half, argument)
         await self._end(half, receipt, transaction_id, state, error)
         return TransactionReceipt(receipt, state, error)
 
     async def _run(
-        self, caller: Caller, call: Callable[..., Any], *arguments: Any
+        self,
+        call: str,
+        message: Message | StoredMessage,
+        *arguments: object,
+        limit_s: float | None = None,
     ) -> tuple[LocalState, BaseException | None]:
-        """Call the listener; the result is a state, also if the listener fails.
+        """Call the listener; the result is a state, also if the listener fails or takes too long.
 
         A `CancelledError` that the listener raises of its own is its failure; one that is meant for
         the calling task goes through.
         """
         try:
-            state = await caller.call(call, *arguments)
+            caller = self._local if call == "execute" else self._checking
+            async with asyncio.timeout(limit_s):
+                state = await caller.call(getattr(self._listener, call), message, *arguments)
+            if isinstance(state, LocalState):
+                return state, None
+            failure: BaseException = TypeError(
+                f"{call} returned {short(state)}: expected LocalState.COMMIT, ROLLBACK or UNKNOWN"
+            )
         except BaseException as error:
             if not is_call_failure(error):
                 raise
-            log.warning(
-                "a transaction listener failed group=%s error=%s", self.group, type(error).__name__
-            )
-            return LocalState.UNKNOWN, error
-        return (state if isinstance(state, LocalState) else LocalState.UNKNOWN), None
+            failure = error
+        is_traced = failure.__traceback__ is not None and self._traceback_times.is_due(failure)
+        log.warning(
+            "a transaction listener failed call=%s id=%s group=%s error=%s",
+            *(call, message.properties.get(names.UNIQ_KEY), self.group, class_and_text(failure)),
+            exc_info=failure if is_traced else None,
+        )
+        return LocalState.UNKNOWN, failure
 
     async def _end(
         self,
@@ -284,10 +339,18 @@ class TransactionProducer(Producer):
         message = found[0]
         self._instance.namespace.unwrap_topics(found)
         message.broker_name = header.bname or ""
+        # The peer of the socket may be a proxy, or have no certificate for its bare address.
+        address = self._instance.remoting.address_of(request.connection)
         try:
-            self._checks.put_nowait(_Check(header, message, request.connection.peer_text))
+            self._checks.put_nowait(
+                _Check(header, message, address or request.connection.peer_text)
+            )
         except asyncio.QueueFull:
-            log.warning("a transaction check is dropped: too many wait group=%s", self.group)
+            full = ClientError(f"{self._checks.qsize()} checks wait for the listener")
+            self._drops.failed(self.group, full)
+        else:
+            if self._checks.qsize() == 1:
+                self._drops.succeeded(self.group)
         return None
 
     async def _work(self) -> None:
@@ -310,7 +373,7 @@ class TransactionProducer(Producer):
 
     async def _check(self, check: _Check) -> None:
         request, message = check.header, check.message
-        state, error = await self._run(self._checking, self._listener.check, message)
+        state, error = await self._run("check", message, limit_s=CHECK_S_MAX)
         header = EndTransactionRequest(
             producer_group=self._wire_group,
             tran_state_table_offset=request.tran_state_table_offset,

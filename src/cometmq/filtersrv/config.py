@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cometmq.system.settings import setting
+from cometmq.model.errors import ConfigError
+from cometmq.system.settings import ADDRESS, setting
 
 MIB = 1024 * 1024
 
@@ -70,3 +71,13 @@ class FilterServerSettings:
         256 * MIB, key="filterClassMemorySizeMax", unit="bytes", low=16 * MIB, high=2**40
     )
     """Maximum memory of a filter's process, beyond that of the Python interpreter."""
+
+    def __post_init__(self) -> None:
+        """Check what a range cannot say.
+
+        Raises:
+            ConfigError: the address of the broker is none.
+        """
+        broker = self.connect_which_broker
+        if not ADDRESS.fullmatch(broker):
+            raise ConfigError(f"connectWhichBroker={broker}: expected host:port")

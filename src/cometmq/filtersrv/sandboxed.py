@@ -37,6 +37,8 @@ from typing import Any
 MATCHED, FAILED, UNSEALED = 0, 1, 2
 TEXT_BYTES_MAX = 1_000
 LENGTH = struct.Struct("<I")
+FILE = "<filter>"
+"""The name of the source in errors."""
 
 FOR_FILTERS = """
     __future__ _strptime abc base64 binascii bisect calendar cmath codecs collections
@@ -280,16 +282,24 @@ def simple_name(class_name: str) -> str:
     return class_name.rpartition(".")[2]
 
 
+_NOT_PLAIN = 0x20 | 0x80 | 0x200
+"""CO_GENERATOR, CO_COROUTINE and CO_ASYNC_GENERATOR of the module inspect."""
+
+
 def _made(class_name: str, source: str) -> Any:
     """Run the source and make an object of its class."""
     namespace: dict[str, Any] = {"__name__": "uploaded"}
-    exec(compile(source, "<filter>", "exec"), namespace)
+    exec(compile(source, FILE, "exec"), namespace)
     name = simple_name(class_name)
     if not isinstance(namespace.get(name), type):
         raise TypeError(f"the source defines no class {name}")
     made: Any = namespace[name]()
     if not callable(getattr(made, "match", None)):
         raise TypeError(f"the class {name} has no method match(message, context)")
+    code = getattr(made.match, "__code__", None)
+    if code is not None and code.co_flags & _NOT_PLAIN:
+        # What its call makes is true, so each message would match.
+        raise TypeError(f"{name}.match is an async or generator function: expected a plain one")
     return made
 
 
@@ -301,6 +311,11 @@ def _matches(made: Any, group: str, messages: list[tuple[object, ...]]) -> bytes
 def _text_of(error: BaseException) -> bytes:
     try:
         text = f"{type(error).__name__}: {error}"
+        trace, line = error.__traceback__, 0
+        while trace is not None:
+            line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == FILE else line
+            trace = trace.tb_next
+        text += f" ({FILE}, line {line})" if line else ""
         return text.encode("utf-8", "replace")[:TEXT_BYTES_MAX]
     except BaseException:
         return b"an error without a text"

@@ -99,6 +99,7 @@ class Worker:
         )
         self._not_before_s = 0.0
         self._closed = False
+        self._was_loaded = False
 
     @property
     def pid(self) -> int | None:
@@ -196,6 +197,7 @@ class Worker:
             await self._call(first, 0, deadline_s, START_CPU_S_MAX)
         except _FilterRaisedError as problem:
             raise await self._failed(str(problem)) from None
+        self._was_loaded = True
         log.info("filter started filter=%s pid=%d", self._name, self._process.pid)
 
     async def _kill(self) -> None:
@@ -218,10 +220,13 @@ class Worker:
         self._failures += 1
         pause_s = min(PAUSE_S_FIRST * 2.0 ** min(self._failures - 1, 10), PAUSE_S_MAX)
         self._not_before_s = time.monotonic() + pause_s
-        log.warning(
-            "filter stopped, it is started again for a later pull filter=%s pause_s=%.1f: %s",
-            *(self._name, pause_s, reason),
-        )
+        if self._was_loaded:
+            log.warning(
+                "filter stopped, it is started again for a later pull filter=%s pause_s=%.1f: %s",
+                *(self._name, pause_s, reason),
+            )
+        else:
+            log.warning("filter refused, it cannot be loaded filter=%s: %s", self._name, reason)
         await self._kill()
         return FilterError(reason)
 

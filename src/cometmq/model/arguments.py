@@ -11,7 +11,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from reprlib import repr as short
 from typing import Any, TypeVar
@@ -149,8 +149,34 @@ def check_callable(owner: str, name: str, value: object) -> None:
         raise ConfigError(f"{owner}: {name}={short(value)}: expected a function")
 
 
+def check_parameters(owner: str, function: Callable[..., object], arguments: Sequence[str]) -> None:
+    """Refuse a function that cannot be called with so many arguments: each call would fail.
+
+    Args:
+        owner: names the function, for the error.
+        function: what the application passed.
+        arguments: what stands for each argument in the error.
+
+    Raises:
+        ConfigError: says which parameters were met and which are expected.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions in C have none
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        raise ConfigError(
+            f"{owner} has the parameters ({', '.join(signature.parameters)}): "
+            f"expected ({', '.join(arguments)})"
+        ) from None
+
+
 def check_several(owner: str, name: str, values: object, *classes: type) -> None:
-    """Refuse anything but a collection of objects of these classes.
+    """Refuse anything but a collection of objects of these classes, whose methods are plain.
+
+    The call of an async method would make a coroutine that nothing awaits.
 
     Raises:
         ConfigError: says what was met and what is expected.
@@ -159,3 +185,10 @@ def check_several(owner: str, name: str, values: object, *classes: type) -> None
     if not is_several or not all(isinstance(each, classes) for each in values):  # type: ignore[attr-defined]
         expected = " or ".join(each.__name__ for each in classes)
         raise ConfigError(f"{owner}: {name}={short(values)}: expected a list of {expected} objects")
+    for each in values:  # type: ignore[attr-defined]
+        for method in {method for kind in classes for method in vars(kind) if method[0] != "_"}:
+            if inspect.iscoroutinefunction(getattr(each, method, None)):
+                raise ConfigError(
+                    f"{owner}: {name}: {type(each).__name__}.{method} is an async def function: "
+                    "expected a plain one"
+                )

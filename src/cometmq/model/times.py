@@ -20,6 +20,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 EPOCH_MS_MIN = 10**11
 """From here on, in 1973, numbers are ms since 1970: as seconds they are beyond the year 5000."""
+SECONDS_MAX = 86_400 * 999_999_999
+"""The longest duration, which a `timedelta` can hold as well."""
 TIMEOUT_S_USUAL = 1_000
 """From here on a timeout that is given as a number is more likely in milliseconds."""
 
@@ -39,11 +41,13 @@ def seconds(value: float | timedelta, name: str = "timeout") -> float:
         name: the parameter, for the error.
 
     Raises:
-        ConfigError: the value is neither a finite number nor a `timedelta`.
+        ConfigError: the value is neither a finite number nor a `timedelta`, or beyond what a
+            `timedelta` can hold.
     """
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not -SECONDS_MAX <= value <= SECONDS_MAX:
         raise ConfigError(f"{name}={value!r}: expected a number of seconds or a timedelta")
     return value
 

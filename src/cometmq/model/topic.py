@@ -4,6 +4,7 @@ Source: TopicConfig, PermName, TopicValidator, MixAll, Validators and NamespaceU
 """
 
 import re
+from reprlib import repr as short
 from typing import Final
 
 import msgspec
@@ -122,8 +123,8 @@ def check_topic_name(name: str) -> None:
     """Check the name of a topic.
 
     Raises:
-        InvalidNameError: it is blank, too long or has characters that are not allowed; the text is
-            that of RocketMQ's brokers.
+        InvalidNameError: it is blank, too long or has characters that are not allowed; the text
+            begins like that of RocketMQ's brokers, and adds what was met.
     """
     if not isinstance(name, str):
         raise InvalidNameError(f"topic={name!r}: expected the name of a topic, which is text")
@@ -131,10 +132,14 @@ def check_topic_name(name: str) -> None:
         raise InvalidNameError("The specified topic is blank.")
     if _ILLEGAL.search(name):
         raise InvalidNameError(
-            "The specified topic contains illegal characters, allowing only " + _ALLOWED
+            "The specified topic contains illegal characters, allowing only "
+            f"{_ALLOWED}: {short(name)}"
         )
     if len(name) > TOPIC_CHARS_MAX:
-        raise InvalidNameError("The specified topic is longer than topic max length.")
+        raise InvalidNameError(
+            f"The specified topic is longer than topic max length. It has {len(name)} characters, "
+            f"at most {TOPIC_CHARS_MAX} are allowed: {short(name)}"
+        )
 
 
 def check_group_name(name: str) -> None:
@@ -149,7 +154,10 @@ def check_group_name(name: str) -> None:
     if not name.strip():
         raise InvalidNameError("the specified group is blank")
     if len(name) > GROUP_CHARS_MAX:
-        raise InvalidNameError("the specified group is longer than group max length 255.")
+        raise InvalidNameError(
+            f"the specified group is longer than group max length {GROUP_CHARS_MAX}. It has "
+            f"{len(name)} characters: {short(name)}"
+        )
     if _ILLEGAL.search(name):
         raise InvalidNameError(
             f"the specified group[{name}] contains illegal characters, allowing only {_ALLOWED}"

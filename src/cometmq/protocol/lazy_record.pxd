@@ -37,6 +37,12 @@ cpdef bint check_rising(list messages, int flags) except -1
 @cython.locals(message=LazyMessage, flag=cython.int, body=cython.Py_ssize_t, stored=cython.Py_ssize_t)
 cdef LazyMessage _message_of(bytes record, Py_ssize_t size, str broker_name, object added)
 
+@cython.locals(received=LazyMessage, record=bytes)
+cpdef object as_received(object message)
+
+@cython.locals(received=LazyMessage)
+cpdef restore(object message)
+
 @cython.locals(
     size=cython.Py_ssize_t, magic=cython.int, wide=cython.int, flag=cython.int, body=cython.Py_ssize_t,
     topic_at=cython.Py_ssize_t, topic_bytes=cython.Py_ssize_t, properties_at=cython.Py_ssize_t,

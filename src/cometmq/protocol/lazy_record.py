@@ -337,6 +337,27 @@ def _message_of(record: bytes, size: int, broker_name: str, added: Mapping[str, 
     return message
 
 
+def as_received(message: Any) -> StoredMessage:
+    """Return a copy whose fields are those of the record, whatever a handler has changed.
+
+    A message that was not decoded lazily has no record: it is returned itself.
+    """
+    copy: StoredMessage = message
+    if type(message) is LazyMessage:
+        received = message
+        record = received._record
+        copy = _message_of(record, len(record), received.broker_name, received._added)
+    return copy
+
+
+def restore(message: Any) -> None:
+    """Undo what a handler has changed in the body and the properties of a message."""
+    if type(message) is LazyMessage:
+        received = message
+        received._body = received._properties = None
+        received._sys_flag = _flag_of(received._record)
+
+
 def _values(message: Any) -> tuple[Any, ...]:
     """Return all fields of a message, in the order of `StoredMessage`."""
     return tuple([getattr(message, name) for name in _FIELDS])

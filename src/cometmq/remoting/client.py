@@ -17,6 +17,7 @@ from cometmq.remoting.connection import Connection, wait_all_closed
 from cometmq.remoting.errors import CallTimeoutError, ConnectError
 from cometmq.remoting.hooks import OutgoingCall, RpcHook
 from cometmq.remoting.inflight import Call
+from cometmq.remoting.peer import Peer
 from cometmq.remoting.requests import RequestHandler
 from cometmq.remoting.socks import SocksProxies, SocksProxy, connect
 from cometmq.remoting.tasks import Supervisor
@@ -202,6 +203,13 @@ class RemotingClient:
         """
         found = self._connections.get(address)
         return found if found is not None and found.ready and not self.hooks else None
+
+    def address_of(self, connection: Peer) -> str | None:
+        """Return the address that a connection was opened for; None if it takes no new requests."""
+        for address, known in self._connections.items():
+            if known is connection:
+                return address
+        return None
 
     def calls(self) -> list[Call]:
         """Return the requests in flight over all connections."""

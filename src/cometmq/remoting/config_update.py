@@ -77,6 +77,9 @@ class ConfigUpdate:
                 ) from refusal
             except ConfigError as problem:
                 raise ResponseError(self._invalid, str(problem)) from problem
+            unknown = sorted(values.keys() - accepted.keys())
+            if unknown:
+                log.warning("unknown settings ignored peer=%s keys=%.500r", peer, unknown)
             if accepted:
                 await self._write(accepted)
                 self._configuration.change(accepted, f"request of {peer}")

@@ -9,7 +9,14 @@ recorded expressions in tests/vectors.
 
 from cometmq.sql92.expression import EvaluationError, Expression, SqlError, SqlLimitError
 
-__all__ = ["EvaluationError", "Expression", "SqlError", "SqlLimitError", "compile_expression"]
+__all__ = [
+    "EvaluationError",
+    "Expression",
+    "SqlError",
+    "SqlLimitError",
+    "compile_expression",
+    "ignored_part",
+]
 
 
 def compile_expression(text: str) -> Expression:
@@ -23,3 +30,16 @@ def compile_expression(text: str) -> Expression:
     from cometmq.sql92.parser import Parser  # 170 KiB, which most processes never need
 
     return Parser(text).parse()
+
+
+def ignored_part(text: str) -> str:
+    """Return what follows a complete expression, which RocketMQ's brokers and ours ignore.
+
+    Raises:
+        SqlError, SqlLimitError: as for `compile_expression`.
+    """
+    from cometmq.sql92.parser import Parser
+
+    parser = Parser(text)
+    parser.parse()
+    return parser.rest()

@@ -175,6 +175,11 @@ class Parser:
         names = [name.encode() for name in self._slots]
         return Expression(self._text, names, whole.code, whole.stack_size)
 
+    def rest(self) -> str:
+        """Return the text from the first token on that is not read; a comment is none."""
+        rest = self._text[self._token.at :].rstrip()
+        return "" if rest.startswith("--") else rest
+
     # Tokens.
 
     def _read_token(self, at: int) -> Token:

@@ -31,6 +31,8 @@ import msgspec
 
 from cometmq.model.errors import ConfigError
 
+ADDRESS = re.compile(r"[^\s:;]+:[0-9]{1,5}|\[[0-9A-Fa-f:.%]+\]:[0-9]{1,5}")
+"""``host:port`` of a server; an IPv6 address is in brackets."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 
 

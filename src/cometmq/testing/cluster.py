@@ -11,6 +11,7 @@ from typing import Self
 
 from cometmq.broker.app import SETTINGS as BROKER_SETTINGS
 from cometmq.broker.app import Broker
+from cometmq.model.errors import ConfigError
 from cometmq.namesrv.app import SETTINGS as NAMESRV_SETTINGS
 from cometmq.namesrv.app import NameServer
 from cometmq.namesrv.config import files_below
@@ -32,16 +33,27 @@ class Cluster:
 
     Args:
         brokers: number of brokers; they are named ``broker-0`` and so on.
-        settings: settings of every broker, by RocketMQ's keys.
+        settings: settings of every broker, by RocketMQ's keys; each value is text, such as
+            ``"true"``.
+
+    Raises:
+        ConfigError: the number of brokers is below 1, or a setting is no text.
 
     The stores are in a temporary folder, which is removed at the end.
+
     Example:
-        ``async with Cluster() as cluster, Producer(cluster.name_servers, group="g") as producer:``
+        async with Cluster() as cluster, Producer(cluster.name_servers, group="g") as producer:
+            await producer.send(Message(topic="orders", body=b"42"))
     """
 
     def __init__(self, *, brokers: int = 1, settings: Mapping[str, str] | None = None) -> None:
+        if not isinstance(brokers, int) or brokers < 1:
+            raise ConfigError(f"brokers={brokers!r}: expected a whole number of at least 1")
         self._count = brokers
         self._settings = dict(settings or {})
+        for key, value in self._settings.items():
+            if not isinstance(value, str):
+                raise ConfigError(f"settings: {key}={value!r}: expected text, such as 'true'")
         self._stack = AsyncExitStack()
         self._name_server: NameServer | None = None
         self.brokers: list[Broker] = []
@@ -49,7 +61,8 @@ class Cluster:
     @property
     def name_servers(self) -> str:
         """The address of the name server, for clients."""
-        assert self._name_server is not None, "the cluster is not running"
+        if self._name_server is None:
+            raise RuntimeError("the cluster is not running: use it within `with` or `async with`")
         return self._name_server.address
 
     @property

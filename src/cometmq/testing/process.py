@@ -26,8 +26,8 @@ class ServerProcess:
     As an async context manager it kills the process at the end, if it still runs.
 
     Example:
-        ``async with await ServerProcess.start("standalone", ..., log=path) as server:``
-        ``    producer = Producer(server.addresses["namesrv"], group="g")``
+        async with await ServerProcess.start("standalone", log=Path("server.log")) as server:
+            producer = Producer(server.addresses["namesrv"], group="g")
     """
 
     def __init__(

@@ -13,7 +13,12 @@ import pytest
 from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.broker.queries import handler
 from cometmq.broker.stats.group_lag import time_text
-from cometmq.broker.stats.runtime_info import DelayLevelOffsets, bytes_text, running_text
+from cometmq.broker.stats.runtime_info import (
+    DelayLevelOffsets,
+    HalfMessageFigures,
+    bytes_text,
+    running_text,
+)
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import SubscriptionData
 from cometmq.protocol.codes import RequestCode
@@ -446,6 +451,25 @@ async def test_runtime_info_is_all_text(broker: Administered) -> None:
     assert table["putMessageTimesTotal"] == "1"
     assert table["brokerVersionDesc"] == "V5_3_3"
     assert int(table["commitLogMaxOffset"]) > 0
+
+
+async def test_runtime_info_has_the_figures_of_half_messages_once_they_are_known(
+    broker: Administered,
+) -> None:
+    def figures(table: dict[str, str]) -> dict[str, str]:
+        return {name: text for name, text in table.items() if name.startswith("halfMessages")}
+
+    body = await broker.ask_json(RequestCode.GET_BROKER_RUNTIME_INFO)
+    assert figures(body["table"]) == {}
+    broker.half_messages = HalfMessageFigures(5, 4, 3, 2, 1)
+    body = await broker.ask_json(RequestCode.GET_BROKER_RUNTIME_INFO)
+    assert figures(body["table"]) == {
+        "halfMessagesUndecided": "5",
+        "halfMessagesCommitted": "4",
+        "halfMessagesRolledBack": "3",
+        "halfMessagesPutBack": "2",
+        "halfMessagesDiscarded": "1",
+    }
 
 
 async def test_delay_offsets_are_told_by_level(broker: Administered) -> None:

@@ -103,9 +103,11 @@ async def test_a_recorded_change_is_taken(version: str) -> None:
     assert running.configuration[StoreSettings].flush_interval_ms == 600
 
 
-async def test_unknown_keys_are_ignored() -> None:
+async def test_unknown_keys_are_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     running = Running()
     await running.update(b"noSuchKey=1\n")
+    assert "unknown settings ignored" in caplog.text
+    assert "keys=['noSuchKey']" in caplog.text
 
     shown, version = running.show()
     assert "noSuchKey" not in shown

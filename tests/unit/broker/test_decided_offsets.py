@@ -24,6 +24,7 @@ def test_it_has_what_was_added_and_all_before_its_base(
             met.advance(offset)
             expected |= set(range(offset))
             assert met.base >= offset
+        assert met.count == len([at for at in expected if at >= met.base])
     assert [offset in met for offset in range(220)] == [at in expected for at in range(220)]
     for offset in range(220):
         assert met.first_open(offset) == next(at for at in range(offset, 999) if at not in expected)

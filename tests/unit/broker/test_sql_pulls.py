@@ -165,7 +165,10 @@ async def test_expressions_are_refused_where_they_are_switched_off(broker: Broke
     tables.settings = dataclasses.replace(tables.settings, enable_property_filter=False)
     broker.put(1)
     broker.subscribe("n < 3")
-    remark = "The broker does not support consumer to filter message by SQL92"
+    remark = (
+        "The broker does not support consumer to filter message by SQL92;"
+        " set enablePropertyFilter=true"
+    )
     for answer in (await broker.pull(), await broker.pull(**FROM_HEARTBEAT)):
         assert (answer.code, answer.remark) == (1, remark)
 

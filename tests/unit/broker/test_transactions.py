@@ -19,6 +19,7 @@ from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.stats.counters import BrokerStats
+from cometmq.broker.stats.runtime_info import HalfMessageFigures
 from cometmq.broker.transactions.check_service import CheckService
 from cometmq.broker.transactions.half_message import HalfMessage, half_properties
 from cometmq.broker.transactions.half_queue import GROUP, HalfQueue
@@ -41,6 +42,7 @@ from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import BODY_CRC_AT, decode_record, encode_host
 from cometmq.remoting import Connection, Request
 from cometmq.store import Appended, MessageStore, NewMessage, SegmentNotReadyError
+from cometmq.system.failure_log import LINES_MAX
 from cometmq.system.files import DiskUsage, Files
 from support.faulty_files import FaultyFiles
 from support.memory_link import link
@@ -428,6 +430,25 @@ async def test_a_half_message_without_a_target_cannot_be_committed(
     world.store.flush()
     assert (await world.end(half, COMMIT)).code == 13
     assert (await world.end(half, ROLLBACK)).code == 0
+
+
+async def test_a_refused_decision_without_a_response_is_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    half = world.half()
+    fields = world.fields(half, COMMIT, producerGroup="thieves")
+    world.client.oneway(RequestCode.END_TRANSACTION, fields=fields)
+    assert (await world.end(half, COMMIT)).code == 0
+    assert "decision refused decision=8 group='thieves'" in caplog.text
+    assert "The producer group wrong" in caplog.text
+
+
+async def test_refused_decisions_of_many_transactions_are_few_lines(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(LINES_MAX + 5):
+        await world.end(world.half(), COMMIT, producerGroup="thieves")
+    assert caplog.text.count("decision refused") == LINES_MAX
 
 
 async def test_a_full_store_refuses_and_a_later_decision_counts(world: World) -> None:
@@ -885,6 +906,24 @@ async def test_nothing_is_decided_or_put_back_until_the_decisions_are_known(worl
     assert (await world.resume(half.log_offset)).code == 1
     assert (await world.end(half, COMMIT)).code == 0
     assert world.bodies() == [b"half"]
+
+
+async def test_half_messages_are_counted_by_what_became_of_them(world: World) -> None:
+    halves = [world.half() for _ in range(20)]
+    for half in halves[:6]:
+        await world.end(half, COMMIT)
+        await world.end(half, COMMIT)
+    for half in halves[6:10]:
+        await world.end(half, ROLLBACK)
+    assert world.halves.figures() == HalfMessageFigures(10, committed=6, rolled_back=4)
+
+    world.settings(transaction_check_max=1)
+    await world.round()
+    assert world.halves.figures() == HalfMessageFigures(10, 6, 4, put_back=10)
+    await world.restart()
+    assert world.halves.figures() == HalfMessageFigures(10)
+    await world.round()
+    assert world.halves.figures() == HalfMessageFigures(discarded=10)
 
 
 async def test_a_message_that_no_half_message_is_cannot_be_put_back(world: World) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.client._consuming import handler_calls
+from cometmq.client._callbacks import KINDS_MAX, TraceTimes
 from cometmq.client._consuming.handler_calls import HandlerCalls
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._push.concurrent import ConcurrentService
@@ -773,14 +773,14 @@ async def test_each_failed_delivery_is_one_line_and_each_kind_of_error_one_trace
 
 def test_a_traceback_is_logged_once_a_minute_and_the_kinds_are_bounded() -> None:
     now = 0.0
-    times = handler_calls._TraceTimes(lambda: now)
+    times = TraceTimes(lambda: now)
 
     assert [times.is_due(ValueError()), times.is_due(ValueError())] == [True, False]
     now = 59.9
     assert not times.is_due(ValueError())
     now = 60.0
     assert times.is_due(ValueError())
-    for number in range(handler_calls.KINDS_MAX):
+    for number in range(KINDS_MAX):
         assert times.is_due(type(f"Error{number}", (Exception,), {})())
     assert times.is_due(ValueError()), "it was forgotten for newer ones"
 

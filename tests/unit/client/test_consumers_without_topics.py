@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -130,3 +131,14 @@ async def test_a_start_that_hangs_is_why_a_consumer_is_not_ready(number: int) ->
         for call in (starting, waiting):
             with pytest.raises(ClientClosedError):
                 await call
+
+
+@pytest.mark.parametrize(
+    "make", [partial(PushConsumer, handler=handle), PullConsumer], ids=["push", "pull"]
+)
+async def test_a_consumer_that_is_not_ready_says_that_no_name_server_responds(
+    make: Callable[..., PushConsumer | PullConsumer],
+) -> None:
+    async with make(NOWHERE, group="g", subscriptions={"t": "*"}) as consumer:
+        with pytest.raises(TimeoutError, match=r"no route of t: no name server .* 127\.0\.0\.1:1"):
+            await consumer.ready(timeout=0.2)

@@ -7,18 +7,21 @@ from typing import Any
 
 import pytest
 
+from cometmq.client import ClientInstance
+from cometmq.client._connection.instance import core_of
 from cometmq.client._consuming.handler_calls import (
     OrderedAction,
     has_meaning,
     ordered_outcome_of,
     outcome_of,
 )
-from cometmq.client._consuming.retries import DeadLetterRule
+from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
 from cometmq.client.hooks import ConsumeEnd
 from cometmq.model.errors import ConfigError
 from support.consuming import QUEUE, stored
+from support.scripted import ScriptedBroker, ScriptedCluster
 
 
 def context(*, done: int | None = None, delay_level: int = 0) -> ConsumeContext:
@@ -55,6 +58,29 @@ def test_only_the_first_messages_are_done_when_the_handler_says_how_many(
     said: int, done: int
 ) -> None:
     assert outcome_of(Consumed.SUCCESS, None, context(done=said), 5).done == done
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("done", "3", "context.done='3': expected None or a number of messages"),
+        ("done", True, "context.done=True: expected None"),
+        ("delay_level", "5", "context.delay_level='5': expected the number of a delay level"),
+        ("delay_level", None, "context.delay_level=None: expected the number"),
+    ],
+)
+@pytest.mark.parametrize("raised", [None, ValueError("no such order")])
+def test_a_context_that_is_set_to_nonsense_is_a_failed_call(
+    field: str, value: Any, text: str, raised: ValueError | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    shown = context()
+    setattr(shown, field, value)
+
+    outcome = outcome_of(None, raised, shown, 5)
+
+    assert (outcome.done, outcome.delay_level, outcome.end) == (0, 0, ConsumeEnd.EXCEPTION)
+    assert outcome.error is raised or (type(outcome.error) is TypeError and raised is None)
+    assert text in caplog.text
 
 
 def test_no_message_is_done_when_the_handler_says_later_whatever_it_says_of_how_many() -> None:
@@ -238,3 +264,17 @@ def test_which_failed_messages_become_dead_letters(
     message.reconsume_times = times
 
     assert DeadLetterRule.of(setting, ordered=ordered).applies_to(message, level) is dead
+
+
+async def test_the_largest_limit_on_retries_fits_into_requests() -> None:
+    """Brokers refuse numbers of more than 32 bits."""
+    broker = ScriptedBroker("a")
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+        cluster.name_server.routes["%RETRY%g"] = cluster.name_server.routes["t"]
+        retries = Retries(core_of(instance), "g", rule=DeadLetterRule.of(2**31 - 1))
+        assert await retries.send(stored(0), 0, ValueError("no such order"))
+        assert await retries.give_up(stored(0), ValueError("no such order"))
+
+    retried, dead = [(sent.reconsume_times, sent.max_reconsume_times) for sent in broker.sends]
+    assert retried == (1, 2**31 - 1)
+    assert dead == (2**31 - 1, 2**31 - 2)

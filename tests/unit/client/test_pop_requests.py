@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cometmq.client import PopConsumer, StartFrom, StoredMessage
+from cometmq.protocol.bodies import QueryAssignmentRequestBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.lazy_record import decode_lazily
@@ -159,6 +160,30 @@ async def test_a_handler_may_close_its_consumer_and_its_message_is_acknowledged(
     offsets = [str(message.queue_offset) for message in closed]
     assert offsets
     assert [fields["offset"] for fields in peer.of("ACK_MESSAGE")] == offsets
+
+
+async def test_a_topic_that_another_task_subscribes_during_the_start_is_popped() -> None:
+    broker, reached, go_on = PopBroker(), asyncio.Event(), asyncio.Event()
+    assigned: list[str] = []
+
+    async def assign_later(request: Request) -> Response:
+        assigned.append(QueryAssignmentRequestBody.decode(request.body).topic)
+        broker.moved.set()
+        reached.set()
+        await go_on.wait()
+        return broker._assign(request)
+
+    broker.handlers[RequestCode.QUERY_ASSIGNMENT] = assign_later
+    async with ScriptedCluster([broker]) as cluster:
+        cluster.name_server.routes["u"] = cluster.name_server.routes["t"]
+        consumer = PopConsumer(cluster.address, group="g", handler=Seen(), subscriptions={"t": "*"})
+        starting = asyncio.create_task(consumer.start())
+        await reached.wait()
+        await consumer.subscribe("u")
+        go_on.set()
+        await starting
+        async with consumer:
+            await broker.wait_until(lambda: "u" in assigned)
 
 
 async def test_queues_are_requested_again_after_a_failure_and_revoked_with_their_topic() -> None:

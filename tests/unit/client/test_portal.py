@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import os
 import signal
 import threading
@@ -58,6 +59,31 @@ def test_nothing_is_called_soon_once_the_loop_has_ended() -> None:
     held.soon(pytest.fail, "called")
 
 
+@pytest.mark.parametrize("raises", [False, True])
+def test_an_error_of_a_call_whose_future_was_cancelled_is_not_logged(
+    portal: Portal, raises: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    hold = threading.Event()
+
+    def make() -> asyncio.Future[None]:
+        if raises:
+            raise LookupError("not here")
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        failed.set_exception(LookupError("not here"))
+        return failed
+
+    async def collect() -> None:
+        gc.collect()  # a future whose exception was not taken logs it now
+
+    portal.soon(hold.wait, 60)
+    future = portal.begin(make)
+    assert future.cancel()
+    hold.set()
+    portal.run(collect())
+
+    assert caplog.records == []
+
+
 def test_a_call_that_takes_too_long_is_cancelled(portal: Portal) -> None:
     begun, cancelled = threading.Event(), threading.Event()
 
@@ -110,6 +136,44 @@ def test_an_interrupt_cancels_the_call_and_the_portal_goes_on(portal: Portal) ->
         portal.run(work())
     assert cancelled.wait(60)
     assert portal.run(answer()) == 1
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_an_exit_in_the_loop_ends_the_calls_of_all_threads(error: BaseException) -> None:
+    """As in asyncio: the main thread exits. Others are told why their calls have ended."""
+    portal = acquire_portal()
+    begun, failures = threading.Event(), []
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def exits() -> None:
+        raise error
+
+    async def work() -> None:
+        tasks = [asyncio.create_task(exits()) for _ in range(2)]
+        await asyncio.gather(wait(), *tasks)
+
+    def run() -> None:
+        with pytest.raises(ClientClosedError, match="has ended") as failure:
+            portal.run(wait())
+        failures.append(failure.value.__cause__)
+
+    caller = threading.Thread(target=run)
+    caller.start()
+    assert begun.wait(60)
+    with pytest.raises(type(error)) as raised:
+        portal.run(work())
+    caller.join(60)
+    assert raised.value is failures[0] is error
+    with pytest.raises(ClientClosedError, match="has ended"):
+        portal.call(lambda: 1)
+
+    second = acquire_portal()
+    assert second.call(lambda: 2) == 2, "an object that is made now gets a new loop"
+    release_portal(second)
+    release_portal(portal)
 
 
 def test_all_hold_the_same_portal_and_the_last_one_ends_it() -> None:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import zlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
 
-from cometmq.client import Filter
+from cometmq.client import ClientInstance, Filter
 from cometmq.client._connection.broker_calls import BrokerCalls
-from cometmq.client._consuming.pulls import Pull, PullStatus, pull_once, result_from
+from cometmq.client._connection.instance import core_of
+from cometmq.client._consuming import pulls
+from cometmq.client._consuming.pulls import (
+    FilterServers,
+    Pull,
+    PullResult,
+    PullStatus,
+    pull_once,
+    result_from,
+)
 from cometmq.model import property_names as names
 from cometmq.model.errors import ProtocolError, ResponseError
 from cometmq.model.flags import PullSysFlag, SysFlag
@@ -20,12 +32,14 @@ from cometmq.model.queue import MessageQueue
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import PullMessageRequest
+from cometmq.protocol.headers import PullMessageRequest, PullMessageResponse
 from cometmq.protocol.headers.base import encode_fields
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import encode_host, encode_record
 from cometmq.protocol.version import CURRENT_VERSION
+from cometmq.remoting import ConnectError, Request, Response
 from support.recorded import VERSIONS, frames
+from support.scripted import ScriptedBroker, ScriptedCluster
 
 QUEUE = MessageQueue("t", "a", 3)
 WRAPPED = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
@@ -294,3 +308,87 @@ async def test_a_lite_pull_has_the_code_that_its_broker_serves(version: str) -> 
         )
 
     assert brokers.asked == [code, RequestCode.PULL_MESSAGE, RequestCode.PULL_MESSAGE]
+
+
+class FilterServer(ScriptedBroker):
+    """A filter server with nothing new, which may not respond to uploads."""
+
+    def __init__(self, *, hangs: bool = False) -> None:
+        super().__init__()
+        self.uploads = 0
+        self._hangs = hangs
+        self.handlers[RequestCode.REGISTER_MESSAGE_FILTER_CLASS] = self._upload
+        self.handlers[RequestCode.PULL_MESSAGE] = self._pull
+
+    def _upload(self, request: Request) -> Response | None:
+        self.uploads += 1
+        return None if self._hangs else Response()
+
+    def _pull(self, request: Request) -> Response:
+        offsets = PullMessageResponse(
+            suggest_which_broker_id=0, next_begin_offset=5, min_offset=0, max_offset=5
+        )
+        return Response(ResponseCode.PULL_NOT_FOUND, header=offsets)
+
+
+@asynccontextmanager
+async def filter_servers(*servers: FilterServer) -> AsyncIterator[tuple[FilterServers, str]]:
+    """A client's access to these filter servers of one broker, and the broker's address."""
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(ScriptedCluster([ScriptedBroker("a")]))
+        for server in servers:
+            await server.start()
+            stack.push_async_callback(server.stop)
+        broker = cluster.brokers[0].address
+        told = cluster.name_server.routes["t"]
+        told.filter_server_table = {broker: [server.address for server in servers]}
+        instance = await stack.enter_async_context(ClientInstance(cluster.address))
+        yield FilterServers.of(core_of(instance)), broker
+
+
+async def filtered_pulls(*servers: FilterServer) -> list[PullResult | BaseException]:
+    """Pull ten queues at once through these filter servers of one broker."""
+    async with filter_servers(*servers) as (through, broker):
+        wanted = Filter.of_class("A", "class A: ...")
+        queues = [MessageQueue("t", "a", number) for number in range(10)]
+        asked = (
+            through.pull(broker, Pull("g", queue, wanted), QueueOffset(5), timeout=60.0)
+            for queue in queues
+        )
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_a_start_waits_once_for_all_filter_servers_that_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pulls, "UPLOAD_S", 0.5)
+    hanging, good = [FilterServer(hangs=True) for _ in range(4)], FilterServer()
+
+    async with filter_servers(*hanging, good) as (through, _), asyncio.timeout(1.0):
+        await through.upload_to_all("g", "t", Filter.of_class("A", "class A: ..."))
+
+    assert [server.uploads for server in (*hanging, good)] == [1] * 5
+
+
+async def test_queues_do_not_wait_one_by_one_for_a_filter_server_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pulls, "UPLOAD_S", 0.2)
+    hanging = FilterServer(hangs=True)
+
+    ended = await filtered_pulls(hanging)
+
+    assert hanging.uploads == 1
+    assert {type(each) for each in ended} == {ConnectError}
+
+
+async def test_pulls_pass_over_a_filter_server_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulls, "UPLOAD_S", 0.2)
+    hanging, other = FilterServer(hangs=True), FilterServer()
+
+    ended = await filtered_pulls(hanging, other)
+
+    assert [each.status for each in ended if isinstance(each, PullResult)] == (
+        [PullStatus.NO_NEW_MESSAGE] * 10
+    )
+    assert other.uploads == 1

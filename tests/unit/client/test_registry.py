@@ -96,6 +96,17 @@ async def test_name_servers_come_from_argument_settings_or_environment(
     assert known("", None) == {"127.0.0.1:3", "127.0.0.1:4"}
 
 
+def test_a_wrong_name_server_of_the_environment_is_named_with_its_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "nowhere")
+    with pytest.raises(
+        ConfigError,
+        match=r"^setting name_servers, or variable NAMESRV_ADDR: .* 'nowhere': expected",
+    ):
+        Producer(group="g")
+
+
 def test_without_a_name_server_and_an_endpoint_nothing_is_made() -> None:
     with pytest.raises(ConfigError, match=r"no name server is set: .*http_domain is empty"):
         acquire_instance("", settings=ClientSettings(http_domain=""))
@@ -182,6 +193,7 @@ async def test_sends_go_to_the_second_port_when_that_is_switched_on() -> None:
 
     assert switched_on.send_address("10.0.0.1:10911") == "10.0.0.1:10909"
     assert ClientCore(NOBODY).send_address("10.0.0.1:10911") == "10.0.0.1:10911"
+    assert switched_on.send_address("no-address") == "no-address"  # connecting fails and says so
 
 
 @pytest.mark.parametrize("own", ["10.1.2.3", "my-machine.example"])

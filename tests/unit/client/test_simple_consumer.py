@@ -23,8 +23,8 @@ from cometmq.client import (
 from cometmq.client._pop.requests import Deliveries, Delivery, ReceiptHandle
 from cometmq.client.settings import SimpleSettings
 from cometmq.model.errors import CometError, RemotingError, ResponseError
-from cometmq.protocol.codes import ResponseCode
-from cometmq.remoting import Response
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.remoting import Request, Response
 from support.consuming import stored
 from support.pop_broker import Shop
 from support.scripted import ScriptedBroker, ScriptedCluster, route
@@ -93,6 +93,32 @@ async def test_the_start_of_a_new_group_is_fixed_when_the_consumer_starts(shop: 
         [asked] = shop.pops
 
     assert (asked.max_msg_nums, asked.init_mode) == (0, 0)
+
+
+async def test_a_topic_that_another_task_subscribes_during_the_start_is_received(
+    shop: Shop,
+) -> None:
+    reached, go_on, pop = asyncio.Event(), asyncio.Event(), shop._pop
+
+    async def pop_later(request: Request) -> Response:
+        reached.set()
+        await go_on.wait()
+        return await pop(request)
+
+    shop.handlers[RequestCode.POP_MESSAGE] = pop_later
+    cluster: ScriptedCluster = shop.cluster  # type: ignore[attr-defined]
+    cluster.name_server.routes["u"] = cluster.name_server.routes["t"]
+    consumer = consumer_of(shop)
+    starting = asyncio.create_task(consumer.start())
+    await reached.wait()
+    await consumer.subscribe("u")
+    await consumer.unsubscribe("t")
+    go_on.set()
+    await starting
+    async with consumer:
+        assert [queue.topic for queue in consumer.queues()] == ["u"]
+
+    assert [pop.topic for pop in shop.pops] == ["t", "u"]
 
 
 async def test_a_receive_waits_at_the_broker_and_returns_as_soon_as_a_message_is_there(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from cometmq.client.filters import Filter
@@ -46,6 +48,50 @@ def test_an_expression_with_another_separator_is_logged_once(
     ] * warned
 
 
+@pytest.mark.parametrize(
+    ("expression", "warned"),
+    [
+        ("price > 10", 1),
+        ("color = 'blue'", 1),
+        ("paid AND sent", 1),
+        ("region in ('eu')", 1),
+        ("x or y", 1),
+        ("sign-in || or", 0),
+        ("color='blue' || x", 1),
+    ],
+)
+def test_tags_that_look_like_sql_are_logged_once(
+    caplog: pytest.LogCaptureFixture, expression: str, warned: int
+) -> None:
+    for _ in range(2):
+        Filter.of(expression)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        f"tag expression {expression!r} selects tags of that name: Filter.sql filters by SQL"
+    ] * warned
+
+
+@pytest.mark.parametrize(
+    ("expression", "ignored"),
+    [
+        ("color LIKE 'b%'", "LIKE 'b%'"),
+        ("a = 1 LIKE 'x'", "LIKE 'x'"),
+        ("price > 5 price < 9 /* both */", "price < 9 /* both */"),
+        ("a > 5 AND b IS NULL -- the end", None),
+        ("price > 5 /* enough */ ", None),
+    ],
+)
+def test_what_brokers_ignore_of_an_expression_is_logged_once(
+    caplog: pytest.LogCaptureFixture, expression: str, ignored: str | None
+) -> None:
+    for _ in range(2):
+        Filter.sql(expression)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        f"SQL filter {expression!r}: brokers ignore what follows the expression: {ignored!r}"
+    ] * (ignored is not None)
+
+
 def test_a_subscription_tells_the_broker_the_hashes_of_its_tags() -> None:
     data = Filter.tags("a || b").data("t")
 
@@ -78,6 +124,21 @@ def test_a_class_filter_leaves_the_choice_to_the_filter_server() -> None:
 def test_a_class_filter_needs_a_name_and_a_source(name: str, source: str) -> None:
     with pytest.raises(ConfigError, match="name of a class and its source"):
         Filter.of_class(name, source)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Filter.of,
+        lambda text: Filter.sql(f"a = '{text}'"),
+        lambda text: Filter.of_class(text, "class A: ..."),
+        lambda text: Filter.of_class("A", f"class A: ...  # {text}"),
+    ],
+)
+def test_a_text_that_no_heartbeat_can_contain_is_refused(make: Callable[[str], Filter]) -> None:
+    """As Python reads it from an argument or a file name that is not in UTF-8."""
+    with pytest.raises(ConfigError, match="expected UTF-8"):
+        make(b"caf\xe9".decode("utf-8", "surrogateescape"))
 
 
 @pytest.mark.parametrize("expression", ["||", " || "])

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from cometmq.model.errors import ConfigError
-from cometmq.model.times import EPOCH_MS_MIN, epoch_ms, milliseconds, seconds, timeout_s
+from cometmq.model.times import (
+    EPOCH_MS_MIN,
+    SECONDS_MAX,
+    epoch_ms,
+    milliseconds,
+    seconds,
+    timeout_s,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,12 +34,18 @@ def test_only_no_delay_is_no_delay() -> None:
     assert milliseconds(1.0004, "delay") == 1_000
 
 
-@pytest.mark.parametrize("value", ["3", None, True, math.inf, math.nan, datetime.now(UTC)])
+@pytest.mark.parametrize(
+    "value", ["3", None, True, math.inf, math.nan, 1e14, -1e14, 10**400, datetime.now(UTC)]
+)
 def test_what_is_no_duration_is_refused_by_name(value: Any) -> None:
     with pytest.raises(
         ConfigError, match=r"^wait=.*: expected a number of seconds or a timedelta$"
     ):
         seconds(value, "wait")
+
+
+def test_the_longest_timeout_is_that_of_a_timedelta() -> None:
+    assert timeout_s(SECONDS_MAX) == timeout_s(timedelta(seconds=SECONDS_MAX)) == SECONDS_MAX
 
 
 def test_a_timeout_that_is_more_likely_milliseconds_is_logged_once(

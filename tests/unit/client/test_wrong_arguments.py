@@ -28,7 +28,8 @@ from cometmq.client import (
 )
 from cometmq.client._sending.outgoing import properties_of
 from cometmq.client.errors import NotAssignedError, SendAttempt, SendFailedError
-from cometmq.client.hooks import SendHook
+from cometmq.client.hooks import ConsumeHook, DeliveryContext, SendContext, SendHook
+from cometmq.client.idempotent import Idempotent, SqliteMarks
 from cometmq.client.offsets import LocalOffsetStore, RemoteOffsetStore
 from cometmq.client.settings import PushSettings
 from cometmq.model.errors import CometError, ConfigError, InvalidMessageError, InvalidNameError
@@ -247,14 +248,30 @@ async def test_messages_are_settled_one_by_one(call: str) -> None:
             await getattr(consumer, call)([], *arguments)
 
 
-async def test_a_closed_producer_asks_for_a_new_one() -> None:
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        ("send", Message("t", b"x")),
+        ("send_soon", Message("t", b"x")),
+        ("send_nowait", Message("t", b"x")),
+        ("send_batch", [Message("t", b"x")]),
+        ("send_all", [Message("t", b"x")]),
+        ("send_oneway", Message("t", b"x")),
+        ("request", Message("t", b"x")),
+        ("fetch_queues", "t"),
+        ("ready", "t"),
+    ],
+)
+async def test_a_producer_that_does_not_run_says_which_one_and_what_to_do(
+    call: str, argument: object
+) -> None:
     producer = Producer(NAME_SERVER, group="g")
-    with pytest.raises(ClientClosedError, match="is not running: start it first"):
-        await producer.send(Message("t", b"x"))
+    with pytest.raises(ClientClosedError, match=r"^producer g is not running: start it"):
+        await called(getattr(producer, call), argument)
     await producer.start()
     await producer.close()
-    with pytest.raises(ClientClosedError, match="is closed: create a new one"):
-        await producer.send(Message("t", b"x"))
+    with pytest.raises(ClientClosedError, match=r"^producer g is closed: create a new"):
+        await called(getattr(producer, call), argument)
 
 
 @pytest.mark.parametrize(
@@ -277,6 +294,17 @@ async def test_a_topic_has_at_least_one_queue(queues: Any) -> None:
         await admin.create_topic("t", queues=queues)
 
 
+@pytest.mark.parametrize(
+    "queues", [{"broker-a": 0}, {"broker-a": -1}, {"broker-a": 4, "": 4}, {"a:4;b": 4}, {"a;b": 4}]
+)
+async def test_an_order_configuration_names_brokers_and_numbers_of_queues(
+    queues: dict[str, int],
+) -> None:
+    admin = AdminClient(NAME_SERVER)
+    with pytest.raises(ConfigError, match=r"queues=\{.*\}: expected for each name of a broker a"):
+        await admin.set_order_conf("t", queues)
+
+
 EXPECTED = r"\bexpected"
 REFUSALS = (TypeError, ConfigError, InvalidMessageError, InvalidNameError)
 QUEUE = MessageQueue("t", "b", 0)
@@ -291,6 +319,59 @@ class Listener:
 
     async def check(self, message: StoredMessage) -> LocalState:
         return LocalState.COMMIT
+
+
+class AsyncSendHook(SendHook):
+    async def before_send(self, context: SendContext) -> None:  # type: ignore[override]
+        """A call of it makes a coroutine."""
+
+
+class AsyncConsumeHook(ConsumeHook):
+    async def after(self, context: DeliveryContext) -> None:  # type: ignore[override]
+        """A call of it makes a coroutine."""
+
+
+@pytest.mark.parametrize(
+    ("make", "hook", "method"),
+    [
+        (Producer, AsyncSendHook(), "AsyncSendHook.before_send"),
+        (partial(TransactionProducer, listener=Listener()), AsyncSendHook(), "before_send"),
+        (PullConsumer, AsyncConsumeHook(), "AsyncConsumeHook.after"),
+        (partial(PushConsumer, handler=handle), AsyncConsumeHook(), "AsyncConsumeHook.after"),
+    ],
+)
+def test_a_hook_that_would_never_run_is_refused(
+    make: Callable[..., object], hook: object, method: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{method} is an async def function: expected a plain"):
+        make(NAME_SERVER, group="g", hooks=[hook])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"), [("execute", "message, argument"), ("check", "message")]
+)
+def test_a_listener_that_cannot_be_called_is_refused(wrong: str, expected: str) -> None:
+    async def method() -> LocalState:
+        return LocalState.COMMIT
+
+    listener = Listener()
+    setattr(listener, wrong, method)
+    with pytest.raises(
+        ConfigError, match=rf"listener.{wrong} has the parameters \(\): expected \({expected}\)"
+    ):
+        TransactionProducer(NAME_SERVER, group="g", listener=listener)
+
+
+def test_a_function_for_idempotent_that_cannot_be_called_is_refused(tmp_path: Path) -> None:
+    with (
+        SqliteMarks(tmp_path / "marks.db") as marks,
+        pytest.raises(
+            ConfigError,
+            match=r"Idempotent: handle has the parameters \(message, hint\): "
+            r"expected \(message, transaction\)",
+        ),
+    ):
+        Idempotent(lambda message, *, hint: None, store=marks)
 
 
 MAKERS: dict[type, Callable[..., Any]] = {

@@ -28,12 +28,19 @@ plain_names = st.text("abcXYZ019_-", min_size=1, max_size=20)
         ("  ", "The specified topic is blank."),
         (
             "a b",
-            "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
+            "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$: "
+            "'a b'",
         ),
-        ("t" * 128, "The specified topic is longer than topic max length."),
+        (
+            "t" * 128,
+            "The specified topic is longer than topic max length. It has 128 characters, at most "
+            "127 are allowed: 'tttttttttttt...ttttttttttttt'",
+        ),
     ],
 )
-def test_a_bad_topic_is_refused_in_the_words_of_rocketmq(name: str, text: str) -> None:
+def test_a_bad_topic_is_refused_in_the_words_of_rocketmq_with_what_was_met(
+    name: str, text: str
+) -> None:
     with pytest.raises(InvalidNameError) as refusal:
         check_topic_name(name)
     assert str(refusal.value) == text

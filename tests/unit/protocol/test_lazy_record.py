@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import StoredMessage
 from cometmq.protocol.compression import compress_body
-from cometmq.protocol.lazy_record import LazyMessage, decode_lazily
+from cometmq.protocol.lazy_record import LazyMessage, as_received, decode_lazily, restore
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import RecordError, decode_messages, encode_host, encode_record
 
@@ -227,3 +227,29 @@ def test_the_class_adds_no_dictionary_to_each_message() -> None:
 
     assert isinstance(message, LazyMessage)
     assert not hasattr(message, "__dict__")
+
+
+def test_what_a_handler_changes_can_be_undone() -> None:
+    packed = compress_body(b"hello", SysFlag.ZLIB, 5)
+    data = record(packed, properties=b"own\x011", sys_flag=SysFlag.COMPRESSED | SysFlag.ZLIB)
+    [message] = decode_lazily(data, broker_name="a", added={"more": "2"})
+    as_decoded = copy.copy(message)
+    message.topic = "real"
+    changed: Any = message
+    changed.body, changed.properties = {"json": 1}, {"own": 5}
+
+    assert as_received(message) == as_decoded
+    assert (message.topic, message.body) == ("real", {"json": 1})
+    restore(message)
+    message.properties["own"] = "changed again"
+    restore(message)
+    assert message == dataclasses.replace(as_decoded, topic="real")
+
+
+def test_a_message_without_a_record_stays_as_it_is() -> None:
+    [message] = decode_messages(record())
+    message.body = b"changed"
+
+    assert as_received(message) is message
+    restore(message)
+    assert message.body == b"changed"

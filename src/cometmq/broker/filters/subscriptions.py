@@ -31,7 +31,9 @@ from cometmq.sql92 import Expression, SqlError
 from cometmq.store import Matcher, TagMatcher
 
 PARSE_FAILED = "parse the consumer's subscription failed"
-SQL_IS_OFF = "The broker does not support consumer to filter message by SQL92"
+SQL_IS_OFF = (
+    "The broker does not support consumer to filter message by SQL92; set enablePropertyFilter=true"
+)
 _SHOWN_CHARS = 40
 
 

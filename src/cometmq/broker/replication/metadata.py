@@ -35,11 +35,13 @@ from cometmq.remoting import RemotingClient, check
 from cometmq.remoting.slices import decode
 from cometmq.store import MessageStore
 from cometmq.system.clock import Clock
+from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 10.0
 RETRY_S: Final = 3.0
+UNKNOWN: Final = "unknown"
 UNKNOWN_S: Final = 10.0
 """For so long no name server may know the master before that is logged."""
 TIMEOUT_S: Final = 5.0
@@ -87,7 +89,12 @@ class MetadataCopy:
         """When the name servers may be asked for the master again."""
         self._unknown_from_s: float | None = None
         """Since when the master is not known."""
-        self._is_failing = False
+        self._failures = FailureLog(
+            log,
+            fails="cannot copy tables, retrying",
+            works="copying tables works again",
+            name="master",
+        )
         role.on_change(self._hurry)
         role.on_master(self._hurry)
 
@@ -105,16 +112,13 @@ class MetadataCopy:
             return
         if now_s < self._due_s:
             return
+        self._failures.succeeded(UNKNOWN)
         self._due_s = now_s + INTERVAL_S
         problem = await self._copy_all(master)
         if problem is None:
-            if self._is_failing:
-                log.info("copying tables works again master=%s", master)
-            self._is_failing = False
+            self._failures.succeeded(master)
             return
-        if not self._is_failing:
-            log.warning("cannot copy tables, retrying master=%s: %s", master, problem)
-        self._is_failing = True
+        self._failures.failed(master, problem)
         self._due_s = min(self._due_s, now_s + RETRY_S)
         if now_s >= self._find_from_s:  # a registration has all topics
             self._find_from_s = now_s + INTERVAL_S
@@ -124,12 +128,9 @@ class MetadataCopy:
         """Log once if no name server knows the master for a while."""
         if self._unknown_from_s is None:
             self._unknown_from_s = now_s
-        elif not self._is_failing and now_s - self._unknown_from_s >= UNKNOWN_S:
-            self._is_failing = True
-            log.warning(
-                "this slave has no master, asking again: no name server knows a broker of its"
-                " brokerName with brokerId=0"
-            )
+        elif now_s - self._unknown_from_s >= UNKNOWN_S:
+            problem = "no name server knows a broker of this brokerName with brokerId=0"
+            self._failures.failed(UNKNOWN, CometError(problem))
 
     async def _copy_all(self, master: str) -> Exception | None:
         """Copy each table; return the first problem, or None."""

@@ -22,10 +22,11 @@ from cometmq.broker.replication.wire import HEADER, REPORT, read_header
 from cometmq.broker.role import Role
 from cometmq.model.errors import CometError, ProtocolError, StoreError
 from cometmq.protocol.bodies import HAClientRuntimeInfo
-from cometmq.remoting import Supervisor
+from cometmq.remoting import ConnectError, Supervisor
 from cometmq.remoting.client import split_address
 from cometmq.store import MessageStore, ReplicaError, SegmentNotReadyError
 from cometmq.system.clock import Clock
+from cometmq.system.failure_log import FailureLog
 
 if TYPE_CHECKING:
     from cometmq.broker.sending.group_commit import GroupCommit
@@ -70,7 +71,13 @@ class LogCopy:
         self.tasks = Supervisor("replication")
         self._connection: MasterConnection | None = None
         self._changed = asyncio.Event()
-        self._problem = ""
+        self._reason = ""
+        self._failures = FailureLog(
+            log,
+            fails="the log is not copied, retrying",
+            works="the log is copied again",
+            name="master",
+        )
         role.on_change(self._role_changed)
         role.on_master(self._role_changed)
 
@@ -102,8 +109,10 @@ class LogCopy:
                 continue
             try:
                 await self._copy_from(address)
-            except (CometError, OSError) as problem:
-                self._note(f"{problem}")
+            except CometError as problem:
+                self._failed(address, problem)
+            except OSError as problem:
+                self._failed(address, ConnectError(f"{problem}"))
             try:
                 async with asyncio.timeout_at(next_s):
                     await self._changed.wait()
@@ -156,19 +165,15 @@ class LogCopy:
             if problem is not None:
                 raise problem
 
-    def _note(self, problem: str) -> None:
-        if problem != self._problem:
-            log.warning(
-                "the log is not copied, retrying every %g s master=%s: %s",
-                *(RETRY_S, self.role.master_ha_address, problem),
-            )
-        self._problem = problem
+    def _failed(self, address: str, problem: CometError) -> None:
+        if str(problem) != self._reason:  # another reason is worth another line
+            self._failures.forget(address)
+        self._reason = str(problem)
+        self._failures.failed(address, problem)
 
-    def works(self) -> None:
+    def works(self, address: str) -> None:
         """Note that the master sends."""
-        if self._problem:
-            log.info("the log is copied again master=%s", self.role.master_ha_address)
-        self._problem = ""
+        self._failures.succeeded(address)
 
     def status(self) -> HAClientRuntimeInfo:
         """Return the state of the connection."""
@@ -301,7 +306,7 @@ class MasterConnection(asyncio.BufferedProtocol):
     def _completed(self) -> None:
         """Note that a chunk or a heartbeat is complete."""
         self._whole_to = self._replica.received_to
-        self._copy.works()
+        self._copy.works(self._address)
 
     def _wait_for_segment(self) -> None:
         """Receive nothing until the next file of the log is allocated."""

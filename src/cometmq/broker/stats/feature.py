@@ -75,6 +75,7 @@ def _runtime(parts: Parts) -> RuntimeInfo:
         delay_levels=lambda: {
             level: DelayLevelOffsets(*ends) for level, ends in parts.delay.progress().items()
         },
+        half_messages=parts.half_queue.figures,
         clock=parts.clock,
     )
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+import msgspec
+
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.throughput import Throughput
@@ -55,6 +57,17 @@ class DelayLevelOffsets(NamedTuple):
     scheduled: int
 
 
+class HalfMessageFigures(msgspec.Struct):
+    """How many half messages there are, and what became of others since the start."""
+
+    undecided: int = 0
+    committed: int = 0
+    rolled_back: int = 0
+    put_back: int = 0
+    """How often one was stored again: for a check, or for an operator."""
+    discarded: int = 0
+
+
 class RuntimeInfo:
     """Makes the table.
 
@@ -68,6 +81,7 @@ class RuntimeInfo:
         oldest_wait_s: for how long the oldest of them has waited.
         pulls_held: counts the pulls that are held.
         delay_levels: returns the offsets of each delay level that was used.
+        half_messages: returns their figures; None until they are known.
         clock: measures how long the broker runs.
     """
 
@@ -83,6 +97,7 @@ class RuntimeInfo:
         oldest_wait_s: Callable[[], float],
         pulls_held: Callable[[], int],
         delay_levels: Callable[[], Mapping[int, DelayLevelOffsets]],
+        half_messages: Callable[[], HalfMessageFigures | None],
         clock: Clock,
     ) -> None:
         self._store = store
@@ -94,6 +109,7 @@ class RuntimeInfo:
         self._oldest_wait_s = oldest_wait_s
         self._pulls_held = pulls_held
         self._delay_levels = delay_levels
+        self._half_messages = half_messages
         self._clock = clock
         self._booted_ms = clock.now_ms()
         self._booted_s = clock.monotonic()
@@ -110,7 +126,21 @@ class RuntimeInfo:
         table |= self._queues()
         for level, ends in sorted(self._delay_levels().items()):
             table[f"scheduleMessageOffset_{level}"] = f"{ends.delivered},{ends.scheduled}"
+        table |= self._transactions()
         return table
+
+    def _transactions(self) -> dict[str, str]:
+        """Return figures that RocketMQ does not have here; release 5 exports them as metrics."""
+        figures = self._half_messages()
+        if figures is None:
+            return {}
+        return {
+            "halfMessagesUndecided": str(figures.undecided),
+            "halfMessagesCommitted": str(figures.committed),
+            "halfMessagesRolledBack": str(figures.rolled_back),
+            "halfMessagesPutBack": str(figures.put_back),
+            "halfMessagesDiscarded": str(figures.discarded),
+        }
 
     def _identity(self) -> dict[str, str]:
         settings = self._settings()

@@ -19,6 +19,8 @@ class DecidedOffsets:
         self._start = base & ~7
         self._bits = bytearray()
         self.base = base
+        self.count = 0
+        """How many offsets from the base on are decided."""
         for offset in range(self._start, base):
             self._set(offset)
 
@@ -30,15 +32,19 @@ class DecidedOffsets:
 
     def add(self, offset: int) -> None:
         """Add an offset of the queue: one far beyond its end would take memory."""
-        if offset >= self.base:
-            self._set(offset)
+        if offset >= self.base and self._set(offset):
+            self.count += 1
 
-    def _set(self, offset: int) -> None:
+    def _set(self, offset: int) -> bool:
+        """Set the bit of an offset; return whether it was not set."""
         at = offset - self._start
         missing = (at >> 3) + 1 - len(self._bits)
         if missing > 0:
             self._bits.extend(bytes(max(missing, len(self._bits) // 8)))
-        self._bits[at >> 3] |= 1 << (at & 7)
+        before = self._bits[at >> 3]
+        after = before | 1 << (at & 7)
+        self._bits[at >> 3] = after
+        return after != before
 
     def first_open(self, offset: int) -> int:
         """Return the first undecided offset from ``offset`` on, perhaps one the queue lacks."""
@@ -55,11 +61,20 @@ class DecidedOffsets:
 
     def advance(self, base: int) -> None:
         """Move the base: all offsets before it are decided."""
-        self.base = max(base, self.base)
+        base = max(base, self.base)
+        self.count -= self._count(self.base, base)
+        self.base = base
         whole = (self.base - self._start) >> 3
         if whole >= _TRIMMED_BYTES:
             del self._bits[:whole]
             self._start += whole * 8
+
+    def _count(self, begin: int, end: int) -> int:
+        """Return how many bits of a range are set."""
+        first = begin - self._start
+        part = self._bits[first >> 3 : (end - self._start + 7) >> 3]
+        bits = int.from_bytes(part, "little") >> (first & 7)
+        return (bits & (1 << end - begin) - 1).bit_count()
 
     @property
     def size_bytes(self) -> int:

@@ -9,7 +9,7 @@ from cometmq.broker.transactions.handler import TransactionHandler
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
 from cometmq.remoting.features import Feature
-from cometmq.remoting.jobs import Job
+from cometmq.remoting.jobs import Job, every
 from cometmq.store import StoreSettings
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 LOAD_S = 1.0
 """How soon the half queue is read again if the disk refused that at the start: until then
 transactions are refused."""
+
+LOG_S = 10.0
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
@@ -63,6 +65,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
                 "check-transactions",
                 interval_s,
                 checks.run,
-            )
+            ),
+            every(LOG_S, handler.log_refusals, "log-refused-decisions"),
         ],
     )

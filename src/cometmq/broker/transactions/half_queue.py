@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from cometmq.broker.cold_reads import ColdReads, bring_in
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.stats.runtime_info import HalfMessageFigures
 from cometmq.broker.transactions.decided_offsets import DecidedOffsets
 from cometmq.broker.transactions.half_message import (
     HALF_QUEUE,
@@ -102,6 +103,7 @@ class HalfQueue:
         self._cold_reads = cold_reads
         self._decided = DecidedOffsets()
         self._early: set[int] = set()
+        self._figures = HalfMessageFigures()
         self._op_offset = 0
         """The first op message that names a half message which is not before the base."""
         self._at_start: list[NewMessage] = []
@@ -298,6 +300,14 @@ class HalfQueue:
 
     # --- reading --------------------------------------------------------------------------------
 
+    def figures(self) -> HalfMessageFigures | None:
+        """Return how many half messages there are and were; None until they are loaded."""
+        if not self.is_loaded:
+            return None
+        end = self._store.bounds(HALF_TOPIC, HALF_QUEUE)[1]
+        self._figures.undecided = max(end - self._decided.base - self._decided.count, 0)
+        return self._figures
+
     def is_decided(self, offset: int) -> bool:
         """Return whether a half message is decided, put back or discarded."""
         return offset in self._decided
@@ -401,6 +411,7 @@ class HalfQueue:
         message = half.committed(self._levels, topic, queue_id)
         stored = self._store.append_all([message, half.op(self._clock.now_ms())])
         self._decided.add(half.queue_offset)
+        self._figures.committed += 1
         return message, stored
 
     def roll_back(self, half: HalfMessage) -> Appended:
@@ -411,6 +422,7 @@ class HalfQueue:
         """
         (stored,) = self._store.append_all([half.op(self._clock.now_ms())])
         self._decided.add(half.queue_offset)
+        self._figures.rolled_back += 1
         return stored
 
     def replace(self, pairs: Sequence[tuple[HalfMessage, NewMessage]]) -> list[Appended]:
@@ -430,8 +442,12 @@ class HalfQueue:
         for half, message in pairs:
             messages += (message, half.op(now_ms))
         stored = self._store.append_all(messages)
-        for half, _ in pairs:
+        for half, message in pairs:
             self._decided.add(half.queue_offset)
+            if message.topic == HALF_TOPIC:
+                self._figures.put_back += 1
+            else:
+                self._figures.discarded += 1
         return stored[::2]
 
     def resume(self, discarded: HalfMessage) -> tuple[HalfMessage, Appended]:

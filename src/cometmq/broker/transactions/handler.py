@@ -13,6 +13,7 @@ the decision, and commits any record that a request names.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -42,9 +43,12 @@ from cometmq.protocol.message_id import decode_offset_id
 from cometmq.remoting import Request, Response
 from cometmq.store import Appended, MessageStore, SegmentCreateError, SegmentNotReadyError
 from cometmq.system.clock import Clock
+from cometmq.system.failure_log import RateLimitedLog
 
 if TYPE_CHECKING:
     from cometmq.broker.sending.group_commit import GroupCommit
+
+log = logging.getLogger(__name__)
 
 _UNKNOWN = SysFlag.TRANSACTION_NONE
 _COMMIT = SysFlag.TRANSACTION_COMMIT
@@ -97,12 +101,38 @@ class TransactionHandler:
         self._confirmation = confirmation
         self._commit = commit
         self._resuming = asyncio.Lock()
+        self._refused = RateLimitedLog(log, "decisions were refused")
 
     # --- END_TRANSACTION ------------------------------------------------------------------------
 
     def end(self, request: Request) -> Response | Awaitable[Response | None] | None:
         """Commit or roll back a half message."""
         header = request.header(EndTransactionRequest)
+        try:
+            return self._end(request, header)
+        except ResponseError as problem:
+            self._log_refusal(header, problem)
+            raise
+
+    def log_refusals(self) -> None:
+        """Log how many refusals were only counted."""
+        self._refused.settle()
+
+    def _log_refusal(self, header: EndTransactionRequest, problem: ResponseError) -> None:
+        """Log a refusal: producers send most decisions one-way, and get no response."""
+        self._refused.add(
+            "decision refused decision=%d group=%.80r id=%.80r offset=%d code=%d: %s",
+            header.commit_or_rollback,
+            header.producer_group,
+            header.msg_id,
+            header.commit_log_offset,
+            problem.code,
+            problem.remark,
+        )
+
+    def _end(
+        self, request: Request, header: EndTransactionRequest
+    ) -> Response | Awaitable[Response | None] | None:
         if header.commit_or_rollback not in (_UNKNOWN, _COMMIT, _ROLLBACK):
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR,
@@ -125,6 +155,15 @@ class TransactionHandler:
 
     async def _end_later(self, request: Request, header: EndTransactionRequest) -> Response | None:
         """Do the same if something has to be read or created first, or the index is needed."""
+        try:
+            return await self._decide_later(request, header)
+        except ResponseError as problem:
+            self._log_refusal(header, problem)
+            raise
+
+    async def _decide_later(
+        self, request: Request, header: EndTransactionRequest
+    ) -> Response | None:
         half = await after_prerequisites(lambda: self._half_of(header))
         while True:
             try:

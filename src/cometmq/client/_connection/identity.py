@@ -79,6 +79,8 @@ def vip_address(address: str) -> str:
     Source: MixAll.brokerVIPChannel, RocketMQ 5.3.
     """
     host, _, port = address.rpartition(":")
+    if not (port.isascii() and port.isdigit()):
+        return address  # connecting to it says what is wrong with it
     return f"{host}:{int(port) - VIP_PORT_STEP}"
 
 

@@ -477,7 +477,11 @@ def known_name_servers(named: str | Sequence[str], settings: ClientSettings) -> 
         ConfigError: an address is invalid, or there is no address and no HTTP endpoint.
     """
     is_empty = isinstance(named, Sequence) and not named
-    addresses = parse_addresses(settings.name_servers if is_empty else named, required=False)
+    try:
+        addresses = parse_addresses(settings.name_servers if is_empty else named, required=False)
+    except ConfigError as error:
+        where = "setting name_servers, or variable NAMESRV_ADDR: " if is_empty else ""
+        raise ConfigError(f"{where}{error}") from None
     if not addresses and not endpoint_url(settings):
         raise ConfigError(f"{NONE_SET} (and http_domain is empty)")
     return addresses

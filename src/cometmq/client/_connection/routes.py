@@ -21,7 +21,7 @@ import msgspec
 
 from cometmq.client._connection.name_servers import NameServers
 from cometmq.client.errors import NameServerError, TopicNotFoundError
-from cometmq.model.errors import ResponseError
+from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import QUEUES_MAX, TEMPLATE_TOPIC, Perm
 from cometmq.protocol.bodies import TopicQueueMappingInfo, TopicRouteData
@@ -41,6 +41,8 @@ PROVISIONAL_S = 1.0
 """How long a provisional route serves before the topic's own one is asked for again."""
 REFRESH_S = 1.0
 """How old a route must be before sends that cannot reach its brokers refresh it."""
+ERRORS_MAX = 256
+"""Topics without a route whose last error is kept; of more, the oldest errors are dropped."""
 REFRESH_TIMEOUT_S = 0.5
 """How long such a refresh may take: the retry of its send waits for it."""
 
@@ -207,6 +209,7 @@ class Routes:
         self._timeout = timeout
         self._known: dict[str, _Cached] = {}
         self._lookups: dict[str, _LookupLock] = {}
+        self._errors: dict[str, BaseException] = {}
         self._failures = FailureLog(
             log, fails="cannot refresh a route", works="route refreshed again", name="topic"
         )
@@ -219,6 +222,10 @@ class Routes:
         """Return the cached route, or None; sends no request."""
         cached = self._known.get(topic)
         return cached.route if cached else None
+
+    def error_of(self, topic: str) -> BaseException | None:
+        """Return why the last lookup of a topic without a cached route failed, if that is known."""
+        return self._errors.get(topic)
 
     def topics(self) -> list[str]:
         """Every topic with a cached route."""
@@ -266,6 +273,7 @@ class Routes:
             if not is_call_failure(error):
                 raise
             self._failures.failed(topic, error)
+            self._keep_error(topic, error)
             return self.known(topic)
         self._failures.succeeded(topic)
         return route
@@ -292,10 +300,20 @@ class Routes:
     def forget(self, topic: str) -> None:
         """Remove a topic from the cache."""
         self._known.pop(topic, None)
+        self._errors.pop(topic, None)
         self.version += 1
         self._failures.forget(topic)
 
     async def _fetch(
+        self, topic: str, new_topic_queues: int | None, timeout: float | None
+    ) -> Route:
+        try:
+            return await self._look_up(topic, new_topic_queues, timeout)
+        except CometError as error:
+            self._keep_error(topic, error)
+            raise
+
+    async def _look_up(
         self, topic: str, new_topic_queues: int | None, timeout: float | None
     ) -> Route:
         async with self._lock(topic, timeout):
@@ -339,12 +357,20 @@ class Routes:
             route = before  # what was derived from it stays valid
         now = asyncio.get_running_loop().time()
         self._known[route.topic] = _Cached(route, now, now)
+        self._errors.pop(route.topic, None)
         self.version += 1
         if route != before:
             log.info("route changed topic=%s brokers=%s", route.topic, sorted(route.brokers))
             for listener in self.on_change:
                 listener(route)
         return route
+
+    def _keep_error(self, topic: str, error: BaseException) -> None:
+        if topic not in self._known:
+            self._errors.pop(topic, None)
+            if len(self._errors) >= ERRORS_MAX:
+                del self._errors[next(iter(self._errors))]
+            self._errors[topic] = error
 
     def _is_stale(self, cached: _Cached) -> bool:
         age = asyncio.get_running_loop().time() - cached.since

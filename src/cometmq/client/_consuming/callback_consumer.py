@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import signal
 import threading
@@ -20,6 +19,7 @@ from cometmq.client._consuming.request_handlers import RequestHandlers
 from cometmq.client._lifecycle import in_background
 from cometmq.client.errors import ClientClosedError
 from cometmq.client.settings import PopSettings, PushSettings
+from cometmq.model.arguments import check_parameters
 from cometmq.model.errors import ConfigError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import timeout_s
@@ -111,17 +111,7 @@ def check_handler(group: str, handler: object, batch_handler: object) -> None:
             f"consumer {group}: {name} is a generator function, whose body would not run: expected "
             "a function without yield"
         )
-    try:
-        signature = inspect.signature(given)
-    except (TypeError, ValueError):  # some functions in C have none
-        return
-    try:
-        signature.bind(*arguments)
-    except TypeError:
-        raise ConfigError(
-            f"consumer {group}: {name} has the parameters ({', '.join(signature.parameters)}): "
-            f"expected ({', '.join(arguments)})"
-        ) from None
+    check_parameters(f"consumer {group}: {name}", given, arguments)
 
 
 class CallbackConsumer(SubscribingConsumer):

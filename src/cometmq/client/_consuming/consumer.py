@@ -19,6 +19,7 @@ from cometmq.client._consuming.group_requests import GroupCalls
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.client.allocation import AllocationStrategy
+from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.filters import Filter
 from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
@@ -86,6 +87,11 @@ class Subscriptions:
     def adopt(self) -> None:
         """Use the announced filters for pulls from now on: brokers know them."""
         self._adopted = dict(self._announced)
+
+    @property
+    def is_adopted(self) -> bool:
+        """Whether pulls use what was announced last."""
+        return self._adopted == self._announced
 
     def filter_of(self, topic: str) -> Filter | None:
         """Return the filter of a topic for pulls; None if it is not subscribed."""
@@ -296,7 +302,11 @@ class Consumer(Lifecycle):
         missing = [topic for topic in topics if self._instance.routes.known(topic) is None]
         if not missing:
             return "no response of a broker"
-        return f"no route of {', '.join(missing)}: create each topic first, or send to it"
+        names = ", ".join(map(self._instance.namespace.unwrap, missing))
+        for error in map(self._instance.routes.error_of, missing):
+            if error is not None and not isinstance(error, TopicNotFoundError):
+                return f"no route of {names}: {error}"
+        return f"no route of {names}: create each topic first, or send to it"
 
     async def _wait_unless_ended(
         self, work: Coroutine[Any, Any, None] | None = None, timeout: float | None = None
@@ -431,6 +441,14 @@ class SubscribingConsumer(Consumer):
         if await self._instance.routes.refresh(topic) is not None:
             calls = GroupCalls(self._instance)
             await calls.check_filter(self._wire_group, self.client_id, topic, filter)
+
+    async def _run_start(self) -> None:
+        await super()._run_start()
+        while self.running and not self._subscriptions.is_adopted:  # changed during the start
+            for topic, each in self._subscriptions.announced().items():
+                await self._look_up(topic, each)
+                await self._prepare(topic, each)
+            await self._announce()
 
     async def _join(self) -> None:
         """Announce the subscriptions of a start."""

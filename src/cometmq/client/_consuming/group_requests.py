@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 
 _CANNOT_FILTER = (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
 """What brokers respond if they do not filter by properties, or cannot parse an expression."""
+_OFF = "does not support consumer to filter message by"
+"""In the remark of brokers whose setting `_SWITCH` is off; only CometMQ's names the setting."""
+_SWITCH = "enablePropertyFilter"
 
 LOCK_S = 1.0
 """The timeout of a request that locks queues."""
@@ -176,8 +179,11 @@ class GroupCalls:
             except ResponseError as error:
                 if error.code not in _CANNOT_FILTER:
                     raise
+                is_off = _OFF in error.remark and _SWITCH not in error.remark
+                hint = f"; set {_SWITCH}=true there" if is_off else ""
                 raise ConfigError(
-                    f"broker {name} cannot filter {topic} by {wanted.expression!r}: {error.remark}"
+                    f"broker {name} cannot filter {topic} by {wanted.expression!r:.200}: "
+                    f"{error.remark}{hint}"
                 ) from error
 
     async def _upload(self, group: str, topic: str, wanted: Filter) -> None:

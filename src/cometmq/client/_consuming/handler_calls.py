@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from cometmq.client._callbacks import Caller, call_hooks, is_async, unfinished
+from cometmq.client._callbacks import Caller, TraceTimes, call_hooks, is_async, unfinished
 from cometmq.client._connection.identity import Namespace
 from cometmq.client._supervision import class_and_text
 from cometmq.client.errors import ConsumeLater
@@ -62,7 +60,13 @@ def outcome_of(
         error: what it raised, or None.
         context: what the handler was shown, and may have changed.
         count: how many messages it was given.
+
+    A handler that has set a field of the context to something else than a number has failed.
     """
+    is_set = context.done is not None or context.delay_level != 0
+    if is_set and (wrong := _wrong_field(context)):
+        log.warning("handler set %s group=%s queue=%s", wrong, context.group, context.queue)
+        return Outcome(0, 0, ConsumeEnd.EXCEPTION, error or TypeError(wrong))
     if isinstance(error, ConsumeLater):
         return Outcome(
             0, error.delay_level, ConsumeEnd.FAILED, error.__cause__, delay_s=error.delay_s
@@ -73,6 +77,16 @@ def outcome_of(
         return Outcome(0, context.delay_level, ConsumeEnd.FAILED)
     done = count if context.done is None else min(max(context.done, 0), count)
     return Outcome(done, context.delay_level, ConsumeEnd.SUCCESS)
+
+
+def _wrong_field(context: ConsumeContext) -> str:
+    """Return what is wrong with the fields that a handler may set; empty if nothing is."""
+    if context.done is not None and type(context.done) is not int:
+        return f"context.done={context.done!r:.100}: expected None or a number of messages"
+    if type(context.delay_level) is not int:
+        level = f"{context.delay_level!r:.100}"
+        return f"context.delay_level={level}: expected the number of a delay level"
+    return ""
 
 
 class OrderedAction(Enum):
@@ -245,10 +259,6 @@ class ConsumeHookCalls:
         call_hooks(self.hooks, ConsumeHook.after, context)
 
 
-TRACE_EVERY_S = 60.0
-"""From one traceback of a kind of error to the next, in seconds."""
-KINDS_MAX = 256
-"""Kinds of errors that are remembered; of more, the ones logged longest ago are forgotten."""
 ODD_RESULTS_MAX = 16
 """Types of results without a meaning that a consumer warns about."""
 
@@ -320,7 +330,7 @@ class HandlerCalls:
         self.direct = None if self.plain or self._hooks.hooks else self._function
         """The handler, if it is async and nothing has to happen around it: may be awaited as is."""
         self._call = self._chosen_call()
-        self._traces = _TraceTimes()
+        self._traces = TraceTimes()
         self._odd_results: set[str] = set()
 
     def _chosen_call(self) -> Call:
@@ -431,29 +441,3 @@ class HandlerCalls:
     ) -> object:
         result: object = await self._caller.call(self._function, messages, context)
         return result
-
-
-class _TraceTimes:
-    """Says when a traceback belongs into the log: once a minute for each kind of error.
-
-    Errors of one class that were raised at one line are of one kind.
-    """
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._logged: dict[tuple[type[BaseException], object, int], float] = {}
-
-    def is_due(self, error: BaseException) -> bool:
-        """Return whether to log the traceback of this error, and remember that."""
-        trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        where = (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace else ("", 0)
-        kind, now = (type(error), *where), self._now()
-        if now - self._logged.get(kind, -math.inf) < TRACE_EVERY_S:
-            return False
-        self._logged.pop(kind, None)  # the order of the table is that of the times
-        if len(self._logged) >= KINDS_MAX:
-            del self._logged[next(iter(self._logged))]
-        self._logged[kind] = now
-        return True

@@ -330,6 +330,8 @@ class FilterServers:
         """By filter server, group and topic."""
         self._locks: dict[str, asyncio.Lock] = {}
         """By filter server."""
+        self._failed: dict[str, tuple[float, RemotingError]] = {}
+        """The last failed upload to a filter server, and when it failed."""
 
     @classmethod
     def of(cls, instance: ClientCore) -> FilterServers:
@@ -346,11 +348,14 @@ class FilterServers:
             ResponseError: a filter server refused the filter.
         """
         route = await self._routes.find(topic)
-        for server in sorted({each for found in route.filter_servers.values() for each in found}):
-            try:
-                await self._upload(server, group, topic, wanted)
-            except RemotingError as error:
-                log.warning("cannot upload a filter server=%s error=%s", server, error)
+        servers = sorted({each for found in route.filter_servers.values() for each in found})
+        uploads = (self._upload(server, group, topic, wanted) for server in servers)
+        outcomes = await asyncio.gather(*uploads, return_exceptions=True)
+        for server, outcome in zip(servers, outcomes, strict=True):
+            if isinstance(outcome, RemotingError):
+                log.warning("cannot upload a filter server=%s error=%s", server, outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
 
     async def pull(
         self, broker: str, pull: Pull, offset: QueueOffset, *, timeout: float
@@ -399,12 +404,24 @@ class FilterServers:
         return await pull_once(self._brokers, server, pull, offset, timeout=timeout)
 
     async def _upload(self, server: str, group: str, topic: str, wanted: Filter) -> _Upload:
-        """Upload a filter unless that is done; one at a time to each server."""
-        key = (server, group, topic)
+        """Upload a filter unless that is done; one at a time to each server.
+
+        An upload that fails fails for all that wait for it: one after the other, they would wait
+        too long for a server that does not respond.
+
+        Raises:
+            ConnectError: the server did not respond.
+        """
+        key, clock = (server, group, topic), asyncio.get_running_loop().time
+        began_s = clock()
         async with self._locks.setdefault(server, asyncio.Lock()):
             done = self._uploaded.get(key)
             if done is not None and done.wanted == wanted:
                 return done
+            failed = self._failed.pop(server, None)
+            if failed is not None and failed[0] >= began_s:
+                self._failed[server] = failed
+                raise ConnectError(f"no filter server at {server}: {failed[1]}")
             assert wanted.class_source is not None
             body = wanted.class_source.encode()
             header = RegisterMessageFilterClassRequest(
@@ -414,7 +431,13 @@ class FilterServers:
                 class_crc=crc32(body) & CRC_MASK,
             )
             code = RequestCode.REGISTER_MESSAGE_FILTER_CLASS
-            await self._brokers.call(server, code, header, body, timeout=UPLOAD_S)
+            try:
+                await self._brokers.call(server, code, header, body, timeout=UPLOAD_S)
+            except RemotingError as error:
+                if len(self._failed) >= UPLOADS_MAX:
+                    self._failed.clear()
+                self._failed[server] = clock(), error
+                raise ConnectError(f"no filter server at {server}: {error}") from error
             if len(self._uploaded) >= UPLOADS_MAX:
                 self._uploaded.clear()
                 self._locks.clear()

@@ -36,6 +36,8 @@ from cometmq.model.times import now_ms
 from cometmq.model.topic import retry_topic
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import ConsumerSendMsgBackRequest
+from cometmq.protocol.headers.base import I32_MAX
+from cometmq.protocol.lazy_record import as_received
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 
 log = logging.getLogger(__name__)
@@ -127,8 +129,9 @@ class Retries:
         self._group = group
         self._topic = retry_topic(group)
         self._rule = rule
-        self._max = RETRIES_MAX if rule.retries_max is None else rule.retries_max
-        """The limit in requests, which cannot say that there is none."""
+        retries_max = RETRIES_MAX if rule.retries_max is None else rule.retries_max
+        self._max = min(retries_max, I32_MAX - 1)
+        """The limit in requests, which cannot say that there is none; one more fits as well."""
         self._wrap = wrap_topic
         self._on_first = on_first
         self._producer = InnerProducer.of(instance)
@@ -189,7 +192,7 @@ class Retries:
             offset=message.log_offset,
             group=self._group,
             delay_level=delay_level,
-            origin_msg_id=message.message_id,
+            origin_msg_id=as_received(message).message_id,
             origin_topic=self._wrap(message.topic),
             max_reconsume_times=self._max,
         )
@@ -213,34 +216,35 @@ class Retries:
     ) -> None:
         times = message.reconsume_times
         is_dead = self._rule.applies_to(message, delay_level)
-        properties = self._properties(message)
+        received = as_received(message)  # the handler may have changed body and properties
+        properties = self._properties(received, self._wrap(message.topic))
         # Brokers of both lines compare the two numbers, one with >= and the other with >: these
         # pairs mean the same to both.
         properties[names.RECONSUME_TIME] = str(self._max + 1 if is_dead else times + 1)
         properties[names.MAX_RECONSUME_TIMES] = str(self._max if is_dead else self._max + 1)
         if is_dead:
             properties.setdefault(names.DLQ_ORIGIN_TOPIC, self._wrap(message.topic))
-            properties.setdefault(names.DLQ_ORIGIN_MESSAGE_ID, message.message_id)
+            properties.setdefault(names.DLQ_ORIGIN_MESSAGE_ID, received.message_id)
         if error is not None:
             _add_error(properties, error)
         copy = Message(
             topic=self._topic,
-            body=message.body,
-            flag=message.flag,
+            body=received.body,
+            flag=received.flag,
             properties=properties,
             delay_level=0 if is_dead else delay_level or FIRST_LEVEL + times,
-            wait_store=message.properties.get(names.WAIT) != "false",
+            wait_store=received.properties.get(names.WAIT) != "false",
         )
         await self._producer.send(copy, timeout=SEND_BACK_S)
 
-    def _properties(self, message: StoredMessage) -> dict[str, str]:
+    def _properties(self, message: StoredMessage, topic: str) -> dict[str, str]:
         properties = {
             name: value
             for name, value in message.properties.items()
             if name not in _NOT_CARRIED_ON and value.strip()
         }
         properties.setdefault(names.ORIGIN_MESSAGE_ID, message.message_id)
-        properties[names.RETRY_TOPIC] = self._wrap(message.topic)
+        properties[names.RETRY_TOPIC] = topic
         return properties
 
 

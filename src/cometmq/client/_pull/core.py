@@ -409,7 +409,7 @@ class PullCore(Consumer):
         self._end_delivery(received, ConsumeEnd.FAILED)
 
     def _move(self, queue: MessageQueue, offset: QueueOffset) -> None:
-        check_assigned(queue, self._fetcher.queues)
+        check_assigned(queue, self._fetcher.fetches())
         self._positions.move(queue, offset)
         self._fetcher.begin(queue, offset)
 
@@ -423,7 +423,7 @@ class PullCore(Consumer):
         self._check_running()
         found = [self._namespace.wrap_queue(queue) for queue in queues]
         for queue in found:
-            check_assigned(queue, self._fetcher.queues)
+            check_assigned(queue, self._fetcher.fetches())
         return found
 
     async def _pull_next(self, queue: MessageQueue, offset: QueueOffset) -> PullResult:

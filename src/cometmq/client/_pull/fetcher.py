@@ -13,7 +13,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, KeysView
 from dataclasses import dataclass, replace
 
 from cometmq.client._consuming.pulls import PullResult, PullStatus
@@ -220,6 +220,10 @@ class Fetcher:
     def queues(self) -> list[MessageQueue]:
         """The queues being fetched."""
         return list(self._streams)
+
+    def fetches(self) -> KeysView[MessageQueue]:
+        """Return a live view of the queues being fetched: with thousands, a list takes long."""
+        return self._streams.keys()
 
     @property
     def held(self) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
@@ -183,7 +183,7 @@ LISTED_MAX = 8
 """Limit on the assigned queues in an error's text."""
 
 
-def check_assigned(queue: MessageQueue, assigned: Iterable[MessageQueue]) -> None:
+def check_assigned(queue: MessageQueue, assigned: Collection[MessageQueue]) -> None:
     """Check that a queue is assigned.
 
     Raises:

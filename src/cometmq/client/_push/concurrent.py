@@ -30,6 +30,7 @@ from cometmq.client.handlers import ConsumeContext, Consumed
 from cometmq.client.hooks import ConsumeEnd
 from cometmq.client.offsets import OffsetStore
 from cometmq.model.message import StoredMessage
+from cometmq.protocol.lazy_record import restore
 from cometmq.remoting.tasks import Supervisor, is_call_failure
 from cometmq.system.failure_log import FailureLog
 
@@ -364,6 +365,7 @@ class ConcurrentService:
             if await self._sent_back(message, outcome.delay_level, outcome.error):
                 self._finish(batch, index, index + 1)
             else:
+                restore(message)
                 message.reconsume_times += 1
                 kept.append(index)
         if kept:

@@ -40,6 +40,7 @@ from cometmq.client.handlers import OrderedContext
 from cometmq.client.offsets import OffsetStore
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
+from cometmq.protocol.lazy_record import restore
 from cometmq.remoting.tasks import Supervisor, outlives
 
 log = logging.getLogger(__name__)
@@ -428,6 +429,7 @@ class OrderedService:
         for message in messages:
             is_dead = self._dead_letters.applies_to(message, outcome.delay_level)
             if not is_dead or not await self._given_up(message, outcome.error):
+                restore(message)
                 message.reconsume_times += 1
                 is_kept = True
         return not is_kept

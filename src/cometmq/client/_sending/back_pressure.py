@@ -111,6 +111,11 @@ class BackPressure:
         if self._waiting:
             self._grant()
 
+    def resize(self, size: int, new_size: int) -> int:
+        """Let the room of a send be of another size from now on, and return that."""
+        self.size_bytes += new_size - size
+        return new_size
+
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until all that is in flight now has ended, for ``timeout`` seconds at most."""
         if self._epoch.in_flight:

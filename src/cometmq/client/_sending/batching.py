@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from cometmq.client._sending.back_pressure import BackPressure, Epoch
 from cometmq.client._sending.outgoing import Item
-from cometmq.client._sending.retry_policy import RetryPolicy, closed_error
+from cometmq.client._sending.retry_policy import RetryPolicy, cancellation_error, closed_error
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import SendTarget
 from cometmq.client.receipt import SendReceipt
@@ -193,10 +193,10 @@ class Accumulator:
                 timeout=self._timeout_s,
                 policy=key.policy,
             )
+        except asyncio.CancelledError as error:
+            _fail(entries, cancellation_error(error))
         except Exception as error:
-            for entry in entries:
-                if not entry.future.done():
-                    entry.future.set_exception(error)
+            _fail(entries, error)
         else:
             for entry, own in zip(entries, split_receipt(receipt, len(entries)), strict=True):
                 if not entry.future.done():
@@ -208,6 +208,12 @@ class Accumulator:
             self._pressure.release(entry.size, entry.epoch)
             if not entry.future.done():
                 entry.future.set_exception(closed_error(maybe_stored=True))
+
+
+def _fail(entries: Iterable[_Entry], error: Exception) -> None:
+    for entry in entries:
+        if not entry.future.done():
+            entry.future.set_exception(error)
 
 
 def split_receipt(receipt: SendReceipt, count: int) -> list[SendReceipt]:

@@ -385,7 +385,10 @@ class SendFastPath:
         elif chosen is None:
             queue_target = topic.queues[topic.round.peek(len(topic.queues))]
         else:
-            queue_target = topic.by_queue.get(chosen)
+            try:
+                queue_target = topic.by_queue.get(chosen)
+            except TypeError:  # a field that has no hash
+                return None
             if queue_target is None:
                 return None
         connection = queue_target.connection

@@ -16,10 +16,14 @@ from cometmq.client._sending.back_pressure import BackPressure, Epoch
 from cometmq.client._sending.batching import Accumulator, SendFuture
 from cometmq.client._sending.fast_path import FastSend, SendFastPath
 from cometmq.client._sending.outgoing import size_of
-from cometmq.client._sending.retry_policy import RetryPolicy, closed_error
+from cometmq.client._sending.retry_policy import RetryPolicy, cancellation_error, closed_error
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import SendTarget
-from cometmq.client.errors import BackPressureError, ClientClosedError, SendTimeoutError
+from cometmq.client.errors import (
+    BackPressureError,
+    ClientClosedError,
+    SendTimeoutError,
+)
 from cometmq.client.receipt import SendReceipt
 from cometmq.client.settings import ProducerSettings
 from cometmq.model.message import Message
@@ -34,17 +38,22 @@ class PendingSends:
     Args:
         sender: sends the messages.
         settings: the limits, and whether messages are combined into batches.
+        check_running: raises if the producer does not run.
         check_loop: raises if the producer runs in another event loop.
     """
 
     def __init__(
-        self, sender: Sender, settings: ProducerSettings, check_loop: Callable[[], None]
+        self,
+        sender: Sender,
+        settings: ProducerSettings,
+        *,
+        check_running: Callable[[], None],
+        check_loop: Callable[[], None],
     ) -> None:
-        self._check_loop = check_loop
+        self._check_running, self._check_loop = check_running, check_loop
         self._sender = sender
         self._tasks = Supervisor("sends")
         self._open = False
-        self._closed = False
         self._pressure = BackPressure(settings.back_pressure_messages, settings.back_pressure_bytes)
         self._accumulator = (
             Accumulator(sender, settings, self._pressure) if settings.auto_batch else None
@@ -96,8 +105,10 @@ class PendingSends:
             reserved: properties that applications cannot set.
         """
         size = size_of(message)
-        epoch, timeout = await self._acquire(message.topic, size, timeout)
-        return await self._start(message, target, timeout, reserved, True, batched, size, epoch)
+        epoch, left_s = await self._acquire(message.topic, size, timeout)
+        if left_s != timeout:  # it waited, and the message may have another body now
+            size = self._pressure.resize(size, size_of(message))
+        return await self._start(message, target, left_s, reserved, True, batched, size, epoch)
 
     async def send_batch(
         self, messages: Sequence[Message], target: SendTarget, timeout: float
@@ -122,8 +133,10 @@ class PendingSends:
     ) -> SendFuture:
         """Wait for room, start a send and return its future; see `Producer.send_soon`."""
         size = size_of(message)
-        epoch, timeout = await self._acquire(message.topic, size, timeout)
-        return self._start(message, target, timeout, reserved, False, batched, size, epoch)
+        epoch, left_s = await self._acquire(message.topic, size, timeout)
+        if left_s != timeout:
+            size = self._pressure.resize(size, size_of(message))
+        return self._start(message, target, left_s, reserved, False, batched, size, epoch)
 
     def start_nowait(
         self, message: Message, target: SendTarget, timeout: float, *, batched: bool = False
@@ -151,7 +164,7 @@ class PendingSends:
 
         All sends end before this returns; those that did not end by themselves with an error.
         """
-        self._open, self._closed = False, True
+        self._open = False
         self._sender.pauses.close()
         self._pressure.refuse_all(ClientClosedError(_CLOSED_BEFORE))
         if self._accumulator is not None:
@@ -166,9 +179,7 @@ class PendingSends:
 
     def _check_open(self) -> None:
         if not self._open:
-            if self._closed:
-                raise ClientClosedError("the producer is closed: create a new one")
-            raise ClientClosedError("the producer is not running: start it first")
+            self._check_running()
         self._check_loop()
 
     async def _acquire(self, topic: str, size: int, timeout: float) -> tuple[Epoch, float]:
@@ -204,7 +215,7 @@ class PendingSends:
         size: int,
         epoch: Epoch,
     ) -> SendFuture:
-        """Start a send that has room for ``size`` bytes; a body may have changed since."""
+        """Start a send that has room for ``size`` bytes."""
         if reserved is None:
             try:
                 started = self._start_without_task(
@@ -291,6 +302,10 @@ class PendingSends:
 async def _complete(work: Coroutine[Any, Any, SendReceipt], future: SendFuture) -> None:
     try:
         receipt = await work
+    except asyncio.CancelledError as error:
+        failure = cancellation_error(error)
+        if not future.done():
+            future.set_exception(failure)
     except Exception as error:
         if not future.done():
             future.set_exception(error)

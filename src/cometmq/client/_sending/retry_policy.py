@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 from cometmq.client.errors import (
     ClientClosedError,
+    ClientError,
     SendAttempt,
     SendFailedError,
     SendTimeoutError,
@@ -34,6 +35,7 @@ from cometmq.client.settings import ProducerSettings
 from cometmq.model.errors import CometError, ProtocolError, ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import CallTimeoutError, ConnectError, TooManyCallsError
+from cometmq.remoting.tasks import is_call_failure
 
 CALL_S_MIN = 0.001
 """With less time left before the deadline no request is sent."""
@@ -265,6 +267,19 @@ def closed_error(*, maybe_stored: bool) -> ClientClosedError:
     if maybe_stored:
         return ClientClosedError("the producer was closed: the message may be stored")
     return ClientClosedError("not sent: the producer was closed")
+
+
+def cancellation_error(error: asyncio.CancelledError) -> ClientError:
+    """Return the error of a send whose selector or hook raised `CancelledError`.
+
+    Raises:
+        CancelledError: it is the cancellation of this task.
+    """
+    if not is_call_failure(error):
+        raise error
+    failure = ClientError("not sent: a selector or a hook raised CancelledError")
+    failure.__cause__ = error
+    return failure
 
 
 def _is_away(error: CometError | None) -> bool:

@@ -74,7 +74,12 @@ class Targets:
             topic, new_topic_queues=self._settings.new_topic_queues, timeout=timeout
         )
         if not route.publish_queues:
-            raise TopicNotFoundError(topic, "it has no writable queue")
+            reason = (
+                "its order configuration at the name servers names no queue, expected broker:queues"
+                if route.ordered
+                else "it has no writable queue"
+            )
+            raise TopicNotFoundError(topic, reason)
         return route
 
     async def queues(self, topic: str, timeout: float) -> list[MessageQueue]:

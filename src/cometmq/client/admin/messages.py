@@ -28,7 +28,11 @@ from cometmq.protocol.bodies import (
     MessageModel,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import QueryMessageRequest, ViewMessageByIdRequest
+from cometmq.protocol.headers import (
+    QueryMessageRequest,
+    ResumeCheckHalfMessageRequest,
+    ViewMessageByIdRequest,
+)
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.record import decode_messages
 
@@ -122,6 +126,21 @@ class Queries(AdminCore):
             self._instance.brokers, address, request, QueueOffset(offset), timeout=timeout
         )
         return next((found for found in result.messages if found.queue_offset == offset), None)
+
+    async def resume_checks(self, offset_message_id: str) -> None:
+        """Let a broker check a half message again from the start, mostly one that it discarded.
+
+        Args:
+            offset_message_id: that of the message in ``TRANS_CHECK_MAX_TIME_TOPIC``; it names the
+                broker.
+
+        Raises:
+            InvalidMessageIdError: the text is no such id.
+            ResponseError: that broker has no such half message, or it is decided already.
+        """
+        place = decode_offset_id(offset_message_id)
+        header = ResumeCheckHalfMessageRequest(msg_id=offset_message_id)
+        await self._call(place.address, RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
 
     async def _query(
         self, broker_name: str, address: str | None, header: QueryMessageRequest

@@ -137,10 +137,22 @@ class AdminCore(Lifecycle):
     async def _call_all_name_servers(
         self, code: int, header: Header | None = None, body: bytes = b""
     ) -> list[Command]:
-        """Send the request to every name server: they do not replicate."""
+        """Send the request to every name server: they do not replicate.
+
+        Raises:
+            CometError: the first failure, after the request was sent to the others as well.
+        """
         self._instance.check_running()
-        addresses = self._instance.name_servers.addresses
-        return [await self._call(address, code, header, body) for address in addresses]
+        responses: list[Command] = []
+        failure: CometError | None = None
+        for address in self._instance.name_servers.addresses:
+            try:
+                responses.append(await self._call(address, code, header, body))
+            except CometError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return responses
 
     async def _put_kv(self, space: str, key: str, value: str | None) -> None:
         """Store a value on every name server; None deletes it."""

@@ -5,11 +5,13 @@ Source: the topic commands of DefaultMQAdminExt, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 
 from cometmq.client._connection.broker_calls import QueueBounds
 from cometmq.client.admin.servers import AdminCore
+from cometmq.client.errors import ClientError
 from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TEMPLATE_TOPIC, Perm, TopicConfig, check_topic_name
@@ -28,6 +30,8 @@ from cometmq.protocol.headers import (
     GetTopicStatsInfoRequest,
     UpdateAndCreateTopicRequest,
 )
+
+log = logging.getLogger(__name__)
 
 READ_WRITE = Perm.READ | Perm.WRITE
 
@@ -152,25 +156,55 @@ class Topics(AdminCore):
         return TopicConfigSerializeWrapper.decode(response.body).topic_config_table
 
     async def order_conf(self, topic: str) -> dict[str, int]:
-        """Return the fixed number of queues per broker of an ordered topic; {} if there is none."""
+        """Return the fixed number of queues per broker of an ordered topic; {} if there is none.
+
+        Raises:
+            ClientError: what a tool has stored is no order configuration.
+        """
         text = await self._kv_value(ORDER_SPACE, topic)
-        parts = [part.rpartition(":") for part in (text or "").split(";") if part]
-        return {broker: int(count) for broker, _, count in parts}
+        queues = {}
+        for part in filter(None, (text or "").split(";")):
+            broker, _, count = part.rpartition(":")
+            if not broker or not count.isdecimal():
+                raise ClientError(
+                    f"the order configuration of {topic} is {text!r}, expected broker:queues with"
+                    " ';' in between: set it again, with set_order_conf"
+                )
+            queues[broker] = int(count)
+        return queues
 
     async def set_order_conf(self, topic: str, queues: Mapping[str, int]) -> None:
         """Fix the number of queues per broker of an ordered topic.
 
         A key then stays in its queue if a broker is lost. Name servers return the rule to
-        producers only with ``orderMessageEnable=true``. Brokers learn within half a minute that the
-        topic is ordered.
+        producers only with ``orderMessageEnable=true``; without it the log has a warning. Brokers
+        learn within half a minute that the topic is ordered.
 
         Args:
             topic: the topic.
             queues: number of queues per broker; an empty mapping removes the rule.
+
+        Raises:
+            InvalidNameError: the topic name is invalid; nothing was changed.
+            ConfigError: a number is below 1, or a name is none of a broker; nothing was changed.
         """
+        check_topic_name(topic)
+        if not all(
+            count >= 1 and name and not {":", ";"} & {*name} for name, count in queues.items()
+        ):
+            raise ConfigError(
+                f"queues={dict(queues)!r}: expected for each name of a broker a whole number of at"
+                " least 1"
+            )
         text = ";".join(f"{broker}:{count}" for broker, count in sorted(queues.items()))
         await self._put_kv(ORDER_SPACE, topic, text or None)
-        await self._instance.routes.refresh(topic)
+        route = await self._instance.routes.refresh(topic)
+        if text and route is not None and not route.ordered:
+            log.warning(
+                "order configuration without effect, it needs orderMessageEnable=true at the name"
+                " servers topic=%s",
+                topic,
+            )
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return the minimum and maximum offset of each queue, and its last store time."""

@@ -65,7 +65,8 @@ class Blocking:
         if portal is None:
             return
         try:
-            portal.run(self._inner.close())
+            if portal.is_alive():  # an exit in a handler has ended the loop with all that was open
+                portal.run(self._inner.close())
         finally:
             self._release_portal(portal)
 

@@ -1036,6 +1036,10 @@ class AdminClient(base.Blocking):
         """Return the message at an offset of a queue, or None if there is none."""
         return self._run(self._inner.message_in_queue(queue, offset))
 
+    def resume_checks(self, offset_message_id: str) -> None:
+        """Let a broker check a half message again from the start, mostly one that it discarded."""
+        self._run(self._inner.resume_checks(offset_message_id))
+
     def create_group(
         self, config: SubscriptionGroupConfig | str, *, brokers: Iterable[str] | None = None
     ) -> None:

@@ -62,6 +62,8 @@ class Portal:
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
+        self._exit: BaseException | None = None
+        """The `SystemExit` or `KeyboardInterrupt` that has ended the loop."""
         self._tasks = Supervisor("blocking calls")
         self._calls: set[_Call] = set()
         self._thread = threading.Thread(target=self._run, name="cometmq-blocking", daemon=True)
@@ -79,6 +81,8 @@ class Portal:
             TimeoutError: the time ran out; the coroutine was cancelled.
             ClientError: this is the portal's own thread, which would wait for itself.
             ClientClosedError: the portal has ended.
+            SystemExit, KeyboardInterrupt: what runs in the loop, such as a handler, has raised it;
+                in the main thread only.
 
         Ctrl-C cancels the coroutine, gives it a second to end, and then is raised as ever.
         """
@@ -96,6 +100,10 @@ class Portal:
             self._calls.discard(call)
         if not in_time:
             raise TimeoutError(f"no result within {timeout} s")
+        if self._exit is not None:
+            if threading.current_thread() is threading.main_thread():
+                raise self._exit
+            raise ClientClosedError(ENDED) from self._exit
         result: T = call.result()
         return result
 
@@ -122,9 +130,12 @@ class Portal:
 
         def called() -> None:
             try:
-                make().add_done_callback(lambda done: _pass_on(done, result))
+                future = make()
             except Exception as error:
-                result.set_exception(error)
+                if result.set_running_or_notify_cancel():
+                    result.set_exception(error)
+            else:
+                future.add_done_callback(lambda done: _pass_on(done, result))
 
         try:
             loop.call_soon_threadsafe(called, context=contextvars.copy_context())
@@ -147,6 +158,10 @@ class Portal:
         """The name of the loop's thread."""
         return self._thread.name
 
+    def is_alive(self) -> bool:
+        """Whether the loop can run calls: an exit in a handler ends it while objects hold it."""
+        return self._thread.is_alive() and self._exit is None
+
     def _usable(self, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
         if threading.current_thread() is self._thread:
             work.close()
@@ -154,9 +169,9 @@ class Portal:
                 "a blocking call inside its own event loop would wait for itself: "
                 "use a plain function as the handler, or the asyncio client"
             )
-        if self._loop is None or not self._thread.is_alive() or self._stop.is_set():
+        if self._loop is None or not self.is_alive() or self._stop.is_set():
             work.close()
-            raise ClientClosedError(ENDED)
+            raise ClientClosedError(ENDED) from self._exit
         return self._loop
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop, call: _Call) -> None:
@@ -183,6 +198,8 @@ class Portal:
     def _run(self) -> None:
         try:
             asyncio.run(self._until_stopped())
+        except (SystemExit, KeyboardInterrupt) as error:
+            self._exit = error
         finally:
             for call in list(self._calls):
                 call.ended.set()
@@ -195,7 +212,8 @@ class Portal:
 
     def _end(self) -> None:
         if self._loop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
+            with contextlib.suppress(RuntimeError):  # the loop ends just now
+                self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(END_S)
 
     def _acquire(self) -> None:
@@ -207,11 +225,12 @@ class Portal:
 
 
 def _pass_on(done: asyncio.Future[T], result: concurrent.futures.Future[T]) -> None:
+    error: BaseException | None = ClientClosedError("the call was cancelled")
+    if not done.cancelled():
+        error = done.exception()  # asyncio logs one that is not taken, also of a cancelled result
     if not result.set_running_or_notify_cancel():
         return
-    if done.cancelled():
-        result.set_exception(ClientClosedError("the call was cancelled"))
-    elif (error := done.exception()) is not None:
+    if error is not None:
         result.set_exception(error)
     else:
         result.set_result(done.result())
@@ -231,7 +250,7 @@ _shared = _Shared()
 def acquire_portal() -> Portal:
     """Return the portal of this process, which the first call opens; see `release_portal`."""
     with _shared.lock:
-        if _shared.portal is None:
+        if _shared.portal is None or not _shared.portal.is_alive():
             _shared.portal = Portal()
         _shared.portal._acquire()
         return _shared.portal

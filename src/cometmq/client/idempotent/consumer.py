@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from cometmq.client._callbacks import is_async, is_generator, unfinished
 from cometmq.client.errors import KeyMissingError
 from cometmq.client.handlers import Consumed, ConsumedInOrder
-from cometmq.model.arguments import check_callable, check_provides
+from cometmq.model.arguments import check_callable, check_parameters, check_provides
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.property_names import RETRY_TOPIC
@@ -172,7 +172,7 @@ class Idempotent:
 
     Raises:
         ConfigError: the store has no transactions for this kind of handler, or the handler is no
-            function, or a generator function.
+            function, a generator function, or one that takes other arguments.
 
     Writes outside the transaction, such as a call to another service, may still happen more than
     once.
@@ -200,6 +200,7 @@ class Idempotent:
                 f"handler {getattr(handle, '__name__', handle)!r} is a generator function, whose "
                 "body would not run: expected a function without yield"
             )
+        check_parameters("Idempotent: handle", handle, ("message", "transaction"))
         way, method = ("async with", "__aenter__") if is_async(handle) else ("with", "__enter__")
         if not hasattr(store.transaction(), method):
             raise ConfigError(

@@ -41,6 +41,9 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 10.0
 RETRY_S: Final = 3.0
+UNKNOWN: Final = "unknown"
+UNKNOWN_S: Final = 10.0
+"""For so long no name server may know the master before that is logged."""
 TIMEOUT_S: Final = 5.0
 """Timeout of one request."""
 
@@ -84,6 +87,8 @@ class MetadataCopy:
         self._due_s = 0.0
         self._find_from_s = 0.0
         """When the name servers may be asked for the master again."""
+        self._unknown_from_s: float | None = None
+        """Since when the master is not known."""
         self._failures = FailureLog(
             log,
             fails="cannot copy tables, retrying",
@@ -100,8 +105,14 @@ class MetadataCopy:
         """Copy the tables if that is due; called every second."""
         now_s = self._clock.monotonic()
         master = self._role.master_address
-        if not self._role.is_slave or not master or now_s < self._due_s:
+        if not self._role.is_slave:
             return
+        if not master:
+            self._note_unknown(now_s)
+            return
+        if now_s < self._due_s:
+            return
+        self._failures.succeeded(UNKNOWN)
         self._due_s = now_s + INTERVAL_S
         problem = await self._copy_all(master)
         if problem is None:
@@ -112,6 +123,14 @@ class MetadataCopy:
         if now_s >= self._find_from_s:  # a registration has all topics
             self._find_from_s = now_s + INTERVAL_S
             self._find_master()
+
+    def _note_unknown(self, now_s: float) -> None:
+        """Log once if no name server knows the master for a while."""
+        if self._unknown_from_s is None:
+            self._unknown_from_s = now_s
+        elif now_s - self._unknown_from_s >= UNKNOWN_S:
+            problem = "no name server knows a broker of this brokerName with brokerId=0"
+            self._failures.failed(UNKNOWN, CometError(problem))
 
     async def _copy_all(self, master: str) -> Exception | None:
         """Copy each table; return the first problem, or None."""

@@ -203,6 +203,16 @@ async def test_a_slave_learns_the_address_from_the_name_server(
     await copied(master, slave)
 
 
+async def test_a_master_that_keeps_its_log_port_keeps_the_connection(pairs: Pairs) -> None:
+    async with listening() as masters:
+        quick = {"haSendHeartbeatInterval": "50", "haMasterAddress": masters.address}
+        slave = await pairs.start("slave", **SLAVE, **quick)
+        master = await masters.accept()
+        assert await master.report() == 0
+        slave.parts.role.follow("127.0.0.1:1", "127.0.0.1:2")  # the second is fixed
+        assert [await master.report() for _ in range(2)] == [0, 0]
+
+
 async def test_another_role_ends_the_copy_and_another_address_moves_it(
     pairs: Pairs, producer: Producer
 ) -> None:

@@ -71,6 +71,8 @@ class LogCopy:
         self.tasks = Supervisor("replication")
         self._connection: MasterConnection | None = None
         self._changed = asyncio.Event()
+        self._address = ""
+        """The master to which the last connection was or is."""
         self._reason = ""
         self._failures = FailureLog(
             log,
@@ -79,7 +81,7 @@ class LogCopy:
             name="master",
         )
         role.on_change(self._role_changed)
-        role.on_master(self._role_changed)
+        role.on_master(self._master_changed)
 
     def start(self) -> None:
         """Connect to the master, now and whenever this broker is a slave."""
@@ -94,6 +96,10 @@ class LogCopy:
         self._changed.set()
         self._disconnect()
 
+    def _master_changed(self) -> None:
+        if self.role.master_ha_address != self._address:
+            self._role_changed()
+
     def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close("the address of the master or the role changed")
@@ -103,7 +109,7 @@ class LogCopy:
         while True:
             self._changed.clear()
             next_s = loop.time() + RETRY_S
-            address = self.role.master_ha_address
+            address = self._address = self.role.master_ha_address
             if not self.role.is_slave or not address:
                 await self._changed.wait()
                 continue

@@ -269,7 +269,7 @@ async def test_a_stop_of_the_master_waits_for_its_slaves(pairs: Pairs, producer:
     sending = asyncio.ensure_future(producer.send(Message("T", b"stored")))
     await peer.chunk()
     stopping = asyncio.ensure_future(pairs.stop(master))
-    await asyncio.sleep(0.05)
+    await until(master.parts.flow.refusal)
     peer.write(REPORT.pack(master.parts.store.written_to))
     assert (await sending).status is SendStatus.SEND_OK
     await stopping
@@ -335,8 +335,10 @@ async def test_too_many_slaves_are_refused(
     peers = [await Peer.connect(master.parts.master.port) for _ in range(3)]
     await peers[2].closed()
     assert "slave refused, 2 are connected" in caplog.text
+    peers[0].write(REPORT.pack(0))
+    await until(lambda: master.parts.master.slaves)
     peers[0].close()
-    await asyncio.sleep(0.05)
+    await until(lambda: not master.parts.master.slaves)
     another = await Peer.connect(master.parts.master.port)
     another.write(REPORT.pack(0))
     await until(lambda: master.parts.master.slaves)

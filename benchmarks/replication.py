@@ -5,7 +5,7 @@ A name server, a master and a slave run as processes on this machine.
 - cost: processor seconds of the master per million messages of 128 bytes (16 connections with 32
   requests in flight), with a slave, less those without one in the same round;
 - lag: how long a ``SYNC_MASTER`` waits for the slave under a load of 10,000 messages per second;
-- catch-up: how fast an empty slave copies a log file of the master, from the start of its process on;
+- catch-up: how fast an empty slave copies a log file of the master, from the start of its process;
 - latency: of one send at a time with synchronous flush, without a slave, and waiting for one that
   flushes synchronously, too. Both processes sync to the same disk here.
 

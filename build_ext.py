@@ -55,6 +55,7 @@ COMPILED: dict[str, str] = {
     "cometmq.store.index": "the entries of every message's keys",
     "cometmq.store.dispatch": "queue and index for every record",
     "cometmq.store.appender": "every append",
+    "cometmq.store.replica": "every record that a slave copies",
     "cometmq.store.record_scan": "every record of a scan",
     "cometmq.store.queue_reader": "every unit that a pull reads",
     "cometmq.remoting.requests": "the response to every request",

@@ -1,4 +1,4 @@
-"""Reading from a replica: when it is asked for, and when the master is gone. Needs real brokers."""
+"""Reading from a replica: when it is asked for, and when the master is gone."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ from cometmq.client import (
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientCore
 from cometmq.model.errors import CometError
-from support.replicas import MASTER, WAIT_S, Replica
-from support.versions import ALL_VERSIONS
+from support.replicas import WAIT_S, Replica, ReplicatedCluster, new_replica
 
 pytestmark = [
-    pytest.mark.only_on(*ALL_VERSIONS),
     pytest.mark.long_on("5.3.3"),
     pytest.mark.slow,
 ]
@@ -70,11 +68,11 @@ class Replicated:
 async def replicated(
     target: str, tmp_path: Path, request: pytest.FixtureRequest, group: str
 ) -> AsyncIterator[Replicated]:
-    cluster = Cluster(target, tmp_path / "master", MASTER)
+    cluster = ReplicatedCluster(target, tmp_path / "master")
     replica: Replica | None = None
     try:
         await asyncio.to_thread(cluster.start)
-        replica = Replica(cluster, tmp_path / "replica")
+        replica = new_replica(cluster, tmp_path / "replica")
         async with ClientCore(cluster.namesrv) as instance:
             async with AdminClient(instance=instance) as admin:
                 [queue] = await admin.create_topic("t", queues=1)

@@ -13,6 +13,8 @@ from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.check_service import CheckService
@@ -74,6 +76,7 @@ async def test_the_open_transaction_of_a_recorded_store_is_checked_and_committed
         producers=producers,
         topics=topics,
         settings=BrokerSettings,
+        role=Role(),
         stored=lambda: settings,
         clock=clock,
     )
@@ -83,8 +86,10 @@ async def test_the_open_transaction_of_a_recorded_store_is_checked_and_committed
         topics=topics,
         stats=BrokerStats("C", clock=clock, is_system_topic=topics.is_system),
         settings=BrokerSettings,
+        role=Role(),
         clock=clock,
         cold_reads=cold_reads,
+        confirmation=Confirmation(None),
     )
     asked: asyncio.Queue[Request] = asyncio.Queue()
     server, client = link(

@@ -12,6 +12,7 @@ import pytest
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.registration import Identity, Registration
+from cometmq.broker.role import Role
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.topic import TopicConfig
 from cometmq.namesrv import NameServer, NameServerSettings
@@ -26,7 +27,7 @@ from cometmq.system.clock import SystemClock
 from cometmq.system.files import SystemFiles
 
 TIMEOUT_S = 60.0
-WHO = Identity("c", "broker-a", 0, "127.0.0.1:10911", "127.0.0.1:10912")
+WHO = Identity("c", "broker-a", "127.0.0.1:10911", "127.0.0.1:10912")
 KEY = BrokerKey("c", "127.0.0.1:10911")
 
 
@@ -39,7 +40,10 @@ class Broker:
         self.topics = TopicTable(lambda: self.settings, file, clock=SystemClock())
         self.topics.load()
         self.client = RemotingClient(name="broker")
-        self.registration = Registration(self.client, self.topics, lambda: self.settings)
+        self.role = Role()
+        self.registration = Registration(
+            self.client, self.topics, lambda: self.settings, role=self.role
+        )
         self.topics.notify(self.registration.wake)
 
     async def start(self, *name_servers: str, timeout: float = TIMEOUT_S) -> None:

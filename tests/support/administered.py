@@ -16,9 +16,12 @@ from cometmq.broker.delay.handler import DelayOffsetsHandler
 from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.broker.filters.table import FilterTable
 from cometmq.broker.groups.table import GroupTable
-from cometmq.broker.maintenance.handler import StorageHandler
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.queries.handler import QueryHandler
+from cometmq.broker.replication.master import Master
+from cometmq.broker.replication.slave import LogCopy
+from cometmq.broker.replication.status import StatusHandler
+from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.group_lag import GroupLags
 from cometmq.broker.stats.handler import BrokerStatsHandler, GroupStatsHandler, TopicStatsHandler
@@ -85,6 +88,7 @@ class Administered:
         self.stats = BrokerStats(
             "DefaultCluster", clock=self.clock, is_system_topic=self.topics.is_system
         )
+        self.role = Role()
         self.throughput = Throughput(self.stats, clock=self.clock)
         self.delay_levels: dict[int, DelayLevelOffsets] = {}
         self.half_messages: HalfMessageFigures | None = None
@@ -143,7 +147,12 @@ class Administered:
             RequestCode.QUERY_CONSUME_QUEUE: query.queue_entries,
             RequestCode.GET_BROKER_RUNTIME_INFO: broker.runtime_info,
             RequestCode.VIEW_BROKER_STATS_DATA: broker.counter,
-            RequestCode.GET_BROKER_HA_STATUS: StorageHandler(self.store).replication_status,
+            RequestCode.GET_BROKER_HA_STATUS: StatusHandler(
+                self.role,
+                self.store,
+                Master(self.role, self.store, BrokerSettings),
+                LogCopy(self.role, self.store, BrokerSettings, commit=None, clock=self.clock),
+            ).status,
             RequestCode.GET_ALL_DELAY_OFFSET: DelayOffsetsHandler(self.delay_offsets).all,
             RequestCode.GET_TOPIC_STATS_INFO: topics.stats_of_topic,
             RequestCode.GET_CONSUME_STATS: groups.consume_stats,

@@ -1,4 +1,4 @@
-"""A master that has a replica: real brokers, for ours has none."""
+"""A master that has a replica, of RocketMQ or ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from pathlib import Path
 
 import kit
 from codes import Request
-from servers import Cluster, RealBroker, Settings, connect, split_address
+from processes import Process
+from servers import (
+    Cluster,
+    CometBroker,
+    CometNameServer,
+    RealBroker,
+    Settings,
+    connect,
+    split_address,
+)
 
 WAIT_S = 180.0
 LOOK_S = 0.1
@@ -18,21 +27,26 @@ READABLE: Settings = {"slaveReadEnable": True}
 MASTER = READABLE | {"brokerRole": "ASYNC_MASTER"}
 
 
-class Replica(RealBroker):
-    """A broker that follows the master of a cluster."""
+SLAVE = READABLE | {"brokerRole": "SLAVE", "brokerId": 1}
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        settings = READABLE | {"brokerRole": "SLAVE", "brokerId": 1}
-        if cluster.target.startswith("4."):  # else it hears of it seconds later; 5 must hear of it
-            host, port = split_address(cluster.broker)
-            settings["haMasterAddress"] = f"{host}:{port + 1}"
-        super().__init__(
-            cluster.target,
-            folder,
-            cluster.namesrv,
-            store=folder.with_name(f"{folder.name}-store"),
-            settings=settings,
-        )
+
+class ReplicatedCluster(Cluster):
+    """A name server and a master; ours are two processes, because tests kill the master alone."""
+
+    def __init__(self, target: str, folder: Path) -> None:
+        super().__init__(target, folder, MASTER)
+        if target == "comet":
+            name_server = CometNameServer(folder / "namesrv")
+            self.namesrv = name_server.address
+            master = CometBroker(folder / "broker", self.namesrv, store=self.store, settings=MASTER)
+            self._servers = [name_server, master]
+
+
+class _Replica:
+    """The registration of a replica, which is no master."""
+
+    address: str
+    process: Process
 
     def _await_registration(self, namesrv: str) -> None:
         self.process.wait_until(lambda: self._is_registered(namesrv), "registration", WAIT_S)
@@ -47,6 +61,40 @@ class Replica(RealBroker):
             self.address in data["brokerAddrs"].values()
             for data in table["brokerAddrTable"].values()
         )
+
+
+class CometReplica(_Replica, CometBroker):
+    """Our broker that follows the master of a cluster."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        store = folder.with_name(f"{folder.name}-store")
+        super().__init__(folder, cluster.namesrv, store=store, settings=SLAVE)
+
+
+class RealReplica(_Replica, RealBroker):
+    """RocketMQ's broker that follows the master of a cluster."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        settings = dict(SLAVE)
+        if cluster.target.startswith("4."):  # else it hears of it seconds later; 5 must hear of it
+            host, port = split_address(cluster.broker)
+            settings["haMasterAddress"] = f"{host}:{port + 1}"
+        super().__init__(
+            cluster.target,
+            folder,
+            cluster.namesrv,
+            store=folder.with_name(f"{folder.name}-store"),
+            settings=settings,
+        )
+
+
+Replica = CometReplica | RealReplica
+
+
+def new_replica(cluster: Cluster, folder: Path) -> Replica:
+    """Make a replica of the kind of its master; it is not started."""
+    kind = CometReplica if cluster.target == "comet" else RealReplica
+    return kind(cluster, folder)
 
 
 @dataclass(frozen=True)
@@ -70,6 +118,19 @@ class Pair:
             assert time.monotonic() < deadline, f"met {there}, expected {here}"
             time.sleep(LOOK_S)
 
+    def await_tables(self, topic: str, group: str) -> None:
+        """Wait until the replica has copied a topic and a group; RocketMQ 5 does once a minute."""
+
+        def has_copied() -> bool:
+            connection = connect(self.replica.address)
+            try:
+                has_topic = kit.topic_config(connection, topic) is not None
+                return has_topic and kit.group_config(connection, group) is not None
+            finally:
+                connection.close()
+
+        kit.eventually(has_copied, timeout=WAIT_S, pause=LOOK_S)
+
 
 def _ends(address: str, queues: Iterable[tuple[str, int]]) -> list[int]:
     connection = connect(address)
@@ -82,8 +143,8 @@ def _ends(address: str, queues: Iterable[tuple[str, int]]) -> list[int]:
 @contextmanager
 def running_pair(target: str, folder: Path) -> Iterator[Pair]:
     """Run a master with its replica within ``with``."""
-    cluster = Cluster(target, folder / "master", MASTER)
-    replica = Replica(cluster, folder / "replica")
+    cluster = ReplicatedCluster(target, folder / "master")
+    replica = new_replica(cluster, folder / "replica")
     try:
         cluster.start()
         replica.start()

@@ -201,6 +201,7 @@ NOT_CALLED = {
     "buffer_updated": "asyncio calls it",
     "connection_lost": "asyncio calls it",
     "connection_made": "asyncio calls it",
+    "data_received": "asyncio calls it",
     "encode_command": "deploy/healthcheck.py calls it",
     "decode_unique_id": "tests read ids with it",
     "eof_received": "asyncio calls it",

@@ -30,6 +30,7 @@ from cometmq.remoting import (
     RemotingServer,
     RemotingSettings,
     RequestHandler,
+    Supervisor,
     TlsClientSettings,
     TlsSettings,
     access_warnings,
@@ -49,6 +50,8 @@ log = logging.getLogger(__name__)
 SETTINGS = (BrokerSettings, StoreSettings, RemotingSettings, TlsSettings, TlsClientSettings)
 """The settings classes that a broker's configuration file feeds."""
 
+SLAVES_S = 2.0
+"""How long a stop waits for slaves to have what was sent."""
 DRAIN_S = 1.0
 JOBS_S = 0.5
 
@@ -90,6 +93,7 @@ class Broker:
             name="broker-client",
         )
         self._jobs: JobRunner | None = None
+        self._role_tasks = Supervisor("role")
         self._is_stopped = False
 
     @property
@@ -123,18 +127,54 @@ class Broker:
             files=self._files,
         )
         loop = asyncio.get_running_loop()
-        parts.store.allocate_first_segment()
+        if not parts.role.is_slave:  # the log of a slave may begin with another file
+            parts.store.allocate_first_segment()
         try:
             await loop.run_in_executor(None, parts.store.wait_for_segment)
         except StoreError as problem:  # sends wait for the file, or are refused
             log.warning("cannot allocate the first commit-log file: %s", problem)
         parts.commit.start()
-        await self._load_half_queue(parts.half_queue)
+        if not parts.role.is_slave:
+            await self._load_half_queue(parts.half_queue)
         features = await self._listen(parts)
-        parts.delay.start()
+        if not parts.role.is_slave:
+            parts.delay.start()
+        parts.role.on_change(self._role_changed)
         self._jobs = JobRunner([job for feature in features for job in feature.jobs])
         self._jobs.start()
+        parts.log_copy.start()
         await parts.registration.start(self._identity(), self._name_servers())
+
+    def _role_changed(self) -> None:
+        """Start or stop what only masters do."""
+        parts = self.parts
+        log.info("role changed role=%s id=%d", parts.role.name, parts.role.broker_id)
+        if parts.role.is_slave:
+            parts.delay.stop()
+            parts.half_queue.unload()
+            parts.store.release()
+        else:
+            parts.store.hold("this broker is about to take the place of its master")
+            self._role_tasks.spawn(self._take_over(parts), "take-over")
+
+    async def _take_over(self, parts: Parts) -> None:
+        """Do what a master does beside serving requests; the role may change again meanwhile."""
+        loop = asyncio.get_running_loop()
+        try:  # with synchronous flush, reads find only what is on the disk
+            await loop.run_in_executor(None, parts.store.flush)
+        except StoreError as problem:
+            log.warning("cannot flush the log: %s", problem)
+        if parts.role.is_slave:
+            return
+        parts.half_queue.note_log_end()
+        parts.store.release()
+        await parts.offsets.correct(parts.store.bounds)
+        if not parts.role.is_slave:
+            await self._load_half_queue(parts.half_queue)
+        if not parts.role.is_slave:
+            await parts.delay.take_over()
+        if parts.role.is_slave:
+            parts.delay.stop()
 
     async def _load_half_queue(self, half_queue: HalfQueue) -> None:
         """Read which transactions are decided; the checks try again if the disk refuses."""
@@ -149,11 +189,6 @@ class Broker:
         for warning in access_warnings(self.configuration[TlsSettings]):
             log.warning("%s", warning)
         settings = self._settings()
-        if settings.broker_role != "ASYNC_MASTER":
-            log.warning(
-                "brokerRole=%s has no effect: this release has no replication",
-                settings.broker_role,
-            )
         handlers: dict[int, RequestHandler] = {}
         main = self._server("broker", handlers)
         await main.start(settings.bind_address, settings.listen_port)
@@ -170,7 +205,20 @@ class Broker:
             choice = "it is two below listenPort; fastPortEnable=false does without it"
             await server.start(settings.bind_address, fast_number, choice=choice)
             self._servers.append(server)
+        await self._listen_for_slaves(parts, main.port)
         return features
+
+    async def _listen_for_slaves(self, parts: Parts, main_port: int) -> None:
+        """Open the port from which slaves copy the log; it has no TLS."""
+        settings = self._settings()
+        if self.configuration[TlsSettings].mode == "enforcing" and not settings.ha_listen_port:
+            log.info(
+                "no slave can connect: tls.server.mode=enforcing, and the port of the log has no"
+                " TLS; haListenPort opens it all the same"
+            )
+            return
+        next_port = ha_port(main_port) if settings.listen_port else 0
+        await parts.master.start(settings.bind_address, settings.ha_listen_port or next_port)
 
     def _server(self, name: str, table: Mapping[int, RequestHandler]) -> RemotingServer:
         return RemotingServer(
@@ -186,9 +234,8 @@ class Broker:
         return Identity(
             cluster=settings.broker_cluster_name,
             broker_name=settings.broker_name,
-            broker_id=settings.broker_id,
             address=self.address,
-            ha_address=self.parts.address.at(ha_port(self.port)),
+            ha_address=self.parts.address.at(self.parts.master.port or ha_port(self.port)),
         )
 
     def _connection_closed(self, connection: Connection) -> None:
@@ -219,12 +266,22 @@ class Broker:
         """Refuse new requests, and wait for those in progress."""
         for server in self._servers:
             server.stop_accepting()
+        parts.master.stop_accepting()
         parts.flow.stop()
+        await self._role_tasks.cancel()
         parts.delay.stop()
         parts.held.close()
         parts.cold_reads.close()
-        await _all_of([parts.commit.stop(), parts.registration.stop()])
+        await parts.log_copy.close()
+        await _all_of(
+            [
+                parts.commit.stop(),
+                parts.master.acknowledgements.stop(SLAVES_S),
+                parts.registration.stop(),
+            ]
+        )
         await _all_of([server.stop(DRAIN_S) for server in self._servers])
+        await parts.master.close()
         await _all_of([parts.topics.close(), parts.groups.close()])
         ending = [self._client.close()]
         if self._jobs is not None:

@@ -35,6 +35,12 @@ from cometmq.broker.pulling.arrivals import Arrivals
 from cometmq.broker.pulling.long_polling import HeldPulls
 from cometmq.broker.queries import feature as queries
 from cometmq.broker.registration import Registration
+from cometmq.broker.replication import feature as replication
+from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.replication.master import Master
+from cometmq.broker.replication.metadata import MetadataCopy
+from cometmq.broker.replication.slave import LogCopy
+from cometmq.broker.role import Role
 from cometmq.broker.sending import feature as sending
 from cometmq.broker.sending.flow_control import FlowControl, flow_limits
 from cometmq.broker.sending.group_commit import GroupCommit
@@ -58,6 +64,8 @@ from cometmq.system.files import Files
 
 _TABLES = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset", "consumerFilter")
 """The files of tables beside the store."""
+SLAVE_MEMORY_LESS = 10
+"""So many percent of the memory a slave leaves out of ``accessMessageInMemoryMaxRatio``."""
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -79,6 +87,7 @@ class Parts(msgspec.Struct, frozen=True):
     files: Files
     table_files: Sequence[JsonFile]
     settings: Callable[[], BrokerSettings]
+    role: Role
     store: MessageStore
     topics: TopicTable
     groups: GroupTable
@@ -96,9 +105,13 @@ class Parts(msgspec.Struct, frozen=True):
     validation: SendValidation
     flow: FlowControl
     commit: GroupCommit
+    confirmation: Confirmation
     stats: BrokerStats
     throughput: Throughput
     registration: Registration
+    metadata: MetadataCopy
+    master: Master
+    log_copy: LogCopy
     address: BrokerAddress
     """Where clients and name servers reach this broker, without the port."""
 
@@ -106,6 +119,16 @@ class Parts(msgspec.Struct, frozen=True):
     def sync_flush(self) -> bool:
         """Whether a send is acknowledged only when its bytes are on disk."""
         return self.configuration[StoreSettings].sync_flush
+
+    def assume_in_memory(self) -> None:
+        """Tell the store which messages are in memory, which decides what slaves deliver.
+
+        A slave assumes less than its master, so that a consumer which reads a backlog does not
+        change between the two all the time. Source: BrokerController, RocketMQ 5.3.
+        """
+        ratio = self.configuration[StoreSettings].memory_ratio
+        less = SLAVE_MEMORY_LESS if self.role.is_slave else 0
+        self.store.assume_in_memory(max(0, ratio - less))
 
     async def settings_changed(self, changes: Mapping[str, str]) -> None:
         """Apply changed settings to the parts that hold copies, and to the name servers."""
@@ -128,6 +151,7 @@ FEATURES: Sequence[Callable[[Parts, Endpoint], Feature]] = (
     groups.build,
     delay.build,
     transactions.build,
+    replication.build,
     filter_servers.build,
     queries.build,
     stats.build,
@@ -158,6 +182,9 @@ def assemble(
     """
     settings = configuration.reader_of(BrokerSettings)
     store_settings = configuration[StoreSettings]
+    role = Role(
+        settings().broker_role, settings().broker_id, ha_address=settings().ha_master_address
+    )
     folder = store_settings.root / "config"
     tables = {name: JsonFile(folder / f"{name}.json", files) for name in _TABLES}
     topics = TopicTable(settings, tables["topics"], clock=clock)
@@ -172,21 +199,37 @@ def assemble(
     try:
         topics.load(store)
         groups.load()
+        # A slave may have messages of a topic in its log that it has not copied yet.
         store.expect_topics(
-            lambda name: topics.was_lost or name in topics or topics.is_system(name)
+            lambda name: (
+                topics.was_lost or name in topics or topics.is_system(name) or role.is_slave
+            )
         )
         parts = _build_parts(
-            store, configuration, topics, groups, filters, tables, config_file, client, clock, files
+            role,
+            store,
+            configuration,
+            topics,
+            groups,
+            filters,
+            tables,
+            config_file,
+            client,
+            clock,
+            files,
         )
     except BaseException:
         store.close()
         raise
+    role.on_change(parts.assume_in_memory)
+    parts.assume_in_memory()
     topics.notify(parts.registration.wake)
     parts.filter_servers.on_change = parts.registration.wake
     return parts
 
 
 def _build_parts(
+    role: Role,
     store: MessageStore,
     configuration: Configuration,
     topics: TopicTable,
@@ -202,7 +245,8 @@ def _build_parts(
     broker_settings = settings()
     store_settings = configuration.reader_of(StoreSettings)
     offsets = OffsetStore(tables["consumerOffset"], clock=clock)
-    offsets.load(None if store.dispatch_backlog_bytes else store.bounds)
+    is_behind = bool(store.dispatch_backlog_bytes) or role.is_slave
+    offsets.load(None if is_behind else store.bounds)
     levels = DelayLevels.parse(store_settings().delay_levels)
     cold_reads = ColdReads(lambda: cold_read_limit(settings()))
     stats = BrokerStats(
@@ -226,6 +270,11 @@ def _build_parts(
     Arrivals(store, held, delay.arrived, commit.request_sync)
     silent_ms_max = broker_settings.channel_expired_timeout_ms
     address = broker_address(broker_settings)
+    master = Master(role, store, settings)
+    synced_by = commit if store_settings().sync_flush else None
+    registration = Registration(
+        client, topics, settings, role=role, filter_servers=servers.addresses
+    )
     return Parts(
         configuration=configuration,
         config_file=config_file,
@@ -233,6 +282,7 @@ def _build_parts(
         files=files,
         table_files=tuple(tables.values()),
         settings=settings,
+        role=role,
         store=store,
         topics=topics,
         groups=groups,
@@ -261,10 +311,24 @@ def _build_parts(
             new_unique_key=UniqueIds().next,
             now_ms=clock.now_ms,
         ),
-        flow=FlowControl(lambda: flow_limits(settings()), clock=clock),
+        flow=FlowControl(lambda: flow_limits(settings()), clock=clock, role=role),
         commit=commit,
+        confirmation=Confirmation(synced_by, master.acknowledgements),
         stats=stats,
         throughput=Throughput(stats, clock=clock),
-        registration=Registration(client, topics, settings, filter_servers=servers.addresses),
+        registration=registration,
+        metadata=MetadataCopy(
+            role,
+            client,
+            topics=topics,
+            groups=groups,
+            offsets=offsets,
+            delay=delay,
+            store=store,
+            find_master=registration.wake,
+            clock=clock,
+        ),
+        master=master,
+        log_copy=LogCopy(role, store, settings, commit=synced_by, clock=clock),
         address=address,
     )

@@ -7,7 +7,7 @@ RocketMQ does not check client ids.
 
 from __future__ import annotations
 
-from cometmq.broker.config import BrokerSettings
+from cometmq.broker.role import Role
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.topic import (
     RETRY_PREFIX,
@@ -90,18 +90,26 @@ def check_body(request: Request, bytes_max: int) -> None:
         )
 
 
-def check_is_master(settings: BrokerSettings) -> None:
+def check_is_master(role: Role) -> None:
     """Refuse a change of topics or groups on a slave, which copies them from its master.
 
     Raises:
         ResponseError: 1, this broker is a slave.
     """
-    if settings.broker_id != 0:
+    if role.is_slave:
         raise ResponseError(
             ResponseCode.SYSTEM_ERROR,
             "Can't modify topic or subscription group from slave broker, "
             "please execute it from master broker.",
         )
+
+
+def sent_to_slave() -> ResponseError:
+    """Return the error of a request that would store a message on a slave."""
+    return ResponseError(
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        "service not available now: this broker is a slave, its master stores messages",
+    )
 
 
 def broker_stopping() -> ResponseError:

@@ -12,6 +12,7 @@ import re
 import socket
 from dataclasses import dataclass
 
+from cometmq.broker.role import ASYNC_MASTER, ROLES, check_role
 from cometmq.model.errors import ConfigError, InvalidNameError
 from cometmq.model.topic import check_topic_name
 from cometmq.system.settings import ADDRESS, setting
@@ -36,14 +37,57 @@ class BrokerSettings:
     """The name that a master and its slaves share. Default: the host name."""
 
     broker_id: int = setting(0, key="brokerId", low=0, high=2**31 - 1)
-    """0 is the master; slaves have ids above 0. This release has no replication."""
+    """0 for a master; each of its slaves has another number above 0."""
 
-    broker_role: str = setting(
-        "ASYNC_MASTER", key="brokerRole", choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
-    )
-    """The role in replication, which tools read. This release has no replication: every role
-    behaves like ``ASYNC_MASTER``.
+    broker_role: str = setting(ASYNC_MASTER, key="brokerRole", choices=ROLES)
+    """``SLAVE`` copies log and tables of the master with the same ``brokerName``. A ``SYNC_MASTER``
+    acknowledges a message when a slave has it, too; an ``ASYNC_MASTER`` does not wait for slaves.
     """
+
+    ha_master_address: str = setting("", key="haMasterAddress")
+    """``host:port`` at which the master of a slave sends its log. Default: as the name servers say.
+    """
+
+    ha_listen_port: int = setting(0, key="haListenPort", low=0, high=65535)
+    """The TCP port at which slaves receive the log; 0 is ``listenPort`` plus 1. Its connections
+    have neither TLS nor authentication.
+    """
+
+    in_sync_replicas: int = setting(0, key="inSyncReplicas", low=0, high=65, remote=True)
+    """How many brokers have a message, this one included, when a ``SYNC_MASTER`` acknowledges it.
+    1 waits for no slave. 0 waits for one slave, and acknowledges at once with
+    ``SLAVE_NOT_AVAILABLE`` if none is connected.
+    """
+
+    slave_timeout_ms: int = setting(
+        3_000, key="slaveTimeout", unit="ms", low=1, high=600_000, remote=True
+    )
+    """How long a send waits for slaves before it is acknowledged with ``FLUSH_SLAVE_TIMEOUT``."""
+
+    ha_slave_fallbehind_max: int = setting(
+        256 * 1024 * 1024, key="haSlaveFallbehindMax", unit="bytes", low=1, high=2**40, remote=True
+    )
+    """A slave that lacks more bytes of the log than this does not count as connected."""
+
+    ha_transfer_batch_size: int = setting(
+        32 * 1024,
+        key="haTransferBatchSize",
+        unit="bytes",
+        low=16,
+        high=4 * 1024 * 1024,
+        remote=True,
+    )
+    """Maximum size of one chunk of the log that a slave receives."""
+
+    ha_send_heartbeat_interval_ms: int = setting(
+        5_000, key="haSendHeartbeatInterval", unit="ms", low=10, high=600_000, remote=True
+    )
+    """Interval of heartbeats between a master and a slave that have nothing else to send."""
+
+    ha_housekeeping_interval_ms: int = setting(
+        20_000, key="haHousekeepingInterval", unit="ms", low=20, high=600_000, remote=True
+    )
+    """A connection between master and slave on which nothing arrives for so long is closed."""
 
     broker_ip1: str = setting("", key="brokerIP1")
     """The address that name servers give to clients. Default: the listen address, or the address of
@@ -210,8 +254,8 @@ class BrokerSettings:
     """
 
     slave_read_enable: bool = setting(False, key="slaveReadEnable", remote=True)
-    """Whether consumers with a large lag are redirected to a slave. This release has no
-    replication.
+    """Whether pulls of messages that have left the memory of the master are redirected to a slave.
+    A slave redirects them to the master again when they have caught up.
     """
 
     lite_pull_message_enable: bool = setting(True, key="litePullMessageEnable", remote=True)
@@ -294,6 +338,9 @@ class BrokerSettings:
         for address in self.namesrv_addr:
             if not ADDRESS.fullmatch(address):
                 raise ConfigError(f"namesrvAddr={address}: expected host:port;host:port")
+        if self.ha_master_address and not ADDRESS.fullmatch(self.ha_master_address):
+            raise ConfigError(f"haMasterAddress={self.ha_master_address}: expected host:port")
+        check_role(self.broker_role, self.broker_id)
         try:
             check_topic_name(self.msg_trace_topic_name)
         except InvalidNameError as problem:

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.role import Role
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import CometError
 from cometmq.model.topic import Perm, TopicConfig
@@ -35,6 +36,7 @@ from cometmq.protocol.headers import (
     QueryDataVersionRequest,
     QueryDataVersionResponse,
     RegisterBrokerRequest,
+    RegisterBrokerResponse,
     UnregisterBrokerRequest,
 )
 from cometmq.remoting import ConnectionLostError, RemotingClient, Supervisor, check
@@ -47,6 +49,8 @@ START_S_MAX = 5.0
 ANNOUNCE_S_MAX = 1.0
 UNREGISTER_S_MAX = 1.0
 RETRY_S_FIRST, RETRY_S_MAX = 0.5, 10.0
+MASTER_UNKNOWN_S = 5.0
+"""Interval at which a slave asks for an unknown master."""
 _READ_WRITE = Perm.READ | Perm.WRITE
 
 
@@ -55,7 +59,6 @@ class Identity(msgspec.Struct, frozen=True):
 
     cluster: str
     broker_name: str
-    broker_id: int
     address: str
     """``host:port`` that clients are given."""
     ha_address: str
@@ -69,6 +72,7 @@ class Registration:
         client: carries the requests.
         topics: what is registered; it has to call `wake` on every change.
         settings: returns the current settings of the broker.
+        role: its id is registered; it gets the addresses of the master of a slave.
         filter_servers: returns the addresses of its filter servers; call `wake` on every change.
     """
 
@@ -78,14 +82,17 @@ class Registration:
         topics: TopicTable,
         settings: Callable[[], BrokerSettings],
         *,
+        role: Role,
         filter_servers: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self._client = client
         self._topics = topics
         self._settings = settings
+        self._role = role
         self._filter_servers = filter_servers
         self._supervisor = Supervisor("registration")
         self._links: list[_Link] = []
+        role.on_change(self.wake)
 
     @property
     def missing(self) -> list[str]:
@@ -110,6 +117,7 @@ class Registration:
                 identity,
                 self._topics,
                 self._settings,
+                self._role,
                 self._filter_servers,
             )
             for address in dict.fromkeys(name_servers)
@@ -157,6 +165,7 @@ class _Link:
         identity: Identity,
         topics: TopicTable,
         settings: Callable[[], BrokerSettings],
+        role: Role,
         filter_servers: Callable[[], tuple[str, ...]],
     ) -> None:
         self.address = address
@@ -165,14 +174,15 @@ class _Link:
         self._identity = identity
         self._topics = topics
         self._settings = settings
+        self._role = role
         self._filter_servers = filter_servers
         self._wake = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
         self._failures = 0
         self._registered: dict[str, TopicConfig] = {}
         """The topics as registered at the name server; empty if that is not certain."""
-        self._registered_as: tuple[DataVersion, int, tuple[str, ...]] | None = None
-        """Their version, the permission of the broker, and its filter servers."""
+        self._registered_as: tuple[DataVersion, int, int, tuple[str, ...]] | None = None
+        """Their version, the permission and the id of the broker, and its filter servers."""
 
     def wake(self) -> None:
         """Register soon, whatever the name server's version of the topics is."""
@@ -201,12 +211,19 @@ class _Link:
 
     async def _register_once(self, is_urgent: bool) -> None:
         try:
-            if is_urgent or self._settings().force_register or await self._is_outdated():
+            if is_urgent or self._must_register() or await self._is_outdated():
                 await self._register(is_urgent=is_urgent)
         except (CometError, OSError) as problem:
             self._note_failure(problem)
         else:
             self._note_success()
+
+    def _must_register(self) -> bool:
+        """Whether to register although the name server may have everything.
+
+        A slave gets the address of its master in the response.
+        """
+        return self._settings().force_register or self._role.is_slave
 
     def _note_failure(self, problem: Exception) -> None:
         if self.is_known or not self._failures:
@@ -257,7 +274,8 @@ class _Link:
         period_s = self._settings().register_name_server_period_ms / 1000
         period_s = min(max(period_s, PERIOD_S_MIN), PERIOD_S_MAX)
         if self.is_known:
-            return period_s
+            is_lost = self._role.is_slave and not self._role.master_address
+            return MASTER_UNKNOWN_S if is_lost else period_s
         return min(RETRY_S_FIRST * 2.0 ** min(self._failures - 1, 10), RETRY_S_MAX)
 
     # --- requests -------------------------------------------------------------------------------
@@ -269,7 +287,7 @@ class _Link:
             broker_name=who.broker_name,
             broker_addr=who.address,
             cluster_name=who.cluster,
-            broker_id=who.broker_id,
+            broker_id=self._role.broker_id,
         )
         try:
             response = await self._client.call(
@@ -288,7 +306,13 @@ class _Link:
         who = self._identity
         topics, version = dict(self._topics.all()), self._topics.version
         permission, servers = self._settings().broker_permission, self._filter_servers()
-        if is_urgent and self._registered and self._registered_as == (version, permission, servers):
+        content = (version, permission, self._role.broker_id, servers)
+        if (
+            is_urgent
+            and self._registered
+            and self._registered_as == content
+            and not self._role.is_slave
+        ):
             return  # a registration for another reason has brought the change
         slices = Slices()
         changed = await self._only_change(topics, permission, slices) if is_urgent else None
@@ -300,7 +324,7 @@ class _Link:
             broker_addr=who.address,
             cluster_name=who.cluster,
             ha_server_addr=who.ha_address,
-            broker_id=who.broker_id,
+            broker_id=self._role.broker_id,
             body_crc32=crc & 0x7FFFFFFF,
             enable_acting_master=False,
         )
@@ -308,9 +332,11 @@ class _Link:
         response = await self._client.call(
             self.address, RequestCode.REGISTER_BROKER, header, body, timeout=self._timeout_s()
         )
-        check(response)
-        self._registered, self._registered_as = topics, (version, permission, servers)
-        if response.body:
+        found = check(response).header(RegisterBrokerResponse)
+        self._registered, self._registered_as = topics, content
+        if self._role.is_slave:
+            self._role.follow(found.master_addr or "", found.ha_server_addr or "")
+        if response.body and not self._role.is_slave:  # a slave copies the topics of its master
             await self._take_order(KVTable.decode(response.body).table)
 
     async def _only_change(
@@ -323,7 +349,9 @@ class _Link:
         Source: BrokerController.registerIncrementBrokerData, RocketMQ 5.3.
         """
         before = self._registered
-        if not before or self._registered_as is None or self._registered_as[1] != permission:
+        if not before or self._registered_as is None:
+            return None
+        if self._registered_as[1:3] != (permission, self._role.broker_id):
             return None
         changed = {}
         async for name, config in slices.each(topics.items()):
@@ -347,7 +375,7 @@ class _Link:
             broker_name=who.broker_name,
             broker_addr=who.address,
             cluster_name=who.cluster,
-            broker_id=who.broker_id,
+            broker_id=self._role.broker_id,
         )
         try:
             check(

@@ -70,6 +70,8 @@ def remove(section: str, name: str) -> Change:
 class _Waiting(NamedTuple):
     changes: list[Change]
     done: asyncio.Future[None]
+    version: DataVersion | None
+    """The version after these changes; None for the next one."""
 
 
 class StoredTable:
@@ -123,14 +125,43 @@ class StoredTable:
             StoreError: the file cannot be written; nothing was changed.
             ResponseError: 2, too many changes wait; or what a change raises.
         """
-        wanted = list(changes)
+        await self._write_soon(list(changes), None)
+
+    async def replace(
+        self,
+        version: DataVersion,
+        sections: Mapping[str, Mapping[str, Any]],
+        *,
+        keeps: Callable[[str], bool],
+    ) -> None:
+        """Take over the entries and the version of another table; returns when they are on disk.
+
+        Args:
+            version: of that table.
+            sections: its entries.
+            keeps: returns whether an entry with a name stays if that table does not have it.
+
+        Raises:
+            StoreError: the file cannot be written; nothing was changed.
+        """
+        slices = Slices()
+        changes = []
+        for section, entries in sections.items():
+            async for name, value in slices.each(entries.items()):
+                changes.append(put(section, name, value))
+            async for name in slices.each(list(self.sections[section])):
+                if name not in entries and not keeps(name):
+                    changes.append(remove(section, name))
+        await self._write_soon(changes, version)
+
+    async def _write_soon(self, wanted: list[Change], version: DataVersion | None) -> None:
         if self._changes_waiting >= CHANGES_MAX:
             raise ResponseError(
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD]{self._changes_waiting} changes of {self.file.path.name} wait",
             )
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(wanted, done))
+        self._waiting.append(_Waiting(wanted, done, version))
         self._changes_waiting += len(wanted)
         if self._writer is None or self._writer.done():
             self._writer = asyncio.ensure_future(self._write_waiting())
@@ -158,7 +189,7 @@ class StoredTable:
                 made = await self._write(waiting)
             except Exception as problem:
                 made, error = waiting, problem
-            for _, done in made:
+            for _, done, _ in made:
                 if done.done():
                     continue
                 if error is None:
@@ -180,7 +211,7 @@ class StoredTable:
                     entry.done.set_exception(problem)
             else:
                 made.append(entry)
-                is_touched |= not entry.changes
+                is_touched |= not entry.changes or entry.version is not None
         made_values = values.items()
         values = {
             key: value
@@ -189,7 +220,7 @@ class StoredTable:
         }
         if values or is_touched:
             values = {**self._kept, **values}
-            texts, version = self._texts, self.version.next(self._clock.now_ms())
+            texts, version = self._texts, self._version_after(made)
             loop = asyncio.get_running_loop()
             written = await loop.run_in_executor(
                 None, lambda: _save(self.file, texts, values, version)
@@ -200,6 +231,15 @@ class StoredTable:
             self._note_written(written, version)
         await slices.clear(values)
         return made
+
+    def _version_after(self, made: list[_Waiting]) -> DataVersion:
+        """Return the version of the table after the changes of some requesters."""
+        version = self.version
+        for entry in made:
+            version = entry.version or version
+        if all(entry.version for entry in made):
+            return version
+        return version.next(self._clock.now_ms())  # it also has changes of its own
 
     def _present(self, key: tuple[str, str]) -> Any | None:
         section, name = key
@@ -327,6 +367,25 @@ class ConfigTable(Generic[C]):
             if self._table.get(name) != config:
                 return True
         return False
+
+    async def _replace(
+        self,
+        version: DataVersion,
+        sections: Mapping[str, Mapping[str, Any]],
+        *,
+        keeps: Callable[[str], bool],
+    ) -> bool:
+        """Take over another table; return whether this one has another version.
+
+        Raises:
+            StoreError: the file cannot be written; nothing was changed.
+        """
+        if version == self.version:
+            return False
+        async for name, config in Slices().each(sections[self._section].items()):
+            setattr(config, self._name_field, name)
+        await self._stored.replace(version, sections, keeps=keeps)
+        return True
 
     def put_now(self, configs: Iterable[C]) -> None:
         """Create or change entries before the event loop runs.

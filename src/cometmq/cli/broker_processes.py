@@ -2,7 +2,7 @@
 
 Broker I of N has the settings of a single broker, except these: the name ``<brokerName>-I``, the
 port ``listenPort`` + 10 I, and the store ``broker-I`` in the directory of the store. Each broker
-also listens on its port minus 2, and clients expect replication on its port plus 1.
+also listens on its port minus 2, and for slaves on its port plus 1.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Member(NamedTuple):
         return f"broker {self.number} of {self.of}, {self.name},"
 
     def ports(self, settings: BrokerSettings) -> list[int]:
-        """Return the ports that belong to it; the last is where clients expect replication."""
+        """Return the ports that belong to it; from the last one slaves copy its log."""
         fast = fast_port(self.port) if settings.fast_port_enable else None
         return [*([] if fast is None else [fast]), self.port, ha_port(self.port)]
 
@@ -104,6 +104,8 @@ class BrokerFamily:
         settings, stored = self.shared[BrokerSettings], self.shared[StoreSettings]
         self._root = stored.root
         _check_store(self.shared, processes)
+        if processes > 1:
+            _check_replication(self.shared)
         base = settings.listen_port
         ports = [base + PORT_STEP * i if base else free_broker_port() for i in range(processes)]
         self.members = [
@@ -166,6 +168,21 @@ def _check_store(shared: Configuration, processes: int) -> None:
         )
 
 
+def _check_replication(shared: Configuration) -> None:
+    address, port = shared[BrokerSettings].ha_master_address, shared[BrokerSettings].ha_listen_port
+    if port:
+        raise ConfigError(
+            f"haListenPort={port} ({shared.origin('haListenPort')}): several brokers cannot listen"
+            " on one port; remove the setting, and each broker sends its log from its port plus 1"
+        )
+    if address:
+        raise ConfigError(
+            f"haMasterAddress={address} ({shared.origin('haMasterAddress')}): several brokers"
+            " cannot follow one master; remove the setting, and each broker follows the master of"
+            " its own name, which the name servers know"
+        )
+
+
 def _check_ports(member: Member, settings: BrokerSettings) -> None:
     ports = member.ports(settings)
     if ports[-1] > PORT_MAX:
@@ -178,7 +195,7 @@ def _check_ports(member: Member, settings: BrokerSettings) -> None:
 
 
 def _check_free(member: Member, settings: BrokerSettings) -> None:
-    for port in member.ports(settings)[:-1]:  # nothing listens for replication in this release
+    for port in member.ports(settings):
         with socket.socket(_family(settings.bind_address)) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

@@ -118,7 +118,7 @@ def fast_port(port: int) -> int | None:
 
 
 def ha_port(port: int) -> int:
-    """Return the port at which clients expect the replication of a broker."""
+    """Return the port from which the slaves of a broker copy its log."""
     return port + 1
 
 

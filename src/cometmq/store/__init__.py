@@ -15,6 +15,7 @@ from cometmq.store.errors import (
 from cometmq.store.lookup import QueryResult
 from cometmq.store.message_store import MessageStore
 from cometmq.store.queue_reader import GetResult, GetStatus, Matcher, TagMatcher
+from cometmq.store.replica import Replica, ReplicaError
 
 __all__ = [
     "MessageStore",
@@ -27,6 +28,8 @@ __all__ = [
     "QueryResult",
     "Matcher",
     "TagMatcher",
+    "Replica",
+    "ReplicaError",
     "StoreUnavailableError",
     "SegmentCreateError",
     "SegmentNotReadyError",

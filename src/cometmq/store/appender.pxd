@@ -7,6 +7,7 @@ from cometmq.store.consume_queue cimport ConsumeQueue
 from cometmq.store.dispatch cimport Dispatcher, QueueTable, TopicQueues
 from cometmq.store.index cimport Index
 from cometmq.store cimport record_layout
+from cometmq.store.segments cimport Segment
 
 
 cdef int _KEYS_EXPECTED, _HOST_V4_BYTES, _HOST_V6_BYTES, _V6_EXTRA_BYTES
@@ -43,6 +44,7 @@ cdef class Appender:
     cdef public object on_arrival
     cdef public dict awaited
     cdef public object on_failure
+    cdef public object on_written
     cdef TopicQueues _queues
     cdef ConsumeQueue _queue
     cdef bytes _checked_more
@@ -117,6 +119,11 @@ cdef class Appender:
         self, TopicQueues queues, ConsumeQueue queue, long long log_offset, int total,
         long long queue_offset, int sys_flag, long long store_ms, const unsigned char* memory,
         Py_ssize_t at, Py_ssize_t end)
+    cpdef dispatch_copied(
+        self, TopicQueues queues, ConsumeQueue queue, long long log_offset, int total,
+        long long queue_offset, int sys_flag, long long store_ms, Segment segment,
+        Py_ssize_t at, Py_ssize_t end)
+    cpdef finish_copied(self)
     cdef bint _has_listener(self, TopicQueues queues) except -1
     cpdef finish_deferred(self)
     cpdef defer(self)

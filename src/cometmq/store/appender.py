@@ -37,6 +37,7 @@ from cometmq.store.errors import DeferredFullError, StoreUnavailableError
 from cometmq.store.index import Index
 from cometmq.store.paths import directory_name
 from cometmq.store.recovery import redispatch
+from cometmq.store.segments import Segment
 from cometmq.system.files import is_disk_full
 
 logger = logging.getLogger(__name__)
@@ -173,6 +174,8 @@ class Appender:
         self.store_time_ms = 0
         self.on_new_topics: Callable[[list[str]], object] | None = None
         """Called with the topics that got their first queue from the log."""
+        self.on_written: Callable[[], object] | None = None
+        """Called after each write of records to the log, if there are slaves."""
         self._deferred = False
         self._deferred_ms = 0
         self.on_finish_deferred: Callable[[], None] | None = None
@@ -614,6 +617,46 @@ class Appender:
         else:
             self._late_arrivals.append((queues, queue.queue_id, queue_offset, store_ms, properties))
 
+    def dispatch_copied(
+        self,
+        queues: TopicQueues,
+        queue: ConsumeQueue,
+        log_offset: int,
+        total: int,
+        queue_offset: int,
+        sys_flag: int,
+        store_ms: int,
+        segment: Segment,
+        at: int,
+        end: int,
+    ) -> None:
+        """Dispatch a record of a master that is in the log, until `finish_copied`.
+
+        Its properties are from ``at`` to ``end`` in the segment.
+        """
+        self._dispatcher.at_once = 1
+        self._dispatch(
+            queues,
+            queue,
+            log_offset,
+            total,
+            queue_offset,
+            sys_flag,
+            store_ms,
+            segment.memory,
+            at,
+            end,
+        )
+
+    def finish_copied(self) -> None:
+        """Add the keys of copied records to the index, and notify of their arrival."""
+        try:
+            self._dispatcher.add_keys()
+        except OSError as problem:
+            self._stop_dispatch(self._log.written_to, problem)
+        if self._arrivals:
+            self._notify()
+
     def _has_listener(self, queues: TopicQueues) -> bool:
         """Return whether `on_arrival` is called for the messages of a topic."""
         if self.on_arrival is None:
@@ -659,6 +702,8 @@ class Appender:
             self._stop_dispatch(self._log.written_to, problem)
         if self._arrivals:
             self._notify()
+        if self.on_written is not None:
+            self.on_written()
 
     def _notify(self) -> None:
         news, self._arrivals = self._arrivals, []

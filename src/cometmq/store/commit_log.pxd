@@ -34,6 +34,10 @@ cdef class CommitLog:
     cpdef make_room(self, long long size)
     cpdef write_staged(self)
     cdef discard(self)
+    @cython.locals(segment=Segment, position=cython.longlong)
+    cpdef receive(self, long long offset, data)
+    @cython.locals(segment=Segment, allocate_next_at=cython.longlong)
+    cpdef advance(self, long long offset, long long store_ms)
 
     @cython.locals(log_offset=cython.longlong)
     cdef long long write(

@@ -211,6 +211,45 @@ class CommitLog:
         """Discard the staged records."""
         self.filled = 0
 
+    def receive(self, offset: int, data: bytes | memoryview) -> None:
+        """Write bytes of another log behind the end; they count only after `advance`.
+
+        Args:
+            offset: where they go: at ``written_to`` or behind, without a gap.
+            data: the bytes, inside one file.
+
+        Raises:
+            StoreUnavailableError: the disk is full.
+            SegmentCreateError: the next file cannot be created for another reason.
+            OSError: the disk refused.
+        """
+        segment = self.segments.find(offset)
+        if segment is None:
+            try:
+                segment = self.allocator.take(offset)
+            except OSError as problem:
+                raise segment_failure(problem) from problem
+            self.segments.append(segment)
+            self._allocate_next_at = segment.size_bytes // 8
+        position = offset - segment.base_offset
+        segment.file.write(position, data)
+        if position >= self._allocate_next_at:
+            self._allocate_next_at = segment.size_bytes + 1
+            self.allocator.request(segment.end_offset)
+
+    def advance(self, offset: int, store_ms: int) -> None:
+        """Count received bytes up to ``offset``, where a record ends; appends continue there."""
+        segment = self.segments.find(offset)
+        if segment is None:
+            self._base, self._start, self._limit = offset, 0, 0
+        else:
+            allocate_next_at = self._allocate_next_at
+            self._write_to(segment, offset - segment.base_offset)
+            self._allocate_next_at = allocate_next_at
+        self.written_to = offset
+        if store_ms:
+            self.last_store_ms = store_ms  # after written_to: a flush records this time
+
     def record(self, log_offset: int, size: int) -> memoryview | None:
         """Return ``size`` bytes at an offset, or None if readers do not see all of them."""
         segment = self.segments.find(log_offset)

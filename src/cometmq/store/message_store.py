@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from struct import error as StructError  # noqa: N812 (an error by name)
 
 from cometmq.model.errors import InvalidMessageError, StoreError
@@ -50,6 +51,7 @@ from cometmq.store.queue_reader import (
 from cometmq.store.record_scan import RecordFacts
 from cometmq.store.recovery import Recovery, dispatch_again
 from cometmq.store.remover import Remover
+from cometmq.store.replica import Replica
 from cometmq.store.segment_allocator import SegmentAllocator
 from cometmq.store.topic_deletion import TopicDeletion
 from cometmq.store.unit_buffers import unwritten_units
@@ -151,16 +153,17 @@ class MessageStore:
         self._topic_deletion = TopicDeletion(
             self._table, self._files, self.paths, self._remover, self._clock.now_ms
         )
-        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        limits = ReadLimits(
-            memory_bytes * settings.memory_ratio // 100,
+        self._limits = ReadLimits(
+            _memory_bytes(settings.memory_ratio),
             settings.transfer_bytes_memory_max,
             settings.transfer_count_memory_max,
             settings.transfer_bytes_disk_max,
             settings.transfer_count_disk_max,
             settings.filter_units_bytes_max // 20,
         )
-        self._reader = QueueReader(self._table, self._log, limits)
+        self._reader = QueueReader(self._table, self._log, self._limits)
+        self.replica = Replica(self._log, self._table, self._index, self._appender)
+        """Appends what a master sends, if this is the store of a slave."""
 
     @property
     def disk_full(self) -> bool:
@@ -358,6 +361,10 @@ class MessageStore:
         """Apply the settings that may change at run time; ignore all others."""
         self.settings = settings
         self._appender.message_bytes_max = settings.message_bytes_max
+
+    def assume_in_memory(self, percent: int) -> None:
+        """Set the share of physical memory in which the newest messages are assumed to be."""
+        self._limits.memory_bytes = _memory_bytes(percent)
 
     # --- appending ----------------------------------------------------------------------------
 
@@ -678,6 +685,42 @@ class MessageStore:
         """Return topic and number of every queue."""
         return [(queue.topic, queue.queue_id) for queue in self._table.all()]
 
+    # --- replication ----------------------------------------------------------------------------
+
+    def notify_of_writes(self, written: Callable[[], object] | None) -> None:
+        """Call ``written`` after each write of records to the log; None to stop."""
+        self._appender.on_written = written
+
+    def file_start(self, log_offset: int) -> int:
+        """Return where the file of the log with this offset begins."""
+        return log_offset - log_offset % self._log.segments.size_bytes
+
+    def log_bytes(self, start: int, limit: int) -> memoryview | None:
+        """Return up to ``limit`` bytes of the log from an offset on, inside one file.
+
+        Returns:
+            A slice that stays readable; None if the log has no byte there.
+        """
+        segment = self._log.segments.find(start)
+        stop = min(self._log.written_to, start + limit)
+        if segment is None or start >= stop:
+            return None
+        return segment.view[start - segment.base_offset : stop - segment.base_offset]
+
+    def cold_log_bytes(self, start: int, stop: int) -> Callable[[], None] | None:
+        """Return a function that reads bytes of one file into memory; None if they are there.
+
+        It may be called in any thread, and raises an `OSError` if the disk is broken.
+        """
+        segment = self._log.segments.find(start)
+        if segment is None or self._log.is_recent(start):
+            return None
+        first, last = start - segment.base_offset, min(stop, segment.end_offset)
+        last -= segment.base_offset
+        if segment.is_resident(first, last):
+            return None
+        return partial(segment.bring_in_cold, first, last)
+
     # --- flushing -----------------------------------------------------------------------------
 
     @property
@@ -818,3 +861,8 @@ class MessageStore:
     def earliest_store_ms(self) -> int:
         """Return the store time of the oldest message, in ms; -1 if there is none."""
         return self._loader.earliest_store_ms(self._log)
+
+
+def _memory_bytes(percent: int) -> int:
+    """Return so much of the physical memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * percent // 100

@@ -27,7 +27,7 @@ cdef class GetResult:
 
 
 cdef class ReadLimits:
-    cdef readonly long long memory_bytes
+    cdef public long long memory_bytes
     cdef readonly long long bytes_in_memory
     cdef readonly long long count_in_memory
     cdef readonly long long bytes_on_disk

@@ -17,6 +17,7 @@ from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.broker.pulling.long_polling import HeldPulls
+from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.group import SubscriptionGroupConfig
@@ -37,6 +38,7 @@ class Tables:
         self.config = config
         self.clock = ManualClock()
         self.settings = BrokerSettings(broker_name="b", broker_ip1="10.0.0.1")
+        self.role = Role()
         self.topics = TopicTable(lambda: self.settings, self.file("topics"), clock=self.clock)
         self.groups = GroupTable(
             lambda: self.settings, self.file("subscriptionGroup"), clock=self.clock
@@ -90,6 +92,7 @@ class Pulls:
             cold_reads=self.reads,
             host="10.0.0.1",
             settings=lambda: tables.settings,
+            role=tables.role,
             stats=self.stats,
         )
         self.consumers.on_changed_expressions = self.handler.changed_expressions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cometmq.broker.role import SLAVE, Role
 from cometmq.broker.sending.flow_control import MEASURE_INTERVAL_S, FlowControl, FlowLimits
 from cometmq.model.errors import ResponseError
 from cometmq.system.clock import ManualClock
@@ -17,7 +18,8 @@ class World:
     def __init__(self, limits: FlowLimits = LIMITS) -> None:
         self.clock = ManualClock()
         self.limits = limits
-        self.flow = FlowControl(lambda: self.limits, clock=self.clock)
+        self.role = Role()
+        self.flow = FlowControl(lambda: self.limits, clock=self.clock, role=self.role)
 
     def wait(self, sends: int) -> None:
         for _ in range(sends):
@@ -121,3 +123,25 @@ def test_a_broker_that_stops_refuses_sends_for_good() -> None:
     assert refusal is not None
     assert refusal.code == 14
     assert "the broker is stopping" in refusal.remark
+
+
+def test_a_slave_refuses_all_sends_until_it_becomes_a_master() -> None:
+    world = World()
+    world.role.change(SLAVE, 1)
+    refused = world.look()
+    assert refused is not None
+    assert (refused.code, "slave" in refused.remark) == (14, True)
+    world.flow.append_took(5000)
+    assert world.look() is refused
+    world.role.change("ASYNC_MASTER", 0)
+    assert world.look() is None
+
+
+def test_a_change_of_the_role_does_not_open_a_stopping_broker() -> None:
+    world = World()
+    world.flow.stop()
+    world.role.change(SLAVE, 1)
+    world.role.change("ASYNC_MASTER", 0)
+    refused = world.look()
+    assert refused is not None
+    assert "stopping" in refused.remark

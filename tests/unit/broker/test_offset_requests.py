@@ -51,6 +51,7 @@ class Broker:
             topics=tables.topics,
             groups=tables.groups,
             settings=lambda: tables.settings,
+            role=tables.role,
         )
         self.told: list[Command] = []
         self.server, self.client = link(

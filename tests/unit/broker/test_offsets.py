@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.offsets.offset_store import COMMITS_PER_VERSION, OffsetStore
-from cometmq.model.errors import StoreError
+from cometmq.model.errors import ProtocolError, StoreError
+from cometmq.protocol.bodies import DataVersion
 from cometmq.store import MessageStore
 from support.faulty_files import FaultyFiles
 from support.stores import TOPIC, opened, put
@@ -197,3 +198,48 @@ def test_an_offset_beyond_the_recovered_queue_goes_back_to_its_end(
     again.persist(store.flush)
     assert reopened(tables).table() == again.table(), "the correction must be on disk, too"
     store.close()
+
+
+# --- copies of the master's offsets -------------------------------------------------------------
+
+
+async def test_copied_offsets_are_merged_and_stored(tables: Tables, offsets: OffsetStore) -> None:
+    offsets.commit("g", "T", 0, 9)
+    offsets.commit("g", "T", 1, 9)
+    offsets.commit("own", "T", 0, 3)
+    version = DataVersion(timestamp=7, counter=70)
+    await offsets.copy({"T@g": {0: 5, 2: 6}, "U@h": {0: 1}}, version)
+    assert offsets.of("g", "T") == {0: 5, 1: 9, 2: 6}
+    assert offsets.of("own", "T") == {0: 3}
+    assert offsets.topics_of("h") == ["U"]
+    assert offsets.version == version
+    offsets.persist(flush_nothing)
+    assert reopened(tables).of("g", "T") == {0: 5, 1: 9, 2: 6}
+    assert reopened(tables).version == version
+
+
+async def test_a_copy_without_news_writes_nothing(tables: Tables, offsets: OffsetStore) -> None:
+    await offsets.copy({"T@g": {0: 5}}, None)
+    offsets.persist(flush_nothing)
+    file = tables.config / "consumerOffset.json"
+    file.unlink()
+    await offsets.copy({"T@g": {0: 5}}, None)
+    offsets.persist(flush_nothing)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("table", [{"T": {0: 1}}, {"T@g": {0: -1}}, {"T@g": {-1: 1}}])
+async def test_a_copy_with_impossible_offsets_is_refused(
+    offsets: OffsetStore, table: dict[str, dict[int, int]]
+) -> None:
+    with pytest.raises(ProtocolError, match="expected topic@group and offsets of 0 or more"):
+        await offsets.copy(table, None)
+    assert offsets.keys() == []
+
+
+async def test_offsets_of_a_new_master_are_moved_back_to_the_ends_of_its_queues(
+    offsets: OffsetStore,
+) -> None:
+    await offsets.copy({"T@g": {0: 5, 1: 2}}, None)
+    await offsets.correct(lambda topic, queue_id: (0, 3))
+    assert offsets.of("g", "T") == {0: 3, 1: 2}

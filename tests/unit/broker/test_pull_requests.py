@@ -406,4 +406,8 @@ async def test_consumers_far_behind_are_sent_to_a_slave(tables: Tables, tmp_path
     assert place(await broker.connect().pull())[3] == 0
     broker.set(slave_read_enable=True)
     assert place(await broker.connect().pull())[3] == 1
+    tables.role.change("SLAVE", 1)
+    assert place(await broker.connect().pull())[3] == 1
+    store.assume_in_memory(100)
+    assert place(await broker.connect().pull())[3] == 0
     store.close()

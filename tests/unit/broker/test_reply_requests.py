@@ -49,6 +49,7 @@ class Broker:
             ),
             producers=self.producers,
             settings=lambda: tables.settings,
+            role=tables.role,
             clock=tables.clock,
             store_host=US,
             store_address="10.0.0.1:10911",

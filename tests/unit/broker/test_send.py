@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.prerequisites import with_prerequisites
+from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.sending.handler import SendHandler
@@ -82,7 +83,7 @@ class World:
         self.limits = FlowLimits(
             **{"waiting_max": 100, "append_ms_max": 1000, "lag_ms_max": 200} | limits
         )
-        self.flow = FlowControl(lambda: self.limits, clock=self.clock)
+        self.flow = FlowControl(lambda: self.limits, clock=self.clock, role=tables.role)
         self.stats = BrokerStats("c", clock=self.clock, is_system_topic=tables.topics.is_system)
         self.synced = Announced(self.store)
         self.commit = GroupCommit(self.synced, timeout_s=WAIT_S) if sync else None
@@ -92,7 +93,7 @@ class World:
             self.flow,
             self.stats,
             Throughput(self.stats, clock=self.clock),
-            commit=self.commit,
+            confirmation=Confirmation(self.commit),
             store_host=HOST,
         )
         self.producer = self.connect()

@@ -9,6 +9,7 @@ import pytest
 
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.prerequisites import with_prerequisites
+from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.sending.send_back import SendBackHandler
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.model.delay import DelayLevels
@@ -42,6 +43,8 @@ class Broker:
             stats=self.stats,
             host="10.0.0.1",
             settings=lambda: tables.settings,
+            role=tables.role,
+            confirmation=Confirmation(None),
             store_host=US,
             cold_reads=ColdReads(),
             queue_chance=lambda queues: queues - 1,

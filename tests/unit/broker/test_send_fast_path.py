@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cometmq.broker.prerequisites import with_prerequisites
+from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.sending.fast_path import SendFastPath
 from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
 from cometmq.broker.sending.group_commit import GroupCommit
@@ -78,7 +79,7 @@ class Side:
         )
         # A busy machine may take long for an append, which is not what these tests are about.
         limits = FlowLimits(waiting_max=100, append_ms_max=600_000, lag_ms_max=200)
-        self.flow = FlowControl(lambda: limits, clock=clock)
+        self.flow = FlowControl(lambda: limits, clock=clock, role=tables.role)
         self.stats = BrokerStats("c", clock=clock, is_system_topic=tables.topics.is_system)
         self.commit = GroupCommit(self.store) if sync else None
         self.send = SendHandler(
@@ -87,7 +88,7 @@ class Side:
             self.flow,
             self.stats,
             Throughput(self.stats, clock=clock),
-            commit=self.commit,
+            confirmation=Confirmation(self.commit),
             store_host=HOST,
         )
         self.handled = 0

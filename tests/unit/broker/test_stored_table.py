@@ -15,6 +15,7 @@ from cometmq.broker import stored_table
 from cometmq.broker.stored_table import Change, StoredTable, create, remove
 from cometmq.broker.stored_table import put as put_value
 from cometmq.model.errors import ResponseError, StoreError
+from cometmq.protocol.bodies import DataVersion
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
@@ -233,3 +234,56 @@ def test_a_write_renders_only_what_has_changed_however_large_the_table_is(world:
 
     assert change("third") <= with_few + 20
     assert len(world.on_disk()["things"]) == 5003
+
+
+# --- copies of another table --------------------------------------------------------------------
+
+MASTER = DataVersion(state_version=1, timestamp=2, counter=30)
+
+
+def never(_: str) -> bool:
+    return False
+
+
+async def test_a_copy_replaces_entries_and_version(world: World) -> None:
+    await world.table.change([put("a"), put("b"), put("kept"), put("o", section="others")])
+    entries = {"a": {"value": 5}, "c": {"value": 6}}
+    await world.table.replace(MASTER, {"things": entries}, keeps=lambda name: name == "kept")
+    assert world.table.sections["things"] == {**entries, "kept": {"value": 1}}
+    assert world.table.sections["others"] == {"o": {"value": 1}}
+    assert world.table.version == MASTER
+    stored = world.on_disk()
+    assert stored["things"] == world.table.sections["things"]
+    assert stored["dataVersion"] == {"stateVersion": 1, "timestamp": 2, "counter": 30}
+
+
+async def test_a_copy_of_equal_entries_takes_the_version(world: World) -> None:
+    await world.table.change([put("a")])
+    await world.table.replace(MASTER, {"things": {"a": {"value": 1}}}, keeps=never)
+    assert world.table.version == MASTER
+
+
+async def test_a_change_in_the_same_write_makes_another_version_than_that_of_the_copy(
+    world: World,
+) -> None:
+    """So the next copy does not take the tables for equal."""
+    world.files.go.clear()
+    first = asyncio.ensure_future(world.table.change([put("a")]))
+    await asyncio.sleep(0)
+    copied = asyncio.ensure_future(world.table.replace(MASTER, {"things": {}}, keeps=never))
+    changed = asyncio.ensure_future(world.table.change([put("mine")]))
+    await asyncio.sleep(0)
+    world.files.go.set()
+    await asyncio.gather(first, copied, changed)
+    assert "mine" in world.table.sections["things"]
+    assert world.table.version.counter == MASTER.counter + 1
+
+
+async def test_a_copy_that_cannot_be_written_changes_nothing(world: World) -> None:
+    await world.table.change([put("a")])
+    before = world.table.version
+    world.files.is_broken = True
+    with pytest.raises(StoreError, match="the disk is gone"):
+        await world.table.replace(MASTER, {"things": {}}, keeps=never)
+    assert world.table.sections["things"] == {"a": {"value": 1}}
+    assert world.table.version == before

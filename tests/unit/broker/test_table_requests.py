@@ -15,6 +15,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.groups.handler import GroupHandler
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.handler import TopicHandler
 from cometmq.broker.topics.table import TopicTable
@@ -69,6 +70,7 @@ class Broker:
         self.topics.load()
         self.groups.load()
         self.announced = 0
+        self.role = Role()
         self.handlers = self._routes()
 
     def _routes(self) -> dict[int, Any]:
@@ -76,12 +78,13 @@ class Broker:
             self.topics,
             self.store,
             lambda: self.settings,
+            role=self.role,
             announce=self._announce,
             forget=self._forget_topic,
         )
         groups = GroupHandler(
             self.groups,
-            lambda: self.settings,
+            self.role,
             forget_offsets=self.offsets.forget_group,
             forget_statistics=self.stats.forget_group,
         )
@@ -249,11 +252,12 @@ async def test_list_of_topics_is_made_whole_or_not_at_all(broker: Broker) -> Non
 
 
 async def test_slave_changes_nothing(broker: Broker) -> None:
-    broker.settings = dataclasses.replace(broker.settings, broker_id=1)
+    broker.role.change("SLAVE", 1)
     group = json.dumps({"groupName": "g"}).encode()
     answers = [
         await broker.put_topic("T"),
         await broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T"),
+        await broker.ask(RequestCode.CLEAN_UNUSED_TOPIC),
         await broker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group),
         await broker.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="TOOLS_CONSUMER"),
     ]

@@ -16,6 +16,7 @@ import pytest
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.runtime_info import HalfMessageFigures
@@ -117,8 +118,10 @@ class World:
             topics=self.tables.topics,
             stats=self.stats,
             settings=lambda: self.tables.settings,
+            role=self.tables.role,
             clock=self.clock,
             cold_reads=cold_reads,
+            confirmation=Confirmation(self.commit),
             commit=self.commit,
         )
         self.handlers = {
@@ -132,6 +135,7 @@ class World:
             producers=self.producers,
             topics=self.tables.topics,
             settings=lambda: self.tables.settings,
+            role=self.tables.role,
             stored=lambda: self.store.settings,
             clock=self.clock,
             commit=self.commit,
@@ -405,7 +409,7 @@ async def test_a_message_that_is_no_half_message_cannot_be_committed(world: Worl
 
 async def test_a_slave_ends_no_transactions(world: World) -> None:
     half = world.half()
-    world.settings(broker_id=1)
+    world.tables.role.change("SLAVE", 1)
     assert (await world.end(half, UNKNOWN)).code == 11
 
 
@@ -638,7 +642,7 @@ async def test_a_body_that_cannot_be_decompressed_is_shown_as_it_is(world: World
 
 async def test_a_slave_checks_nothing(world: World) -> None:
     world.half()
-    world.settings(broker_id=1)
+    world.tables.role.change("SLAVE", 1)
     await world.round()
     assert len(world.messages(HALF_TOPIC)) == 1
 
@@ -948,6 +952,20 @@ async def test_a_commit_whose_op_message_was_cut_off_is_not_repeated(world: Worl
     await world.round()
     assert (world.bodies(), world.ops()) == ([b"half"], [b"0"])
     assert len(world.messages(HALF_TOPIC)) == 1
+
+
+async def test_a_new_master_finds_the_missing_op_message_behind_other_messages(
+    world: World,
+) -> None:
+    half = world.half()
+    await world.end(half, COMMIT)
+    (op,) = world.messages(OP_HALF_TOPIC)
+    await world.lose_power(op.log_offset, loads=False)  # as much as the slave has got
+
+    world.halves.note_log_end()
+    world.half(b"other")
+    assert await world.halves.load()
+    assert (world.bodies(), world.ops()) == ([b"half"], [b"0"])
 
 
 async def test_a_missing_op_message_is_found_though_the_first_reads_fail(

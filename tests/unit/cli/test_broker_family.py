@@ -69,6 +69,14 @@ def test_a_file_of_changes_takes_precedence_over_the_shared_file(tmp_path: Path)
             "namesrvAddr=10.0.0.1:10921;localhost:10919", 10911,
             "broker 1 of 2, broker-a-1, needs the port of namesrvAddr=localhost:10919; listenPort",
         ),
+        (
+            "haMasterAddress=10.0.0.1:10912", 10911,
+            r"haMasterAddress=10.0.0.1:10912 \(\S+:2\): several brokers cannot follow one master",
+        ),
+        (
+            "haListenPort=10912", 10911,
+            r"haListenPort=10912 \(\S+:2\): several brokers cannot listen on one port",
+        ),
         (f"brokerName={'x' * 126}", 10911, "brokerName=x+-0: expected 1 to 127 characters"),
         ("fileReservedTime=no", 10911, "fileReservedTime"),
     ],

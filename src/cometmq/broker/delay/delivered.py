@@ -9,7 +9,7 @@ skipped. A copy has everything of its message but the queue and the store time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from cometmq.broker.offsets.offset_store import Numbers
@@ -19,7 +19,9 @@ from cometmq.model.errors import ProtocolError
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.properties import decode_properties, marker, value_of
 from cometmq.protocol.record import RecordParts, split_record
+from cometmq.remoting.slices import Slices
 from cometmq.store import MessageStore
+from cometmq.store.record_scan import RecordFacts
 
 log = logging.getLogger(__name__)
 
@@ -43,40 +45,84 @@ def offsets_by_log(
         levels: the levels that have queues.
         log_offset: the end of the log when the offsets were stored.
     """
-    waiting = {
-        level: offset
-        for level in levels
-        if (offset := offsets.get(level, 0)) < store.next_offset(DELAY_TOPIC, delay_queue(level))
-    }
-    found: Numbers = {}
-    scan_bytes = store.written_to - log_offset
-    if not waiting or scan_bytes <= 0:
-        return found
-    if scan_bytes > SCAN_BYTES_MAX:
-        log.warning(
-            "messages may be delivered again: the schedule offsets are older than the last"
-            " %d MiB of the log",
-            SCAN_BYTES_MAX >> 20,
-        )
-        return found
-    for facts in store.facts_from(log_offset):
+    scan = _Scan(store, offsets, levels, log_offset)
+    for facts in scan.records():
+        scan.take(facts)
+    return scan.result()
+
+
+async def offsets_by_log_in_slices(
+    store: MessageStore, offsets: Mapping[int, int], levels: Iterable[int], log_offset: int
+) -> Numbers:
+    """Return the same, with other work of the event loop in between."""
+    scan = _Scan(store, offsets, levels, log_offset)
+    async for facts in Slices().each(scan.records()):
+        scan.take(facts)
+    return scan.result()
+
+
+class _Scan:
+    """Looks for the copies of delivered messages in the log.
+
+    Args:
+        store, offsets, levels, log_offset: see `offsets_by_log`.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        offsets: Mapping[int, int],
+        levels: Iterable[int],
+        log_offset: int,
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._log_offset = log_offset
+        self._found: Numbers = {}
+        self._waiting = {
+            level: offset
+            for level in levels
+            if (offset := offsets.get(level, 0))
+            < store.next_offset(DELAY_TOPIC, delay_queue(level))
+        }
+
+    def records(self) -> Iterator[RecordFacts]:
+        """Return the records to look at; none if there are too many."""
+        scan_bytes = self._store.written_to - self._log_offset
+        if not self._waiting or scan_bytes <= 0:
+            return iter(())
+        if scan_bytes > SCAN_BYTES_MAX:
+            log.warning(
+                "messages may be delivered again: the schedule offsets are older than the last"
+                " %d MiB of the log",
+                SCAN_BYTES_MAX >> 20,
+            )
+            return iter(())
+        return self._store.facts_from(self._log_offset)
+
+    def take(self, facts: RecordFacts) -> None:
+        """Note which message a record is the copy of, if any."""
         if value_of(facts.properties, _REAL_TOPIC) != facts.topic:
-            continue
+            return
         text = value_of(facts.properties, _DELAY) or b""
         level = int(text) if text.isdigit() and len(text) < 10 else 0
-        if level not in waiting:
-            continue
-        behind = _offset_behind(store, level, waiting[level], facts.log_offset, facts.total)
+        if level not in self._waiting:
+            return
+        offset = self._waiting[level]
+        behind = _offset_behind(self._store, level, offset, facts.log_offset, facts.total)
         if behind is None:
-            del waiting[level]  # its next messages cannot be recognized either
+            del self._waiting[level]  # its next messages cannot be recognized either
         else:
-            waiting[level] = found[level] = behind
-    for level, offset in found.items():
-        log.info(
-            "scheduled messages were delivered before the crash level=%d from=%d to=%d",
-            *(level, offsets.get(level, 0), offset),
-        )
-    return found
+            self._waiting[level] = self._found[level] = behind
+
+    def result(self) -> Numbers:
+        """Return the offsets of the levels that have advanced."""
+        for level, offset in self._found.items():
+            log.info(
+                "scheduled messages were delivered already level=%d from=%d to=%d",
+                *(level, self._offsets.get(level, 0), offset),
+            )
+        return self._found
 
 
 def _offset_behind(

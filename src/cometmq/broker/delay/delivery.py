@@ -28,7 +28,7 @@ from time import monotonic
 from typing import Any, Final
 
 from cometmq.broker.cold_reads import ColdReads, bring_in
-from cometmq.broker.delay.delivered import offsets_by_log
+from cometmq.broker.delay.delivered import offsets_by_log, offsets_by_log_in_slices
 from cometmq.broker.offsets.offset_store import Numbers, read_numbers, read_version
 from cometmq.broker.targets import check_target, stored_again
 from cometmq.model import property_names
@@ -136,6 +136,8 @@ class ScheduledDelivery:
         """The offsets in the file."""
         self._saved_log_offset: int | None = None
         """The end of the log that the file names."""
+        self._is_copy = False
+        """Whether the offsets are those of the master of this broker."""
         self.version: DataVersion = DataVersion(timestamp=clock.now_ms())
         """Version of the table of offsets."""
         self.on_delivery = on_delivery
@@ -186,9 +188,36 @@ class ScheduledDelivery:
         self._saved_log_offset = log_offset
         self._offsets |= offsets_by_log(self._store, self._offsets, self._known, log_offset)
 
+    def copy(self, offsets: Numbers, version: DataVersion | None, log_offset: int) -> None:
+        """Take over the offsets of the master; not while messages are delivered.
+
+        Args:
+            offsets: of each level.
+            version: of that table; None if a broker of RocketMQ 4 is the master.
+            log_offset: an end of the log that the offsets cover.
+        """
+        self._offsets = dict(offsets)
+        self._noted = dict(offsets), log_offset
+        self.version = version or self.version
+        self._is_copy = True
+
+    async def take_over(self) -> None:
+        """Start the delivery in place of the master, whose offsets were copied.
+
+        They advance past the messages that the master has delivered since, as the log shows.
+        """
+        if self._is_copy and not self._running:
+            start = self._noted[1]
+            self._offsets |= await offsets_by_log_in_slices(
+                self._store, self._offsets, self._known, start
+            )
+        self.start()
+
     def start(self) -> None:
         """Start the delivery; the event loop must be running."""
-        self._running = True
+        if self._running:
+            return
+        self._running, self._is_copy = True, False
         for level in sorted(self._known):
             self._run_soon(level)
 
@@ -224,7 +253,7 @@ class ScheduledDelivery:
             is_changed = offsets != self._saved
             if not is_changed and not self._needs_position(offsets, log_offset):
                 return
-            if is_changed:
+            if is_changed and not self._is_copy:
                 self.version = self.version.next(self._clock.now_ms())
             content = {
                 "dataVersion": self.version,

@@ -17,7 +17,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """Build the handlers that create, change, show and delete groups."""
     groups = GroupHandler(
         parts.groups,
-        parts.settings,
+        parts.role,
         forget_offsets=parts.offsets.forget_group,
         forget_statistics=parts.stats.forget_group,
     )

@@ -12,8 +12,8 @@ from functools import partial
 import msgspec
 
 from cometmq.broker.checks import check_body, check_is_master
-from cometmq.broker.config import BrokerSettings
 from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.role import Role
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.group import (
     CUSTOMIZED,
@@ -58,7 +58,7 @@ class GroupHandler:
 
     Args:
         groups: the table.
-        settings: returns the current settings of the broker.
+        role: groups are changed on a master only.
         forget_offsets: removes the committed offsets of a group.
         forget_statistics: removes the counters of a group.
     """
@@ -66,13 +66,13 @@ class GroupHandler:
     def __init__(
         self,
         groups: GroupTable,
-        settings: Callable[[], BrokerSettings],
+        role: Role,
         *,
         forget_offsets: Callable[[str], Awaitable[None]],
         forget_statistics: Callable[[str], Awaitable[None]],
     ) -> None:
         self._groups = groups
-        self._settings = settings
+        self._role = role
         self._forget_offsets = forget_offsets
         self._forget_statistics = forget_statistics
 
@@ -92,7 +92,7 @@ class GroupHandler:
         return await self._put(configs, request)
 
     async def _put(self, configs: list[SubscriptionGroupConfig], request: Request) -> Response:
-        check_is_master(self._settings())
+        check_is_master(self._role)
         slices = Slices()
         changes = {}
         async for config in slices.each(configs):
@@ -111,7 +111,7 @@ class GroupHandler:
 
     async def delete(self, request: Request) -> Response:
         """DELETE_SUBSCRIPTIONGROUP (207)."""
-        check_is_master(self._settings())
+        check_is_master(self._role)
         header = request.header(DeleteSubscriptionGroupRequest)
         name = header.group_name
         if await self._groups.delete(name):
@@ -149,7 +149,7 @@ class GroupHandler:
         """UPDATE_AND_GET_GROUP_FORBIDDEN (353): allow or forbid a group to read a topic."""
         header = request.header(UpdateAndGetGroupForbiddenRequest)
         if header.readable is not None:
-            check_is_master(self._settings())
+            check_is_master(self._role)
             _check_name(header.group)
             if not 0 < len(header.topic) <= NAME_CHARS_MAX:
                 raise _illegal(f"a topic of {len(header.topic)} characters")

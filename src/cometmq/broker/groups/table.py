@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from cometmq.broker.checks import check_group
 from cometmq.broker.config import BrokerSettings
@@ -87,16 +88,20 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         Raises:
             StoreError: the file cannot be read, or cannot be written.
         """
-        self._load(
-            SubscriptionGroupWrapper,
-            lambda found: {
-                _GROUPS: found.subscription_group_table,
-                _FORBIDDEN: found.forbidden_table or {},
-            },
-        )
+        self._load(SubscriptionGroupWrapper, _sections)
         missing = [name for name in PREDEFINED_GROUPS if name not in self._table]
         if missing:
             self.put_now(SubscriptionGroupConfig(group_name=name) for name in missing)
+
+    async def copy(self, master: SubscriptionGroupWrapper) -> bool:
+        """Take over the groups of the master of this slave; return whether anything changed.
+
+        Raises:
+            StoreError: the file cannot be written; nothing was changed.
+        """
+        return await self._replace(
+            master.data_version, _sections(master), keeps=PREDEFINED_GROUPS.__contains__
+        )
 
     # --- creation and change --------------------------------------------------------------------
 
@@ -212,6 +217,13 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         await self._stored.change(
             [Change(_FORBIDDEN, group, lambda topics: _set_readable(topics, topic, readable))]
         )
+
+
+def _sections(content: SubscriptionGroupWrapper) -> dict[str, dict[str, Any]]:
+    return {
+        _GROUPS: content.subscription_group_table,
+        _FORBIDDEN: content.forbidden_table or {},
+    }
 
 
 def _set_readable(

@@ -55,7 +55,6 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         {
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: exclusive(storage.clean_queues),
             RequestCode.DELETE_EXPIRED_COMMITLOG: exclusive(storage.clean_log),
-            RequestCode.GET_BROKER_HA_STATUS: storage.replication_status,
         },
         _jobs(parts),
     )

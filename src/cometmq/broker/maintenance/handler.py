@@ -1,14 +1,12 @@
-"""Handles requests about the store as a whole: clean it now, show the state of replication.
+"""Handles requests about the store as a whole: clean it now.
 
-Source: AdminBrokerProcessor.cleanExpiredConsumeQueue, deleteExpiredCommitLog and getBrokerHaStatus,
-RocketMQ 5.3.
+Source: AdminBrokerProcessor.cleanExpiredConsumeQueue and deleteExpiredCommitLog, RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from cometmq.protocol.bodies import HARuntimeInfo
 from cometmq.remoting import Request, Response
 from cometmq.store import MessageStore
 
@@ -36,11 +34,6 @@ class StorageHandler:
         await asyncio.to_thread(self._store.write_out)
         await clean(self._store, expired_at_any_hour=True)
         return Response()
-
-    def replication_status(self, request: Request) -> Response:
-        """GET_BROKER_HA_STATUS (907): this broker is a master and has no slaves."""
-        body = HARuntimeInfo(master=True, master_commit_log_max_offset=self._store.written_to)
-        return Response(body=body.encode())
 
 
 async def clean(store: MessageStore, *, expired_at_any_hour: bool = False) -> None:

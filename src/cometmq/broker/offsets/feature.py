@@ -37,6 +37,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         topics=parts.topics,
         groups=parts.groups,
         settings=parts.settings,
+        role=parts.role,
     )
     return Feature(
         {

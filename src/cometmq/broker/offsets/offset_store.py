@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from cometmq.model.errors import StoreError
+from cometmq.model.errors import ProtocolError, StoreError
 from cometmq.protocol.bodies import DataVersion
 from cometmq.remoting.slices import Slices
 from cometmq.store.config_files import JsonFile
@@ -146,6 +146,34 @@ class OffsetStore:
             self._add(self._table, target, topic).update(numbers)
             self._note_change()
 
+    async def copy(self, table: Mapping[str, Numbers], version: DataVersion | None) -> None:
+        """Take over the offsets of the master of this slave; those it does not have stay.
+
+        Args:
+            table: its offsets, by ``topic@group``.
+            version: of that table; None if a broker of RocketMQ 4 is the master.
+
+        Raises:
+            ProtocolError: a key or an offset is not one; some may have been taken over.
+        """
+        changed = False
+        async for key, numbers in Slices().each(table.items()):
+            topic, separator, group = key.partition("@")
+            if not separator or any(n < 0 or offset < 0 for n, offset in numbers.items()):
+                raise ProtocolError(
+                    f"met the committed offsets {key[:80]!r}: {str(numbers)[:80]}, expected"
+                    " topic@group and offsets of 0 or more"
+                )
+            known = self._table.get(key)
+            if known is None:
+                known = self._add(self._table, group, topic)
+            if numbers.items() <= known.items():
+                continue
+            known.update(numbers)
+            changed = True
+        self._changed |= changed
+        self.version = version or self.version
+
     async def forget_group(self, group: str) -> None:
         """Remove all offsets of a group."""
         await self._forget([(group, topic) for topic in self._topics.get(group, ())])
@@ -164,7 +192,8 @@ class OffsetStore:
 
         Args:
             bounds: returns the first and the next offset of a queue, after recovery; None if a
-                full disk keeps messages of the log out of their queues.
+                full disk keeps messages of the log out of their queues, or if this broker is a
+                slave: its log may lag behind the offsets that it has copied.
 
         Raises:
             StoreError: file and backup cannot be read.
@@ -176,20 +205,28 @@ class OffsetStore:
             topic, _, group = key.partition("@")
             self._add(self._table, group, topic).update(numbers)
         self.version = read_version(content, self._file) or self.version
-        if bounds is None:
-            return
-        for key, numbers in self._table.items():
-            topic, _, group = key.partition("@")
-            for queue_id, offset in numbers.items():
-                high = bounds(topic, queue_id)[1]
-                if offset > high:
-                    log.warning(
-                        "committed offset is beyond the end of its queue, corrected"
-                        " group=%s topic=%s queue=%d offset=%d end=%d",
-                        *(group, topic, queue_id, offset, high),
-                    )
-                    numbers[queue_id] = high
-                    self._changed = True
+        if bounds is not None:
+            for key in self._table:
+                self._correct(key, bounds)
+
+    async def correct(self, bounds: Callable[[str, int], tuple[int, int]]) -> None:
+        """Move offsets back as `load` does, when a slave becomes the master."""
+        async for key in Slices().each(self.keys()):
+            self._correct(key, bounds)
+
+    def _correct(self, key: str, bounds: Callable[[str, int], tuple[int, int]]) -> None:
+        topic, _, group = key.partition("@")
+        numbers = self._table.get(key, {})
+        for queue_id, offset in numbers.items():
+            high = bounds(topic, queue_id)[1]
+            if offset > high:
+                log.warning(
+                    "committed offset is beyond the end of its queue, corrected"
+                    " group=%s topic=%s queue=%d offset=%d end=%d",
+                    *(group, topic, queue_id, offset, high),
+                )
+                numbers[queue_id] = high
+                self._changed = True
 
     def persist(self, flush_log: Callable[[], object]) -> None:
         """Write the file if anything has changed; return when it is on disk.

@@ -15,6 +15,7 @@ from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.role import Role
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ResponseError
 from cometmq.model.queue import MessageQueue
@@ -38,6 +39,7 @@ class ResetHandler:
         store: finds offsets by time.
         topics, groups: the tables.
         settings: returns the current settings of the broker.
+        role: offsets are reset at the master, from which slaves copy them.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class ResetHandler:
         topics: TopicTable,
         groups: GroupTable,
         settings: Callable[[], BrokerSettings],
+        role: Role,
     ) -> None:
         self._offsets = offsets
         self._consumers = consumers
@@ -56,6 +59,7 @@ class ResetHandler:
         self._topics = topics
         self._groups = groups
         self._settings = settings
+        self._role = role
 
     async def reset(self, request: Request) -> Response:
         """Reset a group's offsets in a topic; the response lists the new ones."""
@@ -72,6 +76,11 @@ class ResetHandler:
     async def _reset_here(
         self, header: InvokeBrokerToResetOffsetRequest, slices: Slices
     ) -> dict[int, int]:
+        if self._role.is_slave:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR,
+                "Can not reset offset in slave broker, please execute it from master broker.",
+            )
         topic = self._topics.get(header.topic)
         if topic is None:
             raise ResponseError(

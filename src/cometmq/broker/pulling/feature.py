@@ -27,6 +27,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         held=parts.held,
         cold_reads=parts.cold_reads,
         settings=parts.settings,
+        role=parts.role,
         stats=parts.stats,
         host=parts.address.host,
     )

@@ -52,6 +52,7 @@ cdef class PullHandler:
     cdef HeldPulls _held
     cdef object _cold_reads
     cdef object _settings
+    cdef object _role
     cdef object _applied
     cdef BrokerStats _stats
     cdef SuccessFormat _found_json
@@ -76,8 +77,12 @@ cdef class PullHandler:
 
     @cython.locals(
         result=GetResult, code=cython.int, hold_ms=cython.longlong, count_max=cython.longlong,
-        cold=list, is_stuck=cython.bint)
+        cold=list, is_stuck=cython.bint,
+        commits=cython.bint)
     cdef Response _run(self, Pull pull, bint may_hold)
+    @cython.locals(low=cython.longlong, high=cython.longlong)
+    cdef Response _send_to_master(
+        self, Pull pull, object group, GetResult result, object matcher, bint may_hold)
     cdef object _apply(self, object settings)
     cdef object _check_group(self, Pull pull)
     cdef object _check_topic(self, Pull pull)

@@ -25,6 +25,7 @@ from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.broker.pulling.long_polling import HeldPull, HeldPulls
+from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ResponseError, StoreError
@@ -172,6 +173,7 @@ class PullHandler:
         held: the held pulls.
         cold_reads: reads what is on the disk only.
         settings: returns the current settings of the broker.
+        role: of this broker.
         stats: counts what was delivered.
         host: the address of this broker, which refusals name.
     """
@@ -188,6 +190,7 @@ class PullHandler:
         held: HeldPulls,
         cold_reads: ColdReads,
         settings: Callable[[], BrokerSettings],
+        role: Role,
         stats: BrokerStats,
         host: str,
     ) -> None:
@@ -202,6 +205,7 @@ class PullHandler:
         self._held = held
         self._cold_reads = cold_reads
         self._settings = settings
+        self._role = role
         self._ip = host
         self._applied: BrokerSettings | None = None
         self._stats = stats
@@ -297,7 +301,8 @@ class PullHandler:
             if response is not None:
                 return response
         is_first = may_hold and not pull.cold_reads
-        if is_first and pull.flags & _COMMIT_OFFSET and pull.commit_offset >= 0:
+        commits = is_first and pull.flags & _COMMIT_OFFSET and pull.commit_offset >= 0
+        if commits and not self._role.is_slave:
             # A run after a cold read would take back a later commit.
             self._offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         self._appender.finish_deferred()  # so that the read finds messages whose write is deferred
@@ -318,6 +323,8 @@ class PullHandler:
             return self._read_first(pull, cold, may_hold)
         self._offsets.note_pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
         code = _code_of(result, pull.offset)
+        if code == _MOVED and self._role.is_slave:
+            return self._send_to_master(pull, group, result, matcher, may_hold)
         if code == _NOT_FOUND and may_hold and pull.flags & _SUSPEND:
             hold_ms = pull.suspend_ms if self._polls_long else self._short_poll_ms
             if hold_ms > 0:
@@ -326,6 +333,29 @@ class PullHandler:
                 self._hold(pull, hold_ms)
                 return None
         return self._respond(pull, group, result, code)
+
+    def _send_to_master(
+        self,
+        pull: Pull,
+        group: SubscriptionGroupConfig,
+        result: GetResult,
+        matcher: Matcher | None,
+        may_hold: bool,
+    ) -> Response | None:
+        """Respond to a pull outside the queue of a slave, whose master may have more messages.
+
+        Behind the end of the queue the pull waits a while: without a master the client would
+        repeat it without a pause.
+        """
+        if pull.offset > result.max_offset and may_hold and pull.flags & _SUSPEND:
+            pull.matcher = matcher
+            pull.is_short_poll = True
+            self._hold(pull, max(self._short_poll_ms, 1))
+            return None
+        self._stats.missed()
+        low, high = result.min_offset, result.max_offset
+        fields = _fields(group.broker_id, pull.offset, low, high)
+        return Response(_RETRY, result.status.name, fields=fields)
 
     def _read_first(self, pull: Pull, parts: list[ColdPart], may_hold: bool) -> Response | None:
         """Read parts of files into memory, then run the pull again."""

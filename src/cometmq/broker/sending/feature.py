@@ -27,7 +27,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         parts.flow,
         parts.stats,
         parts.throughput,
-        commit=parts.commit if parts.sync_flush else None,
+        confirmation=parts.confirmation,
         store_host=endpoint.store_host,
     )
     back = SendBackHandler(
@@ -37,16 +37,18 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         levels=parts.levels,
         stats=parts.stats,
         settings=parts.settings,
+        role=parts.role,
         host=parts.address.host,
         store_host=endpoint.store_host,
         cold_reads=parts.cold_reads,
-        commit=parts.commit if parts.sync_flush else None,
+        confirmation=parts.confirmation,
     )
     reply = ReplyHandler(
         parts.store,
         parts.validation,
         producers=parts.producers,
         settings=parts.settings,
+        role=parts.role,
         clock=parts.clock,
         store_host=endpoint.store_host,
         store_address=endpoint.address,

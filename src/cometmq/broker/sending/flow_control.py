@@ -12,8 +12,8 @@ that the store is overloaded:
                                                                   -> [TIMEOUT_CLEAN_QUEUE]
 
 The response has code 2: nothing was stored, and the client may try another broker. A single late
-measurement is ignored: after a pause of the machine the backlog is served. A broker that stops
-refuses sends too, with code 14.
+measurement is ignored: after a pause of the machine the backlog is served. A slave and a broker
+that stops refuse all sends, with code 14.
 
 Source: BrokerFastFailure and SendMessageProcessor.rejectRequest, RocketMQ 5.3 (codes, texts,
 limits).
@@ -27,8 +27,9 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker.checks import broker_stopping
+from cometmq.broker.checks import broker_stopping, sent_to_slave
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.role import Role
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.system.clock import Clock
@@ -60,19 +61,25 @@ class FlowControl:
     Args:
         limits: returns the current limits.
         clock: measures how late the loop is.
+        role: a slave stores no sends.
     """
 
-    def __init__(self, limits: Callable[[], FlowLimits], *, clock: Clock) -> None:
+    def __init__(self, limits: Callable[[], FlowLimits], *, clock: Clock, role: Role) -> None:
         self._read_limits = limits
         self._limits = limits()
         self._clock = clock
+        self._role = role
+        self._is_stopping = False
         self._measured_s = clock.monotonic()
         self._late_measurements = 0
+        self._closed: ResponseError | None = None
+        """Why all sends are refused, whatever the load is."""
         self._slow: ResponseError | None = None
-        self._is_stopping = False
         self._slowest_ms = 0
         self.waiting = 0
         """Sends that are stored and wait for the disk or a replica."""
+        role.on_change(self._role_changed)
+        self._role_changed()
 
     def refusal(self) -> ResponseError | None:
         """Return why a send must be refused now, or None; called for each send."""
@@ -83,7 +90,14 @@ class FlowControl:
     def stop(self) -> None:
         """Refuse all sends from now on: the broker stops. Code 14 sends them to another broker."""
         self._is_stopping = True
-        self._slow = broker_stopping()
+        self._close(broker_stopping())
+
+    def _role_changed(self) -> None:
+        if not self._is_stopping:
+            self._close(sent_to_slave() if self._role.is_slave else None)
+
+    def _close(self, reason: ResponseError | None) -> None:
+        self._closed = self._slow = reason
 
     def wait_began(self, sends: int = 1) -> None:
         """Count sends that are stored and wait for the disk or a replica."""
@@ -95,13 +109,15 @@ class FlowControl:
 
     def append_took(self, took_ms: int) -> None:
         """Note how long an append took; calls for quick ones may be left out."""
+        if self._closed is not None:
+            return
         self._slowest_ms = max(self._slowest_ms, took_ms)
-        if self._limits.enabled and took_ms > self._limits.append_ms_max and not self._is_stopping:
+        if self._limits.enabled and took_ms > self._limits.append_ms_max:
             self._refuse("PCBUSY_CLEAN_QUEUE", took_ms)
 
     def measure(self) -> None:
         """Measure how late the loop is and how slow appends are; ten times a second."""
-        if self._is_stopping:
+        if self._closed is not None:
             return
         limits = self._limits = self._read_limits()
         now_s = self._clock.monotonic()

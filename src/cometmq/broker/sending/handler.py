@@ -1,8 +1,8 @@
 # cython: annotation_typing=False
 """Handles SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): stores messages.
 
-Each message is validated and stored. The response follows at once or, with synchronous flush, when
-the bytes are on disk.
+Each message is validated and stored. The response follows at once or, with synchronous flush and on
+a synchronous master, when the bytes are on the disk and slaves have them.
 
 Source: SendMessageProcessor, RocketMQ 5.3 (codes, remarks, the header of the response).
 """
@@ -15,8 +15,8 @@ from time import perf_counter
 from typing import Final
 
 from cometmq.broker.prerequisites import PrerequisiteError
+from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.sending.flow_control import FlowControl
-from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.broker.stats.counters import BrokerStats
@@ -57,7 +57,7 @@ class SendHandler:
         flow: refuses them if the store cannot keep up.
         stats: counts them.
         throughput: counts how long they took.
-        commit: syncs them to the disk; None with asynchronous flush.
+        confirmation: what responses wait for.
         store_host: our address as records carry it, 8 or 20 bytes.
     """
 
@@ -69,7 +69,7 @@ class SendHandler:
         stats: BrokerStats,
         throughput: Throughput,
         *,
-        commit: GroupCommit | None,
+        confirmation: Confirmation,
         store_host: bytes,
     ) -> None:
         self._segment = SharedCall(store.wait_for_segment)
@@ -78,7 +78,7 @@ class SendHandler:
         self.flow = flow
         self.stats = stats
         self._throughput = throughput
-        self._commit = commit
+        self._confirmation = confirmation
         self._store_host = store_host
         self._id_prefix = store_host.hex().upper()
         self._id_pattern = self._id_prefix.encode() + _ID_END
@@ -141,8 +141,8 @@ class SendHandler:
         except StoreError as problem:
             return self.failed(problem)
         response = self.responses_to(0 if request.oneway else end)
-        if self._commit is not None and not _waits_for_disk(header.properties or ""):
-            self._commit.request_sync()
+        if self._confirmation.waits() and not _waits(header.properties or ""):
+            self._confirmation.begin()
             self._record_duration(began_s)
             _write(request.connection, response)
         else:
@@ -229,7 +229,7 @@ class SendHandler:
         took_ms = int((perf_counter() - began_s) * 1000)
         if took_ms > 0:
             self.flow.append_took(took_ms)
-            if self._commit is None:
+            if not self._confirmation.waits():
                 self._throughput.put_took(took_ms)
 
     def failed(self, problem: StoreError) -> Response:
@@ -304,25 +304,25 @@ class SendHandler:
             self._respond(pending)
 
     def _respond(self, pending: list[PendingResponses]) -> None:
-        """Send the responses of stored messages; with synchronous flush after the group commit."""
-        if self._commit is None:
+        """Send the responses of stored messages, when all that they wait for has happened."""
+        if not self._confirmation.waits():
             for wire, responses, _, _ in pending:
                 _write(wire, responses)
             return
         total = sum(count for _, _, count, _ in pending)
         self.flow.wait_began(total)
 
-        def on_outcome(synced: bool, error: StoreError | None) -> None:
+        def on_outcome(code: int, error: StoreError | None) -> None:
             self.flow.wait_ended(total)
             now_s = perf_counter()
             for wire, responses, count, began_s in pending:
                 self._throughput.put_took(int((now_s - began_s) * 1000), count)
-                if synced:
+                if code == ResponseCode.SUCCESS:
                     _write(wire, responses)
                 else:
-                    self._respond_not_synced(wire, responses, error)
+                    self._respond_not_confirmed(wire, responses, code, error)
 
-        self._commit.wait(self.log_end, on_outcome)
+        self._confirmation.wait(self.log_end, on_outcome)
 
     def _refuse(self, pending: list[PendingResponses], problem: StoreError) -> None:
         """Refuse sends whose records could not be written to the log."""
@@ -332,14 +332,16 @@ class SendHandler:
                 self.stats.put_failed()
                 Request(success, wire).reply(refused)
 
-    def _respond_not_synced(self, wire: Wire, responses: bytes, error: StoreError | None) -> None:
-        """Replace responses: the messages are stored, but perhaps not on the disk."""
+    def _respond_not_confirmed(
+        self, wire: Wire, responses: bytes, code: int, error: StoreError | None
+    ) -> None:
+        """Replace responses: the messages are stored, but perhaps not on the disk or on slaves."""
         remark = f"stored, but not on disk, and nothing further will be: {error}"
         for success in _commands_in(responses):
             if error is not None:
                 response = self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
             else:
-                response = Response(ResponseCode.FLUSH_DISK_TIMEOUT, fields=success.fields)
+                response = Response(code, fields=success.fields)
             Request(success, wire).reply(response)
 
 
@@ -360,8 +362,8 @@ def _commands_in(responses: bytes) -> Iterator[Command]:
         yield command
 
 
-def _waits_for_disk(properties: str) -> bool:
-    """Return whether the response to a message waits for the disk."""
+def _waits(properties: str) -> bool:
+    """Return whether the response to a message waits for disk and slaves."""
     if "WAIT\x01" not in properties or "\x02WAIT\x01true\x02" in properties:
         return True
     return decode_properties(properties).get(property_names.WAIT, "true").lower() == "true"

@@ -11,9 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from cometmq.broker.checks import sent_to_slave
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
+from cometmq.broker.role import Role
 from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.broker.sending.validation import SendValidation
 from cometmq.broker.thread_calls import SharedCall
@@ -45,6 +47,7 @@ class ReplyHandler:
         validation: checks and routes them like any send.
         producers: finds the connection of the client.
         settings: returns the current settings of the broker.
+        role: a slave handles no replies: producers send their heartbeats to its master.
         clock: gives the time of the push.
         store_host: our address as records carry it, 8 or 20 bytes.
         store_address: the same as ``host:port``.
@@ -58,6 +61,7 @@ class ReplyHandler:
         *,
         producers: ProducerRegistry,
         settings: Callable[[], BrokerSettings],
+        role: Role,
         clock: Clock,
         store_host: bytes,
         store_address: str,
@@ -68,6 +72,7 @@ class ReplyHandler:
         self._validation = validation
         self._producers = producers
         self._settings = settings
+        self._role = role
         self._clock = clock
         self._store_host = store_host
         self._store_address = store_address
@@ -95,6 +100,8 @@ class ReplyHandler:
         )
 
     def _routed(self, request: Request, header: SendHeader) -> Send:
+        if self._role.is_slave:
+            raise sent_to_slave()
         send = Send(request.connection)
         send.take_header(header, request.body)
         send.is_batch = False

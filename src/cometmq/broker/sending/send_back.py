@@ -17,7 +17,8 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay.routing import schedule
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.prerequisites import PrerequisiteError
-from cometmq.broker.sending.group_commit import GroupCommit
+from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.role import Role
 from cometmq.broker.sending.retries import retries_max, retry_level
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.targets import stored_again
@@ -56,9 +57,10 @@ class SendBackHandler:
         levels: the delay levels.
         stats: counts the messages.
         settings: returns the current settings of the broker.
+        role: a slave stores no messages.
         host: the address of this broker, which refusals name.
         store_host: the same as records contain it, 8 or 20 bytes.
-        commit: syncs messages to the disk; None with asynchronous flush.
+        confirmation: what responses wait for.
         queue_chance: returns the number of a queue, out of so many, at random.
     """
 
@@ -71,21 +73,23 @@ class SendBackHandler:
         levels: DelayLevels,
         stats: BrokerStats,
         settings: Callable[[], BrokerSettings],
+        role: Role,
         host: str,
         store_host: bytes,
         cold_reads: ColdReads,
-        commit: GroupCommit | None = None,
+        confirmation: Confirmation,
         queue_chance: Callable[[int], int] = random.randrange,
     ) -> None:
         self._store = store
         self._segment = SharedCall(store.wait_for_segment)
         self._cold_reads = cold_reads
-        self._commit = commit
+        self._confirmation = confirmation
         self._topics = topics
         self._groups = groups
         self._levels = levels
         self._stats = stats
         self._settings = settings
+        self._role = role
         self._host = host
         self._store_host = store_host
         self._queue_chance = queue_chance
@@ -93,6 +97,11 @@ class SendBackHandler:
     def send_back(self, request: Request) -> Response | None:
         """Store the message for a retry, or as a dead letter."""
         header = request.header(ConsumerSendMsgBackRequest)
+        if self._role.is_slave:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR,
+                "SERVICE_NOT_AVAILABLE: this broker is a slave, its master stores messages",
+            )
         group = self._groups.require(header.group)
         settings = self._settings()
         if not settings.broker_permission & Perm.WRITE:
@@ -113,20 +122,21 @@ class SendBackHandler:
             target = self._topics.require_internal(dlq_topic(header.group), 1)
         stored = self._put(record, retry, target)
         self._stats.sent_back(header.group, header.origin_topic or record.topic)
-        if self._commit is None:
+        if not self._confirmation.waits():
             return Response()
-        self._respond_when_synced(request, stored, self._commit)
+        self._respond_when_confirmed(request, stored)
         return None
 
-    def _respond_when_synced(self, request: Request, stored: Appended, commit: GroupCommit) -> None:
-        def on_outcome(synced: bool, error: StoreError | None) -> None:
-            if synced:
+    def _respond_when_confirmed(self, request: Request, stored: Appended) -> None:
+        def on_outcome(code: int, error: StoreError | None) -> None:
+            # Without slaves it is a success: it is stored, and the consumer would store it again.
+            if error is None and code != ResponseCode.FLUSH_DISK_TIMEOUT:
                 request.reply(Response())
             else:
                 remark = "FLUSH_DISK_TIMEOUT" if error is None else f"not on disk: {error}"
                 request.reply(Response(ResponseCode.SYSTEM_ERROR, remark))
 
-        commit.wait(stored.log_offset + stored.size_bytes, on_outcome)
+        self._confirmation.wait(stored.log_offset + stored.size_bytes, on_outcome)
 
     def _original(self, log_offset: int) -> RecordParts:
         self._cold_reads.require_in_memory(self._store.cold_record(log_offset))

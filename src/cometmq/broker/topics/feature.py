@@ -42,6 +42,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         parts.topics,
         parts.store,
         parts.settings,
+        role=parts.role,
         announce=parts.registration.announce,
         forget=forget_topic,
     )

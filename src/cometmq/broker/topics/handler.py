@@ -19,6 +19,7 @@ import msgspec
 
 from cometmq.broker.checks import check_body, check_is_master
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.role import Role
 from cometmq.broker.topics import attributes
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ConfigError, InvalidNameError, ResponseError
@@ -65,6 +66,7 @@ class TopicHandler:
         topics: the table.
         queues: the store's queues.
         settings: returns the current settings of the broker.
+        role: topics are changed on a master only.
         announce: returns when the name servers have the change.
         forget: removes a deleted topic from other parts of the broker, on disk too.
     """
@@ -75,12 +77,14 @@ class TopicHandler:
         queues: Queues,
         settings: Callable[[], BrokerSettings],
         *,
+        role: Role,
         announce: Callable[[], Awaitable[None]],
         forget: Callable[[str], Awaitable[None]],
     ) -> None:
         self._topics = topics
         self._queues = queues
         self._settings = settings
+        self._role = role
         self._announce = announce
         self._forget = forget
 
@@ -116,7 +120,7 @@ class TopicHandler:
         async for config, changes in slices.each(wanted):
             self._checked(config, changes, self._topics.get(config.topic_name))
             made[config.topic_name] = partial(self._checked, config, changes)
-        check_is_master(self._settings())
+        check_is_master(self._role)
         if await self._topics.change(made):
             async for config, _ in slices.each(wanted):
                 log.info(
@@ -162,7 +166,7 @@ class TopicHandler:
     async def delete(self, request: Request) -> Response:
         """DELETE_TOPIC_IN_BROKER (215)."""
         name = request.header(DeleteTopicInBrokerRequest).topic
-        check_is_master(self._settings())
+        check_is_master(self._role)
         if not name.strip():
             raise _illegal("The specified topic is blank.")
         self._check_not_system(name)
@@ -178,7 +182,11 @@ class TopicHandler:
             await self._forget(name)
 
     async def clean_unused(self, request: Request) -> Response:
-        """CLEAN_UNUSED_TOPIC (316): delete the queues of topics that have no settings."""
+        """CLEAN_UNUSED_TOPIC (316): delete the queues of topics that have no settings.
+
+        Not on a slave: the log may already have messages of topics that it has not copied yet.
+        """
+        check_is_master(self._role)
         async for name in Slices().each(self._queues.topics()):
             if name not in self._topics and not self._topics.is_system(name):
                 self._queues.delete_topic(name)

@@ -322,6 +322,17 @@ class TopicTable(ConfigTable[TopicConfig]):
         if wanted:
             await self._stored.change(Change(_SECTION, name, _ordered) for name in wanted)
 
+    async def copy(self, master: TopicConfigSerializeWrapper) -> bool:
+        """Take over the topics of the master of this slave; return whether anything changed.
+
+        System topics stay if the master does not have them: this broker may become a master.
+
+        Raises:
+            StoreError: the file cannot be written; nothing was changed.
+        """
+        sections = {_SECTION: master.topic_config_table}
+        return await self._replace(master.data_version, sections, keeps=self.is_system)
+
     async def touch(self) -> None:
         """Count the version up, so that the name servers take the whole table again.
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cometmq.broker.clients.members import Member
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.role import Role
 from cometmq.broker.thread_calls import SharedCall
 from cometmq.broker.topics.table import TopicTable, internal_topic
 from cometmq.broker.transactions.half_message import HALF_QUEUE, HalfMessage, read_half
@@ -103,6 +104,7 @@ class CheckService:
         store: contains them.
         producers: the groups that are online.
         topics: gets the topic of those that are discarded.
+        role: a slave checks nothing.
         settings, stored: return the current settings of broker and store.
         clock: decides how old a half message is.
         commit: syncs what is put back, before its check is sent; None with asynchronous flush.
@@ -115,6 +117,7 @@ class CheckService:
         *,
         producers: ProducerRegistry,
         topics: TopicTable,
+        role: Role,
         settings: Callable[[], BrokerSettings],
         stored: Callable[[], StoreSettings],
         clock: Clock,
@@ -124,6 +127,7 @@ class CheckService:
         self._store = store
         self._producers = producers
         self._topics = topics
+        self._role = role
         self._settings = settings
         self._stored = stored
         self._clock = clock
@@ -147,11 +151,18 @@ class CheckService:
             works="transaction checks work again",
             name="group",
         )
+        role.on_change(self._role_changed)
+
+    def _role_changed(self) -> None:
+        self._scanned_to = 0
+        self._immune, self._immune_until = array("q"), array("q")
 
     async def run(self) -> None:
         """Make one round, once it is known which half messages are decided."""
+        if self._role.is_slave:
+            return
         try:
-            if await self._halves.load() and self._settings().broker_id == 0:
+            if await self._halves.load():
                 await self._round()
             self._failures.succeeded(GROUP)
         except CometError as problem:

@@ -32,8 +32,10 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         topics=parts.topics,
         stats=parts.stats,
         settings=parts.settings,
+        role=parts.role,
         clock=parts.clock,
         cold_reads=parts.cold_reads,
+        confirmation=parts.confirmation,
         commit=commit,
     )
     checks = CheckService(
@@ -42,6 +44,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         producers=parts.producers,
         topics=parts.topics,
         settings=parts.settings,
+        role=parts.role,
         stored=parts.configuration.reader_of(StoreSettings),
         clock=parts.clock,
         commit=commit,

@@ -117,6 +117,16 @@ class HalfQueue:
 
     # --- start ----------------------------------------------------------------------------------
 
+    def unload(self) -> None:
+        """Forget what was read: a slave gets further half messages and decisions with the log."""
+        self.is_loaded = self._has_read = False
+        self._last_record = None
+
+    def note_log_end(self) -> None:
+        """Note the log's last record, before a slave that becomes the master appends others."""
+        if not self.is_loaded and self._last_record is None:
+            self._last_record = self._store.last_record()
+
     async def load(self) -> bool:
         """Read from the store which half messages are decided, and append what is missing, once.
 

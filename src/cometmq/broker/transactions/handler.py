@@ -18,9 +18,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cometmq.broker.checks import sent_to_slave
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
+from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.thread_calls import SharedCall
 from cometmq.broker.topics.table import TopicTable
@@ -65,8 +68,10 @@ class TransactionHandler:
         topics: the topics to which messages are committed.
         stats: counts committed messages.
         settings: returns the current settings of the broker.
+        role: a slave decides nothing.
         clock: decides whether a decision comes too late.
         cold_reads: reads what is on the disk only.
+        confirmation: what responses wait for.
         commit: syncs decisions to the disk; None with asynchronous flush.
     """
 
@@ -78,8 +83,10 @@ class TransactionHandler:
         topics: TopicTable,
         stats: BrokerStats,
         settings: Callable[[], BrokerSettings],
+        role: Role,
         clock: Clock,
         cold_reads: ColdReads,
+        confirmation: Confirmation,
         commit: GroupCommit | None = None,
     ) -> None:
         self._halves = halves
@@ -88,8 +95,10 @@ class TransactionHandler:
         self._topics = topics
         self._stats = stats
         self._settings = settings
+        self._role = role
         self._clock = clock
         self._cold_reads = cold_reads
+        self._confirmation = confirmation
         self._commit = commit
         self._resuming = asyncio.Lock()
         self._refused = RateLimitedLog(log, "decisions were refused")
@@ -130,7 +139,7 @@ class TransactionHandler:
                 f"commitOrRollback field wrong: met {header.commit_or_rollback},"
                 " expected 0, 8 or 12",
             )
-        if self._settings().broker_id != 0:
+        if self._role.is_slave:
             raise ResponseError(
                 ResponseCode.SLAVE_NOT_AVAILABLE, "a slave ends no transactions, its master does"
             )
@@ -318,18 +327,18 @@ class TransactionHandler:
         return topic, found
 
     def _respond(self, request: Request, stored: Appended) -> Response | None:
-        """Respond at once or, with synchronous flush, when the record is on the disk."""
-        if self._commit is None:
+        """Respond when the record is on the disk and on slaves, if that is asked for."""
+        if not self._confirmation.waits():
             return Response()
 
-        def on_outcome(synced: bool, error: StoreError | None) -> None:
-            if error is None:  # also if the sync takes long: then it is stored, as with sends
+        def on_outcome(code: int, error: StoreError | None) -> None:
+            if error is None:  # also if it takes long or slaves are missing: it is stored
                 request.reply(Response())
             else:
                 refused = _not_available(error)
                 request.reply(Response(refused.code, refused.remark))
 
-        self._commit.wait(stored.log_offset + stored.size_bytes, on_outcome)
+        self._confirmation.wait(stored.log_offset + stored.size_bytes, on_outcome)
         return None
 
     # --- RESUME_CHECK_HALF_MESSAGE --------------------------------------------------------------
@@ -337,6 +346,8 @@ class TransactionHandler:
     async def resume(self, request: Request) -> Response | None:
         """Put a half message, mostly one that was discarded, back into the half queue."""
         header = request.header(ResumeCheckHalfMessageRequest)
+        if self._role.is_slave:
+            raise sent_to_slave()
         self._require_loaded()
         try:
             log_offset = decode_offset_id(header.msg_id or "").log_offset

@@ -1,0 +1,92 @@
+"""What the response to a stored message waits for: the disk, slaves, both or neither.
+
+Both waits run side by side, so that the response takes as long as the slower one. If the disk
+failed, that is the outcome; else the outcome of the slaves has precedence, as in RocketMQ.
+
+Source: CommitLog.handleDiskFlushAndHA, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cometmq.broker.replication.acknowledgements import SUCCESS, Acknowledgements
+from cometmq.model.errors import StoreError
+from cometmq.protocol.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from cometmq.broker.sending.group_commit import GroupCommit
+
+Outcome = Callable[[int, StoreError | None], None]
+"""Called once: with a response code, and with the error of the sync, if any."""
+
+
+class Confirmation:
+    """Waits for all that the response to a stored message depends on.
+
+    Args:
+        commit: syncs to the disk; None with asynchronous flush.
+        slaves: the slaves of this broker; None in programs without replication.
+    """
+
+    def __init__(self, commit: GroupCommit | None, slaves: Acknowledgements | None = None) -> None:
+        self._commit = commit
+        self._slaves = slaves
+
+    def waits(self) -> bool:
+        """Return whether a response waits for anything."""
+        return self._commit is not None or self._needs_slaves()
+
+    def _needs_slaves(self) -> bool:
+        return self._slaves is not None and self._slaves.are_needed()
+
+    def begin(self) -> None:
+        """Begin the sync of a message whose response does not wait for it."""
+        if self._commit is not None:
+            self._commit.request_sync()
+
+    def wait(self, log_offset_end: int, on_outcome: Outcome) -> None:
+        """Call ``on_outcome`` when all bytes before an offset are confirmed, or cannot be."""
+        commit, slaves = self._commit, self._slaves
+        if slaves is None or not slaves.are_needed():
+            if commit is None:
+                on_outcome(SUCCESS, None)
+            else:
+                commit.wait(
+                    log_offset_end,
+                    lambda synced, error: on_outcome(_code_of(synced), error),
+                )
+        elif commit is None:
+            slaves.wait(log_offset_end, lambda code: on_outcome(code, None))
+        else:
+            both = _Both(on_outcome)
+            commit.wait(log_offset_end, both.disk_ended)
+            slaves.wait(log_offset_end, both.slaves_ended)
+
+
+class _Both:
+    """The outcomes of the disk and of the slaves, until both are there."""
+
+    def __init__(self, on_outcome: Outcome) -> None:
+        self._on_outcome = on_outcome
+        self._disk: int | None = None
+        self._slaves: int | None = None
+        self._error: StoreError | None = None
+
+    def disk_ended(self, synced: bool, error: StoreError | None) -> None:
+        self._disk, self._error = _code_of(synced), error
+        self._end()
+
+    def slaves_ended(self, code: int) -> None:
+        self._slaves = code
+        self._end()
+
+    def _end(self) -> None:
+        if self._disk is not None and self._slaves is not None:
+            code = self._disk if self._slaves == SUCCESS else self._slaves
+            self._on_outcome(code, self._error)
+
+
+def _code_of(synced: bool) -> int:
+    return SUCCESS if synced else int(ResponseCode.FLUSH_DISK_TIMEOUT)

@@ -1,0 +1,362 @@
+"""Sends the log of a master to its slaves.
+
+A slave gets new bytes of the log right after they are written, whether they are on the disk of the
+master or not. If no send waits for slaves, the bytes of `SHARED_S` share one packet: most of what a
+slave costs its master are system calls. Bytes that were written recently, or that are in memory,
+are sent out of the mapped log; all others are read into memory in a thread first.
+
+    an empty slave                    begins with the last file of the log
+    a slave that reports an offset    continues there
+    one that has more than this log   is disconnected
+
+Source: DefaultHAService and DefaultHAConnection, RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, cast
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.replication.acknowledgements import Acknowledgements
+from cometmq.broker.replication.wire import HEADER, Reports
+from cometmq.broker.role import Role
+from cometmq.model.errors import ConfigError, ProtocolError
+from cometmq.protocol.bodies import HAConnectionRuntimeInfo
+from cometmq.remoting import Supervisor
+from cometmq.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+SLAVES_MAX: Final = 64
+UNSENT_BYTES_MAX: Final = 1024 * 1024
+"""How much of the log waits in the send buffer of a connection at most."""
+COLD_BYTES: Final = 8 * 1024 * 1024
+"""How much of the log is read into memory at a time."""
+SHARED_S: Final = 0.002
+"""Least time between two packets to a slave for which no send waits."""
+RATE_S: Final = 5.0
+
+
+class Master:
+    """Listens for slaves, and sends them the log.
+
+    Args:
+        role: only a master has slaves.
+        store: whose log it is.
+        settings: returns the current settings of the broker.
+    """
+
+    def __init__(
+        self, role: Role, store: MessageStore, settings: Callable[[], BrokerSettings]
+    ) -> None:
+        self.role = role
+        self.store = store
+        self.settings = settings
+        self.slaves: list[SlaveConnection] = []
+        """The connections that have reported at least once."""
+        self.acknowledgements = Acknowledgements(role, settings, lambda: self.slaves)
+        self.tasks = Supervisor("replication")
+        self._connections: list[SlaveConnection] = []
+        self._server: asyncio.Server | None = None
+        self._is_scheduled = False
+        self._sent_s = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.port = 0
+        role.on_change(self._role_changed)
+
+    async def start(self, address: str, port: int) -> None:
+        """Listen for slaves.
+
+        Raises:
+            ConfigError: the port cannot be bound.
+        """
+        self._loop = loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: SlaveConnection(self), address, port)
+        except OSError as problem:
+            raise ConfigError(
+                f"cannot listen for slaves on {address}:{port}: {problem.strerror or problem};"
+                " haListenPort chooses another port"
+            ) from problem
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def stop_accepting(self) -> None:
+        """Accept no more slaves."""
+        if self._server is not None:
+            self._server.close()
+
+    async def close(self) -> None:
+        """Close the connections of all slaves."""
+        self.stop_accepting()
+        for connection in list(self._connections):
+            connection.close()
+        await self.tasks.cancel()
+
+    def _role_changed(self) -> None:
+        if self.role.is_slave:
+            for connection in list(self._connections):
+                connection.close()
+
+    # --- connections ----------------------------------------------------------------------------
+
+    def add(self, connection: SlaveConnection) -> bool:
+        """Add a connection; return False if it is refused."""
+        if self.role.is_slave:
+            log.warning("slave refused, this broker is a slave itself peer=%s", connection.peer)
+            return False
+        if len(self._connections) >= SLAVES_MAX:
+            log.warning("slave refused, %d are connected peer=%s", SLAVES_MAX, connection.peer)
+            return False
+        self._connections.append(connection)
+        return True
+
+    def began(self, connection: SlaveConnection) -> None:
+        """Send the log to a connection from now on."""
+        self.slaves.append(connection)
+        self.store.notify_of_writes(self.written)
+
+    def remove(self, connection: SlaveConnection) -> None:
+        """Forget a connection that was closed."""
+        if connection in self._connections:
+            self._connections.remove(connection)
+        if connection in self.slaves:
+            self.slaves.remove(connection)
+        if not self.slaves:
+            self.store.notify_of_writes(None)
+
+    def written(self) -> None:
+        """Send what was written, when the loop has run what is ready now."""
+        if self._is_scheduled:
+            return
+        self._is_scheduled = True
+        loop = self._loop
+        assert loop is not None
+        due_s = self._sent_s + SHARED_S
+        if self.acknowledgements.are_needed() or loop.time() >= due_s:
+            loop.call_soon(self._send_all)
+        else:
+            loop.call_at(due_s, self._send_all)
+
+    def _send_all(self) -> None:
+        self._is_scheduled = False
+        assert self._loop is not None
+        self._sent_s = self._loop.time()
+        for connection in list(self.slaves):
+            connection.send()
+
+    # --- state ----------------------------------------------------------------------------------
+
+    def status(self) -> list[HAConnectionRuntimeInfo]:
+        """Return what is known of each slave."""
+        end, limit = self.store.written_to, self.settings().ha_slave_fallbehind_max
+        return [
+            HAConnectionRuntimeInfo(
+                addr=slave.peer,
+                slave_ack_offset=slave.acknowledged_to,
+                diff=end - slave.acknowledged_to,
+                in_sync=end - slave.acknowledged_to < limit,
+                transferred_byte_in_second=slave.bytes_per_second,
+                transfer_from_where=slave.sent_to,
+            )
+            for slave in self.slaves
+        ]
+
+
+class SlaveConnection(asyncio.Protocol):
+    """The connection of one slave.
+
+    Args:
+        master: whose slave it is.
+    """
+
+    def __init__(self, master: Master) -> None:
+        self._master = master
+        self._store = master.store
+        self._transport: asyncio.Transport | None = None
+        self._reports = Reports()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_paused = False
+        self._is_reading = False
+        self._is_scheduled = False
+        self._has_warned = False
+        self.peer = ""
+        self.sent_to = 0
+        """The log offset of the next byte to send."""
+        self.acknowledged_to = -1
+        """The log offset up to which the slave has the log."""
+        self.bytes_per_second = 0
+        self._bytes = self._bytes_before = 0
+        self._rate_from_s = self._written_s = self._read_s = 0.0
+
+    # --- asyncio --------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for the first report."""
+        self._transport = cast(asyncio.Transport, transport)
+        address = transport.get_extra_info("peername") or ("unknown", 0)
+        self.peer = f"{address[0]}:{address[1]}"
+        if not self._master.add(self):
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        self._rate_from_s = self._written_s = self._read_s = self._now_s()
+        self._tick()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the slave."""
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._master.remove(self)
+        if self.acknowledged_to >= 0:
+            log.info("slave disconnected peer=%s acknowledged=%d", self.peer, self.acknowledged_to)
+
+    def data_received(self, data: bytes) -> None:
+        """Take the reports of the slave."""
+        self._read_s = self._now_s()
+        try:
+            reported = self._reports.newest(data)
+        except ProtocolError as problem:
+            self._refuse(str(problem))
+            return
+        if reported is None:
+            return
+        end = self._store.written_to
+        if reported > end:
+            self._refuse(
+                f"it has the log up to offset {reported}, expected at most {end}, the end of this"
+                " log; empty the store of the slave, or of the broker that lost messages"
+            )
+            return
+        if self.acknowledged_to < 0:
+            self._begin(reported)
+        self.acknowledged_to = reported
+        self._master.acknowledgements.reported()
+
+    def pause_writing(self) -> None:
+        """Wait until the slave has received most of what was sent."""
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        """Send again."""
+        self._is_paused = False
+        self.send()
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _refuse(self, reason: str) -> None:
+        log.warning("slave disconnected peer=%s: %s", self.peer, reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def _begin(self, reported: int) -> None:
+        end = self._store.written_to
+        self.sent_to = reported
+        if reported == 0:
+            self.sent_to = self._store.file_start(end)
+        log.info("slave connected peer=%s from=%d end=%d", self.peer, self.sent_to, end)
+        self._master.began(self)
+        self._beat()
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._continue)
+
+    def _continue(self) -> None:
+        self._is_scheduled = False
+        self.send()
+
+    def send(self) -> None:
+        """Send what is there; at most as much as may wait in the buffer, then others run."""
+        if self._transport is None or self._is_paused or self._is_reading:
+            return
+        store, size_max = self._store, self._master.settings().ha_transfer_batch_size
+        parts: list[bytes | memoryview] = []
+        start, left = self.sent_to, UNSENT_BYTES_MAX
+        while left > 0:
+            data = store.log_bytes(self.sent_to, left)
+            if data is None:
+                break
+            read = store.cold_log_bytes(self.sent_to, self.sent_to + len(data))
+            if read is not None:
+                self._is_reading = True
+                self._master.tasks.spawn(self._read(), "read-log")
+                break
+            for at in range(0, len(data), size_max):
+                chunk = data[at : at + size_max]
+                parts += HEADER.pack(self.sent_to, len(chunk)), chunk
+                self.sent_to += len(chunk)
+            left -= len(data)
+        if not parts:
+            self._warn_if_deleted()
+            return
+        self._bytes += self.sent_to - start
+        self._written_s = self._now_s()
+        self._transport.write(b"".join(parts))
+        if left <= 0 and not self._is_paused:
+            self._schedule()
+
+    async def _read(self) -> None:
+        """Read the next bytes of the log into memory, then send."""
+        loop = asyncio.get_running_loop()
+        try:
+            read = self._store.cold_log_bytes(self.sent_to, self.sent_to + COLD_BYTES)
+            if read is not None:
+                await loop.run_in_executor(None, read)
+        except OSError as problem:
+            self._refuse(f"the log cannot be read: {problem}")
+            return
+        finally:
+            self._is_reading = False
+        self.send()
+
+    def _warn_if_deleted(self) -> None:
+        if self._has_warned or self.sent_to >= self._store.min_log_offset or self._is_reading:
+            return
+        self._has_warned = True
+        log.error(
+            "slave needs deleted messages, empty its store and start it again peer=%s"
+            " needs=%d first=%d",
+            *(self.peer, self.sent_to, self._store.min_log_offset),
+        )
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _tick(self) -> None:
+        """Close a silent connection, send a heartbeat; at short intervals."""
+        settings = self._master.settings()
+        now_s = self._now_s()
+        limit_s = settings.ha_housekeeping_interval_ms / 1000
+        if now_s - self._read_s > limit_s:
+            self._refuse(f"nothing arrived for {limit_s:g} s (haHousekeepingInterval)")
+            return
+        if self.acknowledged_to >= 0:
+            self._beat()
+        if now_s - self._rate_from_s >= RATE_S:
+            passed_s, self._rate_from_s = now_s - self._rate_from_s, now_s
+            self.bytes_per_second = int((self._bytes - self._bytes_before) / passed_s)
+            self._bytes_before = self._bytes
+        interval_s = min(1.0, settings.ha_send_heartbeat_interval_ms / 5000, limit_s / 5)
+        self._timer = asyncio.get_running_loop().call_later(interval_s, self._tick)
+
+    def _beat(self) -> None:
+        """Send a heartbeat if nothing was sent for a while."""
+        interval_s = self._master.settings().ha_send_heartbeat_interval_ms / 1000
+        now_s = self._now_s()
+        if self._transport is None or self._is_paused or now_s - self._written_s < interval_s:
+            return
+        self._written_s = now_s
+        self._transport.write(HEADER.pack(self.sent_to, 0))

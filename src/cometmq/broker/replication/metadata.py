@@ -1,0 +1,193 @@
+"""Copies the tables of the master to a slave: topics, groups, committed and schedule offsets.
+
+    topics (21), groups (201)     replaced if the versions differ
+    committed offsets (43)        merged: those of the master have precedence, none is removed
+    schedule offsets (45)         replaced
+
+The first copy is made as soon as the address of the master is known, the next ones follow every ten
+seconds. A table that cannot be copied does not prevent the others.
+
+Source: SlaveSynchronize, RocketMQ 4.9 and 5.3, which copies tables that need RocketMQ 5's timer
+messages and pop consumption, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from cometmq.broker.delay.delivery import ScheduledDelivery
+from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.role import Role
+from cometmq.broker.topics.table import TopicTable
+from cometmq.model.errors import CometError, ProtocolError
+from cometmq.protocol.bodies import (
+    ConsumerOffsetSerializeWrapper,
+    DelayOffsetSerializeWrapper,
+    SubscriptionGroupWrapper,
+    TopicConfigSerializeWrapper,
+)
+from cometmq.protocol.bodies.base import Body
+from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import RemotingClient, check
+from cometmq.remoting.slices import decode
+from cometmq.store import MessageStore
+from cometmq.system.clock import Clock
+from cometmq.system.failure_log import FailureLog
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 10.0
+RETRY_S: Final = 3.0
+UNKNOWN: Final = "unknown"
+UNKNOWN_S: Final = 10.0
+"""For so long no name server may know the master before that is logged."""
+TIMEOUT_S: Final = 5.0
+"""Timeout of one request."""
+
+B = TypeVar("B", bound=Body)
+
+
+class MetadataCopy:
+    """Keeps the tables of a slave as those of its master.
+
+    Args:
+        role: whether this broker is a slave, and of which master.
+        client: sends the requests.
+        topics, groups, offsets, delay: where the copies go.
+        store: the log, whose end tells from where on delivered messages may have to be found.
+        find_master: asks the name servers for the master, in the background.
+        clock: decides when the next copy is due.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        client: RemotingClient,
+        *,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetStore,
+        delay: ScheduledDelivery,
+        store: MessageStore,
+        find_master: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        self._role = role
+        self._client = client
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._delay = delay
+        self._store = store
+        self._find_master = find_master
+        self._clock = clock
+        self._due_s = 0.0
+        self._find_from_s = 0.0
+        """When the name servers may be asked for the master again."""
+        self._unknown_from_s: float | None = None
+        """Since when the master is not known."""
+        self._failures = FailureLog(
+            log,
+            fails="cannot copy tables, retrying",
+            works="copying tables works again",
+            name="master",
+        )
+        role.on_change(self._hurry)
+        role.on_master(self._hurry)
+
+    def _hurry(self) -> None:
+        self._due_s = 0.0
+
+    async def run(self) -> None:
+        """Copy the tables if that is due; called every second."""
+        now_s = self._clock.monotonic()
+        master = self._role.master_address
+        if not self._role.is_slave:
+            return
+        if not master:
+            self._note_unknown(now_s)
+            return
+        if now_s < self._due_s:
+            return
+        self._failures.succeeded(UNKNOWN)
+        self._due_s = now_s + INTERVAL_S
+        problem = await self._copy_all(master)
+        if problem is None:
+            self._failures.succeeded(master)
+            return
+        self._failures.failed(master, problem)
+        self._due_s = min(self._due_s, now_s + RETRY_S)
+        if now_s >= self._find_from_s:  # a registration has all topics
+            self._find_from_s = now_s + INTERVAL_S
+            self._find_master()
+
+    def _note_unknown(self, now_s: float) -> None:
+        """Log once if no name server knows the master for a while."""
+        if self._unknown_from_s is None:
+            self._unknown_from_s = now_s
+        elif now_s - self._unknown_from_s >= UNKNOWN_S:
+            problem = "no name server knows a broker of this brokerName with brokerId=0"
+            self._failures.failed(UNKNOWN, CometError(problem))
+
+    async def _copy_all(self, master: str) -> Exception | None:
+        """Copy each table; return the first problem, or None."""
+        first: Exception | None = None
+        for copy in (self._copy_topics, self._copy_groups, self._copy_offsets, self._copy_delays):
+            try:
+                await self._if_slave(copy, master)
+            except (CometError, OSError) as problem:
+                first = first or problem
+        return first
+
+    async def _if_slave(self, copy: Callable[[str], Awaitable[None]], master: str) -> None:
+        if self._role.is_slave:  # it may change between two tables
+            await copy(master)
+
+    async def _fetch(self, master: str, code: int, kind: type[B]) -> B | None:
+        """Request a table; None if this broker is not a slave of that master any more.
+
+        Raises:
+            CometError: the master does not respond, refuses, or responds with something else.
+        """
+        response = check(await self._client.call(master, code, timeout=TIMEOUT_S))
+        found = await decode(kind, response.body)
+        is_current = self._role.is_slave and self._role.master_address == master
+        return found if is_current else None
+
+    async def _copy_topics(self, master: str) -> None:
+        found = await self._fetch(
+            master, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigSerializeWrapper
+        )
+        if found is not None and await self._topics.copy(found):
+            log.info("copied topics master=%s topics=%d", master, len(found.topic_config_table))
+
+    async def _copy_groups(self, master: str) -> None:
+        found = await self._fetch(
+            master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupWrapper
+        )
+        if found is not None and await self._groups.copy(found):
+            count = len(found.subscription_group_table)
+            log.info("copied groups master=%s groups=%d", master, count)
+
+    async def _copy_offsets(self, master: str) -> None:
+        found = await self._fetch(
+            master, RequestCode.GET_ALL_CONSUMER_OFFSET, ConsumerOffsetSerializeWrapper
+        )
+        if found is not None:
+            await self._offsets.copy(found.offset_table, found.data_version)
+
+    async def _copy_delays(self, master: str) -> None:
+        log_end = self._store.written_to  # before the request: the offsets cover all up to here
+        found = await self._fetch(
+            master, RequestCode.GET_ALL_DELAY_OFFSET, DelayOffsetSerializeWrapper
+        )
+        if found is None:
+            return
+        if any(level < 0 or offset < 0 for level, offset in found.offset_table.items()):
+            raise ProtocolError(
+                f"met the schedule offsets {str(found.offset_table)[:80]}, expected 0 or more"
+            )
+        self._delay.copy(found.offset_table, found.data_version, log_end)

@@ -1,0 +1,42 @@
+"""Shows the state of replication.
+
+Source: AdminBrokerProcessor.getBrokerHaStatus, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from cometmq.broker.replication.master import Master
+from cometmq.broker.replication.slave import LogCopy
+from cometmq.broker.role import Role
+from cometmq.protocol.bodies import HARuntimeInfo
+from cometmq.remoting import Request, Response
+from cometmq.store import MessageStore
+
+
+class StatusHandler:
+    """Shows the slaves of a master, or how a slave follows its master.
+
+    Args:
+        role: which of both this broker is.
+        store: the log.
+        master: the slaves.
+        copy: the connection to the master.
+    """
+
+    def __init__(self, role: Role, store: MessageStore, master: Master, copy: LogCopy) -> None:
+        self._role = role
+        self._store = store
+        self._master = master
+        self._copy = copy
+
+    def status(self, request: Request) -> Response:
+        """GET_BROKER_HA_STATUS (907)."""
+        body = HARuntimeInfo(
+            master=not self._role.is_slave, master_commit_log_max_offset=self._store.written_to
+        )
+        if self._role.is_slave:
+            body.ha_client_runtime_info = self._copy.status()
+        else:
+            body.ha_connection_info = self._master.status()
+            body.in_sync_slave_nums = sum(slave.in_sync for slave in body.ha_connection_info)
+        return Response(body=body.encode())

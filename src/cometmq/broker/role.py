@@ -1,0 +1,102 @@
+"""The role of this broker in replication: master or slave, and of which master.
+
+All parts of the broker read the role when they need it and keep no copy, because it may change
+while the broker runs. Parts that start or stop work with the role add a listener.
+
+Source: BrokerStartup (which ids belong to which role), RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.model.errors import ConfigError
+
+ASYNC_MASTER: Final = "ASYNC_MASTER"
+SYNC_MASTER: Final = "SYNC_MASTER"
+SLAVE: Final = "SLAVE"
+ROLES: Final = (ASYNC_MASTER, SYNC_MASTER, SLAVE)
+
+MASTER_ID: Final = 0
+"""The broker id of every master; slaves have ids above it."""
+
+Listener = Callable[[], None]
+
+
+def check_role(name: str, broker_id: int) -> None:
+    """Refuse a broker id that does not belong to the role.
+
+    Raises:
+        ConfigError: a slave has the id of masters, or the other way round.
+    """
+    if name == SLAVE and broker_id <= MASTER_ID:
+        raise ConfigError(f"brokerId={broker_id} with brokerRole={SLAVE}: expected 1 or more")
+    if name != SLAVE and broker_id != MASTER_ID:
+        raise ConfigError(
+            f"brokerId={broker_id} with brokerRole={name}: a master has brokerId={MASTER_ID};"
+            f" set brokerRole={SLAVE} for a slave"
+        )
+
+
+class Role:
+    """What this broker is now, and which master it follows.
+
+    Args:
+        name: one of `ROLES`.
+        broker_id: 0 for a master.
+        ha_address: where the master sends its log, whatever name servers say.
+
+    Raises:
+        ConfigError: role and id do not belong together.
+    """
+
+    def __init__(
+        self, name: str = ASYNC_MASTER, broker_id: int = MASTER_ID, *, ha_address: str = ""
+    ) -> None:
+        self._listeners: list[Listener] = []
+        self._master_listeners: list[Listener] = []
+        self._has_fixed_ha_address = bool(ha_address)
+        self.master_address = ""
+        """``host:port`` of the master of a slave; empty if it is not known."""
+        self.master_ha_address = ha_address
+        """``host:port`` at which that master sends its log; empty if it is not known."""
+        self._take(name, broker_id)
+
+    def _take(self, name: str, broker_id: int) -> None:
+        check_role(name, broker_id)
+        self.name = name
+        self.broker_id = broker_id
+        self.is_slave = name == SLAVE
+        self.is_sync_master = name == SYNC_MASTER
+
+    def change(self, name: str, broker_id: int) -> None:
+        """Take another role; the listeners are called in the order in which they were added.
+
+        Raises:
+            ConfigError: role and id do not belong together; nothing has changed.
+        """
+        if (name, broker_id) == (self.name, self.broker_id):
+            return
+        self._take(name, broker_id)
+        for listener in self._listeners:
+            listener()
+
+    def follow(self, master_address: str, ha_address: str) -> None:
+        """Take the addresses of the master; an empty one leaves the known one as it is."""
+        if self._has_fixed_ha_address:
+            ha_address = ""
+        found = (master_address or self.master_address, ha_address or self.master_ha_address)
+        if found == (self.master_address, self.master_ha_address):
+            return
+        self.master_address, self.master_ha_address = found
+        for listener in self._master_listeners:
+            listener()
+
+    def on_change(self, listener: Listener) -> None:
+        """Call a function after each change of the role."""
+        self._listeners.append(listener)
+
+    def on_master(self, listener: Listener) -> None:
+        """Call a function after each change of the master's addresses."""
+        self._master_listeners.append(listener)

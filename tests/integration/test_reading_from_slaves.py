@@ -1,0 +1,76 @@
+"""Consumers that are far behind read from a slave, and from the master when they have caught up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.app import Broker
+from cometmq.client import AdminClient, Message, Producer, PullConsumer, StartFrom
+from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
+
+MESSAGES = 300
+READABLE = {"slaveReadEnable": "true", "flushDiskType": "ASYNC_FLUSH"}
+
+
+@pytest.fixture
+async def pairs(tmp_path: Path) -> AsyncIterator[Pairs]:
+    async with running_pairs(tmp_path) as running:
+        yield running
+
+
+async def filled(pairs: Pairs, **of_slave: str) -> tuple[Broker, Broker]:
+    """A master that counts nothing as being in memory, and its slave, which has all messages."""
+    master = await pairs.start("master", **READABLE, accessMessageInMemoryMaxRatio="0")
+    slave = await pairs.start("slave", **SLAVE, **READABLE, **of_slave)
+    async with AdminClient(pairs.name_server.address) as admin:
+        [queue] = await admin.create_topic("T", queues=1)
+        await admin.create_group("G")
+    async with Producer(pairs.name_server.address, group="p") as producer:
+        for number in range(MESSAGES):
+            await producer.send(Message("T", str(number).encode()), queue=queue)
+    await until(lambda: slave.parts.store.written_to == master.parts.store.written_to)
+    await until(lambda: "T" in slave.parts.topics and "G" in slave.parts.groups)
+    return master, slave
+
+
+async def consume(pairs: Pairs) -> list[bytes]:
+    bodies: list[bytes] = []
+    async with (
+        asyncio.timeout(LIMIT_S),
+        PullConsumer(
+            pairs.name_server.address,
+            group="G",
+            subscriptions={"T": "*"},
+            start_from=StartFrom.FIRST,
+        ) as consumer,
+    ):
+        async for message in consumer:
+            bodies.append(message.body)
+            if len(bodies) == MESSAGES:
+                await consumer.commit()
+                break
+    return bodies
+
+
+EXPECTED = [str(number).encode() for number in range(MESSAGES)]
+
+
+async def test_a_slave_serves_what_has_left_the_memory_of_the_master(pairs: Pairs) -> None:
+    master, slave = await filled(pairs, accessMessageInMemoryMaxRatio="0")
+    assert await consume(pairs) == EXPECTED
+    by_master = master.parts.stats.get_messages
+    assert 0 < by_master < MESSAGES / 2  # the first pull, and those at the end
+    assert slave.parts.stats.get_messages == MESSAGES - by_master
+    await until(lambda: master.parts.offsets.committed("G", "T", 0) == MESSAGES)
+    assert slave.parts.offsets.of("G", "T") in ({}, master.parts.offsets.of("G", "T"))
+
+
+async def test_a_slave_sends_consumers_that_have_caught_up_back(pairs: Pairs) -> None:
+    master, slave = await filled(pairs, accessMessageInMemoryMaxRatio="100")
+    assert await consume(pairs) == EXPECTED
+    assert master.parts.stats.get_messages > 0
+    assert slave.parts.stats.get_messages > 0

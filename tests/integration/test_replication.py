@@ -1,0 +1,412 @@
+"""Masters and slaves that send each other the log: what is acknowledged, and what peers may do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.app import Broker
+from cometmq.broker.replication import master as master_module
+from cometmq.broker.replication import slave as slave_module
+from cometmq.broker.replication.wire import HEADER, REPORT
+from cometmq.client import (
+    AdminClient,
+    LocalState,
+    Message,
+    Producer,
+    SendStatus,
+    TransactionProducer,
+)
+from cometmq.model.message import StoredMessage
+from cometmq.protocol.bodies import HARuntimeInfo
+from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import RemotingClient
+from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
+from support.replication import Peer, listening
+from support.stores import put, split
+
+SYNC = {"brokerRole": "SYNC_MASTER"}
+
+
+@pytest.fixture
+async def pairs(tmp_path: Path) -> AsyncIterator[Pairs]:
+    async with running_pairs(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def producer(pairs: Pairs) -> AsyncIterator[Producer]:
+    async with Producer(pairs.name_server.address, group="p") as made:
+        yield made
+
+
+def log_of(broker: Broker) -> bytes:
+    store = broker.parts.store
+    found = bytearray()
+    while (data := store.log_bytes(store.min_log_offset + len(found), 1 << 20)) is not None:
+        found += data
+    return bytes(found)
+
+
+async def copied(master: Broker, slave: Broker) -> None:
+    """Wait until the slave has the whole log."""
+    await until(lambda: slave.parts.store.written_to == master.parts.store.written_to)
+    assert log_of(slave) == log_of(master)
+
+
+def is_followed(master: Broker, slaves: int = 1) -> bool:
+    end = master.parts.store.written_to
+    return [slave.acknowledged_to for slave in master.parts.master.slaves] == [end] * slaves
+
+
+def slave_of(master: Broker, number: int = 1) -> dict[str, str]:
+    address = f"127.0.0.1:{master.parts.master.port}"
+    return {"brokerRole": "SLAVE", "brokerId": str(number), "haMasterAddress": address}
+
+
+async def topic(pairs: Pairs, name: str = "T") -> None:
+    async with AdminClient(pairs.name_server.address) as admin:
+        await admin.create_topic(name, queues=1)
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_a_send_is_acknowledged_when_a_slave_has_it(
+    pairs: Pairs, producer: Producer, flush: str
+) -> None:
+    master = await pairs.start("master", **SYNC, flushDiskType=flush)
+    await topic(pairs)
+    slave = await pairs.start("slave", **slave_of(master), flushDiskType=flush)
+    await until(lambda: is_followed(master))
+    for number in range(20):
+        sent = await producer.send(Message("T", b"%d" % number))
+        assert sent.status is SendStatus.SEND_OK
+        assert slave.parts.store.written_to == master.parts.store.written_to
+        if flush == "SYNC_FLUSH":
+            assert slave.parts.store.flushed_to == master.parts.store.written_to
+    sent = await producer.send_batch([Message("T", b"a"), Message("T", b"b")])
+    assert sent.status is SendStatus.SEND_OK
+    await copied(master, slave)
+    found = slave.parts.store.get("T", 0, 0, 32)
+    assert [message.body for message in split(b"".join(found.slices))][-2:] == [b"a", b"b"]
+
+
+async def test_without_a_slave_the_producer_is_told_at_once(
+    pairs: Pairs, producer: Producer
+) -> None:
+    master = await pairs.start("master", **SYNC)
+    await topic(pairs)
+    sent = await producer.send(Message("T", b"stored"))
+    assert sent.status is SendStatus.SLAVE_NOT_AVAILABLE
+    assert master.parts.store.bounds("T", 0) == (0, 1)
+    sent = await producer.send(Message("T", b"for nobody", wait_store=False))
+    assert sent.status is SendStatus.SEND_OK
+
+
+async def test_a_silent_slave_delays_a_send_by_the_timeout(
+    pairs: Pairs, producer: Producer
+) -> None:
+    master = await pairs.start("master", **SYNC, slaveTimeout="100")
+    await topic(pairs)
+    peer = await Peer.connect(master.parts.master.port)
+    peer.write(REPORT.pack(master.parts.store.written_to))
+    await until(lambda: master.parts.master.slaves)
+    sent = await producer.send(Message("T", b"stored"))
+    assert sent.status is SendStatus.FLUSH_SLAVE_TIMEOUT
+    assert master.parts.store.bounds("T", 0) == (0, 1)
+    peer.close()
+
+
+async def test_two_of_three_copies(pairs: Pairs, producer: Producer) -> None:
+    master = await pairs.start("master", **SYNC, inSyncReplicas="3", slaveTimeout="300")
+    await topic(pairs)
+    slaves = [await pairs.start(f"s{n}", **slave_of(master, n)) for n in (1, 2)]
+    await until(lambda: is_followed(master, 2))
+    assert (await producer.send(Message("T", b"1"))).status is SendStatus.SEND_OK
+    await pairs.stop(slaves[0])
+    await until(lambda: is_followed(master, 1))
+    assert (await producer.send(Message("T", b"2"))).status is SendStatus.FLUSH_SLAVE_TIMEOUT
+
+
+async def test_the_end_of_a_transaction_waits_for_a_slave(pairs: Pairs) -> None:
+    master = await pairs.start("master", **SYNC)
+    await topic(pairs)
+    slave = await pairs.start("slave", **slave_of(master))
+    await until(lambda: is_followed(master))
+
+    class Commits:
+        async def execute(self, message: Message, argument: object) -> LocalState:
+            return LocalState.COMMIT
+
+        async def check(self, message: StoredMessage) -> LocalState:
+            return LocalState.UNKNOWN
+
+    async with TransactionProducer(
+        pairs.name_server.address, group="tx", listener=Commits()
+    ) as producer:
+        await producer.send_in_transaction(Message("T", b"decided"))
+    await until(lambda: slave.parts.store.bounds("T", 0) == (0, 1))
+    await copied(master, slave)
+
+
+async def test_a_slave_continues_after_a_restart_of_either_side(
+    pairs: Pairs, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slave_module, "RETRY_S", 0.05)
+    master = await pairs.start("master")
+    await topic(pairs)
+    slave = await pairs.start("slave", **slave_of(master))
+    for number in range(30):
+        await producer.send(Message("T", b"%d" % number + b"x" * 3000))
+    await copied(master, slave)
+    await pairs.stop(slave)
+    for number in range(30):
+        await producer.send(Message("T", b"%d" % number + b"y" * 3000))
+    slave = await pairs.start("slave", **slave_of(master))
+    await copied(master, slave)
+    await pairs.stop(master)
+    master = await pairs.start("master")
+    for number in range(30):
+        await producer.send(Message("T", b"%d" % number + b"z" * 3000))
+    await copied(master, slave)
+
+
+async def test_a_lost_connection_is_logged_once_and_so_is_the_next_one(
+    pairs: Pairs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(slave_module, "RETRY_S", 0.05)
+    async with listening() as masters:
+        await pairs.start("slave", **SLAVE, haMasterAddress=masters.address)
+        for _ in range(3):
+            master = await masters.accept()
+            assert await master.report() == 0
+            master.close()
+        master = await masters.accept()
+        assert "is copied again" not in caplog.text
+        master.write(HEADER.pack(0, 0))
+        await until(lambda: "the log is copied again" in caplog.text)
+    assert caplog.text.count("the log is not copied") == 1
+
+
+async def test_a_slave_learns_the_address_from_the_name_server(
+    pairs: Pairs, producer: Producer
+) -> None:
+    master = await pairs.start("master")
+    await topic(pairs)
+    await producer.send(Message("T", b"x"))
+    slave = await pairs.start("slave", **SLAVE)
+    await copied(master, slave)
+
+
+async def test_a_master_that_keeps_its_log_port_keeps_the_connection(pairs: Pairs) -> None:
+    async with listening() as masters:
+        quick = {"haSendHeartbeatInterval": "50", "haMasterAddress": masters.address}
+        slave = await pairs.start("slave", **SLAVE, **quick)
+        master = await masters.accept()
+        assert await master.report() == 0
+        slave.parts.role.follow("127.0.0.1:1", "127.0.0.1:2")  # the second is fixed
+        assert [await master.report() for _ in range(2)] == [0, 0]
+
+
+async def test_another_role_ends_the_copy_and_another_address_moves_it(
+    pairs: Pairs, producer: Producer
+) -> None:
+    master = await pairs.start("master")
+    await topic(pairs)
+    slave = await pairs.start("slave", **SLAVE)
+    await until(lambda: is_followed(master))
+    async with listening() as others:
+        slave.parts.role.follow("", others.address)
+        other = await others.accept()
+        assert await other.report() == slave.parts.store.written_to
+        await until(lambda: not master.parts.master.slaves)
+        slave.parts.role.change("ASYNC_MASTER", 0)
+        await other.closed()
+
+
+async def test_the_status_shows_both_sides(pairs: Pairs) -> None:
+    master = await pairs.start("master")
+    slave = await pairs.start("slave", **slave_of(master))
+    await topic(pairs)
+    await until(lambda: is_followed(master))
+    client = RemotingClient(name="test")
+    try:
+        found = []
+        for broker in (master, slave):
+            response = await client.call(
+                broker.address, RequestCode.GET_BROKER_HA_STATUS, timeout=LIMIT_S
+            )
+            found.append(HARuntimeInfo.decode(response.body))
+    finally:
+        await client.close()
+    end = master.parts.store.written_to
+    ours, theirs = found
+    assert (ours.master, ours.master_commit_log_max_offset, ours.in_sync_slave_nums) == (
+        True,
+        end,
+        1,
+    )
+    (connection,) = ours.ha_connection_info
+    assert (connection.slave_ack_offset, connection.diff, connection.in_sync) == (end, 0, True)
+    assert connection.transfer_from_where == end
+    assert not theirs.master
+    assert theirs.ha_client_runtime_info.master_addr == f"127.0.0.1:{master.parts.master.port}"
+    assert theirs.ha_client_runtime_info.max_offset == end
+    assert theirs.ha_client_runtime_info.last_write_timestamp > 0
+
+
+async def test_a_stop_of_the_master_waits_for_its_slaves(pairs: Pairs, producer: Producer) -> None:
+    master = await pairs.start("master", **SYNC, slaveTimeout="60000")
+    await topic(pairs)
+    peer = await Peer.connect(master.parts.master.port)
+    peer.write(REPORT.pack(master.parts.store.written_to))
+    await until(lambda: master.parts.master.slaves)
+    sending = asyncio.ensure_future(producer.send(Message("T", b"stored")))
+    await peer.chunk()
+    stopping = asyncio.ensure_future(pairs.stop(master))
+    await until(master.parts.flow.refusal)
+    peer.write(REPORT.pack(master.parts.store.written_to))
+    assert (await sending).status is SendStatus.SEND_OK
+    await stopping
+    await peer.closed()
+
+
+async def test_if_no_send_waits_for_slaves_what_is_written_shortly_after_shares_a_packet(
+    pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_module, "SHARED_S", 0.3)
+    master = await pairs.start("master")
+    store = master.parts.store
+    peer = await Peer.connect(master.parts.master.port)
+    peer.write(REPORT.pack(store.written_to))
+    await until(lambda: master.parts.master.slaves)
+    start = store.written_to
+    sizes = []
+    for number in range(3):
+        sizes.append(put(store, b"%d" % number).size_bytes)
+        await asyncio.sleep(0)
+    first_end = sizes[0]
+    assert await peer.chunk() == (start, log_of(master)[start : start + first_end])
+    assert await peer.chunk() == (start + first_end, log_of(master)[start + first_end :])
+    peer.close()
+
+
+async def test_each_write_of_a_synchronous_master_is_sent_at_once(
+    pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_module, "SHARED_S", 3600.0)
+    master = await pairs.start("master", **SYNC)
+    peer = await Peer.connect(master.parts.master.port)
+    peer.write(REPORT.pack(master.parts.store.written_to))
+    await until(lambda: master.parts.master.slaves)
+    for number in range(3):
+        start = master.parts.store.written_to
+        put(master.parts.store, b"%d" % number)
+        assert (await peer.chunk())[0] == start
+    peer.close()
+
+
+# --- what peers may do ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offset", [-1, 10**12])
+async def test_a_slave_that_has_more_than_its_master_is_disconnected(
+    pairs: Pairs, offset: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    master = await pairs.start("master")
+    peer = await Peer.connect(master.parts.master.port)
+    peer.write(REPORT.pack(offset))
+    await peer.closed()
+    assert str(offset) in caplog.text
+    assert not master.parts.master.slaves
+
+
+async def test_too_many_slaves_are_refused(
+    pairs: Pairs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(master_module, "SLAVES_MAX", 2)
+    master = await pairs.start("master")
+    peers = [await Peer.connect(master.parts.master.port) for _ in range(3)]
+    await peers[2].closed()
+    assert "slave refused, 2 are connected" in caplog.text
+    peers[0].write(REPORT.pack(0))
+    await until(lambda: master.parts.master.slaves)
+    peers[0].close()
+    await until(lambda: not master.parts.master.slaves)
+    another = await Peer.connect(master.parts.master.port)
+    another.write(REPORT.pack(0))
+    await until(lambda: master.parts.master.slaves)
+    another.close()
+    peers[1].close()
+
+
+async def test_a_slave_has_no_slaves(pairs: Pairs) -> None:
+    slave = await pairs.start("slave", **SLAVE)
+    peer = await Peer.connect(slave.parts.master.port)
+    await peer.closed()
+
+
+async def test_heartbeats_and_the_end_of_a_silent_connection(pairs: Pairs) -> None:
+    quick = {"haSendHeartbeatInterval": "50", "haHousekeepingInterval": "400"}
+    master = await pairs.start("master", **quick)
+    peer = await Peer.connect(master.parts.master.port)
+    end = master.parts.store.written_to
+    peer.write(REPORT.pack(end))
+    began_s = time.monotonic()
+    assert await peer.header() == (end, 0)
+    assert await peer.header() == (end, 0)
+    await peer.closed()
+    assert time.monotonic() - began_s > 0.39
+
+
+async def test_a_slave_reports_at_intervals_and_leaves_a_silent_master(
+    pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slave_module, "RETRY_S", 0.05)
+    quick = {"haSendHeartbeatInterval": "50", "haHousekeepingInterval": "400"}
+    async with listening() as masters:
+        await pairs.start("slave", **SLAVE, **quick, haMasterAddress=masters.address)
+        master = await masters.accept()
+        assert [await master.report() for _ in range(3)] == [0, 0, 0]
+        await master.closed()
+        again = await masters.accept()
+        again.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        (HEADER.pack(5, 0), "offset 5 on, expected the start of a file"),
+        (HEADER.pack(0, 5 << 20), "a chunk of 5242880 bytes"),
+        (HEADER.pack(0, 40) + b"\xff" * 40, "no record for log offset 0"),
+    ],
+)
+async def test_a_slave_takes_nothing_but_the_log(
+    pairs: Pairs,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    data: bytes,
+    named: str,
+) -> None:
+    monkeypatch.setattr(slave_module, "RETRY_S", 0.05)
+    async with listening() as masters:
+        slave = await pairs.start("slave", **SLAVE, haMasterAddress=masters.address)
+        for _ in range(3):
+            master = await masters.accept()
+            assert await master.report() == 0
+            master.write(data)
+            await master.closed()
+        assert slave.parts.store.written_to == 0
+        assert caplog.text.count(named) == 1  # logged once, however often it is tried
+
+
+async def test_a_port_that_is_taken_is_named(pairs: Pairs) -> None:
+    first = await pairs.start("master")
+    with pytest.raises(Exception, match="haListenPort chooses another port"):
+        await pairs.start("other", haListenPort=str(first.parts.master.port))

@@ -1,0 +1,344 @@
+"""What a slave copies, refuses and leaves to its master, and what it does when it becomes one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.app import Broker
+from cometmq.client import AdminClient, Message, Producer, PullConsumer, StartFrom
+from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.topic import TopicConfig
+from cometmq.protocol.bodies import (
+    MessageRequestModeSerializeWrapper,
+    TimerMetricsSerializeWrapper,
+)
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers import (
+    ConsumerSendMsgBackRequest,
+    EndTransactionRequest,
+    InvokeBrokerToResetOffsetRequest,
+    PullMessageRequest,
+    PullMessageResponse,
+    ResumeCheckHalfMessageRequest,
+    SendMessageRequest,
+    UpdateConsumerOffsetRequest,
+)
+from cometmq.protocol.headers.base import Header
+from cometmq.remoting import RemotingClient
+from cometmq.remoting.ports import fast_port, free_port
+from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
+
+
+@pytest.fixture
+async def pairs(tmp_path: Path) -> AsyncIterator[Pairs]:
+    async with running_pairs(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[RemotingClient]:
+    made = RemotingClient(name="test")
+    yield made
+    await made.close()
+
+
+async def call(
+    client: RemotingClient, address: str, code: int, header: Header | None = None, body: bytes = b""
+) -> Command:
+    return await client.call(address, code, header, body, timeout=LIMIT_S)
+
+
+def send(topic: str, **changes: object) -> SendMessageRequest:
+    return SendMessageRequest(
+        **{
+            "producer_group": "p",
+            "topic": topic,
+            "default_topic": "TBW102",
+            "default_topic_queue_nums": 4,
+            "queue_id": 0,
+            "sys_flag": 0,
+            "born_timestamp": 1,
+            "flag": 0,
+            "properties": "",
+        }
+        | changes  # type: ignore[arg-type]
+    )
+
+
+async def test_a_slave_registers_with_its_id_and_learns_of_its_master(pairs: Pairs) -> None:
+    slave = await pairs.start("slave", **SLAVE)
+    assert slave.parts.role.master_address == ""
+    master = await pairs.start("master")
+    slave.parts.registration.wake()
+    await until(lambda: slave.parts.role.master_address)
+    assert slave.parts.role.master_address == master.address
+    assert slave.parts.role.master_ha_address == f"127.0.0.1:{master.port + 1}"
+    addresses = pairs.name_server.registry.groups["pair"].addresses
+    assert addresses == {0: master.address, 1: slave.address}
+
+
+async def test_a_slave_that_knows_no_master_asks_again(
+    pairs: Pairs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cometmq.broker.registration.MASTER_UNKNOWN_S", 0.05)
+    monkeypatch.setattr("cometmq.broker.replication.metadata.UNKNOWN_S", 0.0)
+    slave = await pairs.start("slave", **SLAVE)
+    await until(lambda: "master=unknown" in caplog.text)
+    master = await pairs.start("master")
+    await until(lambda: slave.parts.role.master_address == master.address)
+
+
+async def test_topics_groups_and_offsets_are_copied(pairs: Pairs) -> None:
+    master = await pairs.start("master")
+    async with AdminClient(pairs.name_server.address) as admin:
+        await admin.create_topic("T", queues=3)
+        await admin.create_group(SubscriptionGroupConfig(group_name="G", retry_max_times=7))
+    await master.parts.groups.set_readable("G", "T", False)
+    master.parts.offsets.commit("G", "T", 2, 5)
+    slave = await pairs.start("slave", **SLAVE)
+    topics, groups = slave.parts.topics, slave.parts.groups
+    await until(lambda: topics.version == master.parts.topics.version)
+    await until(lambda: groups.version == master.parts.groups.version)
+    assert topics.all() == master.parts.topics.all()
+    assert groups.all() == master.parts.groups.all()
+    assert groups.is_forbidden("G", "T")
+    await until(lambda: slave.parts.offsets.committed("G", "T", 2) == 5)
+
+    await pairs.stop(slave)  # all of it is on its disk
+    again = await pairs.start("slave", **SLAVE)
+    assert again.parts.topics.all()["T"].read_queue_nums == 3
+    assert again.parts.groups.all()["G"].retry_max_times == 7
+    assert again.parts.offsets.of("G", "T") == {2: 5}
+
+
+async def test_what_the_master_has_deleted_goes_and_system_topics_stay(pairs: Pairs) -> None:
+    master = await pairs.start("master", traceTopicEnable="false")
+    slave = await pairs.start("slave", **SLAVE, traceTopicEnable="true")
+    await until(lambda: slave.parts.topics.version == master.parts.topics.version)
+    assert "RMQ_SYS_TRACE_TOPIC" in slave.parts.topics
+    await slave.parts.topics.create_all([TopicConfig(topic_name="mine")])
+    slave.parts.metadata._hurry()
+    await until(lambda: "mine" not in slave.parts.topics)
+    assert slave.parts.topics.version == master.parts.topics.version
+
+
+async def test_a_master_that_is_gone_is_logged_once_and_asked_for_again(
+    pairs: Pairs, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr("cometmq.broker.replication.metadata.RETRY_S", 0.0)
+    monkeypatch.setattr("cometmq.broker.replication.metadata.INTERVAL_S", 0.0)
+    master = await pairs.start("master")
+    slave = await pairs.start("slave", **SLAVE)
+    await until(lambda: slave.parts.topics.version == master.parts.topics.version)
+    await pairs.stop(master)
+    await until(lambda: "cannot copy tables" in caplog.text)
+    master = await pairs.start("master")
+    await master.parts.topics.touch()
+    await until(lambda: slave.parts.topics.version == master.parts.topics.version)
+    assert caplog.text.count("cannot copy tables") == 1
+    await until(lambda: "copying tables works again" in caplog.text)
+
+
+async def test_what_a_slave_refuses(pairs: Pairs, client: RemotingClient) -> None:
+    slave = await pairs.start("slave", **SLAVE)
+    group = json.dumps({"groupName": "g"}).encode()
+    back = ConsumerSendMsgBackRequest(offset=0, group="g", delay_level=0)
+    end = EndTransactionRequest(
+        producer_group="p",
+        tran_state_table_offset=0,
+        commit_log_offset=0,
+        commit_or_rollback=8,
+        msg_id="m",
+    )
+    reset = InvokeBrokerToResetOffsetRequest(
+        topic="SELF_TEST_TOPIC", group="TOOLS_CONSUMER", timestamp=-1, is_force=True
+    )
+    refusals = {
+        RequestCode.SEND_MESSAGE: (send("SELF_TEST_TOPIC"), b"x", 14),
+        RequestCode.SEND_REPLY_MESSAGE: (send("SELF_TEST_TOPIC"), b"x", 14),
+        RequestCode.CONSUMER_SEND_MSG_BACK: (back, b"", 1),
+        RequestCode.END_TRANSACTION: (end, b"", 11),
+        RequestCode.RESUME_CHECK_HALF_MESSAGE: (ResumeCheckHalfMessageRequest(), b"", 14),
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, group, 1),
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: (reset, b"", 1),
+        RequestCode.CLEAN_UNUSED_TOPIC: (None, b"", 1),
+    }
+    for code, (header, body, expected) in refusals.items():
+        response = await call(client, slave.address, code, header, body)
+        assert (response.code, "slave" in (response.remark or "")) == (expected, True), code
+    assert slave.parts.store.written_to == 0
+    assert "g" not in slave.parts.groups
+
+
+async def test_what_a_slave_serves(pairs: Pairs, client: RemotingClient) -> None:
+    slave = await pairs.start("slave", **SLAVE)
+    commit = UpdateConsumerOffsetRequest(
+        consumer_group="TOOLS_CONSUMER", topic="SELF_TEST_TOPIC", queue_id=0, commit_offset=0
+    )
+    response = await call(client, slave.address, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+    assert response.code == 0
+    response = await call(client, slave.address, RequestCode.GET_ALL_TOPIC_CONFIG)
+    assert b"SELF_TEST_TOPIC" in response.body
+
+
+def pull(offset: int, *, hold_ms: int = 0, commit: int | None = None) -> PullMessageRequest:
+    return PullMessageRequest(
+        consumer_group="TOOLS_CONSUMER",
+        topic="SELF_TEST_TOPIC",
+        queue_id=0,
+        queue_offset=offset,
+        max_msg_nums=32,
+        sys_flag=4 | (2 if hold_ms else 0) | (1 if commit is not None else 0),
+        commit_offset=commit or 0,
+        suspend_timeout_millis=hold_ms,
+        subscription="*",
+        sub_version=0,
+        expression_type="TAG",
+    )
+
+
+async def test_a_pull_outside_the_queue_of_a_slave_goes_to_the_master_with_its_offset(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    slave = await pairs.start("slave", **SLAVE, shortPollingTimeMills="50")
+    loop = asyncio.get_running_loop()
+    for hold_ms in (0, 10_000):
+        began_s = loop.time()
+        asked = pull(7, hold_ms=hold_ms, commit=3)
+        response = await call(client, slave.address, RequestCode.PULL_MESSAGE, asked)
+        found = response.header(PullMessageResponse)
+        assert response.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert (found.next_begin_offset, found.suggest_which_broker_id) == (7, 0)
+        assert bool(hold_ms) == (loop.time() - began_s > 0.04)
+    assert slave.parts.offsets.of("TOOLS_CONSUMER", "SELF_TEST_TOPIC") == {}
+
+
+async def test_slaves_of_rocketmq_5_are_served_on_the_fast_port(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    master = await pairs.start("master")
+    fast = f"127.0.0.1:{fast_port(master.port)}"
+    topics = await call(client, fast, RequestCode.GET_ALL_TOPIC_CONFIG)
+    assert b"SELF_TEST_TOPIC" in topics.body
+    checkpoint = await call(client, fast, RequestCode.GET_TIMER_CHECK_POINT)
+    read_ms, *places, state, version_ms, counter = struct.unpack(">7q", checkpoint.body)
+    assert (places, state, counter) == ([0, 0, 0], 0, 0)
+    assert read_ms >= version_ms > 0
+    metrics = await call(client, fast, RequestCode.GET_TIMER_METRICS)
+    assert TimerMetricsSerializeWrapper.decode(metrics.body).timing_count == {}
+    modes = await call(client, master.address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    found = MessageRequestModeSerializeWrapper.decode(modes.body)
+    assert found.message_request_mode_map == {}
+
+
+async def test_a_slave_assumes_less_of_the_log_to_be_in_memory(pairs: Pairs) -> None:
+    slave = await pairs.start("slave", **SLAVE, accessMessageInMemoryMaxRatio="40")
+    limits = slave.parts.store._limits
+    as_slave = limits.memory_bytes
+    slave.parts.role.change("ASYNC_MASTER", 0)
+    assert as_slave == pytest.approx(limits.memory_bytes * 30 / 40)
+
+
+async def test_the_log_has_a_port_without_tls_only_if_it_is_asked_for(pairs: Pairs) -> None:
+    enforcing = {"tls.server.mode": "enforcing", "tls.enable": "false"}
+    master = await pairs.start("master", **enforcing)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", master.port + 1)
+    await pairs.stop(master)
+    port = free_port()
+    await pairs.start("master", **enforcing, haListenPort=str(port))
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.close()
+    await writer.wait_closed()
+
+
+# --- the role changes while the broker runs -----------------------------------------------------
+
+
+def topics_of_log(broker: Broker) -> list[bytes]:
+    return [facts.topic for facts in broker.parts.store.facts_from(0)]
+
+
+async def test_a_slave_that_becomes_a_master_does_what_masters_do(pairs: Pairs) -> None:
+    broker = await pairs.start("a", messageDelayLevel="1s 2s")
+    async with Producer(pairs.name_server.address, group="p") as producer:
+        await producer.send(Message("D", b"first", delay_level=1))
+        await producer.send(Message("D", b"second", delay_level=2))
+    broker.parts.role.change("SLAVE", 1)
+    registry = pairs.name_server.registry
+    await until(lambda: registry.groups["pair"].addresses == {1: broker.address})
+    assert not broker.parts.half_queue.is_loaded
+    await asyncio.sleep(1.2)  # the first message was due
+    assert topics_of_log(broker) == [b"SCHEDULE_TOPIC_XXXX"] * 2
+
+    broker.parts.role.change("SYNC_MASTER", 0)
+    await until(lambda: registry.groups["pair"].addresses == {0: broker.address})
+    await until(lambda: topics_of_log(broker).count(b"D") == 2)
+    assert broker.parts.half_queue.is_loaded
+    async with Producer(pairs.name_server.address, group="p") as producer:
+        await producer.send(Message("D", b"third"))
+
+
+async def test_a_new_master_delivers_nothing_that_the_old_one_has_delivered(pairs: Pairs) -> None:
+    broker = await pairs.start("a", messageDelayLevel="1s 1h")
+    parts = broker.parts
+    async with Producer(pairs.name_server.address, group="p") as producer:
+        await producer.send(Message("D", b"before", delay_level=1))
+        await until(lambda: parts.delay.offsets().get(1) == 1)
+        copied, log_end = parts.delay.offsets(), parts.store.written_to
+        await producer.send(Message("D", b"after", delay_level=1))
+        await until(lambda: parts.delay.offsets().get(1) == 2)
+    parts.role.change("SLAVE", 1)
+    parts.delay.copy(copied, None, log_end)  # as the master has had it a while ago
+    assert parts.delay.offsets() == {1: 1}
+
+    parts.role.change("ASYNC_MASTER", 0)
+    await until(lambda: parts.delay.offsets().get(1) == 2)
+    await asyncio.sleep(0.3)  # a second delivery would be in the log now
+    assert topics_of_log(broker).count(b"D") == 2
+
+
+async def test_a_slave_takes_the_place_of_its_master_at_run_time(pairs: Pairs) -> None:
+    levels = {"messageDelayLevel": "1s 4s"}
+    master = await pairs.start("master", **levels)
+    async with Producer(pairs.name_server.address, group="p") as producer:
+        await producer.send(Message("T", b"before"))
+        await producer.send(Message("T", b"late", delay_level=2))
+    slave = await pairs.start("slave", **SLAVE, **levels)
+    await until(lambda: slave.parts.store.written_to == master.parts.store.written_to)
+    await until(lambda: "T" in slave.parts.topics)
+    await pairs.stop(master)
+
+    slave.parts.role.change("ASYNC_MASTER", 0)
+    registry = pairs.name_server.registry
+    await until(lambda: registry.groups["pair"].addresses == {0: slave.address})
+    async with Producer(pairs.name_server.address, group="p") as producer:
+        await producer.send(Message("T", b"after"))
+    await until(lambda: topics_of_log(slave).count(b"T") == 3)
+    bodies = []
+    async with (
+        asyncio.timeout(LIMIT_S),
+        PullConsumer(
+            pairs.name_server.address,
+            group="g",
+            subscriptions={"T": "*"},
+            start_from=StartFrom.FIRST,
+        ) as consumer,
+    ):
+        async for message in consumer:
+            bodies.append(message.body)
+            if len(bodies) == 3:
+                break
+    assert sorted(bodies) == [b"after", b"before", b"late"]
+
+    await pairs.stop(slave)  # the log of both roles is one log
+    again = await pairs.start("slave", **levels)
+    assert topics_of_log(again).count(b"T") == 3

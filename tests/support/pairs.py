@@ -1,0 +1,82 @@
+"""A name server, a master and slaves of ours inside this process, for tests of replication."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from cometmq.broker.app import SETTINGS, Broker
+from cometmq.namesrv.app import NameServer
+from cometmq.namesrv.config import NameServerSettings
+from cometmq.remoting.ports import free_broker_port
+from cometmq.system.configuration import load
+from cometmq.system.rocketmq_keys import BROKER_KEYS
+from cometmq.testing.cluster import SMALL_FILES
+
+LIMIT_S = 60.0
+"""It ends what hangs."""
+SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
+
+
+class Pairs:
+    """Brokers of one name that start and stop during a test.
+
+    Args:
+        folder: where their stores are.
+        name_server: where they register.
+    """
+
+    def __init__(self, folder: Path, name_server: NameServer) -> None:
+        self._folder = folder
+        self._running: list[Broker] = []
+        self._ports: dict[str, int] = {}
+        self.name_server = name_server
+
+    async def start(self, name: str, **settings: str) -> Broker:
+        """Start a broker; one of the same name before has its store and port."""
+        port = self._ports.setdefault(name, free_broker_port())
+        own = {
+            "brokerName": "pair",
+            "listenPort": str(port),
+            "namesrvAddr": self.name_server.address,
+            "storePathRootDir": str(self._folder / name),
+        }
+        values = SMALL_FILES | own | settings
+        broker = Broker(load(SETTINGS, known_keys=BROKER_KEYS, command_line=values))
+        self._running.append(broker)
+        await broker.start()
+        return broker
+
+    async def stop(self, broker: Broker) -> None:
+        """Stop a broker."""
+        self._running.remove(broker)
+        await broker.stop()
+
+    async def close(self) -> None:
+        """Stop all brokers."""
+        for broker in reversed(self._running):
+            await broker.stop()
+        self._running.clear()
+
+
+@asynccontextmanager
+async def running_pairs(folder: Path) -> AsyncIterator[Pairs]:
+    """Run a name server, and what a test starts, within ``async with``."""
+    settings = NameServerSettings(listen_port=0, kv_config_path=folder / "kvConfig.json")
+    name_server = NameServer(settings)
+    await name_server.start()
+    pairs = Pairs(folder, name_server)
+    try:
+        yield pairs
+    finally:
+        await pairs.close()
+        await name_server.stop(0.1)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(LIMIT_S):
+        while not holds():
+            await asyncio.sleep(0.02)

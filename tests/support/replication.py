@@ -1,0 +1,99 @@
+"""The other end of a connection between master and slave, which a test scripts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from cometmq.broker.replication.wire import HEADER, REPORT
+
+WAIT_S = 60.0
+
+
+class Peer:
+    """A connection whose bytes a test reads and writes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def connect(cls, port: int) -> Peer:
+        """Connect to a master, as a slave does."""
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        self._writer.write(data)
+
+    async def header(self) -> tuple[int, int]:
+        """Offset and size of the next chunk or heartbeat."""
+        offset, size = HEADER.unpack(await self._read(HEADER.size))
+        return offset, size
+
+    async def chunk(self) -> tuple[int, bytes]:
+        """Offset and bytes of the next chunk, heartbeats left out."""
+        while True:
+            offset, size = await self.header()
+            if size:
+                return offset, await self._read(size)
+
+    async def report(self) -> int:
+        """The next report of a slave."""
+        return int(REPORT.unpack(await self._read(REPORT.size))[0])
+
+    async def closed(self) -> None:
+        """Wait until the other side has closed the connection."""
+        async with asyncio.timeout(WAIT_S):
+            try:
+                while await self._reader.read(1 << 16):
+                    pass
+            except ConnectionError:
+                pass
+        self.close()
+
+    async def _read(self, count: int) -> bytes:
+        async with asyncio.timeout(WAIT_S):
+            return await self._reader.readexactly(count)
+
+    def close(self) -> None:
+        """Close this side."""
+        self._writer.transport.abort()
+
+
+class Masters:
+    """A listener to which slaves connect."""
+
+    def __init__(self) -> None:
+        self._accepted: asyncio.Queue[Peer] = asyncio.Queue()
+        self._peers: list[Peer] = []
+        self.address = ""
+
+    def add(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take a connection."""
+        self._peers.append(Peer(reader, writer))
+        self._accepted.put_nowait(self._peers[-1])
+
+    async def accept(self) -> Peer:
+        """The next connection of a slave."""
+        async with asyncio.timeout(WAIT_S):
+            return await self._accepted.get()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for peer in self._peers:
+            peer.close()
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[Masters]:
+    """Listen for slaves within ``async with``."""
+    masters = Masters()
+    server = await asyncio.start_server(masters.add, "127.0.0.1", 0)
+    masters.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield masters
+    finally:
+        server.close()
+        masters.close()

@@ -1,0 +1,131 @@
+"""A master whose log is on the disk only reads it in threads, and says what a slave cannot get."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.replication import master as master_module
+from cometmq.broker.replication.master import Master
+from cometmq.broker.replication.wire import REPORT
+from cometmq.broker.role import Role
+from cometmq.store import MessageStore
+from cometmq.system.files import MappedFile, SystemFiles, SystemMappedFile
+from support.replication import WAIT_S, Peer
+from support.stores import LOG_FILE_BYTES, opened, put
+
+COLD_BYTES = 4096
+
+
+class ColdDisk(SystemFiles):
+    """A disk of which nothing is in memory before it was read."""
+
+    def __init__(self) -> None:
+        self.reads: list[tuple[int, str]] = []
+        """How much was read at a time, and in which thread."""
+        self.is_broken = False
+
+    def open_mapped(
+        self,
+        path: Path,
+        size_bytes: int,
+        *,
+        create: bool = False,
+        read_only: bool = False,
+        keep_open: bool = True,
+    ) -> MappedFile:
+        return ColdFile(
+            self, path, size_bytes, create=create, read_only=read_only, keep_open=keep_open
+        )
+
+
+class ColdFile(SystemMappedFile):
+    def __init__(self, disk: ColdDisk, path: Path, size_bytes: int, **options: Any) -> None:
+        super().__init__(path, size_bytes, **options)
+        self._disk = disk
+        self._read_to = 0
+
+    def is_resident(self, start: int, stop: int) -> bool:
+        return stop <= self._read_to
+
+    def bring_in(self, start: int, stop: int) -> None:
+        if self._disk.is_broken:
+            raise OSError(errno.EIO, "the disk is gone")
+        self._disk.reads.append((stop - start, threading.current_thread().name))
+        self._read_to = max(self._read_to, stop)
+
+
+@pytest.fixture
+async def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Master]:
+    """A master whose log was written before its start."""
+    monkeypatch.setattr(master_module, "COLD_BYTES", COLD_BYTES)
+    monkeypatch.setattr(master_module, "UNSENT_BYTES_MAX", COLD_BYTES)
+    store = opened(tmp_path)
+    for number in range(40):
+        put(store, b"%d" % number + b"x" * 1000)
+    store.close()
+    made = Master(Role(), opened(tmp_path, files=ColdDisk()), BrokerSettings)
+    await made.start("127.0.0.1", 0)
+    yield made
+    await made.close()
+    made.store.abandon()
+
+
+def disk_of(store: MessageStore) -> ColdDisk:
+    disk = store._files
+    assert isinstance(disk, ColdDisk)
+    return disk
+
+
+async def test_old_files_are_read_in_threads_a_part_at_a_time(master: Master) -> None:
+    store = master.store
+    first = store.log_bytes(0, 1 << 20)
+    assert first is not None
+    end = store.written_to
+    assert end > 2 * LOG_FILE_BYTES
+    peer = await Peer.connect(master.port)
+    peer.write(REPORT.pack(1))  # as a slave that has received a part
+    received = bytearray(first[:1])
+    while len(received) < end:
+        offset, data = await peer.chunk()
+        assert offset == len(received)
+        received += data
+    reads = disk_of(store).reads
+    assert len(reads) >= end // COLD_BYTES
+    assert all(size <= COLD_BYTES for size, _ in reads)
+    assert threading.main_thread().name not in {name for _, name in reads}
+    expected = b"".join(
+        bytes(store.log_bytes(at, 1 << 20) or b"") for at in range(0, end, LOG_FILE_BYTES)
+    )
+    assert received == expected
+    peer.close()
+
+
+async def test_a_disk_that_cannot_read_ends_the_connection(
+    master: Master, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk_of(master.store).is_broken = True
+    peer = await Peer.connect(master.port)
+    peer.write(REPORT.pack(1))
+    await peer.closed()
+    assert "the log cannot be read: [Errno 5]" in caplog.text
+
+
+async def test_a_slave_that_needs_deleted_files_is_named(
+    master: Master, caplog: pytest.LogCaptureFixture
+) -> None:
+    master.store._log.segments.drop_first()
+    peer = await Peer.connect(master.port)
+    peer.write(REPORT.pack(5))
+    async with asyncio.timeout(WAIT_S):
+        while "slave needs deleted messages" not in caplog.text:
+            await asyncio.sleep(0.01)
+    assert f"needs=5 first={LOG_FILE_BYTES}" in caplog.text
+    peer.close()

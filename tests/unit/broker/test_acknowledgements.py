@@ -43,9 +43,14 @@ class World:
         self.slaves = [Slave(offset) for offset in offsets]
         self.waits = Acknowledgements(self.role, lambda: self.settings, lambda: self.slaves)
         self.outcomes: dict[int, int] = {}
+        self._has_outcome = asyncio.Event()
 
     def wait(self, end: int) -> int | None:
-        self.waits.wait(end, lambda code: self.outcomes.__setitem__(end, code))
+        def on_outcome(code: int) -> None:
+            self.outcomes[end] = code
+            self._has_outcome.set()
+
+        self.waits.wait(end, on_outcome)
         return self.outcomes.get(end)
 
     def report(self, number: int, offset: int) -> None:
@@ -55,7 +60,8 @@ class World:
     async def ended(self) -> dict[int, int]:
         async with asyncio.timeout(60):
             while len(self.waits):
-                await asyncio.sleep(0.005)
+                self._has_outcome.clear()
+                await self._has_outcome.wait()
         return self.outcomes
 
 

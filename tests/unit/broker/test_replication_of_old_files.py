@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -121,11 +122,17 @@ async def test_a_disk_that_cannot_read_ends_the_connection(
 async def test_a_slave_that_needs_deleted_files_is_named(
     master: Master, caplog: pytest.LogCaptureFixture
 ) -> None:
+    logged = asyncio.Event()
+    watch = logging.Handler()
+    watch.emit = lambda record: logged.set()  # type: ignore[method-assign]
+    watch.addFilter(lambda record: record.getMessage().startswith("slave needs deleted messages"))
+    logging.getLogger(master_module.__name__).addHandler(watch)
     master.store._log.segments.drop_first()
     peer = await Peer.connect(master.port)
     peer.write(REPORT.pack(5))
-    async with asyncio.timeout(WAIT_S):
-        while "slave needs deleted messages" not in caplog.text:
-            await asyncio.sleep(0.01)
+    try:
+        await asyncio.wait_for(logged.wait(), WAIT_S)
+    finally:
+        logging.getLogger(master_module.__name__).removeHandler(watch)
     assert f"needs=5 first={LOG_FILE_BYTES}" in caplog.text
     peer.close()

@@ -9,6 +9,7 @@ import pytest
 from cometmq.model.errors import CometError
 from cometmq.store import MessageStore, StoreCorruptError
 from cometmq.store.inspect import StoreReader
+from cometmq.system.clock import ManualClock
 from support.randomness import SeededRandomness
 from support.stores import TOPIC, bodies, files_of, opened, put, small_settings
 
@@ -51,6 +52,29 @@ def test_every_byte_that_is_checked_is_found_and_named(
         assert files_of(tmp_path) == before
         flip(path, place + position)
     assert len(bodies(opened(tmp_path))) == 30
+
+
+def test_a_slave_opens_without_the_end_of_its_log_but_not_with_damage_in_the_middle(
+    tmp_path: Path, damaged_at: tuple[Path, int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its master has what is missing; what follows damage may be nowhere else."""
+    path, place, _ = damaged_at
+    data = path.read_bytes()
+    path.write_bytes(data[:place] + bytes(len(data) - place))
+    with pytest.raises(StoreCorruptError, match="as the checkpoint says"):
+        opened(tmp_path)
+
+    store = MessageStore(small_settings(tmp_path), clock=ManualClock(), is_copy=True)
+    store.open()
+    assert len(bodies(store)) == DAMAGED
+    assert store.written_to == place
+    assert f"copying them again end={place} expected=" in caplog.text
+    store.abandon()
+
+    path.write_bytes(data)
+    flip(path, place)
+    with pytest.raises(StoreCorruptError, match="as whole records follow"):
+        MessageStore(small_settings(tmp_path), clock=ManualClock(), is_copy=True).open()
 
 
 @pytest.mark.parametrize("seed", range(60))

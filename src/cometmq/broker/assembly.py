@@ -190,7 +190,9 @@ def assemble(
     topics = TopicTable(settings, tables["topics"], clock=clock)
     groups = GroupTable(settings, tables["subscriptionGroup"], clock=clock)
     filters = FilterTable(settings, tables["consumerFilter"], clock=clock)
-    store = MessageStore(store_settings, clock=clock, files=files, threaded=True)
+    store = MessageStore(
+        store_settings, clock=clock, files=files, threaded=True, is_copy=role.is_slave
+    )
     filters.load()  # only read: the store computes bit maps if it dispatches messages again
     store.compute_bitmaps(filters.bitmap_of)
     store.open()  # ahead of the other tables: its lock protects them, too

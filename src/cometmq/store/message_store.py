@@ -77,6 +77,8 @@ class MessageStore:
         files: the way to the disk.
         threaded: whether log files are allocated and files are deleted in threads; then an append
             may be refused with `SegmentNotReadyError` until `wait_for_segment` returns.
+        is_copy: whether it is the store of a slave, which opens without the end of its log: the
+            master has that.
 
     Example: ``store = MessageStore(StoreSettings(root=Path("/srv/store"))); store.open()``
     """
@@ -88,6 +90,7 @@ class MessageStore:
         clock: Clock | None = None,
         files: Files | None = None,
         threaded: bool = False,
+        is_copy: bool = False,
     ) -> None:
         self.settings = settings
         self.paths = StorePaths(settings)
@@ -96,6 +99,7 @@ class MessageStore:
         self._abort = AbortFile(self._files, self.paths)
         self._lock: FileLock | None = None
         self._threaded = threaded
+        self._is_copy = is_copy
         self._held: str | None = None
         """The reason why messages are refused until `release`."""
         self.continues_rocketmq = False
@@ -241,6 +245,7 @@ class MessageStore:
             knows_least_offsets=knows_queues,
             buffers_units=buffers.is_usable,
             missing_from=missing_from,
+            is_copy=self._is_copy,
         )
         self._appender.resume_at(recovery.run())
         self._loader.drop_unused_ext(self._table)

@@ -97,6 +97,7 @@ class Recovery:
         knows_least_offsets: whether the queues know which of their records are gone.
         buffers_units: whether units may be in memory only until the end of the recovery.
         missing_from: the log offset from which queues may lack units; None if it is not known.
+        is_copy: whether the end of the log can be copied from a master again.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Recovery:
         knows_least_offsets: bool = False,
         buffers_units: bool = False,
         missing_from: int | None = None,
+        is_copy: bool = False,
     ) -> None:
         self._settings = settings
         self._paths = paths
@@ -129,6 +131,7 @@ class Recovery:
         self._ending = ending
         self._knows_least_offsets = knows_least_offsets
         self._missing_from = missing_from
+        self._is_copy = is_copy
         self._is_whole_meanwhile = ending is not Ending.POWER_LOST and not buffers_units
         self._crashed = ending is not Ending.CLOSED
         self._queues_end = max((queue.max_physical for queue in table.all()), default=-1)
@@ -316,6 +319,12 @@ class Recovery:
         at = self._checkpoint.position
         known_to = at.log_offset if at is not None else -1
         if known_to > end.offset:
+            if self._is_copy and find_follower(self._segments, end) is None:
+                logger.error(
+                    "log lacks bytes that were on the disk, copying them again end=%d expected=%d",
+                    *(end.offset, known_to),
+                )
+                return
             self._refuse(end, f"a log up to offset {known_to}, as the checkpoint says")
             return
         segment = self._segments.find(end.offset)

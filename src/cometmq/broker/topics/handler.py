@@ -25,9 +25,11 @@ from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ConfigError, InvalidNameError, ResponseError
 from cometmq.model.topic import QUEUES_MAX, TopicConfig, check_topic_name
 from cometmq.protocol.bodies import (
+    DataVersion4,
     TopicConfigAndQueueMapping,
     TopicConfigList,
     TopicConfigSerializeWrapper,
+    TopicConfigSerializeWrapper4,
     TopicList,
 )
 from cometmq.protocol.codes import ResponseCode
@@ -36,6 +38,7 @@ from cometmq.protocol.headers import (
     GetTopicConfigRequest,
     UpdateAndCreateTopicRequest,
 )
+from cometmq.protocol.version import MAPPING_VERSION_MIN
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import Slices, decode, encode
 
@@ -205,11 +208,17 @@ class TopicHandler:
         return Response(body=TopicConfigAndQueueMapping(**msgspec.structs.asdict(config)).encode())
 
     async def show_all(self, request: Request) -> Response:
-        """GET_ALL_TOPIC_CONFIG (21)."""
-        wrapper = TopicConfigSerializeWrapper(
-            topic_config_table=dict(self._topics.all()), data_version=self._topics.version
-        )
-        return Response(body=await encode(wrapper))
+        """GET_ALL_TOPIC_CONFIG (21), in the form of the requester's release.
+
+        A slave of 4.9 keeps the version without what it does not know, and tools compare the two.
+        """
+        topics, version = dict(self._topics.all()), self._topics.version
+        if request.command.version >= MAPPING_VERSION_MIN:
+            wrapper = TopicConfigSerializeWrapper(topic_config_table=topics, data_version=version)
+            return Response(body=await encode(wrapper))
+        old = DataVersion4(timestamp=version.timestamp, counter=version.counter)
+        old_wrapper = TopicConfigSerializeWrapper4(topic_config_table=topics, data_version=old)
+        return Response(body=await encode(old_wrapper))
 
     async def show_system(self, request: Request) -> Response:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""

@@ -33,6 +33,7 @@ from cometmq.protocol.bodies.client import (
 from cometmq.protocol.bodies.common import (
     Connection,
     DataVersion,
+    DataVersion4,
     GroupList,
     KVTable,
     TopicList,
@@ -99,6 +100,7 @@ from cometmq.protocol.bodies.topic import (
     TopicConfigAndQueueMapping,
     TopicConfigList,
     TopicConfigSerializeWrapper,
+    TopicConfigSerializeWrapper4,
     TopicOffset,
     TopicStatsTable,
 )
@@ -111,6 +113,7 @@ __all__ = [
     "decode_body",
     # common
     "DataVersion",
+    "DataVersion4",
     "KVTable",
     "TopicList",
     "GroupList",
@@ -136,6 +139,7 @@ __all__ = [
     "GetBrokerMemberGroupResponseBody",
     # topic
     "TopicConfigSerializeWrapper",
+    "TopicConfigSerializeWrapper4",
     "TopicConfigList",
     "TopicConfigAndQueueMapping",
     "TopicOffset",

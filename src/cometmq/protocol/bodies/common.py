@@ -24,6 +24,13 @@ class DataVersion(Body, kw_only=True):
         )
 
 
+class DataVersion4(Body, kw_only=True):
+    """The same as a broker of 4.9 shows it."""
+
+    timestamp: int = 0
+    counter: int = 0
+
+
 class KVTable(Body, kw_only=True):
     """Texts by name."""
 

@@ -11,7 +11,7 @@ from msgspec import field
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol.bodies.base import Body, Part
-from cometmq.protocol.bodies.common import DataVersion
+from cometmq.protocol.bodies.common import DataVersion, DataVersion4
 from cometmq.protocol.bodies.route import TopicQueueMappingDetail, TopicQueueMappingInfo
 
 
@@ -28,6 +28,13 @@ class TopicConfigSerializeWrapper(Body, kw_only=True):
     topic_queue_mapping_info_map: dict[str, TopicQueueMappingInfo] | None = None
     topic_queue_mapping_detail_map: dict[str, TopicQueueMappingDetail] | None = None
     mapping_data_version: DataVersion | None = None
+
+
+class TopicConfigSerializeWrapper4(Body, kw_only=True):
+    """The same as a broker of 4.9 responds."""
+
+    topic_config_table: dict[str, TopicConfig]
+    data_version: DataVersion4
 
 
 class TopicConfigList(Body, kw_only=True):

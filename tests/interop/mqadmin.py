@@ -21,6 +21,7 @@ out, as on a slow machine, may have been carried out as well. A query by key kee
 itself and says that it has found no message."""
 SENDS = ("sendMessage", "sendMsgStatus", "checkMsgSendRT")
 """Commands that do more when they are repeated."""
+TRIES_MAX = 3
 
 
 class AnswerLost(Exception):
@@ -63,12 +64,13 @@ class MqAdmin:
             AnswerLost: nobody knows whether the message was stored.
         """
         args = [command, *arguments, *(["-n", namesrv] if namesrv else [])]
-        printed = Printed(**self._program.ask("admin", args=args))
-        if not LOST_CONNECTION.search(printed.err):
-            return printed
-        if command in SENDS:
-            raise AnswerLost(f"mqadmin {' '.join(args)}: {printed.err}")
-        return Printed(**self._program.ask("admin", args=args))
+        for _ in range(TRIES_MAX):
+            printed = Printed(**self._program.ask("admin", args=args))
+            if not LOST_CONNECTION.search(printed.err):
+                break
+            if command in SENDS:
+                raise AnswerLost(f"mqadmin {' '.join(args)}: {printed.err}")
+        return printed
 
     def close(self) -> None:
         self._program.close()

@@ -329,10 +329,11 @@ SAME_FIGURES = (
     "startAcceptSendRequestTimeStamp",
 )
 OWN_SETTINGS = {
-    "bindAddress", "configStorePath", "flushDiskType", "kvConfigPath", "listenPort", "namesrvAddr",
-    "storePathCommitLog", "storePathRootDir",
+    "bindAddress", "configStorePath", "flushDiskType", "haListenPort", "inSyncReplicas",
+    "kvConfigPath", "listenPort", "namesrvAddr", "storePathCommitLog", "storePathRootDir",
 }  # fmt: skip
-"""Settings whose values differ on purpose: addresses, paths, and our safer defaults."""
+"""Settings whose values differ on purpose: addresses, paths, our safer defaults, and the choice
+between the rules of 4.9 and 5.3 for what a synchronous master waits for."""
 CHANGED_FOR_TESTS = {"waitTimeMillsInSendQueue": "200"}
 """RocketMQ's defaults of what the tests set at real brokers."""
 

@@ -30,7 +30,7 @@ def check_group(name: str) -> None:
     try:
         check_group_name(name)
     except InvalidNameError as problem:
-        raise ResponseError(ResponseCode.INVALID_PARAMETER, str(problem)) from problem
+        raise ResponseError(ResponseCode.INVALID_PARAMETER, problem.remark) from problem
 
 
 def check_subscribed_topic(name: str) -> None:
@@ -45,7 +45,7 @@ def check_subscribed_topic(name: str) -> None:
         else:
             check_topic_name(name)
     except InvalidNameError as problem:
-        raise ResponseError(ResponseCode.INVALID_PARAMETER, str(problem)) from problem
+        raise ResponseError(ResponseCode.INVALID_PARAMETER, problem.remark) from problem
 
 
 def check_client_id(client_id: str) -> None:

@@ -93,12 +93,20 @@ class InvalidMessageError(CometError):
 class InvalidNameError(CometError):
     """The name of a topic or a group is invalid.
 
+    Args:
+        remark: RocketMQ's words, which servers respond.
+        met: what they do not say, such as the name.
+
     Example:
         try:
             await producer.send(Message(topic="no blanks", body=b"42"))
         except InvalidNameError as error:
             print(error)
     """
+
+    def __init__(self, remark: str, met: str = "") -> None:
+        super().__init__(remark + met)
+        self.remark = remark
 
 
 class InvalidMessageIdError(CometError):

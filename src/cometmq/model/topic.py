@@ -132,13 +132,13 @@ def check_topic_name(name: str) -> None:
         raise InvalidNameError("The specified topic is blank.")
     if _ILLEGAL.search(name):
         raise InvalidNameError(
-            "The specified topic contains illegal characters, allowing only "
-            f"{_ALLOWED}: {short(name)}"
+            f"The specified topic contains illegal characters, allowing only {_ALLOWED}",
+            f": {short(name)}",
         )
     if len(name) > TOPIC_CHARS_MAX:
         raise InvalidNameError(
-            f"The specified topic is longer than topic max length. It has {len(name)} characters, "
-            f"at most {TOPIC_CHARS_MAX} are allowed: {short(name)}"
+            "The specified topic is longer than topic max length.",
+            f" It has {len(name)} characters, at most {TOPIC_CHARS_MAX} are allowed: {short(name)}",
         )
 
 
@@ -155,8 +155,8 @@ def check_group_name(name: str) -> None:
         raise InvalidNameError("the specified group is blank")
     if len(name) > GROUP_CHARS_MAX:
         raise InvalidNameError(
-            f"the specified group is longer than group max length {GROUP_CHARS_MAX}. It has "
-            f"{len(name)} characters: {short(name)}"
+            f"the specified group is longer than group max length {GROUP_CHARS_MAX}.",
+            f" It has {len(name)} characters: {short(name)}",
         )
     if _ILLEGAL.search(name):
         raise InvalidNameError(

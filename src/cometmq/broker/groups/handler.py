@@ -226,7 +226,7 @@ def _check_name(name: str) -> None:
     try:
         check_group_name(name)
     except InvalidNameError as problem:
-        raise _illegal(str(problem)) from None
+        raise _illegal(problem.remark) from None
 
 
 def _illegal(remark: str) -> ResponseError:

@@ -328,7 +328,7 @@ class SendValidation:
         try:
             check_topic_name(topic)
         except InvalidNameError as problem:
-            raise ResponseError(ResponseCode.INVALID_PARAMETER, str(problem)) from None
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem.remark) from None
         _refuse_forbidden(topic)
         config = self._topics.require_for_send(
             topic,

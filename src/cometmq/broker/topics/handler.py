@@ -144,7 +144,7 @@ class TopicHandler:
         try:
             check_topic_name(name)
         except InvalidNameError as problem:
-            raise _illegal(str(problem)) from None
+            raise _illegal(problem.remark) from None
         self._check_not_system(name)
         _check_numbers(config)
         try:

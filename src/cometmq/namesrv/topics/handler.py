@@ -88,7 +88,7 @@ class TopicHandler:
         try:
             check_name(topic, "topic")
         except InvalidNameError as problem:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(problem)) from None
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, problem.remark) from None
         if not await self._registry.register_topic(topic, rows):
             log.warning("topic of unknown brokers ignored topic=%s", topic[:80])
         return Response()

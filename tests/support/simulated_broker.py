@@ -214,6 +214,8 @@ def _end(loop: SimulatedLoop, broker: Broker) -> None:
     for server in broker._servers:
         if server._socket is not None:
             server._socket.close()
+    if broker._parts is not None:
+        broker._parts.master.stop_accepting()
     loop.close()
 
 

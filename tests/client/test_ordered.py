@@ -93,6 +93,7 @@ async def test_each_queue_is_consumed_in_order_by_two_members_that_come_and_go(
         assert target != COMET or len(bodies) == 100, bodies
 
 
+@pytest.mark.long_elsewhere
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
 async def test_two_members_keep_their_queues_over_a_restart_of_the_broker(
     cluster: Cluster,

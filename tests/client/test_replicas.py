@@ -24,7 +24,7 @@ from cometmq.model.errors import CometError
 from support.replicas import WAIT_S, Replica, ReplicatedCluster, new_replica
 
 pytestmark = [
-    pytest.mark.long_on("5.3.3"),
+    pytest.mark.long_elsewhere,
     pytest.mark.slow,
 ]
 

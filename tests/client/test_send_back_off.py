@@ -511,8 +511,9 @@ async def test_a_restart_of_the_only_broker_fails_no_send(
                 send = producer.send_nowait if name % 2 else producer.send
                 try:
                     await send(Message(topic, body), order_key=str(name) if ordered else None)
-                except ConnectionLostError:
-                    if not ordered or name % 2 or name in lost:
+                except SendFailedError as error:
+                    is_lost = isinstance(error.attempts[-1].error, ConnectionLostError)
+                    if not is_lost or not ordered or name % 2 or name in lost:
                         raise
                     lost.add(name)
                     continue

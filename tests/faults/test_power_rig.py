@@ -32,7 +32,9 @@ def cut(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+@pytest.mark.parametrize(
+    "flush", ["SYNC_FLUSH", pytest.param("ASYNC_FLUSH", marks=pytest.mark.long)]
+)
 def test_no_power_cut_breaks_a_promise(flush: str, tmp_path: Path) -> None:
     ran = cut("--flush", flush, "--cases", str(CASES), "--keep", str(tmp_path / "broken"))
     print(ran.stdout)

@@ -18,11 +18,11 @@ JAVA = pytest.mark.parametrize(
 )
 
 GRAIN_MS = 20
-LONG = " ".join(["1s", "2s", "3s", *["1h"] * 15, "30s", "2s"])
+LONG = " ".join(["1s", "2s", "3s", *["1h"] * 15, "10s", "2s"])
 """20 levels, two more than RocketMQ's default."""
 SHORT = "1s 4s"
 """Without the level of the first retry, 3."""
-GONE_LEVEL, GONE_MS = 19, 30_000
+GONE_LEVEL, GONE_MS = 19, 10_000
 
 
 @pytest.fixture(scope="module")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from cometmq.broker.app import Broker
-from cometmq.client import AdminClient, Message, Producer, PullConsumer, StartFrom
-from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
+from cometmq.client import AdminClient, Message, Producer
+from support.pairs import SLAVE, Pairs, running_pairs, until
 
 MESSAGES = 300
 READABLE = {"slaveReadEnable": "true", "flushDiskType": "ASYNC_FLUSH"}
@@ -37,31 +36,12 @@ async def filled(pairs: Pairs, **of_slave: str) -> tuple[Broker, Broker]:
     return master, slave
 
 
-async def consume(pairs: Pairs) -> list[bytes]:
-    bodies: list[bytes] = []
-    async with (
-        asyncio.timeout(LIMIT_S),
-        PullConsumer(
-            pairs.name_server.address,
-            group="G",
-            subscriptions={"T": "*"},
-            start_from=StartFrom.FIRST,
-        ) as consumer,
-    ):
-        async for message in consumer:
-            bodies.append(message.body)
-            if len(bodies) == MESSAGES:
-                await consumer.commit()
-                break
-    return bodies
-
-
 EXPECTED = [str(number).encode() for number in range(MESSAGES)]
 
 
 async def test_a_slave_serves_what_has_left_the_memory_of_the_master(pairs: Pairs) -> None:
     master, slave = await filled(pairs, accessMessageInMemoryMaxRatio="0")
-    assert await consume(pairs) == EXPECTED
+    assert await pairs.consume("G", "T", MESSAGES) == EXPECTED
     by_master = master.parts.stats.get_messages
     assert 0 < by_master < MESSAGES / 2  # the first pull, and those at the end
     assert slave.parts.stats.get_messages == MESSAGES - by_master
@@ -71,6 +51,6 @@ async def test_a_slave_serves_what_has_left_the_memory_of_the_master(pairs: Pair
 
 async def test_a_slave_sends_consumers_that_have_caught_up_back(pairs: Pairs) -> None:
     master, slave = await filled(pairs, accessMessageInMemoryMaxRatio="100")
-    assert await consume(pairs) == EXPECTED
+    assert await pairs.consume("G", "T", MESSAGES) == EXPECTED
     assert master.parts.stats.get_messages > 0
     assert slave.parts.stats.get_messages > 0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.app import Broker
-from cometmq.client import AdminClient, Message, Producer, PullConsumer, StartFrom
+from cometmq.client import AdminClient, Message, Producer
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol.bodies import (
@@ -323,20 +323,7 @@ async def test_a_slave_takes_the_place_of_its_master_at_run_time(pairs: Pairs) -
     async with Producer(pairs.name_server.address, group="p") as producer:
         await producer.send(Message("T", b"after"))
     await until(lambda: topics_of_log(slave).count(b"T") == 3)
-    bodies = []
-    async with (
-        asyncio.timeout(LIMIT_S),
-        PullConsumer(
-            pairs.name_server.address,
-            group="g",
-            subscriptions={"T": "*"},
-            start_from=StartFrom.FIRST,
-        ) as consumer,
-    ):
-        async for message in consumer:
-            bodies.append(message.body)
-            if len(bodies) == 3:
-                break
+    bodies = await pairs.consume("g", "T", 3)
     assert sorted(bodies) == [b"after", b"before", b"late"]
 
     await pairs.stop(slave)  # the log of both roles is one log

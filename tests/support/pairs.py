@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from cometmq.broker.app import SETTINGS, Broker
+from cometmq.client import PullConsumer, StartFrom
 from cometmq.namesrv.app import NameServer
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting.ports import free_broker_port
@@ -53,6 +54,25 @@ class Pairs:
         """Stop a broker."""
         self._running.remove(broker)
         await broker.stop()
+
+    async def consume(self, group: str, topic: str, count: int) -> list[bytes]:
+        """Return the first messages of a topic, in a group that reads on behind them."""
+        bodies: list[bytes] = []
+        async with (
+            asyncio.timeout(LIMIT_S),
+            PullConsumer(
+                self.name_server.address,
+                group=group,
+                subscriptions={topic: "*"},
+                start_from=StartFrom.FIRST,
+            ) as consumer,
+        ):
+            async for message in consumer:
+                bodies.append(message.body)
+                if len(bodies) == count:
+                    await consumer.commit()
+                    break
+        return bodies
 
     async def close(self) -> None:
         """Stop all brokers."""

@@ -14,7 +14,7 @@ cdef int _OFFSET_ID, _QUEUE_ID, _QUEUE_OFFSET, _REGION_NAME, _TRACE_ON
 cdef long long _NOT_PLAIN
 cdef tuple _NAMES, _OTHERS
 cdef bytes _REGION_BYTES
-cdef object _REGION, _OK, _encode_text, _thread_now, _running_loop, ANY_QUEUE, KeySelector
+cdef object _REGION, _OK, _encode_text, _running_loop, _RUN, ANY_QUEUE, KeySelector
 cdef long long _process
 cdef bint _RUNNING_LOOP_IS_CHEAP
 
@@ -95,7 +95,7 @@ cdef class SendFastPath:
     cdef public bint is_usable
     cdef bint _waits_for_flush
     cdef object _loop
-    cdef bint _compares_threads
+    cdef object _run
     cdef long long _process
     cdef ResponseScanner scanner
     cdef bytearray _space
@@ -108,6 +108,7 @@ cdef class SendFastPath:
         outgoing=Outgoing, target=QueueTarget, body=bytes, properties=bytes,
         body_bytes=cython.Py_ssize_t, joined_bytes=cython.Py_ssize_t,
         size_max=cython.Py_ssize_t, space=bytearray, pieces=tuple, end=cython.Py_ssize_t)
+    cdef bint _runs_here(self) except -1
     cdef _write(self, FastSend send, long long opaque)
     @cython.locals(target=QueueTarget)
     cdef complete(self, FastSend send, receipt)

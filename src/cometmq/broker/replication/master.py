@@ -47,10 +47,16 @@ class Master:
         role: only a master has slaves.
         store: whose log it is.
         settings: returns the current settings of the broker.
+        connect: makes the side of the master of a connection.
     """
 
     def __init__(
-        self, role: Role, store: MessageStore, settings: Callable[[], BrokerSettings]
+        self,
+        role: Role,
+        store: MessageStore,
+        settings: Callable[[], BrokerSettings],
+        *,
+        connect: Callable[[Master], SlaveConnection] | None = None,
     ) -> None:
         self.role = role
         self.store = store
@@ -59,6 +65,7 @@ class Master:
         """The connections that have reported at least once."""
         self.acknowledgements = Acknowledgements(role, settings, lambda: self.slaves)
         self.tasks = Supervisor("replication")
+        self._connect = connect or SlaveConnection
         self._connections: list[SlaveConnection] = []
         self._server: asyncio.Server | None = None
         self._is_scheduled = False
@@ -75,7 +82,7 @@ class Master:
         """
         self._loop = loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: SlaveConnection(self), address, port)
+            self._server = await loop.create_server(lambda: self._connect(self), address, port)
         except OSError as problem:
             raise ConfigError(
                 f"cannot listen for slaves on {address}:{port}: {problem.strerror or problem};"
@@ -218,7 +225,7 @@ class SlaveConnection(asyncio.Protocol):
         """Take the reports of the slave."""
         self._read_s = self._now_s()
         try:
-            reported = self._reports.newest(data)
+            reported = self._newest_report(data)
         except ProtocolError as problem:
             self._refuse(str(problem))
             return
@@ -255,13 +262,33 @@ class SlaveConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    # --- messages: others if a controller elects masters -----------------------------------------
+
+    def _newest_report(self, data: bytes) -> int | None:
+        """Return the newest report in received bytes; None if none is complete yet.
+
+        Raises:
+            ProtocolError: the bytes are no messages of a slave.
+        """
+        return self._reports.newest(data)
+
+    def _first_offset(self) -> int:
+        """Return where an empty slave begins."""
+        return self._store.file_start(self._store.written_to)
+
+    def _chunk_size(self, size: int) -> int:
+        """Return how many of ``size`` bytes from `sent_to` on share one chunk; 0 to disconnect."""
+        return size
+
+    def _header(self, size: int) -> bytes:
+        """Return what precedes the next ``size`` bytes of the log."""
+        return HEADER.pack(self.sent_to, size)
+
     # --- sending --------------------------------------------------------------------------------
 
     def _begin(self, reported: int) -> None:
         end = self._store.written_to
-        self.sent_to = reported
-        if reported == 0:
-            self.sent_to = self._store.file_start(end)
+        self.sent_to = reported or self._first_offset()
         log.info("slave connected peer=%s from=%d end=%d", self.peer, self.sent_to, end)
         self._master.began(self)
         self._beat()
@@ -292,11 +319,15 @@ class SlaveConnection(asyncio.Protocol):
                 self._is_reading = True
                 self._master.tasks.spawn(self._read(), "read-log")
                 break
-            for at in range(0, len(data), size_max):
-                chunk = data[at : at + size_max]
-                parts += HEADER.pack(self.sent_to, len(chunk)), chunk
-                self.sent_to += len(chunk)
             left -= len(data)
+            while data:
+                size = self._chunk_size(min(size_max, len(data)))
+                if size <= 0:
+                    self._refuse(f"it cannot have the log from offset {self.sent_to} on")
+                    return
+                parts += self._header(size), data[:size]
+                self.sent_to += size
+                data = data[size:]
         if not parts:
             self._warn_if_deleted()
             return
@@ -359,4 +390,4 @@ class SlaveConnection(asyncio.Protocol):
         if self._transport is None or self._is_paused or now_s - self._written_s < interval_s:
             return
         self._written_s = now_s
-        self._transport.write(HEADER.pack(self.sent_to, 0))
+        self._transport.write(self._header(0))

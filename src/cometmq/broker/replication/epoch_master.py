@@ -1,0 +1,76 @@
+"""Sends the log of a master to its slaves with epochs, when a controller elects masters.
+
+    greeting of a slave     answered by the epochs of this log; the slave truncates its own
+    reports                 as without a controller
+    chunk                   lies in one epoch, which its header names
+
+An empty slave begins with the first file of the log, or with the last one if it asks for that.
+
+Source: AutoSwitchHAConnection, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cometmq.broker.replication.epoch_wire import ChunkHeader, Greeting, MasterEpochs, SlaveMessages
+from cometmq.broker.replication.epochs import Epoch, EpochFile
+from cometmq.broker.replication.master import Master, SlaveConnection
+from cometmq.model.errors import ProtocolError
+
+
+class EpochSlaveConnection(SlaveConnection):
+    """The connection of one slave.
+
+    Args:
+        master: whose slave it is.
+        epochs: those of the log.
+        confirmed_to: returns the confirm offset.
+    """
+
+    def __init__(self, master: Master, epochs: EpochFile, confirmed_to: Callable[[], int]) -> None:
+        super().__init__(master)
+        self._epochs = epochs
+        self._confirmed_to = confirmed_to
+        self._messages = SlaveMessages()
+        self._epoch = Epoch(0, 0)
+        self._epoch_end = -1
+        """Where the epoch at `sent_to` ends; at or below `sent_to` if that is not known."""
+        self.greeting: Greeting | None = None
+        """What the slave says of itself; None before it is received."""
+
+    def _newest_report(self, data: bytes) -> int | None:
+        newest = self._messages.newest(data)
+        if self.greeting is None and self._messages.greeting is not None:
+            if newest is not None:
+                raise ProtocolError("a slave reported before it was told the epochs of this log")
+            self.greeting = self._messages.greeting
+            assert self._transport is not None
+            self._transport.write(
+                MasterEpochs(self._store.written_to, self._epochs.epochs).encode()
+            )
+        if newest is not None and self._epochs.covering(newest or self._first_offset()) is None:
+            raise ProtocolError(
+                f"it has the log up to offset {newest}, of which this broker knows no epoch"
+            )
+        return newest
+
+    def _first_offset(self) -> int:
+        if self.greeting is not None and self.greeting.from_last_file:
+            return super()._first_offset()
+        return self._store.min_log_offset
+
+    def _chunk_size(self, size: int) -> int:
+        return max(0, min(size, self._end_of_epoch() - self.sent_to))
+
+    def _header(self, size: int) -> bytes:
+        self._end_of_epoch()
+        return ChunkHeader(size, self.sent_to, self._epoch, self._confirmed_to()).encode()
+
+    def _end_of_epoch(self) -> int:
+        """Return where the epoch at `sent_to` ends."""
+        if self.sent_to >= self._epoch_end or self._epoch.number != self._epochs.last:
+            # None if there were too many epochs since: then the slave gets no chunk any more.
+            found = self._epochs.covering(self.sent_to)
+            self._epoch, self._epoch_end = found or (self._epoch, -1)
+        return self._epoch_end

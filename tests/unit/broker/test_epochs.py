@@ -1,0 +1,227 @@
+"""The epochs of a log: their file, and how far two replicas agree."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.replication.epochs import (
+    ENTRIES_MAX,
+    NO_EPOCH,
+    OFFSET_MAX,
+    Epoch,
+    EpochFile,
+    common_point,
+    file_text,
+    parse,
+)
+from cometmq.model.errors import StoreError
+from cometmq.system.files import SystemFiles
+
+
+def opened(folder: Path) -> EpochFile:
+    return EpochFile(folder, SystemFiles())
+
+
+def test_a_new_store_has_no_epoch_and_no_file(tmp_path: Path) -> None:
+    epochs = opened(tmp_path)
+    assert epochs.epochs == []
+    assert epochs.last == NO_EPOCH
+    assert epochs.covering(0) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_epochs_are_there_after_a_start(tmp_path: Path) -> None:
+    epochs = opened(tmp_path)
+    epochs.begin(1, 0)
+    epochs.received(5, 700)
+    epochs.received(5, 900)
+    epochs.received(3, 900)
+    assert opened(tmp_path).epochs == epochs.epochs == [Epoch(1, 0), Epoch(5, 700)]
+    assert epochs.last == 5
+
+
+def test_an_epoch_without_a_byte_has_an_entry(tmp_path: Path) -> None:
+    epochs = opened(tmp_path)
+    epochs.begin(1, 0)
+    epochs.begin(5, 0)
+    assert opened(tmp_path).epochs == [Epoch(1, 0), Epoch(5, 0)]
+
+
+def test_epochs_of_bytes_that_were_lost_go(tmp_path: Path) -> None:
+    epochs = opened(tmp_path)
+    epochs.begin(1, 0)
+    epochs.begin(5, 700)
+    epochs.begin(6, 650)  # the power was lost, and with it the bytes behind
+    assert opened(tmp_path).epochs == epochs.epochs == [Epoch(1, 0), Epoch(6, 650)]
+
+
+@pytest.mark.parametrize("number", [4, 5])
+def test_an_epoch_begins_once(tmp_path: Path, number: int) -> None:
+    epochs = opened(tmp_path)
+    epochs.begin(5, 0)
+    with pytest.raises(ValueError, match=f"met epoch {number}, expected 6 or more"):
+        epochs.begin(number, 10)
+    with pytest.raises(ValueError, match="from log offset -1 on"):
+        epochs.received(6, -1)
+    assert opened(tmp_path).epochs == epochs.epochs == [Epoch(5, 0)]
+
+
+def test_no_epochs_are_no_epochs_after_a_start(tmp_path: Path) -> None:
+    epochs = opened(tmp_path)
+    epochs.begin(1, 0)
+    epochs.begin(2, 10)
+    epochs.keep([])
+    assert opened(tmp_path).epochs == epochs.epochs == []
+
+
+def test_epochs_of_deleted_files_go_and_the_last_stays(tmp_path: Path) -> None:
+    epochs = opened(tmp_path)
+    for number, start in ((1, 0), (2, 100), (3, 200)):
+        epochs.begin(number, start)
+    epochs.deleted_before(100)
+    assert [epoch.number for epoch in epochs.epochs] == [1, 2, 3]
+    epochs.deleted_before(101)
+    assert [epoch.number for epoch in epochs.epochs] == [2, 3]
+    epochs.deleted_before(10_000)
+    assert opened(tmp_path).epochs == [Epoch(3, 200)]
+
+
+def test_the_epoch_of_a_byte(tmp_path: Path) -> None:
+    epochs = opened(tmp_path)
+    for number, start in ((1, 10), (2, 100), (3, 100), (4, 200)):
+        epochs.begin(number, start)
+    assert epochs.covering(9) is None
+    assert epochs.covering(10) == (Epoch(1, 10), 100)
+    assert epochs.covering(99) == (Epoch(1, 10), 100)
+    assert epochs.covering(100) == (Epoch(3, 100), 200)
+    assert epochs.covering(200) == epochs.covering(10**9) == (Epoch(4, 200), OFFSET_MAX)
+
+
+def test_the_list_is_bounded(tmp_path: Path) -> None:
+    lines = [Epoch(number, number) for number in range(ENTRIES_MAX)]
+    (tmp_path / "epochFileCheckpoint").write_text(file_text(lines))
+    epochs = opened(tmp_path)
+    epochs.begin(ENTRIES_MAX, ENTRIES_MAX)
+    assert epochs.epochs == [*lines[1:], Epoch(ENTRIES_MAX, ENTRIES_MAX)]
+
+
+@pytest.mark.parametrize("damaged", ["", "1\n", "2\n1725254278\n1-0\n", "1\n1725254278\n1-1\n"])
+def test_a_damaged_file_is_replaced_by_its_backup(tmp_path: Path, damaged: str) -> None:
+    epochs = opened(tmp_path)
+    epochs.begin(1, 0)
+    epochs.begin(2, 10)
+    (tmp_path / "epochFileCheckpoint").write_text(damaged)
+    assert opened(tmp_path).epochs == [Epoch(1, 0)]
+    (tmp_path / "epochFileCheckpoint.bak").write_text("x")
+    with pytest.raises(StoreError, match="cannot read the epochs of"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x\n0\n1-0\n", "met 'x', expected a number"),
+        ("1\n-1\n1-0\n", "met '-1', expected a number"),
+        ("1\n0\n1-\n", "met '', expected a number"),
+        ("1\n0\n1_0-0\n", "met '1_0', expected a number"),
+        ("0\n0\n", "met 0 epochs, expected 0, and at least 1"),
+        ("2\n0\n5-0\n5-3\n", "met epoch 5 from log offset 3 on, expected an epoch above 5"),
+        ("2\n0\n5-4\n6-3\n", "met epoch 6 from log offset 3 on, expected .* from 4 or more"),
+        ("1\n0\n2147483648-0\n", "met epoch 2147483648"),
+        ("1\n7\n1-0\n", "met lines with the checksum 1725254278, expected 7"),
+    ],
+)
+def test_what_is_damaged_about_a_file(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        parse(text.encode())
+
+
+def test_a_checksum_of_zero_is_not_checked() -> None:
+    assert parse(b"1\n0\n1-0\n") == [Epoch(1, 0)]
+
+
+def test_every_flipped_bit_is_found() -> None:
+    epochs = [Epoch(1, 0), Epoch(5, 93229)]
+    data = file_text(epochs).encode()
+    for at in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[at // 8] ^= 1 << at % 8
+        try:
+            assert parse(bytes(flipped)) == epochs
+        except ValueError:
+            continue
+
+
+# --- the common point ---------------------------------------------------------------------------
+
+
+def points(own: str, own_end: int, master: str, master_end: int) -> tuple[int, str] | None:
+    found = common_point(listed(own), own_end, listed(master), master_end)
+    if found is None:
+        return None
+    return found.point, " ".join(f"{number}-{start}" for number, start in found.epochs)
+
+
+def listed(text: str) -> list[Epoch]:
+    pairs = (part.split("-") for part in text.split())
+    return [Epoch(int(number), int(start)) for number, start in pairs]
+
+
+@pytest.mark.parametrize(
+    ("own", "own_end", "master", "master_end", "expected"),
+    [
+        ("1-0", 50, "1-0", 80, (50, "1-0")),  # behind
+        ("1-0", 80, "1-0", 50, (50, "1-0")),  # ahead: the master lost bytes
+        ("1-0", 80, "1-0 2-50", 90, (50, "1-0")),  # the old master returns
+        ("1-0 2-50", 90, "1-0 2-50 3-90", 99, (90, "1-0 2-50")),
+        ("1-0 2-50", 70, "1-0 3-60", 99, (50, "1-0")),  # each was a master
+        ("1-0 2-60", 70, "1-0 3-50", 99, (50, "1-0")),
+        ("1-0 2-50", 50, "1-0 3-50", 50, (50, "1-0")),  # nothing was written in 2
+        ("1-0", 786, "1-0 5-0", 1410, (0, "1-0")),  # 5 starts where 1 does
+        ("1-0 5-0", 786, "1-0 5-0", 1410, (786, "1-0 5-0")),
+        ("1-0 5-93229", 90000, "1-0 5-93229", 99999, (90000, "1-0")),  # lost with the power
+        ("1-0 5-93229", 93229, "1-0 5-93229", 99999, (93229, "1-0 5-93229")),
+        ("2-50", 70, "1-0 3-60", 99, None),
+        ("1-0", 70, "1-10", 99, None),
+        ("1-0", 70, "", 0, None),
+    ],
+)
+def test_the_common_point(
+    own: str, own_end: int, master: str, master_end: int, expected: tuple[int, str] | None
+) -> None:
+    assert points(own, own_end, master, master_end) == expected
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_up_to_the_common_point_the_logs_are_equal(seed: int) -> None:
+    """Replicas that are masters by turns, and follow each other, never keep a byte of their own."""
+    chance = random.Random(seed)
+    logs: list[list[int]] = [[], [], []]  # each byte is the epoch in which it was written
+    lists: list[list[Epoch]] = [[], [], []]
+    for number in range(1, 12):
+        master = chance.randrange(3)
+        lists[master].append(Epoch(number, len(logs[master])))
+        logs[master] += [number] * chance.choice([0, 0, 1, 5, 20])
+        for replica in {0, 1, 2} - {master}:
+            if chance.random() < 0.5:
+                continue
+            if lists[replica]:
+                found = common_point(
+                    lists[replica], len(logs[replica]), lists[master], len(logs[master])
+                )
+                if found is None:
+                    assert {e.number for e in lists[replica]}.isdisjoint(
+                        e.number for e in lists[master]
+                    ), f"seed {seed}"
+                    logs[replica], lists[replica] = [], []
+                else:
+                    del logs[replica][found.point :]
+                    lists[replica] = found.epochs
+            assert logs[replica] == logs[master][: len(logs[replica])], f"seed {seed}"
+            stop = chance.randint(len(logs[replica]), len(logs[master]))
+            logs[replica] = logs[master][:stop]
+            known = lists[replica][-1].number if lists[replica] else NO_EPOCH
+            lists[replica] += [e for e in lists[master] if e.number > known and e.start < stop]

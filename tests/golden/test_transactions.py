@@ -79,6 +79,7 @@ async def test_the_open_transaction_of_a_recorded_store_is_checked_and_committed
         role=Role(),
         stored=lambda: settings,
         clock=clock,
+        confirmation=Confirmation(None),
     )
     handler = TransactionHandler(
         halves,

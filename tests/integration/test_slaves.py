@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.app import Broker
+from cometmq.broker.replication.wire import HEADER
 from cometmq.client import AdminClient, Message, Producer
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
@@ -32,8 +33,10 @@ from cometmq.protocol.headers import (
 )
 from cometmq.protocol.headers.base import Header
 from cometmq.remoting import RemotingClient
-from cometmq.remoting.ports import fast_port, free_port
+from cometmq.remoting.ports import fast_port
+from support.certificates import Authority
 from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
+from support.stores import put
 
 
 @pytest.fixture
@@ -247,17 +250,122 @@ async def test_a_slave_assumes_less_of_the_log_to_be_in_memory(pairs: Pairs) -> 
     assert as_slave == pytest.approx(limits.memory_bytes * 30 / 40)
 
 
-async def test_the_log_has_a_port_without_tls_only_if_it_is_asked_for(pairs: Pairs) -> None:
-    enforcing = {"tls.server.mode": "enforcing", "tls.enable": "false"}
-    master = await pairs.start("master", **enforcing)
-    with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", master.port + 1)
-    await pairs.stop(master)
-    port = free_port()
-    await pairs.start("master", **enforcing, haListenPort=str(port))
-    _, writer = await asyncio.open_connection("127.0.0.1", port)
+# --- TLS for the log ------------------------------------------------------------------------------
+
+
+def sealed(authority: Authority, name: str) -> dict[str, str]:
+    """The settings of a broker that has a certificate and checks those of others."""
+    certificate, key = map(str, authority.issue(name))
+    return {
+        "tls.server.mode": "enforcing",
+        "tls.server.certPath": certificate,
+        "tls.server.keyPath": key,
+        "tls.server.need.client.auth": "require",
+        "tls.server.trustCertPath": str(authority.file),
+        "tls.client.trustCertPath": str(authority.file),
+        "tls.client.certPath": certificate,
+        "tls.client.keyPath": key,
+        "tls.enable": "false",  # the name server has none
+    }
+
+
+def log_of_master(master: Broker) -> dict[str, str]:
+    return {"haMasterAddress": f"127.0.0.1:{master.parts.master.port}"}
+
+
+def append(broker: Broker, body: bytes) -> None:
+    put(broker.parts.store, topic="T", body=body)
+
+
+async def refuses_plain_slaves(master: Broker) -> bool:
+    reader, writer = await asyncio.open_connection("127.0.0.1", master.parts.master.port)
+    writer.write(bytes(8))  # the report of a slave that has nothing
+    async with asyncio.timeout(LIMIT_S):
+        try:
+            received = await reader.read()  # at most an alert of TLS
+        except ConnectionError:
+            received = b""
     writer.close()
-    await writer.wait_closed()
+    return len(received) < HEADER.size
+
+
+async def followed(master: Broker, slave: Broker) -> None:
+    await until(lambda: slave.parts.store.written_to == master.parts.store.written_to)
+
+
+async def test_the_log_is_sent_over_tls_if_nothing_else_is_accepted(
+    pairs: Pairs, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path, "authority")
+    master = await pairs.start("master", **sealed(authority, "master"))
+    append(master, b"before")
+    slave = await pairs.start(
+        "slave", **SLAVE, **sealed(authority, "slave"), **log_of_master(master)
+    )
+    await followed(master, slave)
+    for number in range(200):  # more than is received at a time
+        append(master, b"%d" % number * 1000)
+    await followed(master, slave)
+    assert slave.parts.store.bounds("T", 0) == (0, 201)
+    assert await refuses_plain_slaves(master)
+
+
+@pytest.mark.parametrize("wrong", ["authority", "certificate"])
+async def test_neither_side_takes_a_peer_that_it_cannot_verify(
+    pairs: Pairs, tmp_path: Path, wrong: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority, other = Authority(tmp_path, "authority"), Authority(tmp_path, "other")
+    master = await pairs.start("master", **sealed(authority, "master"))
+    append(master, b"secret")
+    settings = sealed(authority, "slave")
+    if wrong == "authority":
+        settings["tls.client.trustCertPath"] = str(other.file)
+    else:
+        certificate, key = map(str, other.issue("slave"))
+        settings |= {"tls.client.certPath": certificate, "tls.client.keyPath": key}
+    slave = await pairs.start("slave", **SLAVE, **settings, **log_of_master(master))
+    await until(lambda: "the log is not copied" in caplog.text)
+    assert slave.parts.store.written_to == 0
+    assert not master.parts.master.slaves
+
+
+async def test_a_plain_slave_of_a_master_with_tls_names_the_setting(
+    pairs: Pairs, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path, "authority")
+    master = await pairs.start("master", **sealed(authority, "master"))
+    slave = await pairs.start("slave", **SLAVE, **log_of_master(master))
+    await until(lambda: "set haTlsEnable=true" in caplog.text)
+    assert slave.parts.store.written_to == 0
+
+
+async def test_a_slave_with_tls_of_a_plain_master_names_the_setting(
+    pairs: Pairs, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path, "authority")
+    plain = {"haTlsEnable": "false"}  # also RocketMQ's way
+    master = await pairs.start("master", **sealed(authority, "master"), **plain)
+    append(master, b"first")
+    settings = sealed(authority, "slave")
+    slave = await pairs.start("slave", **SLAVE, **settings, **log_of_master(master))
+    await until(lambda: "it uses TLS for the log, and this broker does not" in caplog.text)
+    await until(lambda: "haTlsEnable=false" in caplog.text)
+    await pairs.stop(slave)
+    slave = await pairs.start("slave", **SLAVE, **settings, **plain, **log_of_master(master))
+    await followed(master, slave)
+
+
+async def test_the_log_may_use_tls_where_clients_need_none(pairs: Pairs, tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "authority")
+    settings = sealed(authority, "both") | {
+        "tls.server.mode": "permissive",
+        "haTlsEnable": "true",
+    }
+    master = await pairs.start("master", **settings)
+    append(master, b"first")
+    slave = await pairs.start("slave", **SLAVE, **settings, **log_of_master(master))
+    await followed(master, slave)
+    assert await refuses_plain_slaves(master)
 
 
 # --- the role changes while the broker runs -----------------------------------------------------

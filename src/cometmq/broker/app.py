@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from cometmq.remoting import (
 from cometmq.remoting.features import Feature, handlers_of
 from cometmq.remoting.jobs import JobRunner
 from cometmq.remoting.ports import fast_port, ha_port
+from cometmq.remoting.tls import server_context
 from cometmq.remoting.wire import FastPath
 from cometmq.store import StoreSettings
 from cometmq.system.clock import Clock, SystemClock
@@ -67,7 +69,7 @@ class Broker:
         clock, files: time and disk.
 
     Raises:
-        ConfigError: a TLS file for connections to name servers cannot be used.
+        ConfigError: a TLS file for connections to other servers cannot be used.
     """
 
     def __init__(
@@ -87,9 +89,17 @@ class Broker:
         self._files = files or SystemFiles()
         self._parts: Parts | None = None
         self._servers: list[RemotingServer] = []
+        server_tls, client_tls = configuration[TlsSettings], configuration[TlsClientSettings]
+        chosen = self._settings().ha_tls_enable
+        self._log_uses_tls = server_tls.mode == "enforcing" if chosen is None else chosen
+        self._log_context = (
+            outgoing_context(replace(client_tls, enable=True), server_tls)
+            if self._log_uses_tls
+            else None
+        )
         self._client = RemotingClient(
             configuration[RemotingSettings],
-            tls=outgoing_context(configuration[TlsClientSettings], configuration[TlsSettings]),
+            tls=outgoing_context(client_tls, server_tls),
             name="broker-client",
         )
         self._jobs: JobRunner | None = None
@@ -142,7 +152,7 @@ class Broker:
         parts.role.on_change(self._role_changed)
         self._jobs = JobRunner([job for feature in features for job in feature.jobs])
         self._jobs.start()
-        parts.log_copy.start()
+        parts.log_copy.start(self._log_context)
         await parts.registration.start(self._identity(), self._name_servers())
 
     def _role_changed(self) -> None:
@@ -209,16 +219,14 @@ class Broker:
         return features
 
     async def _listen_for_slaves(self, parts: Parts, main_port: int) -> None:
-        """Open the port from which slaves copy the log; it has no TLS."""
+        """Open the port from which slaves copy the log."""
         settings = self._settings()
-        if self.configuration[TlsSettings].mode == "enforcing" and not settings.ha_listen_port:
-            log.info(
-                "no slave can connect: tls.server.mode=enforcing, and the port of the log has no"
-                " TLS; haListenPort opens it all the same"
-            )
-            return
         next_port = ha_port(main_port) if settings.listen_port else 0
-        await parts.master.start(settings.bind_address, settings.ha_listen_port or next_port)
+        await parts.master.start(
+            settings.bind_address,
+            settings.ha_listen_port or next_port,
+            server_context(self.configuration[TlsSettings]) if self._log_uses_tls else None,
+        )
 
     def _server(self, name: str, table: Mapping[int, RequestHandler]) -> RemotingServer:
         return RemotingServer(

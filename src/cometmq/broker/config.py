@@ -49,8 +49,11 @@ class BrokerSettings:
     """
 
     ha_listen_port: int = setting(0, key="haListenPort", low=0, high=65535)
-    """The TCP port at which slaves receive the log; 0 is ``listenPort`` plus 1. Its connections
-    have neither TLS nor authentication.
+    """The TCP port at which slaves receive the log; 0 is ``listenPort`` plus 1."""
+
+    ha_tls_enable: bool | None = setting(None, key="haTlsEnable")
+    """Whether connections between master and slaves use TLS for the log; the same value on both.
+    Default: true if ``tls.server.mode=enforcing``. RocketMQ needs false.
     """
 
     in_sync_replicas: int = setting(0, key="inSyncReplicas", low=0, high=65, remote=True)

@@ -113,9 +113,13 @@ class Configuration:
         }
         return dict(sorted(texts.items()))
 
-    def render(self) -> str:
-        """Return the effective settings as properties text."""
-        return java_properties.render(self.properties())
+    def render(self, in_force: Mapping[str, str] | None = None) -> str:
+        """Return the effective settings as properties text.
+
+        Args:
+            in_force: key → text of settings that the program has replaced since its start.
+        """
+        return java_properties.render(self.properties() | dict(in_force or {}))
 
     def render_with_origins(self) -> str:
         """Return the effective settings as properties text, each below a comment on its origin."""

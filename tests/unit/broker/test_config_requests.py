@@ -11,6 +11,7 @@ import pytest
 
 from cometmq.broker.admin.handler import ConfigHandler
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.role import SLAVE, SYNC_MASTER, Role
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
@@ -33,9 +34,11 @@ class Running:
     def __init__(self, file: Path | None = None) -> None:
         self.clock = ManualClock()
         self.configuration = Configuration((BrokerSettings, StoreSettings), NAME)
+        self.role = Role()
         self.told: list[Mapping[str, str]] = []
         self.handler = ConfigHandler(
             self.configuration,
+            role=self.role,
             file=file,
             files=SystemFiles(),
             clock=self.clock,
@@ -78,6 +81,21 @@ async def test_all_settings_are_shown_as_properties() -> None:
     assert shown["listenPort"] == "10911"
     assert shown["brokerPermission"] == "6"
     assert version == {"counter": 0, "stateVersion": 0, "timestamp": 1_700_000_000_000}
+
+
+async def test_the_role_in_force_is_shown_not_the_one_of_the_start() -> None:
+    running = Running()
+    started = running.show()[0]
+
+    running.role.change(SLAVE, 2)
+    as_slave = running.show()[0]
+    running.role.change(SYNC_MASTER, 0)
+    as_master = running.show()[0]
+
+    assert (started["brokerRole"], started["brokerId"]) == ("ASYNC_MASTER", "0")
+    assert (as_slave["brokerRole"], as_slave["brokerId"]) == ("SLAVE", "2")
+    assert (as_master["brokerRole"], as_master["brokerId"]) == ("SYNC_MASTER", "0")
+    assert as_slave.keys() == started.keys()
 
 
 async def test_a_change_holds_at_once_and_counts_the_version_up() -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import shutil
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ import pytest
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.replication.acknowledgements import Acknowledgements
 from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.role import SYNC_MASTER
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.runtime_info import HalfMessageFigures
-from cometmq.broker.transactions.check_service import CheckService
+from cometmq.broker.transactions.check_service import UNSENT_MAX, CheckService
 from cometmq.broker.transactions.half_message import HalfMessage, half_properties
 from cometmq.broker.transactions.half_queue import GROUP, HalfQueue
 from cometmq.broker.transactions.handler import TransactionHandler
@@ -80,6 +82,12 @@ class Asked:
         return self.checks
 
 
+class Slave:
+    """A connected slave, of which a test moves the offset."""
+
+    acknowledged_to = 0
+
+
 class World:
     """A store with transactions, the clock they go by, and one client."""
 
@@ -96,6 +104,10 @@ class World:
         self.sync, self.files = sync, files
         self.store_settings = {"flush_disk_type": "SYNC_FLUSH" if sync else "ASYNC_FLUSH"} | store
         self.producers = ProducerRegistry(self.clock)
+        self.slaves: list[Slave] = []
+        self.acknowledgements = Acknowledgements(
+            tables.role, lambda: self.tables.settings, lambda: self.slaves
+        )
         tables.topic("T", queues=4)
         self.keys = 0
         self._open()
@@ -104,6 +116,7 @@ class World:
         self.store = open_store(self.folder, self.tables, files=self.files, **self.store_settings)
         cold_reads = ColdReads()
         self.commit = GroupCommit(self.store, timeout_s=60) if self.sync else None
+        self.confirmation = Confirmation(self.commit, self.acknowledgements)
         self.halves = HalfQueue(
             self.store,
             self.tables.offsets,
@@ -121,7 +134,7 @@ class World:
             role=self.tables.role,
             clock=self.clock,
             cold_reads=cold_reads,
-            confirmation=Confirmation(self.commit),
+            confirmation=self.confirmation,
             commit=self.commit,
         )
         self.handlers = {
@@ -138,7 +151,7 @@ class World:
             role=self.tables.role,
             stored=lambda: self.store.settings,
             clock=self.clock,
-            commit=self.commit,
+            confirmation=self.confirmation,
         )
 
     async def start(self, *, loads: bool = True) -> World:
@@ -638,6 +651,59 @@ async def test_a_body_that_cannot_be_decompressed_is_shown_as_it_is(world: World
     await world.round()
     ((_, shown),) = await producer.until(1)
     assert shown.body == b"broken"
+
+
+async def test_a_check_waits_until_a_slave_has_what_was_put_back(world: World) -> None:
+    asked = Asked(world)
+    world.tables.role.change(SYNC_MASTER, 0)
+    world.slaves.append(Slave())
+    world.half()
+    world.clock.advance(TIMEOUT_MS + 1)
+    checking = asyncio.create_task(world.checks.run())
+    async with asyncio.timeout(60):
+        while not len(world.acknowledgements) or world.store.bounds(HALF_TOPIC, 0) != (0, 2):
+            await asyncio.sleep(0)  # with synchronous flush, the copy is shown after the sync
+    assert not checking.done()
+    assert not asked.checks
+
+    world.slaves[0].acknowledged_to = world.store.written_to
+    world.acknowledgements.reported()
+    await checking
+    ((header, _),) = await asked.until(1)
+    assert header.tran_state_table_offset == 1
+
+
+async def test_late_slaves_delay_a_round_of_checks_once(world: World) -> None:
+    asked = Asked(world)
+    world.tables.role.change(SYNC_MASTER, 0)
+    world.settings(slave_timeout_ms=20)
+    world.slaves.append(Slave())
+    waits = 0
+    wait = world.acknowledgements.wait
+
+    def count_and_wait(end: int, on_outcome: Callable[[int], None]) -> None:
+        nonlocal waits
+        waits += 1
+        wait(end, on_outcome)
+
+    world.acknowledgements.wait = count_and_wait  # type: ignore[method-assign]
+    for _ in range(UNSENT_MAX + 10):
+        world.half()
+    await world.round()
+    await asked.until(UNSENT_MAX + 10)
+    assert waits == 1
+    await world.round()
+    assert waits == 2
+
+
+async def test_without_slaves_checks_are_sent_all_the_same(world: World) -> None:
+    asked = Asked(world)
+    world.tables.role.change(SYNC_MASTER, 0)
+    world.half()
+    await world.round()
+    await asked.until(1)
+    world.store.flush()
+    assert world.messages(HALF_TOPIC, 0)[-1].properties["TRANSACTION_CHECK_TIMES"] == "1"
 
 
 async def test_a_slave_checks_nothing(world: World) -> None:

@@ -17,6 +17,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """Build the handlers that show and change the settings."""
     config = ConfigHandler(
         parts.configuration,
+        role=parts.role,
         file=parts.config_file,
         files=parts.files,
         clock=parts.clock,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
+from cometmq.broker.role import Role
 from cometmq.protocol import fastjson
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import GetBrokerConfigResponse
@@ -23,6 +24,7 @@ class ConfigHandler:
 
     Args:
         configuration: the settings of the process.
+        role: what this broker is now, which need not be what it was at its start.
         file: the configuration file, or None if the broker was started without one.
         files: the disk.
         clock: stamps the version of the settings.
@@ -33,12 +35,14 @@ class ConfigHandler:
         self,
         configuration: Configuration,
         *,
+        role: Role,
         file: Path | None,
         files: Files,
         clock: Clock,
         on_change: Callable[[Mapping[str, str]], Awaitable[None]],
     ) -> None:
         self._configuration = configuration
+        self._role = role
         self._clock = clock
         self._on_change = on_change
         self._changed_ms = clock.now_ms()
@@ -51,7 +55,8 @@ class ConfigHandler:
         )
 
     def show(self, request: Request) -> Response:
-        """GET_BROKER_CONFIG (26): all settings as properties text."""
+        """GET_BROKER_CONFIG (26): all settings as properties text, with the role in force."""
+        role = {"brokerRole": self._role.name, "brokerId": str(self._role.broker_id)}
         version = {
             "counter": self._configuration.changes,
             "stateVersion": 0,
@@ -59,7 +64,7 @@ class ConfigHandler:
         }
         return Response(
             header=GetBrokerConfigResponse(version=fastjson.dumps(version).decode()),
-            body=self._configuration.render().encode(),
+            body=self._configuration.render(role).encode(),
         )
 
     async def update(self, request: Request) -> Response:

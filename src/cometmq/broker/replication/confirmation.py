@@ -8,6 +8,7 @@ Source: CommitLog.handleDiskFlushAndHA, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,31 @@ class Confirmation:
             both = _Both(on_outcome)
             commit.wait(log_offset_end, both.disk_ended)
             slaves.wait(log_offset_end, both.slaves_ended)
+
+    async def confirmed_by(
+        self, log_offset_end: int, *, asks_slaves: bool = True
+    ) -> tuple[bool, bool]:
+        """Wait for the same; return whether the disk, and whether slaves confirm an offset.
+
+        Each is true if it is not needed.
+
+        Args:
+            log_offset_end: all bytes before it are to be confirmed.
+            asks_slaves: whether to wait for slaves at all.
+        """
+        commit, slaves = self._commit, self._slaves
+        replicated: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def slaves_ended(code: int) -> None:
+            if not replicated.done():
+                replicated.set_result(code == SUCCESS)
+
+        if asks_slaves and slaves is not None and slaves.are_needed():
+            slaves.wait(log_offset_end, slaves_ended)
+        else:
+            slaves_ended(SUCCESS)
+        is_synced = commit is None or await commit.sync_error(log_offset_end) is None
+        return is_synced, await replicated
 
 
 class _Both:

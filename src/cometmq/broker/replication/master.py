@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.replication.acknowledgements import Acknowledgements
@@ -26,7 +26,11 @@ from cometmq.broker.role import Role
 from cometmq.model.errors import ConfigError, ProtocolError
 from cometmq.protocol.bodies import HAConnectionRuntimeInfo
 from cometmq.remoting import Supervisor
+from cometmq.remoting.tls import HANDSHAKE_BYTE
 from cometmq.store import MessageStore
+
+if TYPE_CHECKING:
+    import ssl
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +42,8 @@ COLD_BYTES: Final = 8 * 1024 * 1024
 SHARED_S: Final = 0.002
 """Least time between two packets to a slave for which no send waits."""
 RATE_S: Final = 5.0
+HANDSHAKE_S: Final = 10.0
+"""Timeout of a TLS handshake."""
 
 
 class Master:
@@ -74,15 +80,25 @@ class Master:
         self.port = 0
         role.on_change(self._role_changed)
 
-    async def start(self, address: str, port: int) -> None:
+    async def start(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen for slaves.
+
+        Args:
+            address, port: where.
+            tls: the context of TLS connections; None for plain ones.
 
         Raises:
             ConfigError: the port cannot be bound.
         """
         self._loop = loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: self._connect(self), address, port)
+            self._server = await loop.create_server(
+                lambda: self._connect(self),
+                address,
+                port,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else HANDSHAKE_S,
+            )
         except OSError as problem:
             raise ConfigError(
                 f"cannot listen for slaves on {address}:{port}: {problem.strerror or problem};"
@@ -189,6 +205,7 @@ class SlaveConnection(asyncio.Protocol):
         self._is_reading = False
         self._is_scheduled = False
         self._has_warned = False
+        self._has_received = False
         self.peer = ""
         self.sent_to = 0
         """The log offset of the next byte to send."""
@@ -224,6 +241,14 @@ class SlaveConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take the reports of the slave."""
         self._read_s = self._now_s()
+        if not self._has_received:
+            self._has_received = True
+            if data[0] == HANDSHAKE_BYTE:
+                self._refuse(
+                    "it uses TLS for the log, and this broker does not; set haTlsEnable to the same"
+                    " value on both"
+                )
+                return
         try:
             reported = self._newest_report(data)
         except ProtocolError as problem:

@@ -29,6 +29,8 @@ from cometmq.system.clock import Clock
 from cometmq.system.failure_log import FailureLog
 
 if TYPE_CHECKING:
+    import ssl
+
     from cometmq.broker.sending.group_commit import GroupCommit
 
 log = logging.getLogger(__name__)
@@ -69,6 +71,7 @@ class LogCopy:
         self.commit = commit
         self.clock = clock
         self.tasks = Supervisor("replication")
+        self._tls: ssl.SSLContext | None = None
         self._connection: MasterConnection | None = None
         self._changed = asyncio.Event()
         self._address = ""
@@ -83,8 +86,18 @@ class LogCopy:
         role.on_change(self._role_changed)
         role.on_master(self._master_changed)
 
-    def start(self) -> None:
-        """Connect to the master, now and whenever this broker is a slave."""
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections to the master use TLS."""
+        return self._tls is not None
+
+    def start(self, tls: ssl.SSLContext | None = None) -> None:
+        """Connect to the master, now and whenever this broker is a slave.
+
+        Args:
+            tls: the context of TLS connections; None for plain ones.
+        """
+        self._tls = tls
         self.tasks.spawn(self._run(), "copy-log")
 
     async def close(self) -> None:
@@ -137,10 +150,17 @@ class LogCopy:
         try:
             async with asyncio.timeout(CONNECT_S):
                 _, connection = await loop.create_connection(
-                    lambda: MasterConnection(self, address), host, port
+                    lambda: MasterConnection(self, address), host, port, ssl=self._tls
                 )
         except TimeoutError:
             raise OSError(f"no connection after {CONNECT_S:g} s") from None
+        except ConnectionResetError:
+            if not self.uses_tls:
+                raise
+            raise OSError(
+                "closed during the TLS handshake; if the master has no TLS for the log, set"
+                " haTlsEnable=false"
+            ) from None
         self._connection = connection
         try:
             reason = await connection.ended
@@ -221,6 +241,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         self._whole_to = self._replica.received_to
         """The log offset behind the last chunk that is complete."""
         self._is_syncing = False
+        self._has_received = False
         self._timer: asyncio.TimerHandle | None = None
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why the connection has ended."""
@@ -241,7 +262,10 @@ class MasterConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
-        self.close(f"the master closed the connection{f': {exc}' if exc else ''}")
+        reason = f"the master closed the connection{f': {exc}' if exc else ''}"
+        if not self._has_received and not self._copy.uses_tls:
+            reason += "; if it has TLS for the log, set haTlsEnable=true"
+        self.close(reason)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where received bytes go."""
@@ -250,6 +274,7 @@ class MasterConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Append what was received."""
         self._filled += nbytes
+        self._has_received = True
         self._read_s = self._now_s()
         self._bytes += nbytes
         self._take()

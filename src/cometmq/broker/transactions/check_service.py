@@ -11,6 +11,12 @@ A half message with an immunity time of its own is not stored again before that 
 the committed offset stays before it; the round continues behind it. RocketMQ stores it again, and
 then may deliver it twice.
 
+With synchronous flush or replication, a check is sent when the put-back message is on the disk and
+on the slaves that the rule of sends asks for. If slaves are missing or late, it is sent all the
+same, and the rest of the round does not wait for them: a check that is held back would count, and
+after transactionCheckMax of them the message would be discarded. Nothing is lost by it, because the
+log of a slave is the beginning of this log: without the copy, it has the original undecided.
+
 The work is divided into slices, so that a million half messages never keep the event loop busy.
 Source: TransactionalMessageServiceImpl.check, RocketMQ 5.3.
 """
@@ -21,11 +27,12 @@ import asyncio
 import logging
 from array import array
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cometmq.broker.clients.members import Member
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.role import Role
 from cometmq.broker.thread_calls import SharedCall
 from cometmq.broker.topics.table import TopicTable, internal_topic
@@ -50,9 +57,6 @@ from cometmq.store import Appended, MessageStore, NewMessage, SegmentNotReadyErr
 from cometmq.system.clock import Clock
 from cometmq.system.failure_log import FailureLog
 
-if TYPE_CHECKING:
-    from cometmq.broker.sending.group_commit import GroupCommit
-
 log = logging.getLogger(__name__)
 
 ROUND_S_MAX = 60.0
@@ -67,7 +71,7 @@ IMMUNE_AT_ONCE = 1_000
 """So many of those are examined before other requests are handled."""
 UNSENT_MAX = 256
 UNSENT_BYTES = 4 * 1024 * 1024
-"""Requests that wait together until their half messages are on the disk."""
+"""Requests that wait together until their half messages are on the disk and on slaves."""
 INFLATED_AT_ONCE_BYTES = 16 * 1024
 """Compressed bodies up to this size are decompressed in the event loop."""
 _MS_PER_HOUR = 3_600_000
@@ -107,7 +111,7 @@ class CheckService:
         role: a slave checks nothing.
         settings, stored: return the current settings of broker and store.
         clock: decides how old a half message is.
-        commit: syncs what is put back, before its check is sent; None with asynchronous flush.
+        confirmation: what the check of a half message that was put back waits for.
     """
 
     def __init__(
@@ -121,7 +125,7 @@ class CheckService:
         settings: Callable[[], BrokerSettings],
         stored: Callable[[], StoreSettings],
         clock: Clock,
-        commit: GroupCommit | None = None,
+        confirmation: Confirmation,
     ) -> None:
         self._halves = halves
         self._store = store
@@ -131,7 +135,9 @@ class CheckService:
         self._settings = settings
         self._stored = stored
         self._clock = clock
-        self._commit = commit
+        self._confirmation = confirmation
+        self._asks_slaves = True
+        """Whether checks wait for slaves; not in the rest of a round in which they were late."""
         self._scanned_to = 0
         """The first half message that no round has examined."""
         self._immune = array("q")
@@ -170,6 +176,7 @@ class CheckService:
 
     async def _round(self) -> None:
         self._unresponsive.clear()
+        self._asks_slaves = True
         slices = Slices()
         failure = None
         try:
@@ -380,19 +387,20 @@ class CheckService:
         """Send the checks of what was put back.
 
         Args:
-            all_of_them: else, with synchronous flush, they wait until one sync serves many.
+            all_of_them: else, if they are to be confirmed, they wait until that serves many.
         """
         if not self._unsent:
             return
-        if self._commit is not None:
+        is_synced = True
+        if self._confirmation.waits():
             is_few = len(self._unsent) < UNSENT_MAX and self._unsent_bytes < UNSENT_BYTES
             if is_few and not all_of_them:
                 return
             last = self._unsent[-1].stored  # decisions find what is on the disk
             end = last.log_offset + last.size_bytes
-            is_synced = await self._commit.sync_error(end) is None
-        else:
-            is_synced = True
+            is_synced, self._asks_slaves = await self._confirmation.confirmed_by(
+                end, asks_slaves=self._asks_slaves
+            )
         unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
         for check in unsent if is_synced else ():
             await self._send_request(check)

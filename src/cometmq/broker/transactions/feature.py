@@ -47,7 +47,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         role=parts.role,
         stored=parts.configuration.reader_of(StoreSettings),
         clock=parts.clock,
-        commit=commit,
+        confirmation=parts.confirmation,
     )
 
     def interval_s() -> float:

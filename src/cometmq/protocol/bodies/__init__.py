@@ -38,6 +38,15 @@ from cometmq.protocol.bodies.common import (
     KVTable,
     TopicList,
 )
+from cometmq.protocol.bodies.controller import (
+    BrokerReplicasInfo,
+    ElectMasterResponseBody,
+    EpochEntry,
+    EpochEntryCache,
+    ReplicaIdentity,
+    ReplicasInfo,
+    SyncStateSet,
+)
 from cometmq.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
     ConsumeStats,
@@ -192,6 +201,14 @@ __all__ = [
     "HAConnectionRuntimeInfo",
     "HAClientRuntimeInfo",
     "HARuntimeInfo",
+    # controller
+    "BrokerReplicasInfo",
+    "ElectMasterResponseBody",
+    "EpochEntry",
+    "EpochEntryCache",
+    "ReplicaIdentity",
+    "ReplicasInfo",
+    "SyncStateSet",
     # pop
     "MessageRequestMode",
     "QueryAssignmentRequestBody",

@@ -9,7 +9,16 @@ from types import MappingProxyType
 import msgspec
 
 from cometmq.model.group import SubscriptionGroupConfig
-from cometmq.protocol.bodies import broker_admin, client, common, group, heartbeat, pop, register
+from cometmq.protocol.bodies import (
+    broker_admin,
+    client,
+    common,
+    controller,
+    group,
+    heartbeat,
+    pop,
+    register,
+)
 from cometmq.protocol.bodies import route as routes
 from cometmq.protocol.bodies import topic as topics
 from cometmq.protocol.codes import RequestCode
@@ -30,6 +39,8 @@ REQUEST_BODIES: Mapping[int, type[msgspec.Struct]] = MappingProxyType(
         RequestCode.REGISTER_TOPIC_IN_NAMESRV: routes.TopicRouteData,
         RequestCode.QUERY_ASSIGNMENT: pop.QueryAssignmentRequestBody,
         RequestCode.SET_MESSAGE_REQUEST_MODE: pop.SetMessageRequestModeRequestBody,
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: controller.SyncStateSet,
+        RequestCode.NOTIFY_BROKER_ROLE_CHANGED: controller.SyncStateSet,
         RequestCode.BATCH_ACK_MESSAGE: pop.BatchAckMessageRequestBody,
     }
 )
@@ -81,6 +92,12 @@ RESPONSE_BODIES: Mapping[int, type[msgspec.Struct]] = MappingProxyType(
         RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: common.TopicList,
         RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: common.TopicList,
         RequestCode.GET_BROKER_MEMBER_GROUP: routes.GetBrokerMemberGroupResponseBody,
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: controller.SyncStateSet,
+        RequestCode.CONTROLLER_ELECT_MASTER: controller.ElectMasterResponseBody,
+        RequestCode.CONTROLLER_REGISTER_BROKER: controller.SyncStateSet,
+        RequestCode.CONTROLLER_GET_REPLICA_INFO: controller.SyncStateSet,
+        RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: controller.BrokerReplicasInfo,
+        RequestCode.GET_BROKER_EPOCH_CACHE: controller.EpochEntryCache,
         RequestCode.QUERY_ASSIGNMENT: pop.QueryAssignmentResponseBody,
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: pop.MessageRequestModeSerializeWrapper,
     }

@@ -1,0 +1,186 @@
+"""A controller: started and stopped here.
+
+It keeps nothing but heartbeats in memory. Several controllers may run on one etcd; one of them is
+active. Brokers send heartbeats to all, so another one can take over within the lease's time.
+
+Source: ControllerManager, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from cometmq.controller.active import ActiveController
+from cometmq.controller.config import ControllerSettings
+from cometmq.controller.elections import Elections
+from cometmq.controller.etcd import Etcd, EtcdUnavailableError
+from cometmq.controller.handler import ControllerHandler
+from cometmq.controller.live_brokers import LiveBroker, LiveBrokers
+from cometmq.controller.table import BrokerSetTable
+from cometmq.remoting import (
+    Connection,
+    RemotingClient,
+    RemotingServer,
+    RemotingSettings,
+    Supervisor,
+    TlsClientSettings,
+    TlsSettings,
+    access_warnings,
+    outgoing_context,
+)
+from cometmq.remoting.jobs import Job, JobRunner
+from cometmq.remoting.ports import EVERY_ADDRESS, machine_address
+from cometmq.system.clock import Clock, SystemClock
+from cometmq.system.configuration import Configuration
+
+log = logging.getLogger(__name__)
+
+SETTINGS = (ControllerSettings, RemotingSettings, TlsSettings, TlsClientSettings)
+"""The settings classes that a controller's configuration file feeds."""
+
+EXPIRY_FIRST_S = 2.0
+
+
+class Controller:
+    """One controller.
+
+    Args:
+        configuration: its settings, see `SETTINGS`.
+        etcd: where broker sets are kept; `stop` closes it.
+        clock: measures how long brokers have been silent, and the lease.
+
+    Raises:
+        ConfigError: a TLS file for connections to brokers cannot be used.
+    """
+
+    def __init__(
+        self, configuration: Configuration, etcd: Etcd, *, clock: Clock | None = None
+    ) -> None:
+        self.configuration = configuration
+        self._etcd = etcd
+        self._clock = clock or SystemClock()
+        self._settings = configuration.reader_of(ControllerSettings)
+        self._supervisor = Supervisor("controller")
+        self._started_s = self._clock.monotonic()
+        settings = self._settings()
+        prefix = f"/cometmq/controllers/{settings.controller_group}/"
+        self._client = RemotingClient(
+            configuration[RemotingSettings],
+            tls=outgoing_context(configuration[TlsClientSettings], configuration[TlsSettings]),
+            name="controller-client",
+        )
+        self._live = LiveBrokers(lambda: int(self._clock.monotonic() * 1000))
+        self.active = ActiveController(
+            etcd,
+            prefix,
+            own=self._own,
+            ttl_s=settings.lease_s,
+            now_s=self._clock.monotonic,
+        )
+        """Which controller of the group is active."""
+        table = BrokerSetTable(etcd, prefix)
+        self._elections = Elections(
+            table,
+            self._live,
+            self._client,
+            self._supervisor,
+            self._settings,
+            is_active=lambda: self.active.is_active,
+        )
+        self.handler = ControllerHandler(
+            table, self._live, self._elections, self.active, settings.controller_group
+        )
+        """Handles the requests."""
+        self._server = RemotingServer(
+            self.handler.routes(),
+            settings=configuration[RemotingSettings],
+            tls=configuration[TlsSettings],
+            name="controller",
+            on_close=self._connection_closed,
+        )
+        self._jobs = JobRunner(
+            [
+                Job("lease", lambda: settings.lease_s / 3, self._renew, first_s=0.0),
+                Job(
+                    "expiry",
+                    lambda: self._settings().expiry_scan_ms / 1000,
+                    self._expire,
+                    first_s=EXPIRY_FIRST_S,
+                ),
+                Job("masters", lambda: self._settings().master_scan_ms / 1000, self.scan),
+            ]
+        )
+
+    @property
+    def port(self) -> int:
+        """The TCP port; if the system chooses it, it is 0 until started."""
+        return self._settings().listen_port
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as given to brokers."""
+        settings = self._settings()
+        host = settings.controller_ip.strip("[]") or settings.bind_address
+        host = machine_address() if host in EVERY_ADDRESS else host
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    def _own(self) -> tuple[str, str]:
+        address = self.address
+        return self._settings().controller_id or address.replace(":", "-"), address
+
+    async def start(self) -> None:
+        """Listen; the controller becomes active later, once etcd responds.
+
+        Raises:
+            ConfigError: the address cannot be bound.
+        """
+        settings = self._settings()
+        for warning in access_warnings(self.configuration[TlsSettings]):
+            log.warning("%s", warning)
+        await self._server.start(settings.bind_address, settings.listen_port)
+        if settings.listen_port == 0:
+            self.configuration.set({"listenPort": str(self._server.port)})
+        self._started_s = self._clock.monotonic()
+        self._jobs.start()
+        log.info("controller started address=%s", self.address)
+
+    async def stop(self, grace_s: float = 3.0) -> None:
+        """Leave the active place to another controller, then close."""
+        await self._jobs.stop()
+        await self.active.resign()
+        await self._server.stop(grace_s)
+        await self._supervisor.cancel()
+        await self._client.close()
+        await self._etcd.close()
+        log.info("controller stopped")
+
+    async def scan(self) -> None:
+        """Elect masters for the sets that need one.
+
+        Not before brokers had the time of one interval to send heartbeats: else a controller that
+        has just started would depose masters that it does not know yet.
+        """
+        up_s = self._clock.monotonic() - self._started_s
+        if up_s >= self._settings().master_scan_ms / 1000:
+            await self._elections.scan()
+
+    async def _renew(self) -> None:
+        if await self.active.renew():
+            await self.scan()
+
+    async def _expire(self) -> None:
+        lost = self._live.expire()
+        for broker in lost:
+            if isinstance(broker.connection, Connection):
+                broker.connection.close()
+        await self._elections.replace(lost)
+
+    def _connection_closed(self, connection: Connection) -> None:
+        if lost := self._live.connection_closed(connection):
+            self._supervisor.spawn(self._replace(lost), "disconnected")
+
+    async def _replace(self, lost: list[LiveBroker]) -> None:
+        try:
+            await self._elections.replace(lost)
+        except EtcdUnavailableError as error:
+            log.warning("no election, etcd is unavailable, the next scan elects: %s", error)

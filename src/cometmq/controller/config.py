@@ -1,0 +1,55 @@
+"""Settings of a controller.
+
+Source: ControllerConfig, RocketMQ 5.3; ``controllerStore`` stands for its settings of DLedger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cometmq.system.settings import setting
+
+
+@dataclass(frozen=True)
+class ControllerSettings:
+    """The settings of a controller."""
+
+    bind_address: str = setting("127.0.0.1", key="bindAddress")
+    """The local address to listen on; ``0.0.0.0`` is every IPv4 address of the machine."""
+
+    listen_port: int = setting(9878, key="listenPort", low=0, high=65535)
+    """The TCP port; 0 lets the system choose one."""
+
+    controller_ip: str = setting("", key="controllerIP")
+    """The address that brokers are given. Default: the listen address, or the address of the
+    machine if that is ``0.0.0.0``.
+    """
+
+    controller_id: str = setting("", key="controllerDLegerSelfId")
+    """The name of this controller in its group. Default: the address that brokers are given."""
+
+    controller_group: str = setting("cometmq", key="controllerDLegerGroup")
+    """The group of controllers that share their data in etcd; its keys start with
+    ``/cometmq/controllers/`` and this name.
+    """
+
+    elects_unclean: bool = setting(False, key="enableElectUncleanMaster", remote=True)
+    """Whether a broker outside of the in-sync set may become master if no member of the set is
+    alive. Acknowledged messages that it lacks are lost then.
+    """
+
+    expiry_scan_ms: int = setting(
+        5_000, key="scanNotActiveBrokerInterval", unit="ms", low=10, high=600_000
+    )
+    """Interval at which brokers without heartbeats are removed."""
+
+    master_scan_ms: int = setting(
+        5_000, key="scanInactiveMasterInterval", unit="ms", low=10, high=600_000
+    )
+    """Interval at which broker sets without a living master are looked for."""
+
+    notifies_role_changes: bool = setting(True, key="notifyBrokerRoleChanged", remote=True)
+    """Whether brokers are notified of a new master; without it they notice within 5 seconds."""
+
+    lease_s: int = setting(3, key="controllerLeaseSeconds", unit="s", low=2, high=60)
+    """How long the lease of the active controller lasts; another one takes over after that."""

@@ -1,0 +1,134 @@
+"""Elections: on request, when a master dies, and when a scan finds a set without one.
+
+Source: ControllerManager, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+
+from cometmq.controller.broker_set import NO_ID, BrokerSet, Election, elect
+from cometmq.controller.config import ControllerSettings
+from cometmq.controller.live_brokers import LiveBroker, LiveBrokers
+from cometmq.controller.table import BrokerSetTable
+from cometmq.model.errors import RemotingError
+from cometmq.protocol.bodies import SyncStateSet
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import NotifyBrokerRoleChangedRequest
+from cometmq.remoting import RemotingClient, Supervisor
+
+log = logging.getLogger(__name__)
+
+
+class Elections:
+    """Elects masters and notifies their brokers.
+
+    Args:
+        table: the broker sets.
+        live: the living brokers.
+        client: sends the notifications.
+        supervisor: owns the tasks that send them.
+        settings: returns the current settings.
+        is_active: returns whether this controller is the active one.
+    """
+
+    def __init__(
+        self,
+        table: BrokerSetTable,
+        live: LiveBrokers,
+        client: RemotingClient,
+        supervisor: Supervisor,
+        settings: Callable[[], ControllerSettings],
+        *,
+        is_active: Callable[[], bool],
+    ) -> None:
+        self._table = table
+        self._live = live
+        self._client = client
+        self._supervisor = supervisor
+        self._settings = settings
+        self._is_active = is_active
+
+    async def elect(self, name: str, *, asker: int = NO_ID, designated: bool = False) -> Election:
+        """Elect a master of a broker set, and notify its brokers of a new one.
+
+        Raises:
+            ResponseError: the set is unknown.
+            EtcdUnavailableError: the outcome is unknown.
+        """
+
+        def decide(before: BrokerSet | None) -> tuple[BrokerSet, Election]:
+            living = {id_: one.candidate for id_, one in self._live.living(name).items()}
+            election = elect(
+                before,
+                living,
+                asker=asker,
+                designated=designated,
+                unclean=self._settings().elects_unclean,
+            )
+            return election.after, election
+
+        election = await self._table.change(name, decide)
+        after = election.after
+        if election.code == ResponseCode.SUCCESS:
+            log.info(
+                "master elected broker=%s id=%s epoch=%d", name, after.master_id, after.master_epoch
+            )
+            if self._settings().notifies_role_changes:
+                self._supervisor.spawn(self._notify(after), "notify")
+        return election
+
+    async def replace(self, lost: Iterable[LiveBroker]) -> None:
+        """Elect a master for each set whose master is among the lost brokers.
+
+        If etcd gives no response the next scan elects.
+        """
+        for broker in lost:
+            log.warning("broker lost broker=%s id=%d", broker.name, broker.id)
+            if not self._is_active():
+                continue
+            known = await self._table.get(broker.name)
+            if known is not None and known.master_id == broker.id:
+                await self._elect_lost(known)
+
+    async def scan(self) -> None:
+        """Elect a master for each set that has no living one while another broker lives."""
+        if not self._is_active():
+            return
+        for known in await self._table.all():
+            if not known.master_epoch or not self._live.living(known.name):
+                continue
+            if known.master_id is None or not self._live.is_alive(known.name, known.master_id):
+                await self._elect_lost(known)
+
+    async def _elect_lost(self, known: BrokerSet) -> None:
+        election = await self.elect(known.name)
+        if election.after != known and election.after.master_id is None:
+            log.error(
+                "no master can be elected, all of the in-sync set are lost broker=%s in_sync=%s",
+                known.name,
+                list(known.in_sync),
+            )
+
+    async def _notify(self, after: BrokerSet) -> None:
+        header = NotifyBrokerRoleChangedRequest(
+            master_address=after.master_address,
+            master_broker_id=after.master_id,
+            master_epoch=after.master_epoch,
+            sync_state_set_epoch=after.in_sync_epoch,
+        )
+        body = sync_state_set(after).encode()
+        for broker in self._live.living(after.name).values():
+            with contextlib.suppress(RemotingError):
+                await self._client.oneway(
+                    broker.address, RequestCode.NOTIFY_BROKER_ROLE_CHANGED, header, body
+                )
+
+
+def sync_state_set(known: BrokerSet) -> SyncStateSet:
+    """Return the in-sync set in the form of the wire."""
+    return SyncStateSet(
+        sync_state_set=list(known.in_sync), sync_state_set_epoch=known.in_sync_epoch
+    )

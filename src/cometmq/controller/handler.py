@@ -1,0 +1,330 @@
+"""Handles requests of brokers and tools.
+
+Only the active controller decides; the others respond 2007 and name it in 1005. If etcd gives no
+response the code is 2007, too: brokers then look for the active controller and ask again. Nothing
+is said about the change that was asked for, because it may have been stored.
+
+Source: ControllerRequestProcessor, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from cometmq.controller.active import ActiveController
+from cometmq.controller.broker_set import UNKNOWN, BrokerSet, alter_in_sync, apply_id, clean
+from cometmq.controller.broker_set import register as register_broker
+from cometmq.controller.elections import Elections, sync_state_set
+from cometmq.controller.etcd import EtcdUnavailableError
+from cometmq.controller.live_brokers import LiveBrokers
+from cometmq.controller.table import BrokerSetTable
+from cometmq.model.errors import ResponseError
+from cometmq.protocol import fastjson
+from cometmq.protocol.bodies import (
+    BrokerMemberGroup,
+    BrokerReplicasInfo,
+    ElectMasterResponseBody,
+    ReplicaIdentity,
+    ReplicasInfo,
+    SyncStateSet,
+)
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import (
+    BrokerHeartbeatRequest,
+    CleanBrokerDataRequest,
+    ControllerAlterSyncStateSetRequest,
+    ControllerAlterSyncStateSetResponse,
+    ControllerApplyBrokerIdRequest,
+    ControllerApplyBrokerIdResponse,
+    ControllerElectMasterRequest,
+    ControllerElectMasterResponse,
+    ControllerGetMetadataInfoResponse,
+    ControllerGetNextBrokerIdRequest,
+    ControllerGetNextBrokerIdResponse,
+    ControllerGetReplicaInfoRequest,
+    ControllerGetReplicaInfoResponse,
+    ControllerRegisterBrokerRequest,
+    ControllerRegisterBrokerResponse,
+    Header,
+)
+from cometmq.remoting import Request, RequestHandler, Response
+
+NAMES_MAX = 1000
+"""Broker sets in one request for their state."""
+
+
+class ControllerHandler:
+    """Handles the requests of the controller protocol.
+
+    Args:
+        table: the broker sets.
+        live: the living brokers.
+        elections: elects masters.
+        active: which controller is active.
+        group: the name of the group of controllers.
+    """
+
+    def __init__(
+        self,
+        table: BrokerSetTable,
+        live: LiveBrokers,
+        elections: Elections,
+        active: ActiveController,
+        group: str,
+    ) -> None:
+        self._table = table
+        self._live = live
+        self._elections = elections
+        self._active = active
+        self._group = group
+
+    def routes(self) -> dict[int, RequestHandler]:
+        """Return the handlers of all request codes."""
+        decided: dict[int, Callable[[Request], Awaitable[Response]]] = {
+            RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: self.alter_sync_state_set,
+            RequestCode.CONTROLLER_ELECT_MASTER: self.elect_master,
+            RequestCode.CONTROLLER_REGISTER_BROKER: self.register,
+            RequestCode.CONTROLLER_GET_REPLICA_INFO: self.replica_info,
+            RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: self.sync_state_data,
+            RequestCode.CLEAN_BROKER_DATA: self.clean,
+            RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: self.next_id,
+            RequestCode.CONTROLLER_APPLY_BROKER_ID: self.apply_id,
+        }
+        return {code: self._if_active(handler) for code, handler in decided.items()} | {
+            RequestCode.CONTROLLER_GET_METADATA_INFO: self.metadata,
+            RequestCode.BROKER_HEARTBEAT: self.heartbeat,
+        }
+
+    def _if_active(self, handler: Callable[[Request], Awaitable[Response]]) -> RequestHandler:
+        async def handle(request: Request) -> Response:
+            if not self._active.is_active:
+                return Response(
+                    ResponseCode.CONTROLLER_NOT_LEADER, "this controller is not the active one"
+                )
+            try:
+                return await handler(request)
+            except EtcdUnavailableError as error:
+                return Response(
+                    ResponseCode.CONTROLLER_NOT_LEADER,
+                    f"etcd gives no response, the outcome of this request is unknown: {error}",
+                )
+
+        return handle
+
+    def heartbeat(self, request: Request) -> Response:
+        """BROKER_HEARTBEAT (904)."""
+        self._live.heartbeat(request.header(BrokerHeartbeatRequest), request.connection)
+        return Response(remark="Heart beat success")
+
+    def metadata(self, _request: Request) -> Response:
+        """CONTROLLER_GET_METADATA_INFO (1005)."""
+        leader = self._active.active
+        return Response(
+            header=ControllerGetMetadataInfoResponse(
+                group=self._group,
+                controller_leader_id=leader.id if leader is not None else None,
+                controller_leader_address=leader.address if leader is not None else None,
+                is_leader=self._active.is_active,
+                peers="".join(f"{one.id}:{one.address};" for one in self._active.members),
+            )
+        )
+
+    async def next_id(self, request: Request) -> Response:
+        """CONTROLLER_GET_NEXT_BROKER_ID (1012)."""
+        header = request.header(ControllerGetNextBrokerIdRequest)
+        known = await self._table.get(header.broker_name)
+        return Response(
+            header=ControllerGetNextBrokerIdResponse(
+                cluster_name=header.cluster_name,
+                broker_name=header.broker_name,
+                next_broker_id=(known.last_id if known is not None else 0) + 1,
+            )
+        )
+
+    async def apply_id(self, request: Request) -> Response:
+        """CONTROLLER_APPLY_BROKER_ID (1013)."""
+        header = request.header(ControllerApplyBrokerIdRequest)
+        cluster, name, id_ = header.cluster_name, header.broker_name, header.applied_broker_id
+
+        def decide(before: BrokerSet | None) -> tuple[BrokerSet, None]:
+            return apply_id(before, cluster, name, id_, header.register_check_code), None
+
+        answer = ControllerApplyBrokerIdResponse(cluster_name=cluster, broker_name=name)
+        try:
+            await self._table.change(name, decide)
+        except ResponseError as refusal:
+            return _refused(refusal, answer)
+        return Response(header=answer)
+
+    async def register(self, request: Request) -> Response:
+        """CONTROLLER_REGISTER_BROKER (1003)."""
+        header = request.header(ControllerRegisterBrokerRequest)
+        name, id_, address = header.broker_name, header.broker_id, header.broker_address
+
+        def decide(before: BrokerSet | None) -> tuple[BrokerSet, BrokerSet]:
+            after = register_broker(before, name, id_, address)
+            return after, after
+
+        answer = ControllerRegisterBrokerResponse(
+            cluster_name=header.cluster_name, broker_name=name
+        )
+        try:
+            known = await self._table.change(name, decide)
+        except ResponseError as refusal:
+            return _refused(refusal, answer)
+        if known.master_id is not None and self._live.is_alive(name, known.master_id):
+            answer.master_broker_id = known.master_id
+            answer.master_address = known.master_address
+            answer.master_epoch = known.master_epoch
+            answer.sync_state_set_epoch = known.in_sync_epoch
+        return Response(header=answer, body=sync_state_set(known).encode())
+
+    async def elect_master(self, request: Request) -> Response:
+        """CONTROLLER_ELECT_MASTER (1002)."""
+        header = request.header(ControllerElectMasterRequest)
+        try:
+            election = await self._elections.elect(
+                header.broker_name, asker=header.broker_id, designated=header.designate_elect
+            )
+        except ResponseError as refusal:
+            return _refused(refusal, ControllerElectMasterResponse())
+        known, answer = election.after, ControllerElectMasterResponse()
+        if election.code not in (ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST):
+            return Response(election.code, election.remark, header=answer)
+        answer.master_broker_id = known.master_id
+        answer.master_address = known.master_address
+        answer.master_epoch = known.master_epoch
+        answer.sync_state_set_epoch = known.in_sync_epoch
+        body = ElectMasterResponseBody(sync_state_set=list(known.in_sync))
+        if election.code == ResponseCode.SUCCESS:
+            body.broker_member_group = BrokerMemberGroup(
+                cluster=known.cluster,
+                broker_name=known.name,
+                broker_addrs={id_: one.address for id_, one in sorted(known.replicas.items())},
+            )
+        return Response(election.code, election.remark, header=answer, body=body.encode())
+
+    async def replica_info(self, request: Request) -> Response:
+        """CONTROLLER_GET_REPLICA_INFO (1004)."""
+        name = request.header(ControllerGetReplicaInfoRequest).broker_name
+        known = await self._table.get(name)
+        if known is None:
+            return Response(
+                ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+                UNKNOWN,
+                header=ControllerGetReplicaInfoResponse(),
+            )
+        return Response(
+            header=ControllerGetReplicaInfoResponse(
+                master_broker_id=known.master_id,
+                master_address=known.master_address,
+                master_epoch=known.master_epoch,
+            ),
+            body=sync_state_set(known).encode(),
+        )
+
+    async def alter_sync_state_set(self, request: Request) -> Response:
+        """CONTROLLER_ALTER_SYNC_STATE_SET (1001)."""
+        header = request.header(ControllerAlterSyncStateSetRequest)
+        wanted = SyncStateSet.decode(request.body)
+        name = header.broker_name
+
+        def decide(before: BrokerSet | None) -> tuple[BrokerSet, BrokerSet]:
+            after = alter_in_sync(
+                before,
+                wanted.sync_state_set,
+                master_id=header.master_broker_id,
+                master_epoch=header.master_epoch,
+                in_sync_epoch=wanted.sync_state_set_epoch,
+                is_alive=lambda id_: self._live.is_alive(name, id_),
+            )
+            return after, after
+
+        try:
+            known = await self._table.change(name, decide)
+        except ResponseError as refusal:
+            return _refused(refusal, ControllerAlterSyncStateSetResponse())
+        return Response(
+            header=ControllerAlterSyncStateSetResponse(
+                new_sync_state_set_epoch=known.in_sync_epoch
+            ),
+            body=sync_state_set(known).encode(),
+        )
+
+    async def sync_state_data(self, request: Request) -> Response:
+        """CONTROLLER_GET_SYNC_STATE_DATA (1006)."""
+        names = _names(request.body)
+        infos = {}
+        for name in names:
+            known = await self._table.get(name)
+            if known is not None:
+                infos[name] = self._replicas_info(known)
+        return Response(body=BrokerReplicasInfo(replicas_info_table=infos).encode())
+
+    def _replicas_info(self, known: BrokerSet) -> ReplicasInfo:
+        replicas = {
+            id_: ReplicaIdentity(
+                broker_name=known.name,
+                broker_id=id_,
+                broker_address=replica.address,
+                alive=self._live.is_alive(known.name, id_),
+            )
+            for id_, replica in sorted(known.replicas.items())
+        }
+        return ReplicasInfo(
+            master_broker_id=known.master_id,
+            master_address=known.master_address,
+            master_epoch=known.master_epoch,
+            sync_state_set_epoch=known.in_sync_epoch,
+            in_sync_replicas=[one for id_, one in replicas.items() if id_ in known.in_sync],
+            not_in_sync_replicas=[one for id_, one in replicas.items() if id_ not in known.in_sync],
+        )
+
+    async def clean(self, request: Request) -> Response:
+        """CLEAN_BROKER_DATA (1011)."""
+        header = request.header(CleanBrokerDataRequest)
+        name, ids = header.broker_name, _ids(header.broker_controller_ids_to_clean)
+
+        def decide(before: BrokerSet | None) -> tuple[BrokerSet | None, None]:
+            after = clean(
+                before,
+                name,
+                ids,
+                living_too=header.is_clean_living_broker,
+                is_alive=lambda id_: self._live.is_alive(name, id_),
+            )
+            return after, None
+
+        await self._table.change(name, decide)
+        return Response()
+
+
+def _refused(refusal: ResponseError, header: Header) -> Response:
+    return Response(refusal.code, refusal.remark, header=header)
+
+
+def _names(body: bytes) -> list[str]:
+    try:
+        found = fastjson.loads(body)
+    except fastjson.FastJsonError:
+        found = None
+    if isinstance(found, list) and len(found) <= NAMES_MAX:
+        names = [name for name in found if isinstance(name, str)]
+        if len(names) == len(found):
+            return names
+    raise ResponseError(
+        ResponseCode.CONTROLLER_INVALID_REQUEST,
+        f"the body is {body[:80]!r}, expected a list of at most {NAMES_MAX} broker names",
+    )
+
+
+def _ids(text: str | None) -> set[int] | None:
+    if text is None or not text.strip():
+        return None
+    try:
+        return {int(part) for part in text.split(";") if part.strip()}
+    except ValueError:
+        raise ResponseError(
+            ResponseCode.CONTROLLER_INVALID_REQUEST,
+            f"brokerControllerIdsToClean={text[:80]}, expected numbers separated by semicolons",
+        ) from None

@@ -1,0 +1,83 @@
+"""The broker sets in etcd: one key for each, changed only by compare-and-set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import msgspec
+
+from cometmq.controller.broker_set import BrokerSet
+from cometmq.controller.etcd import Compare, Delete, Etcd, Put
+from cometmq.model.errors import CometError, ResponseError
+from cometmq.protocol.codes import ResponseCode
+
+ATTEMPTS: Final = 10
+"""How often a change is decided anew because another controller was faster."""
+
+T = TypeVar("T")
+Decision = tuple[BrokerSet | None, T]
+"""The next state, None to delete the set, and what the caller gets once it is stored."""
+
+
+class BrokerSetTable:
+    """Reads and changes broker sets.
+
+    Args:
+        etcd: where they are kept.
+        prefix: of all keys of one group of controllers; it ends with a slash.
+    """
+
+    def __init__(self, etcd: Etcd, prefix: str) -> None:
+        self._etcd = etcd
+        self._prefix = f"{prefix}brokerSets/"
+
+    async def get(self, name: str) -> BrokerSet | None:
+        """Return a broker set, or None if it is unknown.
+
+        Raises:
+            EtcdUnavailableError: etcd gave no response.
+        """
+        found = await self._etcd.get(self._prefix + name)
+        return _decode(found.key, found.value) if found is not None else None
+
+    async def all(self) -> list[BrokerSet]:
+        """Return all broker sets.
+
+        Raises:
+            EtcdUnavailableError: etcd gave no response.
+        """
+        return [_decode(found.key, found.value) for found in await self._etcd.range(self._prefix)]
+
+    async def change(self, name: str, decide: Callable[[BrokerSet | None], Decision[T]]) -> T:
+        """Store what ``decide`` makes of a broker set, and return its result.
+
+        ``decide`` runs again if the set changed meanwhile, so it must depend on nothing that a run
+        of it has changed. If it leaves the set as it is, nothing is written.
+
+        Raises:
+            ResponseError: raised by ``decide``; or 2007 if other controllers were always faster.
+            EtcdUnavailableError: etcd gave no response; the change may be stored or not.
+        """
+        key = self._prefix + name
+        for _ in range(ATTEMPTS):
+            found = await self._etcd.get(key)
+            before = _decode(key, found.value) if found is not None else None
+            after, result = decide(before)
+            if after == before:
+                return result
+            operation = Delete(key) if after is None else Put(key, msgspec.json.encode(after))
+            revision = found.mod_revision if found is not None else 0
+            if await self._etcd.transact([Compare(key, revision)], [operation]):
+                return result
+        raise ResponseError(
+            ResponseCode.CONTROLLER_NOT_LEADER,
+            f"broker set {name} was changed by other controllers {ATTEMPTS} times in a row",
+        )
+
+
+def _decode(key: str, value: bytes) -> BrokerSet:
+    try:
+        return msgspec.json.decode(value, type=BrokerSet)
+    except msgspec.MsgspecError as error:
+        raise CometError(f"etcd key {key} holds no broker set of this release: {error}") from None

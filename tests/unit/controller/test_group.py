@@ -1,0 +1,247 @@
+"""Several controllers on one etcd: who is active, lost races, and etcd out of reach."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cometmq.controller.broker_set import BrokerSet
+from cometmq.controller.config import ControllerSettings
+from cometmq.controller.etcd import Put
+from cometmq.controller.table import ATTEMPTS, BrokerSetTable
+from cometmq.model.errors import ResponseError
+from cometmq.protocol.bodies import SyncStateSet
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import (
+    ControllerAlterSyncStateSetRequest,
+    ControllerApplyBrokerIdRequest,
+    ControllerElectMasterRequest,
+    ControllerGetReplicaInfoRequest,
+)
+from cometmq.system.clock import ManualClock
+from support.controllers import OneController
+from support.etcd_model import EtcdStore, Link, ModelEtcd
+
+SET = "broker-a"
+LEASE_MS = 3_000
+
+
+class Group:
+    """Two controllers, and brokers 1 to 3 whose heartbeats reach both."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = EtcdStore(self.clock.monotonic)
+        self.first, self.second = (
+            OneController(
+                self.store,
+                self.clock,
+                ControllerSettings(controller_id=f"n{number}", notifies_role_changes=False),
+            )
+            for number in range(2)
+        )
+        self.table = BrokerSetTable(ModelEtcd(self.store), "/cometmq/controllers/cometmq/")
+
+    async def begin(self) -> None:
+        """Make the first controller active and broker 1 master, with brokers 1 and 2 in sync."""
+        assert await self.first.renew()
+        assert not await self.second.renew()
+        for id_ in (1, 2, 3):
+            await self.first.ask(RequestCode.CONTROLLER_APPLY_BROKER_ID, applies(id_))
+        await self.live(1, 2, 3)
+        await self.first.ask(RequestCode.CONTROLLER_ELECT_MASTER, elects(1))
+        header, body = alters([1, 2], set_epoch=1)
+        response = await self.first.ask(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, header, body)
+        assert response.code == ResponseCode.SUCCESS
+
+    async def live(self, *ids: int) -> None:
+        for one in (self.first, self.second):
+            await one.heartbeat(SET, *ids)
+
+    async def known(self) -> BrokerSet:
+        known = await self.table.get(SET)
+        assert known is not None
+        return known
+
+
+def applies(id_: int) -> ControllerApplyBrokerIdRequest:
+    return ControllerApplyBrokerIdRequest(
+        cluster_name="C",
+        broker_name=SET,
+        applied_broker_id=id_,
+        register_check_code=f"10.0.0.{id_}:10911;1",
+    )
+
+
+def elects(id_: int) -> ControllerElectMasterRequest:
+    return ControllerElectMasterRequest(cluster_name="C", broker_name=SET, broker_id=id_)
+
+
+def alters(
+    members: list[int], *, set_epoch: int
+) -> tuple[ControllerAlterSyncStateSetRequest, bytes]:
+    header = ControllerAlterSyncStateSetRequest(broker_name=SET, master_broker_id=1, master_epoch=1)
+    body = SyncStateSet(sync_state_set=members, sync_state_set_epoch=set_epoch)
+    return header, body.encode()
+
+
+@pytest.fixture
+async def group() -> Group:
+    group = Group()
+    await group.begin()
+    return group
+
+
+async def test_a_controller_that_is_not_active_names_the_active_one(group: Group) -> None:
+    refused = await group.second.ask(RequestCode.CONTROLLER_ELECT_MASTER, elects(1))
+    await group.second.renew()
+    metadata = (await group.second.ask(RequestCode.CONTROLLER_GET_METADATA_INFO)).all_fields()
+
+    assert refused.code == ResponseCode.CONTROLLER_NOT_LEADER
+    assert metadata is not None
+    assert (metadata["controllerLeaderId"], metadata["isLeader"]) == ("n0", "false")
+    assert metadata["peers"].count(";") == 2
+
+
+async def test_another_controller_takes_over_when_the_lease_has_ended(group: Group) -> None:
+    group.first.etcd.link = Link.NO_REQUEST
+    group.clock.advance(LEASE_MS - 1)
+    assert not await group.second.renew()
+    assert group.first.controller.active.is_active
+
+    group.clock.advance(1)
+
+    assert not group.first.controller.active.is_active
+    assert await group.second.renew()
+
+
+async def test_another_controller_takes_over_at_once_after_a_resignation(group: Group) -> None:
+    await group.first.controller.active.resign()
+
+    assert await group.second.renew()
+
+
+async def test_a_controller_whose_lease_was_lost_gets_a_new_one(group: Group) -> None:
+    group.clock.advance(LEASE_MS)
+
+    assert await group.first.renew()
+    assert not await group.second.renew()
+
+
+async def test_a_lost_master_is_replaced_by_a_member_of_the_in_sync_set(group: Group) -> None:
+    group.first.controller._connection_closed(group.first.connections[1])
+    while group.first.controller._supervisor:
+        await asyncio.sleep(0)
+
+    known = await group.known()
+    assert (known.master_id, known.master_epoch, known.in_sync) == (2, 2, (2,))
+
+
+async def test_a_silent_master_is_replaced_after_its_time_out(group: Group) -> None:
+    group.clock.advance(10_000)
+    await group.live(2)
+    await group.first.renew()
+    await group.first.controller._expire()
+    assert (await group.known()).master_id == 1, "10 s are not longer than the time-out"
+
+    group.clock.advance(1)
+    await group.first.controller._expire()
+
+    assert (await group.known()).master_id == 2
+
+
+async def test_a_scan_elects_if_the_death_was_seen_by_no_active_controller(group: Group) -> None:
+    group.first.etcd.link = Link.NO_REQUEST
+    group.clock.advance(LEASE_MS)
+    group.second.controller._connection_closed(group.second.connections[1])
+    while group.second.controller._supervisor:
+        await asyncio.sleep(0)
+    assert (await group.known()).master_id == 1
+    group.clock.advance(2_000)
+
+    await group.second.controller._renew()
+
+    assert (await group.known()).master_id == 2
+
+
+async def test_a_controller_that_has_just_started_deposes_no_master(group: Group) -> None:
+    await group.first.controller.active.resign()
+    third = OneController(group.store, group.clock, ControllerSettings(controller_id="n2"))
+    await third.heartbeat(SET, 2)
+
+    await third.controller._renew()
+
+    assert third.controller.active.is_active
+    assert (await group.known()).master_id == 1
+
+
+async def test_of_two_controllers_that_elect_at_once_one_wins(group: Group) -> None:
+    """Both believe to be active; each has seen the master die."""
+    for one in (group.first, group.second):
+        one.controller._live.connection_closed(one.connections[1])
+    elections = [one.controller._elections.elect(SET) for one in (group.first, group.second)]
+
+    codes = sorted([election.code for election in await asyncio.gather(*elections)])
+
+    assert codes == [ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST]
+    assert ((await group.known()).master_epoch, (await group.known()).master_id) == (2, 2)
+
+
+async def test_a_deposed_master_alters_nothing(group: Group) -> None:
+    """The request and the election race; whichever is second sees the first."""
+    group.second.controller._live.connection_closed(group.second.connections[1])
+    header, body = alters([1, 3], set_epoch=2)
+
+    response, election = await asyncio.gather(
+        group.first.ask(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, header, body),
+        group.second.controller._elections.elect(SET),
+    )
+
+    known = await group.known()
+    if response.code == ResponseCode.SUCCESS:
+        assert known.master_id == 3, "broker 2 had left the in-sync set"
+    else:
+        assert response.code == ResponseCode.CONTROLLER_INVALID_MASTER
+        assert known.master_id == 2
+    assert election.after == known
+
+
+@pytest.mark.parametrize("link", [Link.NO_REQUEST, Link.NO_RESPONSE])
+async def test_without_etcd_the_outcome_is_said_to_be_unknown(group: Group, link: Link) -> None:
+    group.first.etcd.link = link
+    header, body = alters([1], set_epoch=2)
+
+    for code, asked, data in (
+        (RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, header, body),
+        (RequestCode.CONTROLLER_ELECT_MASTER, elects(1), b""),
+        (
+            RequestCode.CONTROLLER_GET_REPLICA_INFO,
+            ControllerGetReplicaInfoRequest(broker_name=SET),
+            b"",
+        ),
+    ):
+        response = await group.first.ask(code, asked, data)
+        assert response.code == ResponseCode.CONTROLLER_NOT_LEADER
+        assert "unknown" in str(response.remark)
+
+
+async def test_a_change_that_is_always_overtaken_is_given_up(group: Group) -> None:
+    tries = []
+
+    def decide(before: BrokerSet | None) -> tuple[BrokerSet | None, None]:
+        """Change the set behind the caller's back, then ask for another change."""
+        assert before is not None
+        tries.append(before)
+        key = f"/cometmq/controllers/cometmq/brokerSets/{SET}"
+        found = group.store.get(key)
+        assert found is not None
+        group.store.transact([], [Put(key, found.value)])
+        return None, None
+
+    with pytest.raises(ResponseError, match="other controllers") as refusal:
+        await group.table.change(SET, decide)
+
+    assert refusal.value.code == ResponseCode.CONTROLLER_NOT_LEADER
+    assert len(tries) == ATTEMPTS
+    assert await group.known() == tries[0]

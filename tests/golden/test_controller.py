@@ -131,11 +131,11 @@ async def replay(one: OneController, rows: list[dict[str, Any]]) -> int:
         if row["flag"] & 1 or row["code"] not in DECIDED | {RequestCode.BROKER_HEARTBEAT}:
             continue
         if (expected := responses.get((row["conn"], row["opaque"]))) is None:
-            await one.handle(one_command(bytes.fromhex(row["hex"])), row["conn"])
+            await one.handle(one_command(bytes.fromhex(row["hex"])), one.connections[row["conn"]])
             continue
         command = one_command(bytes.fromhex(row["hex"]))
         try:
-            response = await one.handle(command, row["conn"])
+            response = await one.handle(command, one.connections[row["conn"]])
         except ResponseError as refusal:
             response = Response(refusal.code, refusal.remark)
         wanted = one_command(bytes.fromhex(expected["hex"]))

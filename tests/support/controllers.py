@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 from cometmq.controller.app import Controller
 from cometmq.controller.config import ControllerSettings
@@ -11,9 +10,17 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import BrokerHeartbeatRequest, Header, encode_fields
 from cometmq.remoting import RemotingSettings, Request, Response, TlsClientSettings, TlsSettings
+from cometmq.remoting.wire import Wire
 from cometmq.system.clock import ManualClock
 from cometmq.system.configuration import Configuration
 from support.etcd_model import EtcdStore, ModelEtcd
+
+
+class Origin(Wire):
+    """Where requests come from: a connection of which nothing but its identity is used."""
+
+    def __init__(self) -> None:
+        pass
 
 
 class OneController:
@@ -33,8 +40,9 @@ class OneController:
             clock=clock,
         )
         self.routes = self.controller.handler.routes()
-        self.connections: defaultdict[int, Any] = defaultdict(object)
+        self.connections: defaultdict[int, Origin] = defaultdict(Origin)
         """The connection of each broker, by its id."""
+        self._tool = Origin()
 
     async def renew(self) -> bool:
         """Prolong the lease, or become active."""
@@ -50,9 +58,9 @@ class OneController:
             ResponseError: the request is refused without a header.
         """
         fields = encode_fields(header) if header is not None else None
-        return await self.handle(Command(code, fields=fields, body=body), self)
+        return await self.handle(Command(code, fields=fields, body=body), self._tool)
 
-    async def handle(self, command: Command, connection: object) -> Response:
+    async def handle(self, command: Command, connection: Origin) -> Response:
         """Return the response to a command of a connection."""
         result = self.routes[command.code](Request(command, connection))  # type: ignore[arg-type]
         response = result if isinstance(result, Response) or result is None else await result

@@ -232,6 +232,27 @@ def test_an_exit_in_a_handler_ends_the_process_with_its_status(
     assert "ClientClosedError" not in ended.stderr
 
 
+def test_a_transaction_listener_may_close_its_producer(
+    shared: ClientInstance, queue: MessageQueue
+) -> None:
+    class Closing:
+        def execute(self, message: Message, argument: object) -> LocalState:
+            producer.close()
+            return LocalState.COMMIT
+
+        def check(self, message: StoredMessage) -> LocalState:
+            return LocalState.COMMIT
+
+    producer = TransactionProducer(
+        instance=shared, group="closes-itself", listener=Closing(), timeout_ms=600_000
+    )
+    producer.start()
+    sent = producer.send_in_transaction(Message(topic=queue.topic, body=b"paid"))
+    producer.close()
+
+    assert sent.state is LocalState.COMMIT
+
+
 def test_a_handler_may_close_its_consumer(
     shared: ClientInstance, queue: MessageQueue, group: str
 ) -> None:

@@ -516,6 +516,50 @@ async def test_no_more_checks_are_answered_at_a_time_than_allowed(concurrency: i
     assert sorted(message.body for message in listener.asked) == [b"0", b"1", b"2"]
 
 
+class ClosingListener(Listener):
+    """Closes its producer in the local part or in a check."""
+
+    def __init__(self, *, in_check: bool) -> None:
+        super().__init__(LocalState.UNKNOWN if in_check else LocalState.COMMIT)
+        self.in_check = in_check
+        self.closed = asyncio.Event()
+        self.producer: TransactionProducer
+
+    async def execute(self, message: Message, argument: object) -> Any:
+        if not self.in_check:
+            await self._close()
+        return await super().execute(message, argument)
+
+    async def check(self, message: StoredMessage) -> Any:
+        await self._close()
+        return await super().check(message)
+
+    async def _close(self) -> None:
+        await self.producer.close()
+        self.closed.set()
+
+
+@pytest.mark.parametrize("in_check", [False, True])
+async def test_a_listener_may_close_its_producer(in_check: bool) -> None:
+    """The close waits for the local part, which therefore must not wait for the close."""
+    broker, listener = TransactionBroker(), ClosingListener(in_check=in_check)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        producer(cluster, listener, timeout_ms=600_000) as sending,
+    ):
+        listener.producer = sending
+        async with asyncio.timeout(20):
+            sent = await sending.send_in_transaction(MESSAGE)
+            if in_check:
+                broker.ask()
+            await listener.closed.wait()
+            end = await broker.until_ended(1)
+            await sending.close()
+
+    assert not sending.running
+    assert (sent.state, end_of(end)) == (listener.local, (BITS[listener.local], False))
+
+
 async def test_a_producer_that_is_closed_answers_no_more() -> None:
     """The connection lives on with another producer; the broker will ask somebody else."""
     broker, listener = TransactionBroker(), Listener(LocalState.UNKNOWN)

@@ -340,6 +340,27 @@ async def pull(raw: RemotingClient, server: FilterServer, offset: int, **changes
     return await raw.call(server.address, RequestCode.PULL_MESSAGE, header, timeout=WAIT_S)
 
 
+async def test_one_client_leaves_places_to_others(cluster: Cluster, raw: RemotingClient) -> None:
+    await create_topic(cluster)
+    held = {
+        "sys_flag": pull_sys_flag(suspend=True, class_filter=True),
+        "suspend_timeout_millis": 15_000,
+    }
+    other = RemotingClient(name="other")
+    async with filter_server(cluster, fsServerAsyncSemaphoreValue="4") as server:
+        assert (await upload(raw, server)).code == 0
+        pulls = {asyncio.create_task(pull(raw, server, 0, **held)) for _ in range(3)}
+        done, pulls = await asyncio.wait(pulls, return_when=asyncio.FIRST_COMPLETED)
+        refused = done.pop().result()
+        assert refused.code == 2
+        assert refused.remark == "[OVERLOAD]2 pulls are in progress already, 2 of this client"
+        assert (await pull(other, server, 0)).code == 19
+        await send(cluster, range(9, 10))
+        assert [(await each).code for each in pulls] == [0, 0]
+        assert (await pull(raw, server, 0)).code == 0
+    await other.close()
+
+
 async def test_pulls_have_the_codes_and_texts_of_rocketmq(
     cluster: Cluster, server: FilterServer, raw: RemotingClient
 ) -> None:

@@ -25,9 +25,10 @@ from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.group_lag import GroupLags
 from cometmq.broker.stats.handler import BrokerStatsHandler, GroupStatsHandler, TopicStatsHandler
-from cometmq.broker.stats.runtime_info import DelayLevelOffsets, HalfMessageFigures, RuntimeInfo
+from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
 from cometmq.broker.stats.throughput import Throughput
 from cometmq.broker.topics.table import TopicTable
+from cometmq.broker.transactions.half_queue import HalfMessageFigures
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import DataVersion, SubscriptionData
@@ -36,6 +37,7 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import encode_properties
 from cometmq.remoting import Connection, RequestHandler
+from cometmq.remoting.features import Deferred
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
@@ -119,6 +121,8 @@ class Administered:
             delay_levels=lambda: self.delay_levels,
             half_messages=lambda: self.half_messages,
             clock=self.clock,
+            booted_ms=self.clock.now_ms(),
+            booted_s=self.clock.monotonic(),
         )
         query = QueryHandler(self.store, self.topics, self.consumers, self.filters, cold_reads)
         broker = BrokerStatsHandler(runtime, self.stats, self.store, cold_reads)
@@ -151,7 +155,11 @@ class Administered:
                 self.role,
                 self.store,
                 Master(self.role, self.store, BrokerSettings),
-                LogCopy(self.role, self.store, BrokerSettings, commit=None, clock=self.clock),
+                Deferred(
+                    lambda: LogCopy(
+                        self.role, self.store, BrokerSettings, commit=None, clock=self.clock
+                    )
+                ),
             ).status,
             RequestCode.GET_ALL_DELAY_OFFSET: DelayOffsetsHandler(self.delay_offsets).all,
             RequestCode.GET_TOPIC_STATS_INFO: topics.stats_of_topic,

@@ -152,7 +152,8 @@ class Broker:
         parts.role.on_change(self._role_changed)
         self._jobs = JobRunner([job for feature in features for job in feature.jobs])
         self._jobs.start()
-        parts.log_copy.start(self._log_context)
+        if parts.role.is_slave:
+            parts.log_copy.get().start(self._log_context)
         await parts.registration.start(self._identity(), self._name_servers())
 
     def _role_changed(self) -> None:
@@ -163,6 +164,8 @@ class Broker:
             parts.delay.stop()
             parts.half_queue.unload()
             parts.store.release()
+            if parts.log_copy.made() is None and not self._is_stopped:
+                parts.log_copy.get().start(self._log_context)
         else:
             parts.store.hold("this broker is about to take the place of its master")
             self._role_tasks.spawn(self._take_over(parts), "take-over")
@@ -280,7 +283,8 @@ class Broker:
         parts.delay.stop()
         parts.held.close()
         parts.cold_reads.close()
-        await parts.log_copy.close()
+        if (log_copy := parts.log_copy.made()) is not None:
+            await log_copy.close()
         await _all_of(
             [
                 parts.commit.stop(),

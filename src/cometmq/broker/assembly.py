@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -38,8 +39,6 @@ from cometmq.broker.registration import Registration
 from cometmq.broker.replication import feature as replication
 from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.replication.master import Master
-from cometmq.broker.replication.metadata import MetadataCopy
-from cometmq.broker.replication.slave import LogCopy
 from cometmq.broker.role import Role
 from cometmq.broker.sending import feature as sending
 from cometmq.broker.sending.flow_control import FlowControl, flow_limits
@@ -55,12 +54,16 @@ from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.model.delay import DelayLevels
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.remoting import RemotingClient
-from cometmq.remoting.features import Feature
+from cometmq.remoting.features import Deferred, Feature
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files
+
+if TYPE_CHECKING:
+    from cometmq.broker.replication.metadata import MetadataCopy
+    from cometmq.broker.replication.slave import LogCopy
 
 _TABLES = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset", "consumerFilter")
 """The files of tables beside the store."""
@@ -109,9 +112,11 @@ class Parts(msgspec.Struct, frozen=True):
     stats: BrokerStats
     throughput: Throughput
     registration: Registration
-    metadata: MetadataCopy
+    metadata: Deferred[MetadataCopy]
+    """Copies the tables of the master: made when this broker is a slave."""
     master: Master
-    log_copy: LogCopy
+    log_copy: Deferred[LogCopy]
+    """Copies the log of the master: made when this broker is a slave."""
     address: BrokerAddress
     """Where clients and name servers reach this broker, without the port."""
 
@@ -277,6 +282,27 @@ def _build_parts(
     registration = Registration(
         client, topics, settings, role=role, filter_servers=servers.addresses
     )
+
+    def make_metadata() -> MetadataCopy:
+        from cometmq.broker.replication.metadata import MetadataCopy
+
+        return MetadataCopy(
+            role,
+            client,
+            topics=topics,
+            groups=groups,
+            offsets=offsets,
+            delay=delay,
+            store=store,
+            find_master=registration.wake,
+            clock=clock,
+        )
+
+    def make_log_copy() -> LogCopy:
+        from cometmq.broker.replication.slave import LogCopy
+
+        return LogCopy(role, store, settings, commit=synced_by, clock=clock)
+
     return Parts(
         configuration=configuration,
         config_file=config_file,
@@ -319,18 +345,8 @@ def _build_parts(
         stats=stats,
         throughput=Throughput(stats, clock=clock),
         registration=registration,
-        metadata=MetadataCopy(
-            role,
-            client,
-            topics=topics,
-            groups=groups,
-            offsets=offsets,
-            delay=delay,
-            store=store,
-            find_master=registration.wake,
-            clock=clock,
-        ),
+        metadata=Deferred(make_metadata),
         master=master,
-        log_copy=LogCopy(role, store, settings, commit=synced_by, clock=clock),
+        log_copy=Deferred(make_log_copy),
         address=address,
     )

@@ -16,6 +16,7 @@ from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.times import now_ms
 from cometmq.protocol.bodies import SubscriptionData
+from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.subscription import (
     ALL_TAGS,
@@ -32,6 +33,9 @@ _WORDS_OF_5 = re.compile("contains|startswith|endswith", re.IGNORECASE)
 """Operators of RocketMQ 5.x; for 4.9 they are names of properties."""
 _SQL_MARKS = re.compile(r"[=<>']|\s(and|or|in|is|between)\s(?!\s*(\|\||$))", re.IGNORECASE)
 """What tags hardly contain, and most SQL expressions do."""
+
+_CLASS_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
+"""Name and source of a class filter; the rest of the frame is for the other fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +104,20 @@ class Filter:
                 else, and has no files and no network.
 
         Raises:
-            ConfigError: name or source is no text, or empty.
+            ConfigError: name or source is no text, or empty, or too long for a request.
         """
         _check_text("class filter name", name)
         _check_text("class filter source", source)
         if not name.strip() or not source.strip():
             raise ConfigError("a class filter needs the name of a class and its source")
+        size = len(name.encode()) + len(source.encode())
+        if (
+            size > _CLASS_BYTES_MAX
+        ):  # servers close the connection, which looks as if they were down
+            raise ConfigError(
+                f"class filter {name!r:.100}: a name and source of {size} bytes: expected at most"
+                f" {_CLASS_BYTES_MAX}, or what filterClassSourceSizeMax of the filter server says"
+            )
         return cls(name.strip(), TAG_KIND, frozenset(), now_ms(), source)
 
     @classmethod

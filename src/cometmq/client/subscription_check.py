@@ -21,7 +21,7 @@ from cometmq.client._supervision import PeriodicLoop, SupervisedFailureLog
 from cometmq.client.filters import Filter
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.topic import RETRY_PREFIX
-from cometmq.protocol.bodies import ConsumerConnection
+from cometmq.protocol.bodies import ConsumerConnection, MemberSubscription, SubscriptionData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetConsumerConnectionListRequest
 from cometmq.protocol.subscription import (
@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 THE_GROUP = ""
 """Stands for the client id if a broker does not return the subscriptions of each member."""
 LOGGED_MAX = 10
+_CLASS_KIND = "CLASS"
+"""Class filters have the type of tags in a heartbeat."""
 PAUSE_S = 1.0
 """Shortest time between two checks, in seconds."""
 
@@ -105,7 +107,10 @@ def differences(
         me: this member's client id.
     """
     ours = {
-        topic: ComparableFilter.of(wanted.expression, wanted.kind) for topic, wanted in mine.items()
+        topic: ComparableFilter.of(
+            wanted.expression, wanted.kind, is_class=wanted.class_source is not None
+        )
+        for topic, wanted in mine.items()
     }
     for client_id, theirs in _subscribed(table).items():
         if client_id == me or not theirs:  # a member without topics has no say, or not yet
@@ -118,15 +123,20 @@ def differences(
 
 @dataclass(frozen=True, slots=True)
 class ComparableFilter:
-    """A filter for comparison, which ignores the order of tags and the blanks between them."""
+    """A filter for comparison, which ignores the order of tags and the blanks between them.
+
+    Class filters are compared by the names of their classes: brokers do not know the sources.
+    """
 
     text: str = field(compare=False)
     kind: str
     meaning: str | frozenset[str]
 
     @classmethod
-    def of(cls, expression: str, kind: str | None) -> ComparableFilter:
+    def of(cls, expression: str, kind: str | None, *, is_class: bool) -> ComparableFilter:
         """Parse an expression of a heartbeat."""
+        if is_class:
+            return cls(f"class {expression}", _CLASS_KIND, expression)
         if not is_tag_kind(kind):
             return cls(expression, str(kind), expression)
         try:
@@ -140,15 +150,17 @@ def _subscribed(table: ConsumerConnection) -> dict[str, dict[str, ComparableFilt
     members = table.subscriptions_by_client
     if members is None:
         merged = table.subscription_table.items()
-        return {
-            THE_GROUP: {t: ComparableFilter.of(s.sub_string, s.expression_type) for t, s in merged}
-        }
+        return {THE_GROUP: {topic: _comparable(theirs) for topic, theirs in merged}}
     return {
-        client_id: {
-            t: ComparableFilter.of(s.sub_string, s.expression_type) for t, s in topics.items()
-        }
+        client_id: {topic: _comparable(theirs) for topic, theirs in topics.items()}
         for client_id, topics in members.items()
     }
+
+
+def _comparable(theirs: SubscriptionData | MemberSubscription) -> ComparableFilter:
+    return ComparableFilter.of(
+        theirs.sub_string, theirs.expression_type, is_class=theirs.class_filter_mode
+    )
 
 
 def _text(wanted: ComparableFilter | None) -> str | None:

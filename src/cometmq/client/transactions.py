@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from reprlib import repr as short
-from typing import Unpack
+from typing import Any, Unpack
 
 import msgspec
 
@@ -161,12 +161,31 @@ class TransactionProducer(Producer):
             name="group",
         )
         self._workers = Supervisor(f"transactions {group}")
-        self._unsettled: set[asyncio.Future[None]] = set()
-        """The calls of `send_in_transaction` that run; each is done when its state is sent."""
+        self._unsettled: dict[asyncio.Future[None], asyncio.Task[Any] | None] = {}
+        """The calls of `send_in_transaction` that run, and their tasks; each is done when its
+        state is sent."""
 
     async def start(self) -> None:
         """Connect, and make the producer ready to send and to serve transaction checks."""
         await super().start()
+
+    async def close(self) -> None:
+        """Wait for the sends and transactions in flight, and close, as `Producer.close` does.
+
+        Called by the listener in the task of its call, it begins the close and returns at once: the
+        close waits for the local transaction, whose state is still sent. A check is cancelled
+        instead, and the broker checks with another producer of the group.
+        """
+        task = asyncio.current_task()
+        if task in self._workers or task in self._unsettled.values():
+            self._check_loop_to_close()
+            self._begin_close()
+        else:
+            await super().close()
+
+    def _runs_here(self) -> bool:
+        """Return whether this is a thread in which the listener runs."""
+        return self._local.is_calling() or self._checking.is_calling()
 
     async def _start(self) -> None:
         await super()._start()
@@ -228,11 +247,11 @@ class TransactionProducer(Producer):
             raise InvalidMessageError("a message in a transaction cannot be delivered by a timer")
         self._check_loop()
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unsettled.add(settled)
+        self._unsettled[settled] = asyncio.current_task()
         try:
             return await self._send_and_settle(message, argument, self._time(timeout))
         finally:
-            self._unsettled.discard(settled)
+            del self._unsettled[settled]
             settled.set_result(None)
 
     async def _send_and_settle(

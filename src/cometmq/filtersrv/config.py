@@ -48,7 +48,8 @@ class FilterServerSettings:
     """The zlib level of that compression."""
 
     pulls_max: int = setting(2048, key="fsServerAsyncSemaphoreValue", low=1, high=1_000_000)
-    """Maximum number of pulls in progress; further pulls are refused as busy."""
+    """Maximum number of pulls in progress; further pulls are refused as busy. One client gets
+    half of them at most, so that others can pull, too."""
 
     filters_max: int = setting(16, key="filterClassNumsMax", low=1, high=1_000)
     """Maximum number of filters, each in a process of its own. One more replaces the filter that

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections import Counter
 from collections.abc import Callable
 
 from cometmq.filtersrv.config import FilterServerSettings
@@ -37,7 +38,7 @@ from cometmq.protocol.record import (
     split_record,
 )
 from cometmq.protocol.subscription import ALL_TAGS, TAG_KIND
-from cometmq.remoting import RemotingClient, Request, Response
+from cometmq.remoting import Peer, RemotingClient, Request, Response
 
 FILTER_GROUP = "FILTERSRV_CONSUMER"
 HOLD_MS_MAX = 19_000
@@ -80,7 +81,8 @@ class FilterHandler:
         self._filters = filters
         self._client = client
         self._settings = settings
-        self._pulls = 0
+        self._pulls: Counter[Peer] = Counter()
+        """Pulls in progress, by connection."""
         self._waiting_bytes = 0
 
     async def upload(self, request: Request) -> Response:
@@ -116,21 +118,32 @@ class FilterHandler:
         header = request.header(PullMessageRequest)
         self._filter_of(request, header)  # before the broker may hold the pull
         settings = self._settings()
-        if self._pulls >= settings.pulls_max:
-            raise ResponseError(
-                ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD]{self._pulls} pulls are in progress already",
-            )
-        self._pulls += 1
+        self._require_place(request.connection, settings.pulls_max)
+        self._pulls[request.connection] += 1
         try:
             response = await self._pull_all(header, settings)
             if response.code in _UNFILTERED:
                 return _response(response.code, response)
             records, next_offset = await self._matched(request, header, response.body, settings)
         finally:
-            self._pulls -= 1
+            self._pulls[request.connection] -= 1
+            if not self._pulls[request.connection]:
+                del self._pulls[request.connection]
         code = ResponseCode.SUCCESS if records else ResponseCode.PULL_RETRY_IMMEDIATELY
         return _response(code, response, records, next_offset)
+
+    def _require_place(self, connection: Peer, pulls_max: int) -> None:
+        """Refuse a pull of a connection that has more of them than there are places left.
+
+        So one client never has all places, and of several that want all each gets as many.
+        """
+        pulls = self._pulls.total()
+        if self._pulls[connection] >= pulls_max - pulls:
+            raise ResponseError(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]{pulls} pulls are in progress already,"
+                f" {self._pulls[connection]} of this client",
+            )
 
     def _filter_of(self, request: Request, header: PullMessageRequest) -> Worker:
         found = self._filters.find(header.topic, header.consumer_group, request.connection)

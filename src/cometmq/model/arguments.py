@@ -11,7 +11,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from reprlib import repr as short
 from typing import Any, TypeVar
@@ -22,7 +22,10 @@ T = TypeVar("T")
 
 
 def checks_arguments(*, unchecked: Collection[str] = ()) -> Callable[[type[T]], type[T]]:
-    """Let the public methods of a class, and of its bases, refuse wrong arguments by a TypeError.
+    """Let the public methods of a class, and of its bases, refuse wrong arguments.
+
+    A wrong type is a TypeError; text that UTF-8 cannot encode, and that no request can contain, is
+    a ConfigError.
 
     Args:
         unchecked: the names of methods that check their arguments themselves.
@@ -77,6 +80,10 @@ def _check(method: Callable[..., Any], arguments: Any, named: Any) -> None:
             if not _fits(value, hint):
                 expected = signature.parameters[name].annotation
                 raise TypeError(f"{method.__name__}({name}={short(value)}): expected {expected}")
+            if hint is not object and not _is_utf8(value):
+                raise ConfigError(
+                    f"{method.__name__}({name}={short(value)}): expected text that UTF-8 can encode"
+                )
 
 
 @functools.cache
@@ -88,6 +95,24 @@ def _signature_and_types(method: Callable[..., Any]) -> tuple[inspect.Signature,
     return inspect.signature(method), {
         name: hint for name, hint in hints.items() if times.isdisjoint(typing.get_args(hint))
     }
+
+
+def _is_utf8(value: Any) -> bool:
+    """Return whether UTF-8 can encode a text, and those in a collection: surrogates it cannot.
+
+    Python makes surrogates of arguments and names of files that are not in UTF-8.
+    """
+    if isinstance(value, str):
+        if value.isascii():
+            return True
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return False
+        return True
+    if isinstance(value, Mapping):
+        return all(map(_is_utf8, value)) and all(map(_is_utf8, value.values()))
+    return not isinstance(value, list | tuple | Set) or all(map(_is_utf8, value))
 
 
 def _fits(value: Any, hint: Any) -> bool:

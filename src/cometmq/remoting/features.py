@@ -6,16 +6,57 @@ A server is a list of features. Each is one folder with a module `feature.py`, w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
 from cometmq.remoting.jobs import Job
-from cometmq.remoting.requests import RequestHandler
+from cometmq.remoting.requests import Request, RequestHandler, Response
 from cometmq.remoting.wire import FastPath
+
+T = TypeVar("T")
 
 Routes = Mapping[int, RequestHandler]
 """The handler of each request code."""
+
+
+class Deferred(Generic[T]):
+    """An object with request handlers that is made for the first request, and its module loaded.
+
+    What a server without load does not need, such as the handlers of operators' requests, is made
+    like this to keep its memory small: ``make`` imports the class. What every client uses, and what
+    has to run or to take a time before the first request, is not.
+
+    Args:
+        make: makes the object; called once.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._made: T | None = None
+
+    def get(self) -> T:
+        """Return the object."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def made(self) -> T | None:
+        """Return the object if it was needed already."""
+        return self._made
+
+    def handler(self, of: Callable[[T], RequestHandler]) -> RequestHandler:
+        """Return a handler of requests.
+
+        Args:
+            of: returns the method that handles them.
+        """
+
+        def handle(request: Request) -> Response | Awaitable[Response | None] | None:
+            return of(self.get())(request)
+
+        return handle
 
 
 class Feature(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ The precedence is that of RocketMQ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -213,7 +213,7 @@ def write_changes(path: Path, values: Mapping[str, str], files: Files) -> None:
 def load(
     kinds: Iterable[type],
     *,
-    known_keys: frozenset[str],
+    known_keys: Collection[str],
     file: Path | None = None,
     changes: Path | None = None,
     command_line: Mapping[str, str] | None = None,
@@ -240,7 +240,7 @@ def load(
     found |= _from_file(file) if file is not None else {}
     found |= _from_file(changes) if changes is not None and changes.exists() else {}
     found |= {key: Value(text, COMMAND_LINE) for key, text in (command_line or {}).items()}
-    _refuse_unknown(found, declared | known_keys)
+    _refuse_unknown(found, declared.union(known_keys))
     return Configuration(
         kinds,
         values={key: value for key, value in found.items() if key in declared},

@@ -7,13 +7,33 @@ that its brokers print.
 
 from __future__ import annotations
 
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+from collections.abc import Collection, Iterator
 
 
-_BROKER = _names(
+class Keys(Collection[str]):
+    """Names of keys, which are split when they are needed: a start needs them once.
+
+    Args:
+        texts: the names, with blanks between them.
     """
+
+    def __init__(self, *texts: str) -> None:
+        self._texts = texts
+
+    def _names(self) -> frozenset[str]:
+        return frozenset(" ".join(self._texts).split())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+
+_BROKER = """
     accountStatsEnable accountStatsPrintZeroValues ackMessageThreadPoolNums
     ackThreadPoolQueueCapacity aclEnable adminBrokerThreadPoolNums
     adminBrokerThreadPoolQueueCapacity allowRecallWhenBrokerNotWriteable appendAckAsync
@@ -76,12 +96,10 @@ _BROKER = _names(
     useStaticSubscription validateSystemTopicWhenUpdateTopic waitTimeMillsInAckQueue
     waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue
     waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue
-    """
-)
+"""
 """Keys of the broker itself."""
 
-_STORE = _names(
-    """
+_STORE = """
     accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio allAckInSyncStateSet
     asyncLearner autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums
     bitMapLengthConsumeQueueExt bottomMostCompressionTypeForConsumeQueueStore brokerRole
@@ -137,12 +155,10 @@ _STORE = _names(
     topicQueueLockNum totalReplicas transientStorePoolEnable transientStorePoolSize
     travelCqFileNumWhenGetMessage useABSLock useReentrantLockWhenPutMessage
     wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable
-    """
-)
+"""
 """Keys of its store."""
 
-_NETWORK = _names(
-    """
+_NETWORK = """
     bindAddress channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads
     clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientOnewaySemaphoreValue
     clientPooledByteBufAllocatorEnable clientSocketRcvBufSize clientSocketSndBufSize
@@ -154,12 +170,10 @@ _NETWORK = _names(
     serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds
     socksProxyConfig useEpollNativeSelector useTLS writeBufferHighWaterMark
     writeBufferLowWaterMark
-    """
-)
+"""
 """Keys of the network layer, which every server reads."""
 
-_AUTH = _names(
-    """
+_AUTH = """
     aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath
     authenticationEnabled authenticationMetadataProvider authenticationProvider
     authenticationStrategy authenticationWhitelist authorizationEnabled
@@ -169,43 +183,36 @@ _AUTH = _names(
     statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
     statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum
     userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond
-    """
-)
+"""
 """Keys of release 5.3's access control."""
 
-_NAMESRV = _names(
-    """
+_NAMESRV = """
     clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity clusterTest configBlackList
     configStorePath defaultThreadPoolNums defaultThreadPoolQueueCapacity
     deleteTopicWithBrokerRegistration enableAllTopicList enableControllerInNamesrv
     enableTopicList kvConfigPath needWaitForService notifyMinBrokerIdChanged orderMessageEnable
     productEnvName returnOrderTopicConfigToBroker rocketmqHome scanNotActiveBrokerInterval
     supportActingMaster unRegisterBrokerQueueCapacity waitSecondsForService
-    """
-)
+"""
 """Keys of the name server."""
 
-_FILTERSRV = _names(
-    """
+_FILTERSRV = """
     clientUploadFilterClassEnable compressMsgBodyOverHowmuch connectWhichBroker
     filterClassRepertoryUrl filterServerIP fsServerAsyncSemaphoreValue
     fsServerCallbackExecutorThreads fsServerWorkerThreads namesrvAddr rocketmqHome zipCompressLevel
-    """
-)
+"""
 """Keys of the filter server, which RocketMQ had until release 4.2."""
 
-BROKER_KEYS = _BROKER | _STORE | _NETWORK | _AUTH
+BROKER_KEYS = Keys(_BROKER, _STORE, _NETWORK, _AUTH)
 """What RocketMQ reads from a broker's configuration file."""
 
-NAMESRV_KEYS = _NAMESRV | _NETWORK
+NAMESRV_KEYS = Keys(_NAMESRV, _NETWORK)
 """What RocketMQ reads from a name server's configuration file."""
 
-FILTERSRV_KEYS = _FILTERSRV | _NETWORK
+FILTERSRV_KEYS = Keys(_FILTERSRV, _NETWORK)
 """What RocketMQ reads from a filter server's configuration file."""
 
-PROTECTED_KEYS = _names(
-    """
-    brokerConfigPath configBlackList configStorePath kvConfigPath rocketmqHome
-    """
+PROTECTED_KEYS = frozenset(
+    ("brokerConfigPath", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")
 )
 """Keys that no request may change, whether we act on them or not."""

@@ -15,10 +15,10 @@ from cometmq.broker.queries import handler
 from cometmq.broker.stats.group_lag import time_text
 from cometmq.broker.stats.runtime_info import (
     DelayLevelOffsets,
-    HalfMessageFigures,
     bytes_text,
     running_text,
 )
+from cometmq.broker.transactions.half_queue import HalfMessageFigures
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import SubscriptionData
 from cometmq.protocol.codes import RequestCode

@@ -49,10 +49,10 @@ def test_separators_alone_are_an_error(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "enabled", "code", "remark"),
     [
-        ("a > 1", "SQL92", False, 1, "The broker does not support consumer to filter message by"),
+        ("a > 1", "SQL92", False, 1, "to filter message by SQL92; set enablePropertyFilter=true"),
         ("a >", "SQL92", True, 23, "SQL92 at character 4: met "),
         (None, "SQL92", True, 23, "SQL92 at character 1: met "),
-        ("a > 1", "LUA", False, 1, "The broker does not support consumer to filter message by"),
+        ("a > 1", "LUA", False, 1, "to filter message by LUA, expected TAG or SQL92"),
         ("a > 1", "LUA", True, 23, "met the expression type 'LUA', expected TAG or SQL92"),
         ("a" * 32_769, "SQL92", True, 23, "an expression of 32769 characters, expected 32768 at"),
         ("a" * 32_769, "TAG", True, 23, "an expression of 32769 characters, expected 32768 at"),

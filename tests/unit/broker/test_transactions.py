@@ -21,10 +21,9 @@ from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.role import SYNC_MASTER
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.stats.counters import BrokerStats
-from cometmq.broker.stats.runtime_info import HalfMessageFigures
 from cometmq.broker.transactions.check_service import UNSENT_MAX, CheckService
 from cometmq.broker.transactions.half_message import HalfMessage, half_properties
-from cometmq.broker.transactions.half_queue import GROUP, HalfQueue
+from cometmq.broker.transactions.half_queue import GROUP, HalfMessageFigures, HalfQueue
 from cometmq.broker.transactions.handler import TransactionHandler
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import StoreError
@@ -382,12 +381,16 @@ async def test_a_commit_to_a_deleted_topic_is_refused_until_the_topic_is_created
 
 
 async def test_a_commit_to_a_queue_that_the_topic_no_longer_has_goes_to_another(
-    world: World,
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    half = world.half(queue=3)
+    kept, moved = world.half(queue=1), world.half(queue=3)
     world.tables.topic("T", queues=2)
-    assert (await world.end(half, COMMIT)).code == 0
-    assert world.bodies(queue=1) == [b"half"]
+    assert (await world.end(kept, COMMIT)).code == 0
+    assert "another queue" not in caplog.text
+    assert (await world.end(moved, COMMIT)).code == 0
+    assert world.bodies(queue=1) == [b"half"] * 2
+    assert caplog.text.count("message committed to another queue") == 1
+    assert "id='KEY2' sent_to=3 queue=1" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -538,6 +541,17 @@ async def test_a_half_message_as_old_as_log_files_may_become_is_discarded(world:
     world.half(b"old")
     await world.round(world.store.settings.file_reserved_hours * HOUR_MS + 1)
     assert world.bodies(TRANSACTION_DISCARD_TOPIC) == [b"old"]
+
+
+async def test_it_is_known_that_there_never_was_a_half_message(world: World) -> None:
+    assert world.halves.is_unused
+    world.halves.unload()
+    assert not world.halves.is_unused
+    assert await world.halves.load()
+    half = world.half()
+    assert not world.halves.is_unused
+    await world.end(half, ROLLBACK)
+    assert not world.halves.is_unused  # its offsets are committed by the next round
 
 
 async def test_a_young_half_message_ends_the_round(world: World) -> None:
@@ -742,6 +756,18 @@ async def test_what_cannot_be_stored_again_holds_up_no_other(world: World) -> No
     await world.round()
     assert {shown.body[:5] for _, shown in await producer.until(3)} == {b"small", b"large"}
     assert world.committed()[0] == 3
+
+
+async def test_what_cannot_be_stored_again_is_logged_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    Asked(world)
+    world.half(b"large" * 1000)
+    world.store.appender.message_bytes_max = 100
+    await world.round()
+    await world.round()
+    assert caplog.text.count("a half message cannot be stored again") == 1
+    assert world.committed() == (0, 0)
 
 
 @pytest.mark.parametrize("damage", [bytes(120), b"\x7f\xff", b"\0\0\0\x60"])

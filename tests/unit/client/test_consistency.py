@@ -62,6 +62,39 @@ def test_tags_and_sql_of_the_same_text_differ() -> None:
     ]
 
 
+@pytest.mark.parametrize("merges", [False, True], ids=["members", "merged"])
+@pytest.mark.parametrize(
+    ("theirs", "mine", "differ"),
+    [("class", "class", False), ("class", "tags", True), ("tags", "class", True)],
+)
+def test_class_filters_are_told_from_tags(
+    theirs: str, mine: str, differ: bool, merges: bool
+) -> None:
+    """In a heartbeat, both have the type TAG."""
+    filters = {"class": Filter.of_class("Dear", "class Dear: ..."), "tags": Filter.tags("Dear")}
+    data = filters[theirs].data("orders")
+    member = MemberSubscription(
+        sub_string=data.sub_string, class_filter_mode=data.class_filter_mode
+    )
+    table = (
+        ConsumerConnection(subscription_table={"orders": data})
+        if merges
+        else ConsumerConnection(subscriptions_by_client={OTHER: {"orders": member}})
+    )
+    text = {"class": "class Dear", "tags": "Dear"}
+
+    expected = Difference("" if merges else OTHER, "orders", text[theirs], text[mine])
+    assert found(table, {"orders": filters[mine]}) == ([expected] if differ else [])
+
+
+def test_class_filters_are_compared_by_name() -> None:
+    """A name that is no tag expression, too, is compared as it is."""
+    table = merged(orders="a || b")
+    table.subscription_table["orders"].class_filter_mode = True
+
+    assert found(table, {"orders": Filter.of_class("b || a", "class A: ...")}) != []
+
+
 def test_retry_topic_does_not_count() -> None:
     table = ConsumerConnection(
         subscriptions_by_client={OTHER: {"%RETRY%g": MemberSubscription(sub_string="*")}}

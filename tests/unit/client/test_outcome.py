@@ -181,12 +181,18 @@ def test_a_pause_is_kept_between_10_ms_and_30_s(
     assert outcome.pause_s == pause
 
 
-def test_a_pause_that_is_no_duration_is_refused() -> None:
+@pytest.mark.parametrize("error", [None, ValueError("no stock")])
+def test_a_wrong_pause_is_logged_and_the_attempt_counts(
+    error: Exception | None, caplog: pytest.LogCaptureFixture
+) -> None:
     wrong: Any = "5 s"
     context = OrderedContext("g", QUEUE, delay=wrong)
 
-    with pytest.raises(ConfigError, match="delay='5 s': expected a number of seconds or a timed"):
-        ordered_outcome_of(ConsumedInOrder.SUSPEND, None, context, suspend_ms=1000)
+    outcome = ordered_outcome_of(ConsumedInOrder.SUSPEND, error, context, suspend_ms=1000)
+
+    assert (outcome.action, outcome.pause_s) == (OrderedAction.SUSPEND, 1.0)
+    assert outcome.error is error
+    assert "handler set context.delay='5 s': expected a number of seconds" in caplog.text
 
 
 def test_an_ordered_message_is_given_up_when_the_handler_orders_a_dead_letter() -> None:

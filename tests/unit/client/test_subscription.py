@@ -126,6 +126,12 @@ def test_a_class_filter_needs_a_name_and_a_source(name: str, source: str) -> Non
         Filter.of_class(name, source)
 
 
+def test_a_class_filter_that_no_frame_has_room_for_is_refused() -> None:
+    Filter.of_class("A", "x" * 15 * 1024 * 1024)
+    with pytest.raises(ConfigError, match=r"class filter 'A': a name and source of .* at most"):
+        Filter.of_class("A", "x" * 16 * 1024 * 1024)
+
+
 @pytest.mark.parametrize(
     "make",
     [

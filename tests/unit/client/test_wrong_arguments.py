@@ -455,6 +455,23 @@ async def test_every_argument_of_a_wrong_type_is_refused_before_anything_is_sent
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ("delete_topic", "a\udce9"),
+        ("set_order_conf", "t", {"a\udce9": 1}),
+        ("set_broker_config", "127.0.0.1:1", {"key": "a\udce9"}),
+        ("messages_by_key", "t", "a\udce9"),
+    ],
+    ids=str,
+)
+async def test_text_that_no_request_can_contain_is_refused(arguments: tuple[Any, ...]) -> None:
+    method, *given = arguments
+    async with AdminClient(NAME_SERVER) as admin:
+        with pytest.raises((ConfigError, InvalidNameError), match=EXPECTED):
+            await called(getattr(admin, method), *given)
+
+
+@pytest.mark.parametrize(
     ("kind", "wrong"),
     [
         pytest.param(kind, each.name, id=f"{kind.__name__}-{each.name}")

@@ -71,7 +71,9 @@ class ConnectionsHandler:
             subscriptions_by_client={
                 client_id: {
                     wanted.topic: MemberSubscription(
-                        sub_string=wanted.expression, expression_type=wanted.kind
+                        sub_string=wanted.expression,
+                        expression_type=wanted.kind,
+                        class_filter_mode=wanted.is_class,
                     )
                     async for wanted in slices.each(view)
                 }

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.broker.clients.connections import ConnectionsHandler
 from cometmq.broker.clients.heartbeats import HeartbeatHandler
 from cometmq.broker.clients.queue_locks import LockHandler
-from cometmq.broker.clients.relay import ConsumerRelay, RelayHandler
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
-from cometmq.remoting.features import Feature
+from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job, every
 
 if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts
+    from cometmq.broker.clients.connections import ConnectionsHandler
+    from cometmq.broker.clients.relay import RelayHandler
 
 
 SWEEP_S = 10.0
@@ -30,16 +30,26 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         settings=parts.settings,
     )
     locks = LockHandler(parts.locks, groups=parts.groups)
-    connections = ConnectionsHandler(parts.consumers, parts.producers)
-    relay = RelayHandler(
-        ConsumerRelay(parts.consumers),
-        consumers=parts.consumers,
-        store=parts.store,
-        cold_reads=parts.cold_reads,
-        topics=parts.topics,
-        groups=parts.groups,
-        broker_name=parts.settings().broker_name,
-    )
+
+    def make_connections() -> ConnectionsHandler:
+        from cometmq.broker.clients.connections import ConnectionsHandler
+
+        return ConnectionsHandler(parts.consumers, parts.producers)
+
+    def make_relay() -> RelayHandler:
+        from cometmq.broker.clients.relay import ConsumerRelay, RelayHandler
+
+        return RelayHandler(
+            ConsumerRelay(parts.consumers),
+            consumers=parts.consumers,
+            store=parts.store,
+            cold_reads=parts.cold_reads,
+            topics=parts.topics,
+            groups=parts.groups,
+            broker_name=parts.settings().broker_name,
+        )
+
+    connections, relay = Deferred(make_connections), Deferred(make_relay)
     return Feature(
         {
             RequestCode.HEART_BEAT: heartbeats.heartbeat,
@@ -48,12 +58,20 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
             RequestCode.CHECK_CLIENT_CONFIG: exclusive(heartbeats.check_client),
             RequestCode.LOCK_BATCH_MQ: exclusive(locks.lock),
             RequestCode.UNLOCK_BATCH_MQ: exclusive(locks.unlock),
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: exclusive(connections.of_consumers),
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: exclusive(connections.of_producers),
-            RequestCode.GET_ALL_PRODUCER_INFO: exclusive(connections.of_all_producers),
-            RequestCode.GET_CONSUMER_RUNNING_INFO: relay.running_info,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: relay.consume_directly,
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: relay.consumer_status,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: exclusive(
+                connections.handler(lambda h: h.of_consumers)
+            ),
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: exclusive(
+                connections.handler(lambda h: h.of_producers)
+            ),
+            RequestCode.GET_ALL_PRODUCER_INFO: exclusive(
+                connections.handler(lambda h: h.of_all_producers)
+            ),
+            RequestCode.GET_CONSUMER_RUNNING_INFO: relay.handler(lambda h: h.running_info),
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: relay.handler(lambda h: h.consume_directly),
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: relay.handler(
+                lambda h: h.consumer_status
+            ),
         },
         _jobs(parts),
     )

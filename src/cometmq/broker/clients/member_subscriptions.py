@@ -1,6 +1,6 @@
 """The subscriptions of each member of a group, and differences between them.
 
-client id -> view := (topic, expression, kind) for each of its topics, without the retry topic
+client id -> view := (topic, expression, kind, is_class) for each of its topics but the retry topic
 
 RocketMQ keeps one table per group, in which the last heartbeat wins: members that disagree lose
 messages without any warning. Here the view of each member is kept too; one that differs from that
@@ -34,11 +34,13 @@ class Subscribed(NamedTuple):
     topic: str
     expression: str
     kind: str
+    is_class: bool = False
+    """Whether the expression names the class of a class filter, whose kind is that of tags."""
 
     def meaning(self) -> object:
         """Return the value to compare: the set of tags, or the text of other kinds."""
-        if not is_tag_kind(self.kind):
-            return self.topic, self.kind, self.expression
+        if self.is_class or not is_tag_kind(self.kind):
+            return tuple(self)
         try:
             return self.topic, parse_tag_expression(self.expression).tags
         except ExpressionError:
@@ -110,7 +112,12 @@ def subscriptions_of(subscriptions: Iterable[Subscription]) -> Subscriptions:
     """Return the subscriptions of a member, without its retry topic."""
     view = Subscriptions(
         sorted(
-            Subscribed(s.topic, s.data.sub_string or "*", s.data.expression_type or "TAG")
+            Subscribed(
+                s.topic,
+                s.data.sub_string or "*",
+                s.data.expression_type or "TAG",
+                s.data.class_filter_mode,
+            )
             for s in subscriptions
             if not s.topic.startswith(RETRY_PREFIX)
         )

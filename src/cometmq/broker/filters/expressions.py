@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cometmq.sql92 import Expression, SqlError, compile_expression
+if TYPE_CHECKING:
+    from cometmq.sql92 import Expression
 
 EXPRESSION_CHARS_MAX: Final = 32 * 1024
 """The limit of characters of one expression."""
@@ -25,7 +26,7 @@ class CompiledExpressions:
     """The expressions that were used last, compiled; for any thread."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Expression | SqlError] = OrderedDict()
+        self._kept: OrderedDict[str, Expression | str] = OrderedDict()
         self._chars = 0
         self._lock = threading.Lock()
 
@@ -33,8 +34,8 @@ class CompiledExpressions:
         """Return how many characters `find` has to compile: none if the text is known."""
         return 0 if text in self._kept else len(text)
 
-    def find(self, text: str) -> Expression | SqlError:
-        """Return an expression, or the error that it causes."""
+    def find(self, text: str) -> Expression | str:
+        """Return an expression, or why the text is none."""
         with self._lock:
             known = self._kept.get(text)
             if known is not None:
@@ -51,11 +52,13 @@ class CompiledExpressions:
             return made
 
 
-def _compiled(text: str) -> Expression | SqlError:
+def _compiled(text: str) -> Expression | str:
+    from cometmq.sql92 import SqlError, compile_expression  # many brokers never need them
+
     try:
         return compile_expression(text)
     except SqlError as problem:
-        return problem.with_traceback(None)
+        return str(problem)
 
 
 COMPILED = CompiledExpressions()

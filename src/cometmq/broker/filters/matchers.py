@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from cometmq.broker.filters.bloom import Bits, has_all
 from cometmq.protocol.properties import marker, value_of
-from cometmq.sql92 import Expression
 from cometmq.store import Matcher
+
+if TYPE_CHECKING:
+    from cometmq.sql92 import Expression
 
 _RETRY_TOPIC_MARKER = marker(b"RETRY_TOPIC")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cometmq.broker.filters.expressions import COMPILED, EXPRESSION_CHARS_MAX, QUICK_CHARS_MAX
 from cometmq.broker.filters.matchers import SqlMatcher
@@ -27,13 +28,14 @@ from cometmq.protocol.subscription import (
     parse_tag_expression,
 )
 from cometmq.remoting.slices import off_loop
-from cometmq.sql92 import Expression, SqlError
 from cometmq.store import Matcher, TagMatcher
 
+if TYPE_CHECKING:
+    from cometmq.sql92 import Expression
+
 PARSE_FAILED = "parse the consumer's subscription failed"
-SQL_IS_OFF = (
-    "The broker does not support consumer to filter message by SQL92; set enablePropertyFilter=true"
-)
+_NOT_SUPPORTED = "The broker does not support consumer to filter message by"
+SQL_IS_OFF = f"{_NOT_SUPPORTED} SQL92; set enablePropertyFilter=true"
 _SHOWN_CHARS = 40
 
 
@@ -65,8 +67,8 @@ class Subscription:
             self.problem = problem.remark
             return
         compiled = COMPILED.find(self.data.sub_string)
-        if isinstance(compiled, SqlError):
-            self.problem = str(compiled)
+        if isinstance(compiled, str):
+            self.problem = compiled
         else:
             self.expression = compiled
 
@@ -135,13 +137,16 @@ def check_client_subscription(data: SubscriptionData | None, property_filter_ena
 
 def _sql_matcher_of(text: str, kind: str | None, property_filter_enabled: bool) -> Matcher:
     if not property_filter_enabled:
-        raise ResponseError(ResponseCode.SYSTEM_ERROR, SQL_IS_OFF)
+        problem = f"{_NOT_SUPPORTED} {str(kind)[:_SHOWN_CHARS]}, expected TAG or SQL92"
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR, SQL_IS_OFF if kind == SQL92_KIND else problem
+        )
     _check_form(text, kind)
     if COMPILED.chars_to_compile(text) > QUICK_CHARS_MAX:
         raise PrerequisiteError(partial(off_loop, partial(COMPILED.find, text)))
     compiled = COMPILED.find(text)
-    if isinstance(compiled, SqlError):
-        raise ResponseError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(compiled))
+    if isinstance(compiled, str):
+        raise ResponseError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, compiled)
     return SqlMatcher(compiled)
 
 

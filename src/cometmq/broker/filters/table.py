@@ -22,7 +22,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import field
 
@@ -40,10 +40,12 @@ from cometmq.protocol.fastjson import FastJsonError
 from cometmq.protocol.lenient import read_struct
 from cometmq.protocol.subscription import is_tag_kind
 from cometmq.remoting.slices import Slices
-from cometmq.sql92 import Expression
 from cometmq.store import Matcher
 from cometmq.store.config_files import JsonFile, entry_text
 from cometmq.system.clock import Clock
+
+if TYPE_CHECKING:
+    from cometmq.sql92 import Expression
 
 log = logging.getLogger(__name__)
 

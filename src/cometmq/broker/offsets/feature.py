@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from cometmq.broker.offsets.handler import OffsetHandler
 from cometmq.broker.offsets.queue_bounds import QueueBoundsHandler
-from cometmq.broker.offsets.reset import ResetHandler
 from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
-from cometmq.remoting.features import Feature
+from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job
 
 if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts
+    from cometmq.broker.offsets.reset import ResetHandler
 
 
 FIRST_PERSIST_S = 10.0
@@ -30,15 +30,21 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         groups=parts.groups,
     )
     bounds = QueueBoundsHandler(parts.store, parts.cold_reads)
-    reset = ResetHandler(
-        parts.offsets,
-        consumers=parts.consumers,
-        store=parts.store,
-        topics=parts.topics,
-        groups=parts.groups,
-        settings=parts.settings,
-        role=parts.role,
-    )
+
+    def make_reset() -> ResetHandler:
+        from cometmq.broker.offsets.reset import ResetHandler
+
+        return ResetHandler(
+            parts.offsets,
+            consumers=parts.consumers,
+            store=parts.store,
+            topics=parts.topics,
+            groups=parts.groups,
+            settings=parts.settings,
+            role=parts.role,
+        )
+
+    reset = Deferred(make_reset)
     return Feature(
         {
             RequestCode.QUERY_CONSUMER_OFFSET: with_prerequisites(offsets.query),
@@ -50,7 +56,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
             RequestCode.GET_MAX_OFFSET: bounds.max_offset,
             RequestCode.GET_MIN_OFFSET: bounds.min_offset,
             RequestCode.GET_EARLIEST_MSG_STORETIME: exclusive(bounds.earliest_time),
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: exclusive(reset.reset),
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: exclusive(reset.handler(lambda h: h.reset)),
         },
         _jobs(parts),
     )

@@ -18,6 +18,11 @@ COPY_CHECK_S = 1.0
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """Build the handlers that serve slaves, and the copy of the master's tables."""
+
+    async def copy_tables() -> None:
+        if parts.role.is_slave:
+            await parts.metadata.get().run()
+
     tables = SlaveTablesHandler(parts.clock)
     state = StatusHandler(parts.role, parts.store, parts.master, parts.log_copy)
     return Feature(
@@ -27,5 +32,5 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
             RequestCode.GET_TIMER_METRICS: tables.timer_metrics,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: tables.request_modes,
         },
-        [every(COPY_CHECK_S, parts.metadata.run, "copy-tables", first_s=0.0)],
+        [every(COPY_CHECK_S, copy_tables, "copy-tables", first_s=0.0)],
     )

@@ -5,12 +5,17 @@ Source: AdminBrokerProcessor.getBrokerHaStatus, RocketMQ 5.3.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cometmq.broker.replication.master import Master
-from cometmq.broker.replication.slave import LogCopy
 from cometmq.broker.role import Role
 from cometmq.protocol.bodies import HARuntimeInfo
 from cometmq.remoting import Request, Response
+from cometmq.remoting.features import Deferred
 from cometmq.store import MessageStore
+
+if TYPE_CHECKING:
+    from cometmq.broker.replication.slave import LogCopy
 
 
 class StatusHandler:
@@ -23,7 +28,9 @@ class StatusHandler:
         copy: the connection to the master.
     """
 
-    def __init__(self, role: Role, store: MessageStore, master: Master, copy: LogCopy) -> None:
+    def __init__(
+        self, role: Role, store: MessageStore, master: Master, copy: Deferred[LogCopy]
+    ) -> None:
         self._role = role
         self._store = store
         self._master = master
@@ -35,7 +42,7 @@ class StatusHandler:
             master=not self._role.is_slave, master_commit_log_max_offset=self._store.written_to
         )
         if self._role.is_slave:
-            body.ha_client_runtime_info = self._copy.status()
+            body.ha_client_runtime_info = self._copy.get().status()
         else:
             body.ha_connection_info = self._master.status()
             body.in_sync_slave_nums = sum(slave.in_sync for slave in body.ha_connection_info)

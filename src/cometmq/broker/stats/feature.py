@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.broker.stats.group_lag import GroupLags
-from cometmq.broker.stats.handler import (
-    BrokerStatsHandler,
-    GroupStatsHandler,
-    TopicStatsHandler,
-)
-from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
-from cometmq.remoting.features import Feature
+from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job, every
 
 if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts
+    from cometmq.broker.stats.group_lag import GroupLags
+    from cometmq.broker.stats.handler import (
+        BrokerStatsHandler,
+        GroupStatsHandler,
+        TopicStatsHandler,
+    )
+    from cometmq.broker.stats.runtime_info import RuntimeInfo
 
 
 COUNTERS_S = 10.0
@@ -27,7 +27,63 @@ IDLE_COUNTERS_S = 600.0
 
 def build(parts: Parts, endpoint: Endpoint) -> Feature:
     """Build the handlers that show statistics of the broker, its topics and its groups."""
-    lags = GroupLags(
+    booted_ms, booted_s = parts.clock.now_ms(), parts.clock.monotonic()
+
+    def make_broker() -> BrokerStatsHandler:
+        from cometmq.broker.stats.handler import BrokerStatsHandler
+
+        runtime = _runtime(parts, booted_ms, booted_s)
+        return BrokerStatsHandler(runtime, parts.stats, parts.store, parts.cold_reads)
+
+    def make_topics() -> TopicStatsHandler:
+        from cometmq.broker.stats.handler import TopicStatsHandler
+
+        return TopicStatsHandler(
+            parts.store, topics=parts.topics, stats=parts.stats, lags=lags.get()
+        )
+
+    def make_groups() -> GroupStatsHandler:
+        from cometmq.broker.stats.handler import GroupStatsHandler
+
+        return GroupStatsHandler(
+            topics=parts.topics,
+            groups=parts.groups,
+            consumers=parts.consumers,
+            offsets=parts.offsets,
+            lags=lags.get(),
+            address=lambda: endpoint.address,
+        )
+
+    lags = Deferred(lambda: _lags(parts))
+    broker, topics, groups = Deferred(make_broker), Deferred(make_topics), Deferred(make_groups)
+    return Feature(
+        {
+            RequestCode.GET_BROKER_RUNTIME_INFO: exclusive(
+                broker.handler(lambda h: h.runtime_info)
+            ),
+            RequestCode.VIEW_BROKER_STATS_DATA: exclusive(broker.handler(lambda h: h.counter)),
+            RequestCode.GET_TOPIC_STATS_INFO: exclusive(topics.handler(lambda h: h.stats_of_topic)),
+            RequestCode.GET_CONSUME_STATS: exclusive(groups.handler(lambda h: h.consume_stats)),
+            RequestCode.GET_BROKER_CONSUME_STATS: exclusive(
+                groups.handler(lambda h: h.all_consume_stats)
+            ),
+            RequestCode.QUERY_CONSUME_TIME_SPAN: exclusive(groups.handler(lambda h: h.time_spans)),
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: exclusive(
+                groups.handler(lambda h: h.groups_of_topic)
+            ),
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: exclusive(
+                groups.handler(lambda h: h.topics_of_group)
+            ),
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: groups.handler(lambda h: h.subscription),
+        },
+        _jobs(parts),
+    )
+
+
+def _lags(parts: Parts) -> GroupLags:
+    from cometmq.broker.stats.group_lag import GroupLags
+
+    return GroupLags(
         store=parts.store,
         cold_reads=parts.cold_reads,
         offsets=parts.offsets,
@@ -36,33 +92,11 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         broker_name=parts.settings().broker_name,
         clock=parts.clock,
     )
-    broker = BrokerStatsHandler(_runtime(parts), parts.stats, parts.store, parts.cold_reads)
-    topics = TopicStatsHandler(parts.store, topics=parts.topics, stats=parts.stats, lags=lags)
-    groups = GroupStatsHandler(
-        topics=parts.topics,
-        groups=parts.groups,
-        consumers=parts.consumers,
-        offsets=parts.offsets,
-        lags=lags,
-        address=lambda: endpoint.address,
-    )
-    return Feature(
-        {
-            RequestCode.GET_BROKER_RUNTIME_INFO: exclusive(broker.runtime_info),
-            RequestCode.VIEW_BROKER_STATS_DATA: exclusive(broker.counter),
-            RequestCode.GET_TOPIC_STATS_INFO: exclusive(topics.stats_of_topic),
-            RequestCode.GET_CONSUME_STATS: exclusive(groups.consume_stats),
-            RequestCode.GET_BROKER_CONSUME_STATS: exclusive(groups.all_consume_stats),
-            RequestCode.QUERY_CONSUME_TIME_SPAN: exclusive(groups.time_spans),
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: exclusive(groups.groups_of_topic),
-            RequestCode.QUERY_TOPICS_BY_CONSUMER: exclusive(groups.topics_of_group),
-            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: groups.subscription,
-        },
-        _jobs(parts),
-    )
 
 
-def _runtime(parts: Parts) -> RuntimeInfo:
+def _runtime(parts: Parts, booted_ms: int, booted_s: float) -> RuntimeInfo:
+    from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
+
     return RuntimeInfo(
         parts.store,
         files=parts.files,
@@ -77,6 +111,8 @@ def _runtime(parts: Parts) -> RuntimeInfo:
         },
         half_messages=parts.half_queue.figures,
         clock=parts.clock,
+        booted_ms=booted_ms,
+        booted_s=booted_s,
     )
 
 

@@ -10,9 +10,7 @@ Source: AdminBrokerProcessor.prepareRuntimeInfo and StoreStatsService, RocketMQ 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.stats.counters import BrokerStats
@@ -22,6 +20,9 @@ from cometmq.protocol.version import version_name
 from cometmq.store import MessageStore
 from cometmq.system.clock import Clock
 from cometmq.system.files import Files
+
+if TYPE_CHECKING:
+    from cometmq.broker.transactions.half_queue import HalfMessageFigures
 
 ABSENT: Final = {
     "dispatchMaxBuffer": "0",
@@ -57,17 +58,6 @@ class DelayLevelOffsets(NamedTuple):
     scheduled: int
 
 
-class HalfMessageFigures(msgspec.Struct):
-    """How many half messages there are, and what became of others since the start."""
-
-    undecided: int = 0
-    committed: int = 0
-    rolled_back: int = 0
-    put_back: int = 0
-    """How often one was stored again: for a check, or for an operator."""
-    discarded: int = 0
-
-
 class RuntimeInfo:
     """Makes the table.
 
@@ -83,6 +73,7 @@ class RuntimeInfo:
         delay_levels: returns the offsets of each delay level that was used.
         half_messages: returns their figures; None until they are known.
         clock: measures how long the broker runs.
+        booted_ms, booted_s: when it was started, in ms since 1970 and by the steady clock.
     """
 
     def __init__(
@@ -99,6 +90,8 @@ class RuntimeInfo:
         delay_levels: Callable[[], Mapping[int, DelayLevelOffsets]],
         half_messages: Callable[[], HalfMessageFigures | None],
         clock: Clock,
+        booted_ms: int,
+        booted_s: float,
     ) -> None:
         self._store = store
         self._files = files
@@ -111,8 +104,8 @@ class RuntimeInfo:
         self._delay_levels = delay_levels
         self._half_messages = half_messages
         self._clock = clock
-        self._booted_ms = clock.now_ms()
-        self._booted_s = clock.monotonic()
+        self._booted_ms = booted_ms
+        self._booted_s = booted_s
 
     def table(self) -> dict[str, str]:
         """Return the texts by their names."""

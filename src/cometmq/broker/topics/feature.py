@@ -8,14 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cometmq.broker.thread_calls import NextCall
-from cometmq.broker.topics.handler import TopicHandler
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
-from cometmq.remoting.features import Feature
+from cometmq.remoting.features import Deferred, Feature
 
 if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts
+    from cometmq.broker.topics.handler import TopicHandler
 
 log = logging.getLogger(__name__)
 
@@ -38,22 +38,31 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         except StoreError:
             log.exception("offsets of a deleted topic are still on disk topic=%s", topic)
 
-    topics = TopicHandler(
-        parts.topics,
-        parts.store,
-        parts.settings,
-        role=parts.role,
-        announce=parts.registration.announce,
-        forget=forget_topic,
-    )
+    def make() -> TopicHandler:
+        from cometmq.broker.topics.handler import TopicHandler
+
+        return TopicHandler(
+            parts.topics,
+            parts.store,
+            parts.settings,
+            role=parts.role,
+            announce=parts.registration.announce,
+            forget=forget_topic,
+        )
+
+    topics = Deferred(make)
     return Feature(
         {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: exclusive(topics.put),
-            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: exclusive(topics.put_list),
-            RequestCode.DELETE_TOPIC_IN_BROKER: exclusive(topics.delete),
-            RequestCode.CLEAN_UNUSED_TOPIC: exclusive(topics.clean_unused),
-            RequestCode.GET_TOPIC_CONFIG: topics.show,
-            RequestCode.GET_ALL_TOPIC_CONFIG: exclusive(topics.show_all),
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: exclusive(topics.show_system),
+            RequestCode.UPDATE_AND_CREATE_TOPIC: exclusive(topics.handler(lambda h: h.put)),
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: exclusive(
+                topics.handler(lambda h: h.put_list)
+            ),
+            RequestCode.DELETE_TOPIC_IN_BROKER: exclusive(topics.handler(lambda h: h.delete)),
+            RequestCode.CLEAN_UNUSED_TOPIC: exclusive(topics.handler(lambda h: h.clean_unused)),
+            RequestCode.GET_TOPIC_CONFIG: topics.handler(lambda h: h.show),
+            RequestCode.GET_ALL_TOPIC_CONFIG: exclusive(topics.handler(lambda h: h.show_all)),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: exclusive(
+                topics.handler(lambda h: h.show_system)
+            ),
         }
     )

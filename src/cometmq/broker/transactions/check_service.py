@@ -69,6 +69,8 @@ IMMUNE_MAX = 2_000_000
 """Half messages that may wait for the end of their immunity time; 16 bytes each."""
 IMMUNE_AT_ONCE = 1_000
 """So many of those are examined before other requests are handled."""
+UNSTORABLE_MAX = 10_000
+"""Half messages that cannot be stored again, of which each is logged once."""
 UNSENT_MAX = 256
 UNSENT_BYTES = 4 * 1024 * 1024
 """Requests that wait together until their half messages are on the disk and on slaves."""
@@ -148,6 +150,8 @@ class CheckService:
         self._last_member = 0
         self._unsent: list[_Check] = []
         self._unsent_bytes = 0
+        self._unstorable: set[int] = set()
+        """Queue offsets of half messages that the store never takes again, and that are logged."""
         self._segment = SharedCall(store.wait_for_segment)
         self._unresponsive: set[str] = set()
         """Groups that do not read their requests, in this round."""
@@ -354,12 +358,21 @@ class CheckService:
             return self._halves.replace(pairs)
         except InvalidMessageError as problem:
             if len(pairs) == 1:
-                log.error(
-                    "a half message cannot be stored again id=%s offset=%d: %s",
-                    *(pairs[0][0].unique_key, pairs[0][0].queue_offset, problem),
-                )
+                self._log_unstorable(pairs[0][0], problem)
                 return [None]
             return [stored for pair in pairs for stored in self._store_again([pair])]
+
+    def _log_unstorable(self, half: HalfMessage, problem: InvalidMessageError) -> None:
+        """Log once that a half message cannot be stored again: each round finds it."""
+        if half.queue_offset in self._unstorable:
+            return
+        if len(self._unstorable) >= UNSTORABLE_MAX:
+            self._unstorable.clear()
+        self._unstorable.add(half.queue_offset)
+        log.error(
+            "a half message cannot be stored again, it waits for a decision id=%s offset=%d: %s",
+            *(half.unique_key, half.queue_offset, problem),
+        )
 
     # --- requests -------------------------------------------------------------------------------
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.broker.transactions.check_service import CheckService
-from cometmq.broker.transactions.handler import TransactionHandler
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
-from cometmq.remoting.features import Feature
+from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job, every
 from cometmq.store import StoreSettings
 
 if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts
+    from cometmq.broker.transactions.check_service import CheckService
+    from cometmq.broker.transactions.handler import TransactionHandler
 
 
 LOAD_S = 1.0
@@ -26,29 +26,48 @@ LOG_S = 10.0
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """Build the handler of decisions, and the checks of undecided half messages."""
     commit = parts.commit if parts.sync_flush else None
-    handler = TransactionHandler(
-        parts.half_queue,
-        parts.store,
-        topics=parts.topics,
-        stats=parts.stats,
-        settings=parts.settings,
-        role=parts.role,
-        clock=parts.clock,
-        cold_reads=parts.cold_reads,
-        confirmation=parts.confirmation,
-        commit=commit,
-    )
-    checks = CheckService(
-        parts.half_queue,
-        parts.store,
-        producers=parts.producers,
-        topics=parts.topics,
-        settings=parts.settings,
-        role=parts.role,
-        stored=parts.configuration.reader_of(StoreSettings),
-        clock=parts.clock,
-        confirmation=parts.confirmation,
-    )
+
+    def make_handler() -> TransactionHandler:
+        from cometmq.broker.transactions.handler import TransactionHandler
+
+        return TransactionHandler(
+            parts.half_queue,
+            parts.store,
+            topics=parts.topics,
+            stats=parts.stats,
+            settings=parts.settings,
+            role=parts.role,
+            clock=parts.clock,
+            cold_reads=parts.cold_reads,
+            confirmation=parts.confirmation,
+            commit=commit,
+        )
+
+    def make_checks() -> CheckService:
+        from cometmq.broker.transactions.check_service import CheckService
+
+        return CheckService(
+            parts.half_queue,
+            parts.store,
+            producers=parts.producers,
+            topics=parts.topics,
+            settings=parts.settings,
+            role=parts.role,
+            stored=parts.configuration.reader_of(StoreSettings),
+            clock=parts.clock,
+            confirmation=parts.confirmation,
+        )
+
+    decisions, checks = Deferred(make_handler), Deferred(make_checks)
+
+    async def check() -> None:
+        is_idle = parts.role.is_slave or parts.half_queue.is_unused
+        if checks.made() is not None or not is_idle:
+            await checks.get().run()
+
+    def log_refusals() -> None:
+        if (made := decisions.made()) is not None:
+            made.log_refusals()
 
     def interval_s() -> float:
         if not parts.half_queue.is_loaded:
@@ -57,15 +76,15 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
 
     return Feature(
         {
-            RequestCode.END_TRANSACTION: handler.end,
-            RequestCode.RESUME_CHECK_HALF_MESSAGE: exclusive(handler.resume),
+            RequestCode.END_TRANSACTION: decisions.handler(lambda h: h.end),
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: exclusive(decisions.handler(lambda h: h.resume)),
         },
         [
             Job(
                 "check-transactions",
                 interval_s,
-                checks.run,
+                check,
             ),
-            every(LOG_S, handler.log_refusals, "log-refused-decisions"),
+            every(LOG_S, log_refusals, "log-refused-decisions"),
         ],
     )

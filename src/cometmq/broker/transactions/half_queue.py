@@ -25,9 +25,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 from cometmq.broker.cold_reads import ColdReads, bring_in
 from cometmq.broker.offsets.offset_store import OffsetStore
-from cometmq.broker.stats.runtime_info import HalfMessageFigures
 from cometmq.broker.transactions.decided_offsets import DecidedOffsets
 from cometmq.broker.transactions.half_message import (
     HALF_QUEUE,
@@ -74,6 +75,17 @@ LATEST_MS = 2**62
 """A time later than all others."""
 _HELD = "what a crash has cut off of a transaction must be stored first"
 """Why the store refuses messages if the disk is full at the start."""
+
+
+class HalfMessageFigures(msgspec.Struct):
+    """How many half messages there are, and what became of others since the start."""
+
+    undecided: int = 0
+    committed: int = 0
+    rolled_back: int = 0
+    put_back: int = 0
+    """How often one was stored again: for a check, or for an operator."""
+    discarded: int = 0
 
 
 class HalfQueue:
@@ -307,6 +319,11 @@ class HalfQueue:
         end = self._store.bounds(HALF_TOPIC, HALF_QUEUE)[1]
         self._figures.undecided = max(end - self._decided.base - self._decided.count, 0)
         return self._figures
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether it is known that there never was a half message."""
+        return self.is_loaded and self._store.bounds(HALF_TOPIC, HALF_QUEUE)[1] == 0
 
     def is_decided(self, offset: int) -> bool:
         """Return whether a half message is decided, put back or discarded."""

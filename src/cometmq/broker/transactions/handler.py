@@ -102,6 +102,7 @@ class TransactionHandler:
         self._commit = commit
         self._resuming = asyncio.Lock()
         self._refused = RateLimitedLog(log, "decisions were refused")
+        self._moved = RateLimitedLog(log, "messages were committed to another queue")
 
     # --- END_TRANSACTION ------------------------------------------------------------------------
 
@@ -115,8 +116,9 @@ class TransactionHandler:
             raise
 
     def log_refusals(self) -> None:
-        """Log how many refusals were only counted."""
+        """Log how many refusals, and commits to other queues, were only counted."""
         self._refused.settle()
+        self._moved.settle()
 
     def _log_refusal(self, header: EndTransactionRequest, problem: ResponseError) -> None:
         """Log a refusal: producers send most decisions one-way, and get no response."""
@@ -288,7 +290,15 @@ class TransactionHandler:
             raise _DecidedError
         try:
             if header.commit_or_rollback == _COMMIT:
-                message, (final, stored) = self._halves.commit(half, *self._target_of(half))
+                topic, sent_to = half.target()
+                queue_id = self._queue_of(topic, sent_to)
+                message, (final, stored) = self._halves.commit(half, topic, queue_id)
+                if queue_id != sent_to:
+                    self._moved.add(
+                        "message committed to another queue, its topic has fewer by now"
+                        " topic=%.80s id=%.80r sent_to=%d queue=%d",
+                        *(topic, half.unique_key, sent_to, queue_id),
+                    )
                 self._stats.put(message.topic, message.queue_id, 1, final.size_bytes)
             else:
                 stored = self._halves.roll_back(half)
@@ -308,15 +318,13 @@ class TransactionHandler:
             raise _not_available(problem) from problem
         return self._respond(request, stored)
 
-    def _target_of(self, half: HalfMessage) -> tuple[str, int]:
-        """Return the queue to which a half message is committed.
+    def _queue_of(self, topic: str, queue_id: int) -> int:
+        """Return the queue of a topic to which a half message is committed.
 
         Raises:
-            InvalidMessageError: it names none.
-            ResponseError: its topic was deleted; RocketMQ stores the message where no consumer
+            ResponseError: the topic was deleted; RocketMQ stores the message where no consumer
                 reads it.
         """
-        topic, queue_id = half.target()
         found = self._topics.queue_for(topic, queue_id)
         if found is None:
             raise ResponseError(
@@ -324,7 +332,7 @@ class TransactionHandler:
                 f"topic[{topic[:300]}] was deleted: the transaction stays undecided until the topic"
                 " is created again",
             )
-        return topic, found
+        return found
 
     def _respond(self, request: Request, stored: Appended) -> Response | None:
         """Respond when the record is on the disk and on slaves, if that is asked for."""

@@ -20,6 +20,7 @@ from cometmq.client._supervision import class_and_text
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext, FilterHook
+from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import seconds
@@ -124,10 +125,8 @@ def ordered_outcome_of(
         result: what it returned; anything but an enumeration's failure is success.
         error: what it raised, or None.
         context: what the handler was shown, and may have changed.
-        suspend_ms: the pause that the settings say.
-
-    Raises:
-        ConfigError: the handler set a delay that is no duration.
+        suspend_ms: the pause that the settings say; also if the handler set a delay that is no
+            duration.
     """
     if isinstance(error, ConsumeLater):
         return OrderedOutcome(
@@ -161,7 +160,14 @@ def _is_one_of(result: object, *meanings: Enum) -> bool:
 def _pause_s(context: OrderedContext, suspend_ms: int, asked_s: float | None = None) -> float:
     """Return a pause within limits; below zero means the settings' in Java, and the least here."""
     if asked_s is None:
-        asked_s = suspend_ms / 1000 if context.delay is None else seconds(context.delay, "delay")
+        asked_s = suspend_ms / 1000
+        if context.delay is not None:
+            try:
+                asked_s = seconds(context.delay, "context.delay")
+            except (
+                ConfigError
+            ) as wrong:  # the attempt counts, so that the last one ends the retries
+                log.warning("handler set %s group=%s queue=%s", wrong, context.group, context.queue)
     return min(max(asked_s, PAUSE_S_MIN), PAUSE_S_MAX)
 
 

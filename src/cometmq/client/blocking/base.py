@@ -60,9 +60,16 @@ class Blocking:
                 raise
 
     def close(self) -> None:
-        """Close the object; further calls do nothing."""
-        portal = self._portal
+        """Close the object; further calls do nothing.
+
+        In a transaction listener: begin the close of its producer, and return. Another thread must
+        call it, too, to wait for the end.
+        """
+        portal, inner = self._portal, self._inner
         if portal is None:
+            return
+        if isinstance(inner, asynchronous.TransactionProducer) and inner._runs_here():
+            portal.call(inner._begin_close)
             return
         try:
             if portal.is_alive():  # an exit in a handler has ended the loop with all that was open

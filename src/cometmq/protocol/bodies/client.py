@@ -26,6 +26,7 @@ class MemberSubscription(Part, kw_only=True):
     sub_string: str = ""
     """The expression; ``*`` for everything."""
     expression_type: str = "TAG"
+    class_filter_mode: bool = False
 
 
 class ConsumerConnection(Body, kw_only=True):

@@ -224,6 +224,33 @@ async def test_sends_to_a_broker_that_has_left_its_topic_make_a_lookup_a_second(
 
 @pytest.mark.usefixtures("virtual_time")
 @pytest.mark.parametrize("way", ["send", "send_batch", "send_nowait"])
+async def test_a_send_waits_for_a_master_while_the_route_has_slaves_only(way: str) -> None:
+    """Not until the routes are refreshed again, which may be half a minute later."""
+    async with (
+        ScriptedCluster([ScriptedBroker()]) as cluster,
+        Producer(cluster.address, group="g") as producer,
+    ):
+        whole = cluster.name_server.routes["t"]
+        slaves = cluster.name_server.routes["t"] = route({"a": ""})
+        slaves.broker_datas[0].broker_addrs = {1: cluster.brokers[0].address}
+        with pytest.raises(ConnectError, match="no broker of t has a master now"):
+            await producer.send(MESSAGE, timeout=0.2)
+        lookups = cluster.name_server.asked
+        lookups.clear()
+        began_s = now()
+        sends = [asyncio.ensure_future(SENDS[way](producer)) for _ in range(10)]
+        await asyncio.sleep(AWAY_S)
+        cluster.name_server.routes["t"] = whole
+        receipts = await asyncio.gather(*sends)
+        took_s = now() - began_s
+
+    assert {receipt.status for receipt in receipts} == {SendStatus.SEND_OK}
+    assert took_s <= AWAY_S + REFRESH_S + SEND_BACK_OFF_S_MAX
+    assert len(lookups) <= AWAY_S + 2
+
+
+@pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize("way", ["send", "send_batch", "send_nowait"])
 async def test_the_first_send_waits_for_a_name_server(way: str) -> None:
     async with (
         ScriptedCluster([ScriptedBroker()]) as cluster,

@@ -243,6 +243,7 @@ class Producer(Lifecycle):
             TopicNotFoundError: no broker has the topic; not sent.
             QueueNotFoundError: the topic has no such queue; not sent.
             NameServerError: the route is unknown and no name server responded in time; not sent.
+            ConnectError: the brokers of the topic had no master in time; not sent.
             ResponseError: the broker refused the message. It is not stored, unless an earlier
                 attempt got no response and stored it. The error's notes list such attempts.
             SendTimeoutError: no response in time, or no room. ``maybe_stored`` says whether the
@@ -592,6 +593,7 @@ class Producer(Lifecycle):
         Raises:
             ClientClosedError: the producer is not running.
             TopicNotFoundError: no broker has the topic, and none creates topics.
+            ConnectError: the brokers of the topic have no master now.
             NameServerError: no name server responded.
         """
         self._check_running()
@@ -603,6 +605,7 @@ class Producer(Lifecycle):
         Raises:
             ClientClosedError: the producer is not running.
             TopicNotFoundError: no broker has one of them, and none creates topics.
+            ConnectError: the brokers of one of them have no master now.
             NameServerError: no name server responded.
         """
         self._check_running()

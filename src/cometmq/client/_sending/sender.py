@@ -349,11 +349,11 @@ class Sender:
     async def _route(
         self, topic: str, deadline: float, policy: RetryPolicy, attempts: SendAttempts
     ) -> Route:
-        """Return the route of a topic; wait until the deadline for a name server."""
+        """Return the route of a topic; wait until the deadline for a name server or a master."""
         while True:
             try:
                 return await self.targets.route(topic, seconds_left(deadline))
-            except NameServerError:
+            except (NameServerError, NoMasterError):
                 if not policy.waits_for_broker:
                     raise
                 await attempts.pause()

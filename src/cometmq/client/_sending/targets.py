@@ -66,14 +66,22 @@ class Targets:
     async def route(self, topic: str, timeout: float) -> Route:
         """Return the topic's route, which has queues to write to.
 
+        A cached route that has none is fetched again: masters may be back.
+
         Raises:
+            NoMasterError: a broker of the topic has no master now, and no other has a queue.
             ClientClosedError, TopicNotFoundError, NameServerError: nothing can be sent.
         """
         self._instance.check_running()
-        route = await self._instance.routes.find_for_sending(
+        routes = self._instance.routes
+        route = await routes.find_for_sending(
             topic, new_topic_queues=self._settings.new_topic_queues, timeout=timeout
         )
         if not route.publish_queues:
+            route = await routes.refresh_old(topic, timeout=timeout) or route
+        if not route.publish_queues:
+            if not route.ordered and len(route.masters()) < len(route.brokers):
+                raise NoMasterError(f"no broker of {topic} has a master now")
             reason = (
                 "its order configuration at the name servers names no queue, expected broker:queues"
                 if route.ordered

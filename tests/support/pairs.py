@@ -82,9 +82,15 @@ class Pairs:
 
 
 @asynccontextmanager
-async def running_pairs(folder: Path) -> AsyncIterator[Pairs]:
+async def running_pairs(
+    folder: Path, *, supports_acting_master: bool = False
+) -> AsyncIterator[Pairs]:
     """Run a name server, and what a test starts, within ``async with``."""
-    settings = NameServerSettings(listen_port=0, kv_config_path=folder / "kvConfig.json")
+    settings = NameServerSettings(
+        listen_port=0,
+        kv_config_path=folder / "kvConfig.json",
+        supports_acting_master=supports_acting_master,
+    )
     name_server = NameServer(settings)
     await name_server.start()
     pairs = Pairs(folder, name_server)

@@ -24,6 +24,7 @@ from cometmq.broker.fast_paths import FastPaths
 from cometmq.broker.registration import Identity
 from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.model.errors import CometError, StoreError
+from cometmq.protocol.headers import GetBrokerMemberGroupRequest
 from cometmq.protocol.record import encode_host
 from cometmq.remoting import (
     Connection,
@@ -146,6 +147,8 @@ class Broker:
         parts.commit.start()
         if not parts.role.is_slave:
             await self._load_half_queue(parts.half_queue)
+            if self._settings().enable_slave_acting_master:  # before the slave copies those here
+                await self._take_back_offsets(parts)
         features = await self._listen(parts)
         if not parts.role.is_slave:
             parts.delay.start()
@@ -155,6 +158,21 @@ class Broker:
         if parts.role.is_slave:
             parts.log_copy.get().start(self._log_context)
         await parts.registration.start(self._identity(), self._name_servers())
+
+    async def _take_back_offsets(self, parts: Parts) -> None:
+        """Take over what consumers committed at a slave while this master was gone."""
+        from cometmq.broker.replication.returning import take_back_offsets  # most never need it
+
+        settings = self._settings()
+        await take_back_offsets(
+            self._client,
+            self._name_servers(),
+            GetBrokerMemberGroupRequest(
+                cluster_name=settings.broker_cluster_name, broker_name=settings.broker_name
+            ),
+            parts.offsets,
+            parts.store.bounds,
+        )
 
     def _role_changed(self) -> None:
         """Start or stop what only masters do."""

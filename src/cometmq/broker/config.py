@@ -261,6 +261,11 @@ class BrokerSettings:
     A slave redirects them to the master again when they have caught up.
     """
 
+    enable_slave_acting_master: bool = setting(False, key="enableSlaveActingMaster")
+    """Whether name servers with ``supportActingMaster=true`` show clients the slave with the
+    smallest id as the master while there is none; the same value on master and slaves.
+    """
+
     lite_pull_message_enable: bool = setting(True, key="litePullMessageEnable", remote=True)
     """Whether lite pull consumers are allowed."""
 

@@ -326,7 +326,7 @@ class _Link:
             ha_server_addr=who.ha_address,
             broker_id=self._role.broker_id,
             body_crc32=crc & 0x7FFFFFFF,
-            enable_acting_master=False,
+            enable_acting_master=self._settings().enable_slave_acting_master,
         )
         self._registered = {}
         response = await self._client.call(

@@ -243,3 +243,23 @@ async def test_offsets_of_a_new_master_are_moved_back_to_the_ends_of_its_queues(
     await offsets.copy({"T@g": {0: 5, 1: 2}}, None)
     await offsets.correct(lambda topic, queue_id: (0, 3))
     assert offsets.of("g", "T") == {0: 3, 1: 2}
+
+
+async def test_only_larger_offsets_of_a_slave_are_taken_back(
+    tables: Tables, offsets: OffsetStore
+) -> None:
+    offsets.commit("g", "T", 0, 5)
+    offsets.commit("g", "T", 1, 5)
+    table = {"T@g": {0: 7, 1: 3, 2: 9}, "U@h": {0: 0}, "V@h": {0: 4}}
+    ends = {"T": 8, "U": 8, "V": 0}  # the topic V was lost with the end of the log
+    assert await offsets.advance(table, lambda topic, queue_id: (0, ends[topic])) == 2
+    assert offsets.of("g", "T") == {0: 7, 1: 5, 2: 8}
+    assert offsets.topics_of("h") == []
+    offsets.persist(flush_nothing)
+    assert reopened(tables).of("g", "T") == {0: 7, 1: 5, 2: 8}
+
+
+async def test_impossible_offsets_of_a_slave_are_refused(offsets: OffsetStore) -> None:
+    with pytest.raises(ProtocolError, match="expected topic@group and offsets of 0 or more"):
+        await offsets.advance({"T@g": {0: -1}}, lambda topic, queue_id: (0, 9))
+    assert offsets.keys() == []

@@ -158,12 +158,7 @@ class OffsetStore:
         """
         changed = False
         async for key, numbers in Slices().each(table.items()):
-            topic, separator, group = key.partition("@")
-            if not separator or any(n < 0 or offset < 0 for n, offset in numbers.items()):
-                raise ProtocolError(
-                    f"met the committed offsets {key[:80]!r}: {str(numbers)[:80]}, expected"
-                    " topic@group and offsets of 0 or more"
-                )
+            topic, group = _checked(key, numbers)
             known = self._table.get(key)
             if known is None:
                 known = self._add(self._table, group, topic)
@@ -173,6 +168,29 @@ class OffsetStore:
             changed = True
         self._changed |= changed
         self.version = version or self.version
+
+    async def advance(
+        self, table: Mapping[str, Numbers], bounds: Callable[[str, int], tuple[int, int]]
+    ) -> int:
+        """Take over the offsets that are larger than those known; return how many.
+
+        Args:
+            table: the offsets of a slave, by ``topic@group``.
+            bounds: returns the bounds of a queue; no offset is taken over beyond its end.
+
+        Raises:
+            ProtocolError: a key or an offset is not one; some may have been taken over.
+        """
+        count = 0
+        async for key, numbers in Slices().each(table.items()):
+            topic, group = _checked(key, numbers)
+            known = self._table.get(key, {})
+            for queue_id, offset in numbers.items():
+                reached = min(offset, bounds(topic, queue_id)[1])
+                if reached > known.get(queue_id, 0):
+                    self.commit(group, topic, queue_id, reached)
+                    count += 1
+        return count
 
     async def forget_group(self, group: str) -> None:
         """Remove all offsets of a group."""
@@ -333,3 +351,18 @@ def read_numbers(content: Any, file: JsonFile) -> Numbers:
     if any(key < 0 or offset < 0 for key, offset in numbers.items()):
         raise StoreError(f"{file.path} has a negative offset in {str(numbers)[:80]}")
     return numbers
+
+
+def _checked(key: str, numbers: Numbers) -> tuple[str, str]:
+    """Return the topic and the group of offsets that another broker has sent.
+
+    Raises:
+        ProtocolError: the key or an offset is not one.
+    """
+    topic, separator, group = key.partition("@")
+    if not separator or any(n < 0 or offset < 0 for n, offset in numbers.items()):
+        raise ProtocolError(
+            f"met the committed offsets {key[:80]!r}: {str(numbers)[:80]}, expected topic@group and"
+            " offsets of 0 or more"
+        )
+    return topic, group

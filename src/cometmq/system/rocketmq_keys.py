@@ -194,6 +194,20 @@ _FILTERSRV = _names(
 )
 """Keys of the filter server, which RocketMQ had until release 4.2."""
 
+_CONTROLLER = _names(
+    """
+    configBlackList configStorePath controllerDLegerGroup controllerDLegerPeers
+    controllerDLegerSelfId controllerRequestThreadPoolQueueCapacity controllerStorePath
+    controllerThreadPoolNums controllerType electMasterMaxRetryCount enableElectUncleanMaster
+    isProcessReadEvent mappedFileSize metricGrpcExporterIntervalInMills
+    metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExporterType
+    metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel
+    metricsPromExporterHost metricsPromExporterPort notifyBrokerRoleChanged processReadEvent
+    rocketmqHome scanInactiveMasterInterval scanNotActiveBrokerInterval
+    """
+)
+"""Keys of release 5.3's controller."""
+
 BROKER_KEYS = _BROKER | _STORE | _NETWORK | _AUTH
 """What RocketMQ reads from a broker's configuration file."""
 
@@ -202,6 +216,9 @@ NAMESRV_KEYS = _NAMESRV | _NETWORK
 
 FILTERSRV_KEYS = _FILTERSRV | _NETWORK
 """What RocketMQ reads from a filter server's configuration file."""
+
+CONTROLLER_KEYS = _CONTROLLER | _NETWORK
+"""What RocketMQ reads from a controller's configuration file."""
 
 PROTECTED_KEYS = _names(
     """

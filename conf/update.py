@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cometmq.broker.config import BrokerSettings
+from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.filtersrv.config import FilterServerSettings
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
@@ -27,11 +28,13 @@ PARTS: dict[str, dict[str, list[type]]] = {
     "broker.conf": {"broker": [BrokerSettings], "store": [StoreSettings], **NETWORK},
     "namesrv.conf": {"name server": [NameServerSettings], **NETWORK},
     "filtersrv.conf": {"filter server": [FilterServerSettings], **NETWORK},
+    "controller.conf": {"controller": [ControllerSettings], "etcd": [EtcdSettings], **NETWORK},
 }
 TITLES = {
     "broker.conf": "A broker's settings: cometmq broker -c broker.conf.",
     "namesrv.conf": "A name server's settings: cometmq namesrv -c namesrv.conf.",
     "filtersrv.conf": "A filter server's settings: cometmq filtersrv -c filtersrv.conf.",
+    "controller.conf": "A controller's settings: cometmq controller -c controller.conf.",
 }
 
 

@@ -216,6 +216,7 @@ def _included(match: re.Match[str]) -> str:
 def configuration_page() -> str:
     """Every key of the servers' files."""
     from cometmq.broker.config import BrokerSettings
+    from cometmq.controller.config import ControllerSettings, EtcdSettings
     from cometmq.filtersrv.config import FilterServerSettings
     from cometmq.namesrv.config import NameServerSettings
     from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
@@ -224,10 +225,11 @@ def configuration_page() -> str:
     lines = [
         "# Configuration",
         "",
-        "The keys of `broker.conf`, `namesrv.conf` and `filtersrv.conf`, in the format of Java",
-        "properties files. The names are RocketMQ's. Keys in *italics* are not in RocketMQ's",
-        "files: there `tls.*` and `com.rocketmq.remoting.*` are system properties of Java, and the",
-        "others exist only in CometMQ. A request can change **live** keys while the server runs.",
+        "The keys of `broker.conf`, `namesrv.conf`, `filtersrv.conf` and `controller.conf`, in the",
+        "format of Java properties files. The names are RocketMQ's. Keys in *italics* are not in",
+        "RocketMQ's files: there `tls.*` and `com.rocketmq.remoting.*` are system properties of",
+        "Java, and the others exist only in CometMQ. A request can change **live** keys while the",
+        "server runs.",
         "[Configure](../howto/configure.md) shows how to use the files.",
     ]
     parts = {
@@ -235,6 +237,8 @@ def configuration_page() -> str:
         "Store": StoreSettings,
         "Name server": NameServerSettings,
         "Filter server": FilterServerSettings,
+        "Controller": ControllerSettings,
+        "Controller's etcd": EtcdSettings,
         "Connections (all servers)": RemotingSettings,
         "TLS (all servers)": TlsSettings,
         "TLS of outgoing connections (all servers)": TlsClientSettings,
@@ -246,11 +250,16 @@ def configuration_page() -> str:
 
 
 def _settings_rows(settings: type) -> Iterator[str]:
-    from cometmq.system.rocketmq_keys import BROKER_KEYS, FILTERSRV_KEYS, NAMESRV_KEYS
+    from cometmq.system.rocketmq_keys import (
+        BROKER_KEYS,
+        CONTROLLER_KEYS,
+        FILTERSRV_KEYS,
+        NAMESRV_KEYS,
+    )
     from cometmq.system.settings import describe
     from cometmq.system.settings_sample import field_texts
 
-    theirs = {*BROKER_KEYS, *NAMESRV_KEYS, *FILTERSRV_KEYS}
+    theirs = {*BROKER_KEYS, *NAMESRV_KEYS, *FILTERSRV_KEYS, *CONTROLLER_KEYS}
     for setting in describe(settings):
         name = f"`{setting.key}`" if setting.key in theirs else f"*`{setting.key}`*"
         default = (

@@ -46,6 +46,7 @@ PACKAGES = {
     "go": "golang-go",
     "node": "nodejs",
     "npm": "npm",
+    "etcd": "etcd-server",
 }
 """The Debian package each command comes from."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from cometmq.controller.app import Controller
-from cometmq.controller.config import ControllerSettings
+from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import BrokerHeartbeatRequest, Header, encode_fields
@@ -35,7 +35,9 @@ class OneController:
     def __init__(self, store: EtcdStore, clock: ManualClock, settings: ControllerSettings) -> None:
         self.etcd = ModelEtcd(store)
         self.controller = Controller(
-            Configuration.of(settings, RemotingSettings(), TlsSettings(), TlsClientSettings()),
+            Configuration.of(
+                settings, EtcdSettings(), RemotingSettings(), TlsSettings(), TlsClientSettings()
+            ),
             self.etcd,
             clock=clock,
         )

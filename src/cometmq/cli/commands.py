@@ -145,6 +145,24 @@ def filtersrv(
 
 
 @app.command()
+def controller(
+    port: options.ControllerPort = None,
+    host: options.Host = None,
+    config: options.ConfigFile = None,
+    print_config: options.PrintConfig = False,
+    log_level: options.LogLevel = "info",
+) -> None:
+    """Run a controller, which elects masters of brokers, until SIGTERM or Ctrl-C."""
+    from cometmq.cli import servers
+
+    raise typer.Exit(
+        servers.controller(
+            port=port, host=host, config=config, print_config=print_config, log_level=log_level
+        )
+    )
+
+
+@app.command()
 def send(
     topic: Annotated[str, typer.Argument(help="Topic to send to.")],
     body: Annotated[

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from cometmq.system.configuration import Configuration, load
-from cometmq.system.rocketmq_keys import BROKER_KEYS, FILTERSRV_KEYS, NAMESRV_KEYS
+from cometmq.system.rocketmq_keys import BROKER_KEYS, CONTROLLER_KEYS, FILTERSRV_KEYS, NAMESRV_KEYS
 
 
 def namesrv_configuration(
@@ -92,6 +92,29 @@ def filtersrv_configuration(
         known_keys=FILTERSRV_KEYS,
         file=config,
         command_line=_said(bindAddress=host, listenPort=port, connectWhichBroker=broker),
+        environment=os.environ,
+    )
+
+
+def controller_configuration(
+    port: int | None, host: str | None, config: Path | None
+) -> Configuration:
+    """Read the settings of a controller.
+
+    Args:
+        port, host: options of the command line.
+        config: the configuration file.
+
+    Raises:
+        ConfigError: a setting is unknown or its value is wrong, or the file cannot be read.
+    """
+    from cometmq.controller.app import SETTINGS
+
+    return load(
+        SETTINGS,
+        known_keys=CONTROLLER_KEYS,
+        file=config,
+        command_line=_said(bindAddress=host, listenPort=port),
         environment=os.environ,
     )
 

@@ -14,6 +14,7 @@ from cometmq.cli.quick import PROCESSES_MAX
 
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
+CONTROLLER_PORT = 9878
 
 Host = Annotated[
     str | None,
@@ -42,6 +43,13 @@ FilterServerPort = Annotated[
     typer.Option(
         min=0, max=65_535, help="TCP port of the filter server; 0 for a free port.",
         show_default="0",
+    ),
+]  # fmt: skip
+ControllerPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65_535, help="TCP port of the controller; 0 for a free port.",
+        show_default=str(CONTROLLER_PORT),
     ),
 ]  # fmt: skip
 FilteredBroker = Annotated[

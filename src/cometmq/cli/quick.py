@@ -63,6 +63,7 @@ SERVERS: Mapping[str, Mapping[str, _Option]] = {
         "--processes": _Option("processes", _processes),
     },
     "filtersrv": _COMMON | {"--port": _Option("port", _port), "--broker": _Option("broker", str)},
+    "controller": _COMMON | {"--port": _Option("port", _port)},
 }
 """The server commands and their options."""
 

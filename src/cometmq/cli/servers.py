@@ -12,6 +12,7 @@ from cometmq.cli import logs
 from cometmq.cli.build import build
 from cometmq.cli.configurations import (
     broker_configuration,
+    controller_configuration,
     filtersrv_configuration,
     namesrv_configuration,
 )
@@ -160,11 +161,34 @@ def filter_server(
     return serve(server, lambda: f"filtersrv={server.address} build={build()}")
 
 
+def controller(
+    *,
+    port: int | None = None,
+    host: str | None = None,
+    config: Path | None = None,
+    print_config: bool = False,
+    log_level: str = INFO,
+) -> int:
+    """Run a controller; gives the exit code."""
+    from cometmq.controller.app import Controller
+    from cometmq.controller.config import EtcdSettings
+
+    parts = controller_configuration(port, host, config)
+    if print_config:
+        return _show(parts)
+    _begin(log_level, parts)
+    from cometmq.controller.gateway import open_gateway
+
+    server = Controller(parts, open_gateway(parts[EtcdSettings]))
+    return serve(server, lambda: f"controller={server.address} build={build()}")
+
+
 COMMANDS: dict[str, Callable[..., int]] = {
     "standalone": standalone,
     "namesrv": name_server,
     "broker": broker,
     "filtersrv": filter_server,
+    "controller": controller,
 }
 """What each server command runs; all take its options as keyword arguments."""
 

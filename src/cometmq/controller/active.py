@@ -12,6 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from cometmq.controller.etcd import Compare, Etcd, EtcdUnavailableError, Put
+from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,9 @@ class ActiveController:
         self._lease: int | None = None
         self._holds_key = False
         self._until_s = 0.0
+        self._failures = FailureLog(
+            log, fails="etcd is unavailable", works="etcd is available again", name="keys"
+        )
         self.active: ControllerEntry | None = None
         """The active controller as last read; None if it is unknown."""
         self.members: list[ControllerEntry] = []
@@ -73,10 +77,12 @@ class ActiveController:
         try:
             await self._renew()
         except EtcdUnavailableError as error:
+            self._failures.failed(self._members, error)
             if was_active and not self.is_active:
-                log.warning("controller is no longer active, etcd is unavailable: %s", error)
+                log.warning("controller is no longer active")
             self.active = None if not self.is_active else self.active
             return False
+        self._failures.succeeded(self._members)
         if self.is_active and not was_active:
             log.info("controller is active id=%s address=%s", *self._own())
         return self.is_active and not was_active

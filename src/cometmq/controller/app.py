@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 
 from cometmq.controller.active import ActiveController
-from cometmq.controller.config import ControllerSettings
+from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.controller.elections import Elections
 from cometmq.controller.etcd import Etcd, EtcdUnavailableError
 from cometmq.controller.handler import ControllerHandler
@@ -35,7 +35,7 @@ from cometmq.system.configuration import Configuration
 
 log = logging.getLogger(__name__)
 
-SETTINGS = (ControllerSettings, RemotingSettings, TlsSettings, TlsClientSettings)
+SETTINGS = (ControllerSettings, EtcdSettings, RemotingSettings, TlsSettings, TlsClientSettings)
 """The settings classes that a controller's configuration file feeds."""
 
 EXPIRY_FIRST_S = 2.0

@@ -53,3 +53,33 @@ class ControllerSettings:
 
     lease_s: int = setting(3, key="controllerLeaseSeconds", unit="s", low=2, high=60)
     """How long the lease of the active controller lasts; another one takes over after that."""
+
+
+@dataclass(frozen=True)
+class EtcdSettings:
+    """How a controller reaches etcd."""
+
+    store: str = setting("etcd://127.0.0.1:2379", key="controllerStore")
+    """The etcd that keeps broker ids, in-sync sets and epochs:
+    ``etcd://host:port,host:port`` with the members of one cluster.
+    """
+
+    trusted: str = setting("", key="controllerStoreTrustCertPath")
+    """File of the certificate authorities that verify etcd, PEM; with it connections to etcd use
+    TLS.
+    """
+
+    certificate: str = setting("", key="controllerStoreCertPath")
+    """File of the certificate chain that the controller presents to etcd, PEM."""
+
+    key: str = setting("", key="controllerStoreKeyPath")
+    """File of that certificate's private key, PEM."""
+
+    key_password: str = setting("", key="controllerStoreKeyPassword", secret=True)
+    """Password of that private key."""
+
+    user: str = setting("", key="controllerStoreUser")
+    """The user at etcd. Default: no authentication."""
+
+    password_file: str = setting("", key="controllerStorePasswordFile")
+    """File that holds the password of the user; a line end after it is ignored."""

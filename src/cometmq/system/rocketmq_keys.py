@@ -203,6 +203,18 @@ _FILTERSRV = """
 """
 """Keys of the filter server, which RocketMQ had until release 4.2."""
 
+_CONTROLLER = """
+    configBlackList configStorePath controllerDLegerGroup controllerDLegerPeers
+    controllerDLegerSelfId controllerRequestThreadPoolQueueCapacity controllerStorePath
+    controllerThreadPoolNums controllerType electMasterMaxRetryCount enableElectUncleanMaster
+    isProcessReadEvent mappedFileSize metricGrpcExporterIntervalInMills
+    metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExporterType
+    metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel
+    metricsPromExporterHost metricsPromExporterPort notifyBrokerRoleChanged processReadEvent
+    rocketmqHome scanInactiveMasterInterval scanNotActiveBrokerInterval
+"""
+"""Keys of release 5.3's controller."""
+
 BROKER_KEYS = Keys(_BROKER, _STORE, _NETWORK, _AUTH)
 """What RocketMQ reads from a broker's configuration file."""
 
@@ -211,6 +223,9 @@ NAMESRV_KEYS = Keys(_NAMESRV, _NETWORK)
 
 FILTERSRV_KEYS = Keys(_FILTERSRV, _NETWORK)
 """What RocketMQ reads from a filter server's configuration file."""
+
+CONTROLLER_KEYS = Keys(_CONTROLLER, _NETWORK)
+"""What RocketMQ reads from a controller's configuration file."""
 
 PROTECTED_KEYS = frozenset(
     ("brokerConfigPath", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")

@@ -33,8 +33,8 @@ COMMANDS = dict(commands())
 
 def test_the_commands_are_all_there() -> None:
     assert set(COMMANDS) == {
-        "version", "standalone", "namesrv", "broker", "filtersrv", "send", "tail", "demo",
-        "pipeline", "pipeline-demo", "store list", "store show", "store verify",
+        "version", "standalone", "namesrv", "broker", "filtersrv", "controller", "send", "tail",
+        "demo", "pipeline", "pipeline-demo", "store list", "store show", "store verify",
     }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ import cometmq.client
 from cometmq.broker.config import BrokerSettings
 from cometmq.cli.commands import app
 from cometmq.client.settings import resolve_settings
+from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.filtersrv.config import FilterServerSettings
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
@@ -36,6 +37,8 @@ SETTINGS = (
     StoreSettings,
     NameServerSettings,
     FilterServerSettings,
+    ControllerSettings,
+    EtcdSettings,
     RemotingSettings,
     TlsSettings,
     TlsClientSettings,

@@ -1,0 +1,249 @@
+"""``cometmq controller`` as processes, with a real etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cometmq.controller.config import EtcdSettings
+from cometmq.controller.etcd import Compare, Delete, EtcdUnavailableError, Put
+from cometmq.controller.gateway import EtcdGateway, open_gateway
+from cometmq.model.errors import ConfigError
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers import (
+    BrokerHeartbeatRequest,
+    ControllerApplyBrokerIdRequest,
+    ControllerElectMasterRequest,
+    ControllerGetReplicaInfoRequest,
+    ControllerRegisterBrokerRequest,
+    Header,
+)
+from cometmq.remoting import RemotingClient
+from support.certificates import Authority
+from support.etcd_server import etcd
+
+TIMEOUT_S = 120.0
+TAKEOVER_S = 60.0
+"""The lease lasts 2 s; the rest is for a machine that does other work."""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with etcd(tmp_path_factory.mktemp("etcd")) as address:
+        yield address
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[RemotingClient]:
+    client = RemotingClient()
+    yield client
+    await client.close()
+
+
+@contextmanager
+def controller(folder: Path, name: str, store: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    file = folder / f"{name}.conf"
+    file.write_text(
+        f"controllerStore=etcd://{store}\ncontrollerDLegerSelfId={name}\nlistenPort=0\n"
+        f"controllerDLegerGroup={folder.name}\ncontrollerLeaseSeconds=2\n"
+        "scanInactiveMasterInterval=500\n"
+    )
+    command = [sys.executable, "-m", "cometmq", "controller", "-c", str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("ready controller=127.0.0.1:"), line
+            yield process, line.split()[1].partition("=")[2]
+        finally:
+            process.kill()
+
+
+async def ask(
+    client: RemotingClient, address: str, code: RequestCode, header: Header | None = None
+) -> Command:
+    return await client.call(address, code, header, timeout=60)
+
+
+async def until_active(client: RemotingClient, address: str) -> None:
+    async with asyncio.timeout(TAKEOVER_S):
+        while True:
+            metadata = await ask(client, address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+            if (metadata.fields or {})["isLeader"] == "true":
+                return
+            await asyncio.sleep(0.05)
+
+
+async def heartbeat(client: RemotingClient, address: str, id_: int) -> None:
+    header = BrokerHeartbeatRequest(
+        cluster_name="C",
+        broker_name="b",
+        broker_addr=f"10.0.0.{id_}:10911",
+        broker_id=id_,
+        heartbeat_timeout_mills=600_000,
+    )
+    response = await ask(client, address, RequestCode.BROKER_HEARTBEAT, header)
+    assert response.code == ResponseCode.SUCCESS
+
+
+async def test_a_second_controller_takes_over_and_knows_the_broker_set(
+    tmp_path: Path, store: str, client: RemotingClient
+) -> None:
+    with (
+        controller(tmp_path, "n0", store) as (first, first_address),
+    ):
+        await until_active(client, first_address)
+        with controller(tmp_path, "n1", store) as (second, second_address):
+            await begin(client, first_address)
+            refused = await ask(
+                client,
+                second_address,
+                RequestCode.CONTROLLER_GET_REPLICA_INFO,
+                ControllerGetReplicaInfoRequest(broker_name="b"),
+            )
+            assert refused.code == ResponseCode.CONTROLLER_NOT_LEADER
+            await heartbeat(client, second_address, 1)
+
+            first.kill()
+
+            await until_active(client, second_address)
+            known = await ask(
+                client,
+                second_address,
+                RequestCode.CONTROLLER_GET_REPLICA_INFO,
+                ControllerGetReplicaInfoRequest(broker_name="b"),
+            )
+            assert known.code == ResponseCode.SUCCESS
+            assert known.fields == {
+                "masterBrokerId": "1", "masterAddress": "10.0.0.1:10911", "masterEpoch": "1",
+            }  # fmt: skip
+            second.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(second.wait, TIMEOUT_S) == 0
+
+
+async def begin(client: RemotingClient, address: str) -> None:
+    """Register broker 1, and let it become the first master."""
+    applied = await ask(
+        client,
+        address,
+        RequestCode.CONTROLLER_APPLY_BROKER_ID,
+        ControllerApplyBrokerIdRequest(
+            cluster_name="C", broker_name="b", applied_broker_id=1, register_check_code="a;1"
+        ),
+    )
+    registered = await ask(
+        client,
+        address,
+        RequestCode.CONTROLLER_REGISTER_BROKER,
+        ControllerRegisterBrokerRequest(
+            cluster_name="C", broker_name="b", broker_id=1, broker_address="10.0.0.1:10911"
+        ),
+    )
+    await heartbeat(client, address, 1)
+    elected = await ask(
+        client,
+        address,
+        RequestCode.CONTROLLER_ELECT_MASTER,
+        ControllerElectMasterRequest(cluster_name="C", broker_name="b", broker_id=1),
+    )
+    assert [applied.code, registered.code, elected.code] == [ResponseCode.SUCCESS] * 3
+
+
+def test_a_mistake_in_the_address_of_etcd_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "controller.conf"
+    file.write_text("controllerStore=http://127.0.0.1:2379\n")
+    command = [sys.executable, "-m", "cometmq", "controller", "-c", str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+    assert ended.returncode == 2
+    assert "controllerStore=http://127.0.0.1:2379: expected" in ended.stderr
+
+
+async def test_a_client_of_etcd_keeps_its_promises(store: str) -> None:
+    gateway = EtcdGateway(["127.0.0.1:1", store])
+    try:
+        await check_promises(gateway)
+    finally:
+        await gateway.close()
+
+
+async def check_promises(gateway: EtcdGateway) -> None:
+    """What the model of etcd promises, too; the first call comes to no server at all."""
+    assert await gateway.get("/p/a") is None
+    assert await gateway.range("/p/") == []
+    assert await gateway.transact([Compare("/p/a", 0)], [Put("/p/a", b"\xff"), Put("/p/b", b"")])
+    assert not await gateway.transact([Compare("/p/a", 0)], [Put("/p/a", b"2")])
+    found = await gateway.get("/p/a")
+    assert found is not None
+    assert (found.key, found.value) == ("/p/a", b"\xff")
+    assert [one.key for one in await gateway.range("/p/")] == ["/p/a", "/p/b"]
+    assert await gateway.transact([Compare("/p/a", found.mod_revision)], [Delete("/p/a")])
+    assert await gateway.get("/p/a") is None
+
+    lease = await gateway.grant(60)
+    assert await gateway.keep_alive(lease)
+    assert await gateway.transact([], [Put("/p/lease", b"1", lease)])
+    await gateway.revoke(lease)
+    assert await gateway.get("/p/lease") is None
+    assert not await gateway.keep_alive(lease)
+    assert not await gateway.transact([], [Put("/p/lease", b"1", lease)])
+    await gateway.revoke(lease)
+
+
+async def test_without_etcd_calls_fail_within_their_time() -> None:
+    gateway = EtcdGateway(["127.0.0.1:1"])
+    try:
+        with pytest.raises(EtcdUnavailableError, match="Cannot connect"):
+            await gateway.transact([], [Put("/p", b"")])
+    finally:
+        await gateway.close()
+
+
+async def test_tls_and_a_password_are_used(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.issue("etcd")
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    options = ["--cert-file", str(certificate), "--key-file", str(key)]
+    with etcd(tmp_path / "etcd", *options, scheme="https") as address:
+        settings = EtcdSettings(
+            store=f"etcd://{address}",
+            trusted=str(authority.file),
+            user="root",
+            password_file=str(password),
+        )
+        plain = open_gateway(EtcdSettings(store=f"etcd://{address}", trusted=settings.trusted))
+        try:
+            await allow_only_root(plain)
+            with pytest.raises(EtcdUnavailableError, match="user name is empty"):
+                await plain.get("/p/a")
+        finally:
+            await plain.close()
+        gateway = open_gateway(settings)
+        try:
+            await check_promises(gateway)
+        finally:
+            await gateway.close()
+
+
+async def allow_only_root(gateway: EtcdGateway) -> None:
+    for path, asked in (
+        ("/v3/auth/user/add", {"name": "root", "password": "secret"}),
+        ("/v3/auth/role/add", {"name": "root"}),
+        ("/v3/auth/user/grant", {"user": "root", "role": "root"}),
+        ("/v3/auth/enable", {}),
+    ):
+        await gateway._call(path, asked)
+
+
+def test_a_password_that_cannot_be_read_is_named_before_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"controllerStorePasswordFile=.*none: expected a file"):
+        open_gateway(EtcdSettings(user="root", password_file=str(tmp_path / "none")))

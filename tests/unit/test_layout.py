@@ -209,6 +209,7 @@ NOT_CALLED = {
     "log_offsets": "tests read it",
     "pause_writing": "asyncio calls it",
     "ManualClock": "the clock of tests",
+    "truncate_log": "for slaves under a controller",
 }
 """Functions and classes without a caller in the package, with the reason for each."""
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,6 +173,43 @@ class Durability:
             else:
                 self._written = content
                 self.needed_from = at.queues_offset
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let no sync run, and nothing else write the checkpoint, while the block runs.
+
+        Raises:
+            StoreUnavailableError: a sync has failed earlier.
+        """
+        with self._queues_lock, self._log_lock, self._checkpoint_lock:
+            self._raise_failure()
+            yield
+
+    def truncate(self, offset: int) -> None:
+        """Write the checkpoint of a log that ends at ``offset``, while `paused`.
+
+        All before that offset is on the disk, with its units and keys. Other records will be stored
+        behind it, so times, which may be later than theirs, count no more.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        at = self._index_position
+        if self._index is not None and at.index_offset >= offset:
+            name, entries, end_log = self._index.position_before(
+                offset, at.index_name, at.index_entries
+            )
+            at = Position(index_name=name, index_entries=entries, index_offset=end_log)
+        self._index_position = at
+        old = self.checkpoint
+        self.checkpoint = Checkpoint(
+            master_flushed=min(old.master_flushed, offset),
+            confirm=min(old.confirm, offset),
+            position=replace(at, log_offset=offset, queues_offset=offset, queues_end=-1),
+        )
+        write_checkpoint(self._files, self._path, self.checkpoint)
+        self._written = self.checkpoint.encode()
+        self.needed_from = offset
 
     def finish(self) -> None:
         """Sync everything before the store is closed.

@@ -25,7 +25,7 @@ from cometmq.store.config import StoreSettings
 from cometmq.store.consume_queue_ext import ExtUnit
 from cometmq.store.dispatch import BitmapOf, Dispatcher, QueueTable
 from cometmq.store.durability import Durability
-from cometmq.store.errors import StoreLockedError
+from cometmq.store.errors import StoreLockedError, StoreUnavailableError
 from cometmq.store.index import Index
 from cometmq.store.loader import Loader
 from cometmq.store.lookup import (
@@ -54,6 +54,7 @@ from cometmq.store.remover import Remover
 from cometmq.store.replica import Replica
 from cometmq.store.segment_allocator import SegmentAllocator
 from cometmq.store.topic_deletion import TopicDeletion
+from cometmq.store.truncation import check_border, truncate
 from cometmq.store.unit_buffers import unwritten_units
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.files import FileLock, Files, SystemFiles
@@ -725,6 +726,30 @@ class MessageStore:
         if segment.is_resident(first, last):
             return None
         return partial(segment.bring_in_cold, first, last)
+
+    def truncate_log(self, offset: int) -> None:
+        """Remove all records from a log offset on, and what was received behind the last one.
+
+        It syncs the store first: call `write_out` in a thread before to keep that short. Slices of
+        removed records that a reader still holds become zero.
+
+        Raises:
+            StoreError: no whole record begins there; nothing was changed.
+            SegmentNotReadyError: a log file is being allocated; call it again after
+                `wait_for_segment`.
+            StoreUnavailableError: the store is shut, records wait for space on the disk, or the
+                disk refused. In the last case the store must be opened again.
+        """
+        if self._lock is None:
+            raise StoreUnavailableError(_NOT_OPEN)
+        self._appender.finish_deferred()
+        if self._appender.backlog_bytes():
+            raise StoreUnavailableError("disk full: queues and index lack records of the log")
+        check_border(self._log, offset)
+        self._allocator.discard_ahead()
+        self.write_out()
+        truncate(offset, self._log, self._table, self._index, self._durability, self._abort)
+        self.replica.discard_partial()
 
     # --- flushing -----------------------------------------------------------------------------
 

@@ -79,6 +79,10 @@ class Replica:
         self.received_to = self._log.written_to
         return self.received_to
 
+    def discard_partial(self) -> None:
+        """Discard the bytes received behind the last whole record."""
+        self.received_to = self._log.written_to
+
     def expect(self, offset: int) -> None:
         """Check where the next bytes begin; an empty log begins there.
 

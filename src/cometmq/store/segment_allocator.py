@@ -89,6 +89,19 @@ class SegmentAllocator:
             if self._failure is not None and self._made is None:
                 raise self._failure
 
+    def discard_ahead(self) -> None:
+        """Delete a segment that was allocated ahead of need; from the thread of the store.
+
+        Raises:
+            SegmentNotReadyError: one is being allocated; see `wait`.
+        """
+        with self._changed:
+            if not self._is_idle():
+                raise SegmentNotReadyError("a commit-log file is being allocated")
+            made, self._made = self._made, None
+        if made is not None:
+            self._segments.discard(made)
+
     def stop(self, *, keep: bool = False) -> None:
         """End the thread; delete an unused segment, unless ``keep`` is set."""
         with self._changed:

@@ -69,6 +69,7 @@ def stages_of(tier: str) -> list[Stage]:
             Stage("client", ("tests/client",), cluster=name, cores=0.4)
             for name in reversed(versions)
         ),
+        Stage("simulation", ("tests/simulation",), cores=0.9),
         *(replace(stage, build=build) for stage in on_both for build in builds),
     ]
     return [replace(stage, tier=tier) for stage in stages]

@@ -1,0 +1,99 @@
+"""What applications of a simulated cluster saw, and the check of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+Place = tuple[str, str, int, int]
+"""Topic, broker, queue and offset of a message."""
+
+
+@dataclass
+class Send:
+    """One message that a producer sent."""
+
+    began: int
+    ended: int | None = None
+    place: Place | None = None
+    """Where it is stored, if its send was acknowledged."""
+
+
+@dataclass
+class History:
+    """What happened, in the order of its happening."""
+
+    events: list[str] = field(default_factory=list)
+    sends: dict[str, Send] = field(default_factory=dict)
+    handled: dict[str, list[Place]] = field(default_factory=lambda: defaultdict(list))
+    """The places that each message was consumed at, of calls that returned."""
+    failures: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> int:
+        """Append one event; return its number."""
+        self.events.append(text)
+        return len(self.events)
+
+    def missing(self) -> list[str]:
+        """Return the acknowledged messages that no handler has consumed."""
+        return [
+            name
+            for name, send in self.sends.items()
+            if send.place is not None and name not in self.handled
+        ]
+
+    def digest(self) -> str:
+        """Return a hash of all events."""
+        return hashlib.sha256("\n".join(self.events).encode()).hexdigest()
+
+    def check(self, *, attempts: int, committed: dict[Place, int]) -> list[str]:
+        """Return what is wrong.
+
+        Args:
+            attempts: how often a producer sends a message at most.
+            committed: the committed offset of each queue, its own offset left 0.
+        """
+        found = list(self.failures)
+        found += [f"lost: {name} was acknowledged" for name in self.missing()]
+        contents: dict[Place, str] = {}
+        for name, places in self.handled.items():
+            send = self.sends.get(name)
+            if send is None:
+                found.append(f"phantom: {name} was never sent")
+                continue
+            if len(set(places)) > attempts:
+                found.append(f"duplicated: {name} is stored at {sorted(set(places))}")
+            if send.place is not None and send.place not in places:
+                found.append(f"moved: {name} was acknowledged at {send.place}, found at {places}")
+            for place in places:
+                other = contents.setdefault(place, name)
+                if other != name:
+                    found.append(f"diverging: {other} and {name} are both at {place}")
+        found += self._reordered()
+        ends: dict[Place, int] = defaultdict(int)
+        for topic, broker, queue, offset in contents:
+            key = topic, broker, queue, 0
+            ends[key] = max(ends[key], offset + 1)
+        for key, offset in committed.items():
+            if offset > ends[key]:
+                found.append(f"ahead: the group is at {offset} of {key}, consumed to {ends[key]}")
+        return found
+
+    def _reordered(self) -> list[str]:
+        found = []
+        queues: dict[Place, list[tuple[int, Send, str]]] = defaultdict(list)
+        for name, send in self.sends.items():
+            if send.place is not None:
+                topic, broker, queue, offset = send.place
+                queues[topic, broker, queue, 0].append((offset, send, name))
+        for sends in queues.values():
+            sends.sort(key=lambda each: each[0])
+            latest, of = 0, ""
+            for offset, send, name in sends:
+                assert send.ended is not None
+                if send.ended < latest:
+                    found.append(f"reordered: {name} at {offset} ended before {of} began")
+                if send.began > latest:
+                    latest, of = send.began, name
+        return found

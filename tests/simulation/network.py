@@ -1,0 +1,312 @@
+"""The network of a simulation: connections that delay, are cut, and wait while they are parted.
+
+Bytes of one direction of a connection keep their order and are never doubled, as TCP has it.
+Connections are independent of each other. A parted direction holds its bytes until it heals, as
+retransmission does; a new connection over it is never made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from simulation.kernel import PROCESS, Process, SimulatedLoop
+
+_numbers = itertools.count(1000)
+
+
+class Listener:
+    """A socket that listens."""
+
+    def __init__(self, network: Network, process: Process, port: int, factory: Any = None) -> None:
+        self.number = next(_numbers)
+        self.process = process
+        self.factory = factory
+        self.waiting: deque[Link] = deque()
+        self._network = network
+        self._name = (process.ip, port)
+
+    @property
+    def sockets(self) -> list[Listener]:
+        return [self]
+
+    def fileno(self) -> int:
+        return self.number
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._name
+
+    def accept(self) -> tuple[Accepted, tuple[str, int]]:
+        if not self.waiting:
+            raise BlockingIOError
+        link = self.waiting.popleft()
+        return Accepted(link), link.client.address
+
+    def close(self) -> None:
+        self._network.listeners.pop(self._name, None)
+
+    async def wait_closed(self) -> None:
+        """It is closed at once."""
+
+
+class Accepted:
+    """A connection as a server accepts it."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+    def setblocking(self, flag: bool) -> None:
+        """It never blocks."""
+
+    def setsockopt(self, *_: Any) -> None:
+        """No options matter here."""
+
+    def shutdown(self, how: int) -> None:
+        self.link.cut()
+
+    def close(self) -> None:
+        self.link.cut()
+
+
+class Pipe(asyncio.Transport):
+    """One end of a connection."""
+
+    def __init__(self, link: Link, process: Process, address: tuple[str, int]) -> None:
+        super().__init__()
+        self.link = link
+        self.process = process
+        self.address = address
+        self.other: Pipe
+        self.protocol: Any = None
+        self.is_over = False
+        self._closing = False
+        self._paused = False
+        self._arrived: deque[bytes | None] = deque()
+        self._on_way = 0
+        self._last_s = 0.0
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return {"peername": self.other.address, "sockname": self.address}.get(name, default)
+
+    def write(self, data: Any) -> None:
+        if not (self._closing or self.is_over or self.process.is_dead) and len(data):
+            self._send(bytes(data))
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.write(b"".join(list_of_data))
+
+    def _send(self, data: bytes | None) -> None:
+        loop, other = self.link.network.loop, self.other
+        self._last_s = max(self._last_s, loop.now_s + self.link.network.delay_s())
+        self._on_way += len(data or b"")
+        loop.call_at(self._last_s, self._reached, data, context=other.process.context)
+
+    def _reached(self, data: bytes | None) -> None:
+        network = self.link.network
+        if self.is_over:
+            return
+        if network.is_parted(self.process, self.other.process):
+            network.held.append((self, data))
+            return
+        self._on_way -= len(data or b"")
+        self.other.arrive(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self._on_way
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Buffers are large here."""
+
+    def is_closing(self) -> bool:
+        return self._closing or self.is_over
+
+    def close(self) -> None:
+        if not self.is_closing() and not self.process.is_dead:
+            self._closing = True
+            self._send(None)
+            self.link.network.loop.call_soon(self.lose, None, context=self.process.context)
+
+    def abort(self) -> None:
+        self.close()
+
+    # --- receiving ------------------------------------------------------------------------------
+
+    def arrive(self, data: bytes | None) -> None:
+        self._arrived.append(data)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        while self._arrived and not self._paused and self.protocol is not None:
+            data = self._arrived.popleft()
+            if self.is_over or self._closing:
+                return
+            if data is None:
+                self._closing = True
+                self.lose(None)
+            elif isinstance(self.protocol, asyncio.BufferedProtocol):
+                left = memoryview(data)
+                while left and not self.is_closing():
+                    room = memoryview(self.protocol.get_buffer(len(left)))
+                    count = min(len(room), len(left))
+                    room[:count] = left[:count]
+                    self.protocol.buffer_updated(count)
+                    left = left[count:]
+            else:
+                self.protocol.data_received(data)
+
+    def pause_reading(self) -> None:
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        if self._paused:
+            self._paused = False
+            self.link.network.loop.call_soon(self._hand_over, context=self.process.context)
+
+    def begin(self, protocol: Any) -> None:
+        self.protocol = protocol
+        protocol.connection_made(self)
+        self._hand_over()
+
+    def lose(self, problem: Exception | None) -> None:
+        """Tell the protocol that the connection is over."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.link.network.links.discard(self.link)
+        if self.protocol is not None and not self.process.is_dead:
+            self.protocol.connection_lost(problem)
+
+
+class Link:
+    """A connection."""
+
+    def __init__(self, network: Network, client: Process, listener: Listener) -> None:
+        self.network = network
+        self.client = Pipe(self, client, (client.ip, next(_numbers)))
+        self.server = Pipe(self, listener.process, listener.getsockname())
+        self.client.other, self.server.other = self.server, self.client
+
+    def cut(self) -> None:
+        """Reset the connection: each end learns of it after a while, what is under way is lost."""
+        loop = self.network.loop
+        for end in (self.client, self.server):
+            end._arrived.clear()
+            reset = ConnectionResetError("connection reset by the simulation")
+            loop.call_later(self.network.delay_s(), end.lose, reset, context=end.process.context)
+
+
+class Network:
+    """All connections.
+
+    Args:
+        loop: what it runs on; it draws delays from the loop's chances.
+    """
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self.loop = loop
+        self.listeners: dict[tuple[str, int], Listener] = {}
+        self.links = _Ordered()
+        self.parted: dict[tuple[str, str], None] = {}
+        """Directions, by names of processes, over which nothing arrives."""
+        self.held: list[tuple[Pipe, bytes | None]] = []
+        self.slow_s = 0.0
+        loop.network = self
+
+    def delay_s(self) -> float:
+        chance = self.loop.chance
+        if chance.below(20) == 0:
+            return self.slow_s + chance.fraction() * 0.1
+        return 0.0001 + chance.fraction() * 0.002
+
+    def is_parted(self, sender: Process, receiver: Process) -> bool:
+        return (sender.name, receiver.name) in self.parted
+
+    def part(self, sender: str, receiver: str) -> None:
+        self.parted[sender, receiver] = None
+
+    def heal(self) -> None:
+        """Let everything pass again, and what was held arrive."""
+        self.parted.clear()
+        held, self.held = self.held, []
+        for pipe, data in held:
+            self.loop.call_soon(pipe._reached, data, context=pipe.other.process.context)
+
+    def cut_some(self) -> None:
+        for link in list(self.links):
+            if self.loop.chance.below(3) == 0:
+                link.cut()
+
+    def process_died(self, process: Process) -> None:
+        for name, listener in list(self.listeners.items()):
+            if listener.process is process:
+                del self.listeners[name]
+        for link in list(self.links):
+            if process in (link.client.process, link.server.process):
+                link.cut()
+
+    # --- what the loop asks ---------------------------------------------------------------------
+
+    def listen(self, host: str, port: int, backlog: int) -> Listener:
+        process = PROCESS.get()
+        assert process is not None
+        return self._listen(process, port, None)
+
+    def serve(self, factory: Any, host: str, port: int) -> Listener:
+        process = PROCESS.get()
+        assert process is not None
+        return self._listen(process, port, factory)
+
+    def _listen(self, process: Process, port: int, factory: Any) -> Listener:
+        listener = Listener(self, process, port or next(_numbers), factory)
+        assert listener.getsockname() not in self.listeners
+        self.listeners[listener.getsockname()] = listener
+        return listener
+
+    async def connect(self, factory: Callable[[], Any], host: str, port: int) -> Any:
+        process = PROCESS.get()
+        assert process is not None
+        await asyncio.sleep(self.delay_s())
+        listener = self.listeners.get((host, port))
+        if listener is not None:
+            there = listener.process
+            if self.is_parted(process, there) or self.is_parted(there, process):
+                await asyncio.Event().wait()  # until the caller's patience ends
+        if listener is None or listener.process.is_dead:
+            raise ConnectionRefusedError(111, "connection refused by the simulation")
+        link = Link(self, process, listener)
+        self.links.add(link)
+        self.loop.call_soon(self._arrive, listener, link, context=listener.process.context)
+        protocol = factory()
+        link.client.begin(protocol)
+        return link.client, protocol
+
+    def _arrive(self, listener: Listener, link: Link) -> None:
+        if listener.factory is not None:
+            link.server.begin(listener.factory())
+            return
+        listener.waiting.append(link)
+        reader = self.loop.readers.get(listener.number)
+        if reader is not None:
+            reader[1]()
+        else:
+            link.cut()
+
+    def accepted(self, factory: Callable[[], Any], accepted: Accepted) -> Any:
+        protocol = factory()
+        accepted.link.server.begin(protocol)
+        return accepted.link.server, protocol
+
+
+class _Ordered(dict[Link, None]):
+    """A set that keeps the order of insertion."""
+
+    def add(self, link: Link) -> None:
+        self[link] = None
+
+    def discard(self, link: Link) -> None:
+        self.pop(link, None)

@@ -1,4 +1,4 @@
-"""A file system in memory that can lose its power at any operation.
+"""A file system in memory that can lose its power, or refuse, at any operation.
 
     bytes of a file    each sector of 512 bytes is as it was at the last sync, as it was written
                        back since, or as it is now
@@ -8,14 +8,15 @@
 
 A sync that fails loses what it was for: a later one leaves out pages of the log that were not
 written again. Every operation counts; `cut_at` says at which one the power fails, before it is
-carried out. Only the thread of the test has the disk: others are refused, so that a case is the
-same each time.
+carried out; `fault` says at which one the disk refuses, and then a write may be short. Only the
+thread of the test has the disk: others are refused, so that a case is the same each time.
 """
 
 from __future__ import annotations
 
 import errno
 import mmap
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +33,22 @@ PREFIXES = 5
 
 class PowerCutError(BaseException):
     """The power failed: nothing of the process goes on."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An error of the disk."""
+
+    at: int
+    """The number of the operation; if reserving space is what comes next, that fails."""
+    code: int
+    """Its errno."""
+    lasts: bool
+    """Whether all later operations fail too."""
+
+
+class DiskFaultError(OSError):
+    """The disk refused because of a `Fault`."""
 
 
 @dataclass(eq=False)
@@ -85,6 +102,9 @@ class PowerFiles:
         self._keeps_prefixes = keeps_prefixes
         self.operations = 0
         self.cut_at: int | None = None
+        self.fault: Fault | None = None
+        self.faults = 0
+        """How many operations failed by a fault."""
         self._boots = 1
         self._now = Names()
         self._synced = Names()
@@ -106,10 +126,20 @@ class PowerFiles:
         self.operations += 1
         if self.is_off:
             raise PowerCutError
+        self.raise_fault()
         if self.chance.below(16) == 0:
             for inode in self._now.paths.values():  # the kernel writes some files on its own
                 if self.chance.below(3) == 0:
                     inode.written_back = inode.content()
+
+    def raise_fault(self) -> None:
+        """Fail if the disk refuses operations now."""
+        fault = self.fault
+        if fault is not None and self.operations >= fault.at:
+            if not fault.lasts:
+                self.fault = None
+            self.faults += 1
+            raise DiskFaultError(fault.code, os.strerror(fault.code))
 
     def _change(self, of: Path | Inode, apply: Callable[[Names], object]) -> None:
         self.operate()
@@ -139,7 +169,12 @@ class PowerFiles:
 
     def sync(self, inode: Inode, *, is_log: bool = False) -> None:
         """Bring a file to the disk."""
-        self.operate()
+        try:
+            self.operate()
+        except DiskFaultError:
+            if is_log:
+                self._drop_pages(inode, inode.content())
+            raise
         content = inode.content()
         if self.fail_sync:
             if is_log:
@@ -176,12 +211,12 @@ class PowerFiles:
         self._now = Names(dict(survivors.paths), dict(survivors.sizes))
         self._locked = self.fail_sync = False
         self._boots += 1
-        self.cut_at = None
+        self.cut_at = self.fault = None
 
     def kill(self) -> None:
         """Let the process be gone, but not what it has written to the page cache."""
         self._locked = self.fail_sync = False
-        self.cut_at = None
+        self.cut_at = self.fault = None
 
     def _survivor(self, inode: Inode, size: int, shape: int) -> Inode:
         versions = [
@@ -207,6 +242,10 @@ class PowerFiles:
             return synced
         end = differs[0] + self.chance.below(differs[-1] + 65 - differs[0])
         return now[:end] + synced[end:]
+
+    def image(self) -> dict[Path, bytes]:
+        """Return the content of all files, as a process sees it."""
+        return {path: inode.content() for path, inode in self._now.paths.items()}
 
     # --- Files ----------------------------------------------------------------------------------
 
@@ -369,7 +408,8 @@ class MemoryMappedFile:
         self.size_bytes = len(inode.data)
 
     def reserve(self, start: int, stop: int) -> None:
-        """There is always space."""
+        """There is space, unless the disk refuses."""
+        self._files.raise_fault()
 
     def sync(self) -> None:
         self._files.sync(self._inode, is_log="commitlog" in self.path.parts)
@@ -392,7 +432,12 @@ class MemoryMappedFile:
         """A hint."""
 
     def write(self, start: int, data: bytes | memoryview) -> None:
-        self._files.operate()
+        try:
+            self._files.operate()
+        except DiskFaultError:  # a short write
+            done = self._files.chance.below(len(data) + 1)
+            self.map[start : start + done] = bytes(data[:done])
+            raise
         self.map[start : start + len(data)] = bytes(data)
         for number in range(start // PAGE_BYTES, (start + len(data) - 1) // PAGE_BYTES + 1):
             self._inode.dropped.pop(number, None)

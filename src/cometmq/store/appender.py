@@ -30,7 +30,7 @@ from cometmq.protocol.record import (
     TOPIC_BYTES_MAX_V1,
 )
 from cometmq.store import record_layout
-from cometmq.store.commit_log import CommitLog
+from cometmq.store.commit_log import CommitLog, room_failure
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.dispatch import Dispatcher, QueueTable, TopicQueues
 from cometmq.store.errors import DeferredFullError, StoreUnavailableError
@@ -565,7 +565,7 @@ class Appender:
             if self._index is not None:
                 self._index.make_room(count * _KEYS_EXPECTED)
         except OSError as problem:
-            raise StoreUnavailableError(f"disk full: {problem}") from problem
+            raise room_failure(problem) from problem
         if self._deferred and self._log.filled and not self._log.has_room(total):
             raise DeferredFullError
         try:

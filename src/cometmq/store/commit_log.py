@@ -47,6 +47,13 @@ def segment_failure(problem: OSError) -> StoreError:
     return SegmentCreateError(f"the next commit-log file cannot be made: {problem}")
 
 
+def room_failure(problem: OSError) -> StoreUnavailableError:
+    """Return the error of an append for which queue or index cannot make room."""
+    if is_disk_full(problem):
+        return StoreUnavailableError(f"disk full: {problem}")
+    return StoreUnavailableError(f"a file of a queue or of the index cannot be made: {problem}")
+
+
 class CommitLog:
     """The records of a store.
 

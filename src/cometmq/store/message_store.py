@@ -336,7 +336,12 @@ class MessageStore:
             if self._durability.failure is None:
                 self._durability.finish()
                 self._write_queue_ends()
-                self._abort.remove()
+                try:
+                    self._abort.remove()
+                except OSError as problem:
+                    raise StoreUnavailableError(
+                        f"cannot mark the store as closed: {problem}"
+                    ) from problem
                 is_complete = True
             else:
                 self._abort.mark_unsynced()
@@ -855,6 +860,9 @@ class MessageStore:
 
         Returns:
             Whether it had any.
+
+        Raises:
+            StoreUnavailableError: the disk refused; the topic keeps its queues.
         """
         return self._topic_deletion.delete(topic)
 

@@ -157,7 +157,8 @@ class Recovery:
             self._segments,
             walk_from,
             check_crc=self._settings.check_crc_on_recover,
-            synced_ms=self._checkpoint.physic_ms if self._crashed else None,
+            # Behind the last sync of a slave that was closed, a record may have come in part.
+            synced_ms=None if at is None and not self._crashed else self._checkpoint.physic_ms,
             synced_to=None if at is None else at.log_offset,
         )
         self._check_end(end)
@@ -484,8 +485,8 @@ def find_end(
         segments: the log.
         start: the log offset of the record to begin with.
         check_crc: whether the checksum of each body must match.
-        synced_ms: after a crash, the store time before which records are on disk; a later
-            one may have lost the end of its properties, which no checksum covers.
+        synced_ms: the store time before which records are whole; a later one may lack the end of
+            its properties, which no checksum covers. None if all are whole.
         synced_to: the same as a log offset, which counts instead if it is known.
     """
     if synced_ms is not None and synced_to is not None:

@@ -19,7 +19,7 @@ from cometmq.model.errors import CometError, StoreError
 from cometmq.protocol.record import MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from cometmq.store import record_layout
 from cometmq.store.appender import Appender
-from cometmq.store.commit_log import CommitLog
+from cometmq.store.commit_log import CommitLog, room_failure
 from cometmq.store.dispatch import QueueTable, TopicQueues
 from cometmq.store.errors import StoreUnavailableError
 from cometmq.store.index import Index
@@ -196,7 +196,7 @@ class Replica:
             try:
                 self._index.make_room(_KEYS_EXPECTED)
             except OSError as problem:
-                raise StoreUnavailableError(f"disk full: {problem}") from problem
+                raise room_failure(problem) from problem
         end = position + facts.total
         self._appender.dispatch_copied(
             topic,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.dispatch import QueueTable
+from cometmq.store.errors import StoreUnavailableError
 from cometmq.store.paths import StorePaths
 from cometmq.store.remover import Remover
 from cometmq.system.files import Files
@@ -63,18 +64,29 @@ class TopicDeletion:
                 self.delete(topic)
 
     def delete(self, topic: str) -> bool:
-        """Delete the queues of a topic; return whether it had any."""
-        found = self._table.topics.pop(topic, None)
+        """Delete the queues of a topic; return whether it had any.
+
+        Raises:
+            StoreUnavailableError: the disk refused; the topic keeps its queues.
+        """
+        found = self._table.topics.get(topic)
         if found is None:
             return False
         queues = list(found.queues.values())
-        for queue in queues:  # or a flush would write its units into a new topic of the same name
-            queue.release_buffer()
-        directories = [
-            self._rename(path)
-            for path in (self._paths.topic(topic), self._paths.topic_ext(topic))
-            if self._files.exists(path)
-        ]
+        try:
+            for queue in queues:  # or a flush would write its units into a new topic of this name
+                queue.write_and_release_buffer()
+            directories = [
+                self._rename(path)
+                # The queues last: without its extension units a topic is whole.
+                for path in (self._paths.topic_ext(topic), self._paths.topic(topic))
+                if self._files.exists(path)
+            ]
+        except OSError as problem:
+            raise StoreUnavailableError(
+                f"cannot delete the queues of topic {topic}: {problem}"
+            ) from problem
+        del self._table.topics[topic]
         self._remover.run(partial(_close_all, queues))
         for path in directories:
             self._remover.remove_tree(path)

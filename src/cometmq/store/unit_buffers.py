@@ -13,6 +13,7 @@ RocketMQ ignores the file and dispatches again what a queue lacks.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import threading
 from pathlib import Path
@@ -20,6 +21,8 @@ from typing import Any
 
 from cometmq.store import record_layout
 from cometmq.system.files import Files, MappedFile
+
+logger = logging.getLogger(__name__)
 
 BUFFER_BYTES = 512
 BUFFER_UNITS = 25
@@ -82,7 +85,10 @@ class UnitBuffers:
         if file is not None:
             file.close()
         if self._has_file and not keep_file:
-            self._files.remove(self._path)
+            try:
+                self._files.remove(self._path)
+            except OSError as problem:  # the next start removes it
+                logger.warning("cannot remove path=%s: %s", self._path, problem)
 
     def take(self, user: Any) -> int:
         """Return the number of an empty buffer.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -105,6 +106,23 @@ def test_a_new_connection_receives_the_part_of_a_record_again(tmp_path: Path) ->
     assert start == slave.written_to < len(data) - 1
     slave.replica.append(data[start:])
     assert slave.written_to == len(data)
+
+
+@pytest.mark.parametrize("ending", [MessageStore.close, MessageStore.abandon])
+def test_a_record_without_the_end_of_its_properties_is_received_again(
+    tmp_path: Path, ending: Callable[[MessageStore], None]
+) -> None:
+    """Its checksum matches: it covers the body only."""
+    master, slave = filled(tmp_path / "m", count=3), opened(tmp_path / "s")
+    data = log_of(master)
+    slave.replica.begin()
+    slave.replica.append(data[:-1])
+    whole = slave.written_to
+    ending(slave)
+    slave = opened(tmp_path / "s")
+    assert slave.replica.begin() == whole < len(data) - 1
+    slave.replica.append(data[whole:])
+    assert log_of(slave) == data
 
 
 def test_an_empty_slave_begins_where_a_file_of_the_master_begins(tmp_path: Path) -> None:

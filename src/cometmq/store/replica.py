@@ -76,7 +76,7 @@ class Replica:
         if appender.refusal is not None:
             raise StoreUnavailableError(appender.refusal)
         appender.catch_up()
-        self.received_to = self._log.written_to
+        self.discard_partial()
         return self.received_to
 
     def discard_partial(self) -> None:

@@ -604,10 +604,26 @@ def mapped_files_max() -> int:
 
 
 def save_with_backup(files: Files, path: Path, data: bytes) -> None:
+    """Replace a small file as `save` does; its old content goes to ``X.bak``.
+
+    Source: MixAll.string2File, RocketMQ 4.9, which does not sync.
+
+    Raises:
+        OSError: the disk refused; ``X`` is as it was.
+    """
+    save(files, path, data, backup=path.with_name(path.name + ".bak"))
+
+
+def save(files: Files, path: Path, data: bytes, *, backup: Path | None = None) -> None:
     """Replace a small file; a crash at any point leaves the old or the new content.
 
-    The new content goes to ``X.tmp``, the old one to ``X.bak``, then ``X.tmp`` becomes ``X``.
-    Source: MixAll.string2File, RocketMQ 4.9, which does not sync.
+    The new content goes to ``X.tmp``, which then becomes ``X``.
+
+    Args:
+        files: where it is.
+        path: of the file.
+        data: its new content.
+        backup: gets the old content.
 
     Raises:
         OSError: the disk refused; ``X`` is as it was.
@@ -615,9 +631,9 @@ def save_with_backup(files: Files, path: Path, data: bytes) -> None:
     files.make_dirs(path.parent)
     fresh = path.with_name(path.name + ".tmp")
     files.write(fresh, data)
-    old = files.read(path)
-    if old:
-        files.write(path.with_name(path.name + ".bak"), old)
+    old = files.read(path) if backup is not None else None
+    if backup is not None and old:
+        files.write(backup, old)
     files.rename(fresh, path)
     files.sync_dir(path.parent)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cometmq.model.errors import ConfigError, StoreError
-from cometmq.system.files import Files
+from cometmq.system.files import Files, save
 
 FILE_NAME: Final = "brokerIdentity"
 TEMP_NAME: Final = "brokerIdentity-temp"
@@ -121,11 +121,7 @@ class IdentityFiles:
         return int(text)
 
     def _write(self, path: Path, text: str) -> None:
-        fresh = path.with_name(path.name + ".tmp")
         try:
-            self._files.make_dirs(path.parent)
-            self._files.write(fresh, (self._prefix + text).encode())
-            self._files.rename(fresh, path)
-            self._files.sync_dir(path.parent)
+            save(self._files, path, (self._prefix + text).encode())
         except OSError as problem:
             raise StoreError(f"cannot write {path}: {problem}") from problem

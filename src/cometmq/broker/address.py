@@ -15,7 +15,7 @@ import msgspec
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ConfigError
-from cometmq.remoting.ports import EVERY_ADDRESS, machine_address
+from cometmq.remoting.ports import host_and_port, reachable_host
 
 
 class BrokerAddress(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class BrokerAddress(msgspec.Struct, frozen=True):
 
     def at(self, port: int) -> str:
         """Return ``host:port``; an IPv6 host is in brackets."""
-        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+        return host_and_port(self.host, port)
 
 
 def broker_address(settings: BrokerSettings) -> BrokerAddress:
@@ -37,11 +37,7 @@ def broker_address(settings: BrokerSettings) -> BrokerAddress:
     Raises:
         ConfigError: brokerIP1 is a name that cannot be resolved.
     """
-    host = settings.broker_ip1.strip("[]")
-    if not host and settings.bind_address not in EVERY_ADDRESS:
-        host = settings.bind_address
-    if not host:
-        host = machine_address()
+    host = settings.broker_ip1.strip("[]") or reachable_host(settings.bind_address)
     return BrokerAddress(host, _ip_of(host))
 
 

@@ -29,7 +29,7 @@ from cometmq.remoting import (
     outgoing_context,
 )
 from cometmq.remoting.jobs import Job, JobRunner
-from cometmq.remoting.ports import EVERY_ADDRESS, machine_address
+from cometmq.remoting.ports import host_and_port, reachable_host
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
 
@@ -120,9 +120,8 @@ class Controller:
     def address(self) -> str:
         """``host:port`` as given to brokers."""
         settings = self._settings()
-        host = settings.controller_ip.strip("[]") or settings.bind_address
-        host = machine_address() if host in EVERY_ADDRESS else host
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        chosen = settings.controller_ip.strip("[]")
+        return host_and_port(reachable_host(chosen or settings.bind_address), self.port)
 
     def _own(self) -> tuple[str, str]:
         address = self.address

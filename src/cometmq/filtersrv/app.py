@@ -29,7 +29,7 @@ from cometmq.remoting import (
     check,
     outgoing_context,
 )
-from cometmq.remoting.ports import EVERY_ADDRESS, machine_address
+from cometmq.remoting.ports import host_and_port, reachable_host
 from cometmq.system.configuration import Configuration
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class FilterServer:
     @property
     def address(self) -> str:
         """``host:port`` as registered, known once started."""
-        return f"[{self._host}]:{self.port}" if ":" in self._host else f"{self._host}:{self.port}"
+        return host_and_port(self._host, self.port)
 
     async def start(self) -> None:
         """Listen, and try to register; it registers in the background if that fails.
@@ -102,9 +102,8 @@ class FilterServer:
             log.warning(
                 "clientUploadFilterClassEnable=false: this filter server accepts no filters"
             )
-        self._host = settings.filter_server_ip.strip("[]") or settings.bind_address
-        if self._host in EVERY_ADDRESS:
-            self._host = machine_address()
+        chosen = settings.filter_server_ip.strip("[]")
+        self._host = reachable_host(chosen or settings.bind_address)
         await self._server.start(settings.bind_address, settings.listen_port)
         await self._register()
         self._supervisor.spawn(self._keep_registered(), "registration")

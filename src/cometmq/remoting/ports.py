@@ -20,7 +20,7 @@ FAST_PORT_GAP = 2
 """The fast port of a broker is this far below its port."""
 
 LOOPBACK = "127.0.0.1"
-EVERY_ADDRESS = ("0.0.0.0", "::")
+_EVERY_ADDRESS = ("0.0.0.0", "::")
 _RESERVED_ADDRESS = ("192.0.2.1", 9)
 """A reserved address: connecting a UDP socket to it selects our address and sends nothing."""
 FIRST = 12_000
@@ -141,7 +141,18 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def machine_address() -> str:
+def host_and_port(host: str, port: int) -> str:
+    """Return ``host:port``; an IPv6 host is in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def reachable_host(bind_address: str) -> str:
+    """Return where others reach what listens on an address of this machine, or on all of them."""
+    is_one = bind_address and bind_address not in _EVERY_ADDRESS
+    return bind_address if is_one else _machine_address()
+
+
+def _machine_address() -> str:
     """Return the address of this machine on its network; the loopback if it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -121,7 +122,7 @@ class EtcdGateway:
         password: str = "",
     ) -> None:
         scheme = "http" if tls is None else "https"
-        self._endpoints = [f"{scheme}://{address}" for address in addresses]
+        self._endpoints = deque(f"{scheme}://{address}" for address in addresses)
         self._tls = tls
         self._user = user
         self._password = password
@@ -219,22 +220,19 @@ class EtcdGateway:
         for _ in range(len(self._endpoints)):
             try:
                 return await self._post_to(self._endpoints[0], path, asked)
-            except aiohttp.ClientConnectorError as error:
-                problem = error
             except (aiohttp.ClientError, OSError) as error:
                 problem = error
-                if not repeatable:
-                    self._endpoints.append(self._endpoints.pop(0))
-                    break
             except _RefusedError as refusal:
                 if refusal.code != UNAVAILABLE or not repeatable:  # it is cut off from its leader
                     raise
                 problem = refusal
             except asyncio.CancelledError:
                 # The time is over: the next call begins with another endpoint.
-                self._endpoints.append(self._endpoints.pop(0))
+                self._endpoints.rotate(-1)
                 raise
-            self._endpoints.append(self._endpoints.pop(0))
+            self._endpoints.rotate(-1)
+            if not repeatable and not isinstance(problem, aiohttp.ClientConnectorError):
+                break  # the endpoint may have received it
         raise EtcdUnavailableError(f"{path}: {type(problem).__name__}: {problem}") from None
 
     async def _post_to(self, endpoint: str, path: str, asked: dict[str, Any]) -> dict[str, Any]:

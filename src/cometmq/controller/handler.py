@@ -173,10 +173,7 @@ class ControllerHandler:
         except ResponseError as refusal:
             return _refused(refusal, answer)
         if known.master_id is not None and self._live.is_alive(name, known.master_id):
-            answer.master_broker_id = known.master_id
-            answer.master_address = known.master_address
-            answer.master_epoch = known.master_epoch
-            answer.sync_state_set_epoch = known.in_sync_epoch
+            _name_master(answer, known)
         return Response(header=answer, body=sync_state_set(known).encode())
 
     async def elect_master(self, request: Request) -> Response:
@@ -191,10 +188,7 @@ class ControllerHandler:
         known, answer = election.after, ControllerElectMasterResponse()
         if election.code not in (ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST):
             return Response(election.code, election.remark, header=answer)
-        answer.master_broker_id = known.master_id
-        answer.master_address = known.master_address
-        answer.master_epoch = known.master_epoch
-        answer.sync_state_set_epoch = known.in_sync_epoch
+        _name_master(answer, known)
         body = ElectMasterResponseBody(sync_state_set=list(known.in_sync))
         if election.code == ResponseCode.SUCCESS:
             body.broker_member_group = BrokerMemberGroup(
@@ -297,6 +291,15 @@ class ControllerHandler:
 
         await self._table.change(name, decide)
         return Response()
+
+
+def _name_master(
+    answer: ControllerRegisterBrokerResponse | ControllerElectMasterResponse, known: BrokerSet
+) -> None:
+    answer.master_broker_id = known.master_id
+    answer.master_address = known.master_address
+    answer.master_epoch = known.master_epoch
+    answer.sync_state_set_epoch = known.in_sync_epoch
 
 
 def _refused(refusal: ResponseError, header: Header) -> Response:

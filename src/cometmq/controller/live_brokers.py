@@ -10,7 +10,7 @@ connection replaces the old connection, whose end then removes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -108,13 +108,15 @@ class LiveBrokers:
 
     def expire(self) -> list[LiveBroker]:
         """Remove the brokers that are silent, and return them."""
-        brokers = [one for members in self._brokers.values() for one in members.values()]
-        return self._remove([broker for broker in brokers if not self._is_alive(broker)])
+        return self._remove([broker for broker in self._all() if not self._is_alive(broker)])
 
     def connection_closed(self, connection: object) -> list[LiveBroker]:
         """Remove the brokers whose last heartbeat came over a connection, and return them."""
-        brokers = [one for members in self._brokers.values() for one in members.values()]
-        return self._remove([broker for broker in brokers if broker.connection is connection])
+        return self._remove([broker for broker in self._all() if broker.connection is connection])
+
+    def _all(self) -> Iterator[LiveBroker]:
+        for members in self._brokers.values():
+            yield from members.values()
 
     def _is_alive(self, broker: LiveBroker) -> bool:
         return broker.seen_ms + broker.timeout_ms >= self._now_ms()

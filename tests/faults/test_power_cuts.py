@@ -90,6 +90,20 @@ def next_fault(files: PowerFiles, chance: SeededRandomness) -> Fault:
     return Fault(files.operations + 1 + chance.below(span), code, lasts=chance.below(3) == 0)
 
 
+def start_again(case: Case | SlaveCase) -> None:
+    """Open the store, whose recovery may be cut, too."""
+    while case.chance.below(2):
+        case.files.cut_at = case.files.operations + 1 + case.chance.below(30)
+        try:
+            case.open()
+        except PowerCutError:
+            case.end()
+        else:
+            case.files.cut_at = None
+            return
+    case.open()
+
+
 class Case:
     """One broker's files through its loads, cuts and starts."""
 
@@ -359,16 +373,7 @@ class Case:
             self.load()
         self.was_cut = False
         self.end()
-        while self.chance.below(2):  # it may happen again while the store recovers
-            self.files.cut_at = self.files.operations + 1 + self.chance.below(30)
-            try:
-                self.open()
-            except PowerCutError:
-                self.end()
-            else:
-                self.files.cut_at = None
-                return
-        self.open()
+        start_again(self)
 
     def fail(self) -> None:
         """Let an operation fail, then cut the power, and start on a disk that works."""
@@ -618,16 +623,7 @@ class SlaveCase:
         with suppress(PowerCutError):
             self.load()
         self.end()
-        while self.chance.below(2):  # it may happen again while the store recovers
-            self.files.cut_at = self.files.operations + 1 + self.chance.below(30)
-            try:
-                self.open()
-            except PowerCutError:
-                self.end()
-            else:
-                self.files.cut_at = None
-                return
-        self.open()
+        start_again(self)
 
     def fail(self) -> None:
         """Let an operation fail, then start on a disk that works."""

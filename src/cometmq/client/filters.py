@@ -111,9 +111,8 @@ class Filter:
         if not name.strip() or not source.strip():
             raise ConfigError("a class filter needs the name of a class and its source")
         size = len(name.encode()) + len(source.encode())
-        if (
-            size > _CLASS_BYTES_MAX
-        ):  # servers close the connection, which looks as if they were down
+        # Servers close the connection for a longer one, which looks as if they were down.
+        if size > _CLASS_BYTES_MAX:
             raise ConfigError(
                 f"class filter {name!r:.100}: a name and source of {size} bytes: expected at most"
                 f" {_CLASS_BYTES_MAX}, or what filterClassSourceSizeMax of the filter server says"

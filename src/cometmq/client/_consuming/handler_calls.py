@@ -162,11 +162,10 @@ def _pause_s(context: OrderedContext, suspend_ms: int, asked_s: float | None = N
     if asked_s is None:
         asked_s = suspend_ms / 1000
         if context.delay is not None:
+            # A wrong one counts as an attempt all the same: so the last one ends the retries.
             try:
                 asked_s = seconds(context.delay, "context.delay")
-            except (
-                ConfigError
-            ) as wrong:  # the attempt counts, so that the last one ends the retries
+            except ConfigError as wrong:
                 log.warning("handler set %s group=%s queue=%s", wrong, context.group, context.queue)
     return min(max(asked_s, PAUSE_S_MIN), PAUSE_S_MAX)
 

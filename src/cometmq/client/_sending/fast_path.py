@@ -323,17 +323,16 @@ class SendFastPath:
         self._waits_for_flush = sender.awaited.retry_not_stored
         self._loop: Any = None
         """The event loop of the producer; the general path refuses calls from another one."""
-        self._process = -1
-        """The process of the loop, a number of `_process`: a child process has the same threads."""
         self._run: Any = None
         """The run of the loop in which a send was last seen, as the interpreter marks it."""
+        self._process = -1
+        """Its process, a number of `_process`: a child process has the same marks."""
         self.scanner = ResponseScanner()
         self._space = bytearray(1_024)
 
     def begin(self) -> None:
         """Serve sends from the running event loop."""
         self._loop = asyncio.get_running_loop()
-        self._process = _process
 
     def start(
         self,

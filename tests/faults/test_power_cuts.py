@@ -485,16 +485,17 @@ def run(
     seed: int, monkeypatch: pytest.MonkeyPatch, episode: Callable[[Case], None] = Case.cut
 ) -> None:
     """Run one case: three cuts, or errors of the disk, each with its audit."""
-    # Files are small: without this the recovery would always read the whole log.
-    monkeypatch.setattr(recovery, "_WALKED_BYTES", (0, 2_000, 100_000)[seed // CASES_EACH % 3])
     case = Case(seed)
-    if case.mapped_queue_files_max:
-        monkeypatch.setattr(queue_ends, "QUEUES_MIN", 1)
-        monkeypatch.setattr(loader, "BUFFERS_MAX", 1 + seed // 2 % 3)
-    case.open()
-    for _ in range(3):
-        episode(case)
-        case.audit()
+    with monkeypatch.context() as patch:  # of this case alone, so that its seed replays it
+        # Files are small: without this the recovery would always read the whole log.
+        patch.setattr(recovery, "_WALKED_BYTES", (0, 2_000, 100_000)[seed // CASES_EACH % 3])
+        if case.mapped_queue_files_max:
+            patch.setattr(queue_ends, "QUEUES_MIN", 1)
+            patch.setattr(loader, "BUFFERS_MAX", 1 + seed // 2 % 3)
+        case.open()
+        for _ in range(3):
+            episode(case)
+            case.audit()
 
 
 @pytest.mark.parametrize("first", range(0, rounds(test=300, long=10_000), CASES_EACH))

@@ -13,6 +13,6 @@ cdef class UniqueIds:
     cdef int _counter
 
     cpdef _belong_to(self, pid)
-    @cython.locals(now_ms=cython.longlong, passed_ms=cython.longlong, counter=cython.longlong)
+    @cython.locals(now_ns=cython.longlong, now_ms=cython.longlong, passed_ms=cython.longlong, counter=cython.longlong)
     cpdef str next(self)
     cdef long long _passed_anew(self, long long passed_ms) except -1

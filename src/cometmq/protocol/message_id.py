@@ -140,7 +140,11 @@ class UniqueIds:
 
     def next(self) -> str:
         """Return an id that was never returned before."""
-        now_ms = _time_ns() // 1_000_000 if self._now_ms is None else self._now_ms()
+        if self._now_ms is None:
+            now_ns = _time_ns()
+            now_ms = now_ns // 1_000_000
+        else:
+            now_ms = self._now_ms()
         passed_ms = now_ms - self._month_start_ms
         if not 0 <= passed_ms < self._month_end_ms - self._month_start_ms:
             passed_ms = self._passed_anew(passed_ms)

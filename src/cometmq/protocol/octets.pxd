@@ -51,6 +51,10 @@ cdef bytes bytes_in(const unsigned char* memory, Py_ssize_t at, Py_ssize_t size)
 cdef bint equals(
     const unsigned char* memory, Py_ssize_t at, Py_ssize_t size, bytes text) noexcept
 
+@cython.locals(size=cython.Py_ssize_t, first=cython.uchar, place=cython.Py_ssize_t)
+cdef Py_ssize_t last_of(
+    const unsigned char* memory, Py_ssize_t at, Py_ssize_t end, bytes text) noexcept
+
 cdef bint are_same(
     const unsigned char* memory, Py_ssize_t at, Py_ssize_t other, Py_ssize_t size) noexcept
 

@@ -113,6 +113,19 @@ def equals(memory: Any, at: int, size: int, text: bytes) -> bool:
     return bool(memory[at : at + size] == text)
 
 
+def last_of(memory: Any, at: int, end: int, text: bytes) -> int:
+    """Return where ``text`` is for the last time from ``at`` up to ``end``; -1 if nowhere."""
+    if cython.compiled:
+        size, first = len(text), text[0]
+        place = end - size
+        while place >= at:
+            if memory[place] == first and equals(memory, place, size, text):
+                return place
+            place -= 1
+        return -1
+    return int(memory.rfind(text, at, end))
+
+
 def are_same(memory: Any, at: int, other: int, size: int) -> bool:
     """Return whether so many bytes are the same at two positions."""
     if cython.compiled:

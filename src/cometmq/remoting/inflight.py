@@ -228,10 +228,10 @@ def _opaque_of(data: bytearray, at: int, end: int) -> int:
 
     A peer may send any number: in C, -1 must not stand for an exception.
     """
-    at = data.rfind(_OPAQUE, at, end)  # it is near the end
+    memory = octets.start_of(data)
+    at = octets.last_of(memory, at, end, _OPAQUE)  # it is near the end
     if at < 0:
         return 0
     at += len(_OPAQUE)
-    memory = octets.start_of(data)
     stop = header_scanner.end_of_number(memory, at, end)
     return header_scanner.plain_number(memory, at, stop) if stop else 0

@@ -35,6 +35,22 @@ def test_a_message_carries_its_properties_and_an_id_of_its_own() -> None:
     assert len(outgoing.message_id) == 32
 
 
+def test_a_message_of_a_class_with_more_fields_is_sent_like_others() -> None:
+    class Order(Message, kw_only=True):
+        tags: str | None = "paid"
+        order: int = 0
+
+    outgoing = prepare(Order("t", b"42", flag=7, order=9), SETTINGS, IDS)
+
+    properties = decode_properties(outgoing.properties)
+    assert (properties["TAGS"], outgoing.topic, outgoing.body, outgoing.flag) == (
+        "paid",
+        "t",
+        b"42",
+        7,
+    )
+
+
 def test_preparing_leaves_the_message_as_it_is() -> None:
     """The same message can be sent again, and is then another one."""
     message = Message("t", b"42", properties={"a": "1"})

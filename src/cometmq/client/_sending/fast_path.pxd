@@ -5,6 +5,7 @@ from cometmq.client._sending.outgoing cimport Outgoing, prepare
 from cometmq.client._sending.queue_picker cimport RoundRobin
 from cometmq.protocol cimport header_scanner, octets
 from cometmq.protocol.header_scanner cimport HeaderScanner
+from cometmq.protocol.message_id cimport UniqueIds
 from cometmq.protocol.octets cimport copy_of, put_bytes, put_decimal, put_u32
 from cometmq.remoting.inflight cimport Call, Inflight
 from cometmq.remoting.wire cimport Wire
@@ -85,7 +86,7 @@ cdef class SendFastPath:
     cdef object _routes
     cdef object _settings
     cdef object _namespace
-    cdef object _ids
+    cdef UniqueIds _ids
     cdef BackPressure pressure
     cdef readonly object awaited
     cdef readonly object started
@@ -104,11 +105,12 @@ cdef class SendFastPath:
         topic=TopicTargets, queue_target=QueueTarget, connection=Wire, size=cython.Py_ssize_t,
         outgoing=Outgoing, now_s=cython.double, send=FastSend, opaque=cython.longlong)
     cpdef start(self, message, target, double timeout, bint is_awaited, Epoch epoch)
+    cdef bint _runs_here(self) except -1
     @cython.locals(
         outgoing=Outgoing, target=QueueTarget, body=bytes, properties=bytes,
         body_bytes=cython.Py_ssize_t, joined_bytes=cython.Py_ssize_t,
-        size_max=cython.Py_ssize_t, space=bytearray, pieces=tuple, end=cython.Py_ssize_t)
-    cdef bint _runs_here(self) except -1
+        size_max=cython.Py_ssize_t, space=bytearray, pieces=tuple, now_ns=cython.longlong,
+        end=cython.Py_ssize_t)
     cdef _write(self, FastSend send, long long opaque)
     @cython.locals(target=QueueTarget)
     cdef complete(self, FastSend send, receipt)

@@ -174,7 +174,7 @@ class ResponseScanner(HeaderScanner):
         super().__init__()
         self.seen = 0
         self.queue_id = 0
-        self.queue_offset = 0
+        self.queue_offset = QueueOffset(0)
         self.traced = True
         self.offset_id_at = self.offset_id_end = 0
         self.region_at = self.region_end = 0
@@ -207,7 +207,7 @@ class ResponseScanner(HeaderScanner):
             return self.traced or octets.equals(memory, at, end - at, b"false")
         value = header_scanner.plain_number(memory, at, end)
         if field == _QUEUE_OFFSET:
-            self.queue_offset = value
+            self.queue_offset = value  # type: ignore[assignment]  # NewType costs a call
             return bool(value != _NOT_PLAIN)
         self.queue_id = value
         return bool(0 <= value <= 0x7FFFFFFF)
@@ -283,7 +283,7 @@ class FastSend(Call):
             self.outgoing.message_id,
             offset_id,
             queue,
-            QueueOffset(scanner.queue_offset),
+            scanner.queue_offset,
             None,
             region,
             scanner.traced,
@@ -459,11 +459,11 @@ class SendFastPath:
         size_max = target.known_bytes + len(properties) + _NUMBERS_BYTES_MAX + joined_bytes
         if size_max > len(self._space):
             self._space = bytearray(2 * size_max)
-        space, pieces = self._space, target.pieces
+        space, pieces, now_ns = self._space, target.pieces, time_ns()
         end = put_bytes(space, _PREFIX_BYTES, pieces[0])
         end = put_decimal(space, end, outgoing.sys_flag)
         end = put_bytes(space, end, pieces[1])
-        end = put_decimal(space, end, time_ns() // 1_000_000)
+        end = put_decimal(space, end, now_ns // 1_000_000)
         end = put_bytes(space, end, pieces[2])
         end = put_decimal(space, end, outgoing.flag)
         end = put_bytes(space, end, pieces[3])

@@ -1,5 +1,7 @@
 cimport cython
 
+from cometmq.protocol.message_id cimport UniqueIds
+
 
 cdef int _SEND, _SEND_REPLY
 
@@ -18,14 +20,17 @@ cdef class Outgoing:
     cdef readonly object max_reconsume_times
 
 
-@cython.locals(outgoing=Outgoing, body=bytes, is_reply=cython.bint)
+@cython.locals(outgoing=Outgoing, fields=tuple, is_reply=cython.bint, is_retry=cython.bint,
+    is_plain=cython.bint, times=cython.int, sys_flag=cython.int)
 cpdef Outgoing prepare(
-    message, settings, ids, namespace=*, reserved=*, bint trusted=*)
+    message, settings, UniqueIds ids, namespace=*, reserved=*, bint trusted=*)
 
 cpdef check_fields(message)
 
-cpdef check_message(message, topic, Py_ssize_t body_bytes_max, bint trusted=*)
+cdef _check_types(topic, properties)
 
-cdef bint _is_plain(message) except -1
+cdef tuple _fields(message)
+
+cdef _check_values(tuple fields, Py_ssize_t body_bytes_max, bint trusted)
 
 cdef str _text(flag)

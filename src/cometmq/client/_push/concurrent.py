@@ -266,8 +266,11 @@ class ConcurrentService:
         batch, queue, fetched = pending.batch, pending.batch.queue, pending.batch.messages
         function, clock = self._handling.direct, self._now
         assert function is not None
-        context, messages = self._handling.context(queue.queue), fetched
+        context: ConsumeContext
+        messages: Sequence[StoredMessage]
         one: cython.bint = self._handling.takes_one
+        if one:  # the handler does not get it, so no call changes it
+            context = self._handling.context(queue.queue)
         clock_is_steady: cython.bint = clock is monotonic
         size: cython.Py_ssize_t = self._batch_max
         start: cython.Py_ssize_t

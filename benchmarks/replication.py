@@ -6,8 +6,9 @@ A name server, a master and a slave run as processes on this machine.
   requests in flight), with a slave, less those without one in the same round;
 - lag: how long a ``SYNC_MASTER`` waits for the slave under a load of 10,000 messages per second;
 - catch-up: how fast an empty slave copies a log file of the master, from the start of its process;
-- latency: of one send at a time with synchronous flush, without a slave, and waiting for one that
-  flushes synchronously, too. Both processes sync to the same disk here.
+- latency: of one send at a time, with synchronous flush at the master alone, at the slave alone,
+  for which the master waits, and at both; and the last over the slower of the others in the same
+  round, which is 1 if the master flushes while it waits. Both processes sync to the same disk here.
 
 Examples::
 
@@ -53,6 +54,12 @@ FILL = loadgen.Load(conns=16, window=8, body=16 * 1024, count=45_000)
 """About 700 MiB: less than one log file, because an empty slave begins with the last one."""
 
 
+MASTER_ALONE = "latency, the master flushes, without a slave"
+SLAVE_ALONE = "latency, the slave flushes"
+BOTH = "latency, both flush"
+OVER_SLOWER = "latency, both flush, over the slower of the others"
+
+
 class Figure(NamedTuple):
     """A figure of the table."""
 
@@ -60,8 +67,8 @@ class Figure(NamedTuple):
     unit: str
     target: float
     more_is_better: bool
-    measure: Callable[[Path, float], float]
-    """Measures it once: the folder, and the seconds of a load."""
+    measure: Callable[[Path, float], float] | None
+    """Measures it once: the folder, and the seconds of a load; None if others give it."""
 
 
 class _Replica(CometReplica):
@@ -77,9 +84,8 @@ class _Replica(CometReplica):
 class Brokers:
     """A master, and a slave that may be started later."""
 
-    def __init__(self, folder: Path, *, role: str, flush: str) -> None:
+    def __init__(self, folder: Path, *, role: str, flush: str, slave_flush: str) -> None:
         shared: Settings = {
-            "flushDiskType": flush,
             "mappedFileSizeCommitLog": 1 << 30,
             "mappedFileSizeConsumeQueue": 6_000_000,
             "maxHashSlotNum": 5_000_000,
@@ -90,10 +96,12 @@ class Brokers:
             folder / "master",
             self.name_server.address,
             store=folder / "master" / "store",
-            settings=shared | {"brokerRole": role},
+            settings=shared | {"brokerRole": role, "flushDiskType": flush},
         )
         self.slave = _Replica(
-            self.master, folder / "slave", shared | {"brokerRole": "SLAVE", "brokerId": 1}
+            self.master,
+            folder / "slave",
+            shared | {"brokerRole": "SLAVE", "brokerId": 1, "flushDiskType": slave_flush},
         )
 
     def load(self, load: loadgen.Load, seconds: float) -> Mapping[str, Any]:
@@ -129,10 +137,15 @@ def _log_end(address: str) -> int:
 
 @contextmanager
 def _running(
-    folder: Path, *, role: str = "ASYNC_MASTER", flush: str = "ASYNC_FLUSH", with_slave: bool
+    folder: Path,
+    *,
+    role: str = "ASYNC_MASTER",
+    flush: str = "ASYNC_FLUSH",
+    slave_flush: str = "ASYNC_FLUSH",
+    with_slave: bool,
 ) -> Iterator[Brokers]:
     shutil.rmtree(folder, ignore_errors=True)
-    brokers = Brokers(folder, role=role, flush=flush)
+    brokers = Brokers(folder, role=role, flush=flush, slave_flush=slave_flush)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         for server in (brokers.name_server, brokers.master):
@@ -169,10 +182,18 @@ def _catch_up(folder: Path, seconds: float) -> float:
         return size / 1e6 / (time.monotonic() - began_s)
 
 
-def _sync_latency(role: str) -> Callable[[Path, float], float]:
+def _latency(*, master_flushes: bool, slave_flushes: bool) -> Callable[[Path, float], float]:
+    def flush(is_synchronous: bool) -> str:
+        return "SYNC_FLUSH" if is_synchronous else "ASYNC_FLUSH"
+
     def measure(folder: Path, seconds: float) -> float:
-        with_slave = role == "SYNC_MASTER"
-        with _running(folder, role=role, flush="SYNC_FLUSH", with_slave=with_slave) as brokers:
+        with _running(
+            folder,
+            role="SYNC_MASTER" if slave_flushes else "ASYNC_MASTER",
+            flush=flush(master_flushes),
+            slave_flush=flush(slave_flushes),
+            with_slave=slave_flushes,
+        ) as brokers:
             return float(brokers.load(ONE, seconds)["lat_us"]["p50"]) / 1000
 
     return measure
@@ -184,8 +205,10 @@ FIGURES = (
     Figure(
         "catch-up of an empty slave, start of its process included", "MB/s", 300.0, True, _catch_up
     ),
-    Figure("latency without a slave", "ms", 0.0, False, _sync_latency("ASYNC_MASTER")),
-    Figure("latency with a slave", "ms", 0.0, False, _sync_latency("SYNC_MASTER")),
+    Figure(MASTER_ALONE, "ms", 0.0, False, _latency(master_flushes=True, slave_flushes=False)),
+    Figure(SLAVE_ALONE, "ms", 0.0, False, _latency(master_flushes=False, slave_flushes=True)),
+    Figure(BOTH, "ms", 0.0, False, _latency(master_flushes=True, slave_flushes=True)),
+    Figure(OVER_SLOWER, "x", 1.2, False, None),
 )
 
 
@@ -197,11 +220,15 @@ def main() -> None:
     with machine.NoiseWatch() as watch:
         for _ in range(asked.rounds):
             for figure in FIGURES:
-                if asked.only and asked.only not in figure.title:
+                if figure.measure is None or asked.only not in figure.title:
                     continue
                 value = figure.measure(asked.folder / "replication", asked.seconds)
                 taken[figure.title].append(value)
                 print(f"{figure.title}: {value:.3f} {figure.unit}", flush=True)
+    taken[OVER_SLOWER] = [
+        both / max(alone)
+        for both, *alone in zip(taken[BOTH], taken[MASTER_ALONE], taken[SLAVE_ALONE], strict=False)
+    ]
     lines = [*_head(asked, watch.noise), *_table(taken, watch.noise)]
     print(*lines, sep="\n")
     if asked.rounds >= ROUNDS_MIN and not asked.only:
@@ -222,7 +249,7 @@ def _arguments() -> argparse.Namespace:
 def _head(asked: argparse.Namespace, noise: machine.Noise) -> list[str]:
     loads = {
         "load": "bodies of 128 bytes; cost: 16 connections with 32 requests in flight; lag: 10,000"
-        " messages per second; latency: one at a time, synchronous flush on both brokers",
+        " messages per second; latency: one at a time",
     }
     return machine.page_head(
         "Replication to one slave", loads, rounds=asked.rounds, noise=noise, noise_max=NOISE_MAX

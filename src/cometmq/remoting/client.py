@@ -7,7 +7,7 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cometmq.protocol.codes import LanguageCode, ResponseCode
 from cometmq.protocol.command import OUR_LANGUAGE, Command
@@ -19,8 +19,10 @@ from cometmq.remoting.hooks import OutgoingCall, RpcHook
 from cometmq.remoting.inflight import Call
 from cometmq.remoting.peer import Peer
 from cometmq.remoting.requests import RequestHandler
-from cometmq.remoting.socks import SocksProxies, SocksProxy, connect
 from cometmq.remoting.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from cometmq.remoting.socks import SocksProxies, SocksProxy
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +84,7 @@ class RemotingClient:
         self._language = language
         self._close_silent = close_silent
         self._retry_leaving = retry_leaving
-        self._proxies = proxies or SocksProxies()
+        self._proxies = proxies
         self._leaving: set[Connection] = set()
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
@@ -306,7 +308,7 @@ class RemotingClient:
         loop = asyncio.get_running_loop()
         connection = self._connection()
         options: dict[str, Any] = {"ssl": self._tls} if self._tls else {}
-        proxy = self._proxies.to(host)
+        proxy = None if self._proxies is None else self._proxies.to(host)
         try:
             async with asyncio.timeout(CONNECT_S):
                 if proxy is None:
@@ -345,7 +347,7 @@ class RemotingClient:
         self, proxy: SocksProxy, connection: Connection, host: str, port: int
     ) -> None:
         loop = asyncio.get_running_loop()
-        opened = await connect(proxy, host, port)
+        opened = await proxy.connect(host, port)
         options: dict[str, Any] = {"ssl": self._tls, "server_hostname": host} if self._tls else {}
         try:
             await loop.create_connection(lambda: connection, sock=opened, **options)

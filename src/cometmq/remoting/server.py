@@ -107,7 +107,7 @@ class RemotingServer:
         if self._tls.mode != "disabled" and (self._tls.certificate or self._tls.trusted):
             self._context = server_context(self._tls)
         try:
-            self._socket = _listen(host, port, self._settings.backlog)
+            self._socket = listening_socket(host, port, self._settings.backlog)
         except OSError as problem:
             met = f"{self._name}: cannot listen on {host}:{port}: {problem.strerror}"
             in_use = problem.errno == errno.EADDRINUSE
@@ -258,7 +258,12 @@ class _RefusedError(Exception):
     """A connection that the TLS mode does not allow."""
 
 
-def _listen(host: str, port: int, backlog: int) -> socket.socket:
+def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
+    """Return a socket that accepts connections; the event loop's own way loads a DNS encoding.
+
+    Raises:
+        OSError: the port cannot be bound.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:

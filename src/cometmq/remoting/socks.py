@@ -51,6 +51,30 @@ class SocksProxy:
     username: str = ""
     password: str = field(default="", repr=False)
 
+    async def connect(self, host: str, port: int) -> socket.socket:
+        """Return a socket that is connected to a peer through the proxy.
+
+        The caller bounds the time; cancelling closes the socket.
+
+        Raises:
+            SocksError: the proxy refuses.
+            OSError: it cannot be reached.
+        """
+        loop = asyncio.get_running_loop()
+        addresses = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        family, _, _, _, address = addresses[0]
+        made = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            made.setblocking(False)
+            await loop.sock_connect(made, address)
+            handshake = _Handshake(loop, made)
+            await handshake.authenticate(self)
+            await handshake.request_connection(host, port)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
 
 class SocksProxies:
     """The proxy for each address.
@@ -108,31 +132,6 @@ class _Entry(msgspec.Struct):
         if any(len(text.encode()) > TEXT_BYTES_MAX for text in texts):
             raise ConfigError(f"a SOCKS proxy: a text of more than {TEXT_BYTES_MAX} bytes")
         return SocksProxy(host.strip("[]"), int(port), texts[1], texts[2])
-
-
-async def connect(proxy: SocksProxy, host: str, port: int) -> socket.socket:
-    """Return a socket that is connected to a peer through a proxy.
-
-    The caller bounds the time; cancelling closes the socket.
-
-    Raises:
-        SocksError: the proxy refuses.
-        OSError: it cannot be reached.
-    """
-    loop = asyncio.get_running_loop()
-    addresses = await loop.getaddrinfo(proxy.host, proxy.port, type=socket.SOCK_STREAM)
-    family, _, _, _, address = addresses[0]
-    made = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        made.setblocking(False)
-        await loop.sock_connect(made, address)
-        handshake = _Handshake(loop, made)
-        await handshake.authenticate(proxy)
-        await handshake.request_connection(host, port)
-    except BaseException:
-        made.close()
-        raise
-    return made
 
 
 class _Handshake:

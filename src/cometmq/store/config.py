@@ -47,7 +47,7 @@ class StoreSettings:
     consume_queue_ext_file_bytes: int = setting(
         48 * _MIB, key="mappedFileSizeConsumeQueueExt", unit="bytes", low=64, high=2**31 - 1
     )
-    """Size of a file of extension units."""
+    """Size of a file of extension units. A queue that has such files keeps their size."""
 
     index_enabled: bool = setting(True, key="messageIndexEnable")
     """Whether messages can be looked up by key."""

@@ -39,6 +39,10 @@ class JsonFile:
         self._saving = threading.Lock()
         self._is_closed = False
 
+    def beside(self, name: str) -> JsonFile:
+        """Return another file in the same directory."""
+        return JsonFile(self.path.with_name(name), self._files)
+
     def load(self) -> dict[str, Any] | None:
         """Return the object in the file or its backup; None if neither has one.
 

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 _NONE, _OWN, _WITH_PARENTS = 0, 1, 3
 """How many directories have names that are not synced: a stream's own, and the two above."""
+_SIZE_BYTES_MIN = 64
+"""Whole files are not smaller."""
 _RELEASES_MAX = 8
 """Streams that are released at a time; those that are being synced stay mapped."""
 _handover = threading.Lock()
@@ -259,7 +261,8 @@ class Segments:
                 its size, or without the one before it, was never synced: it is deleted, as are
                 those after it.
             may_be_lost: readers do without the files. Then one that is missing or cut off loses
-                those before it, which are deleted, and is no error.
+                those before it, which are deleted, and is no error; files of another size than
+                was given, all of the same, decide the size of further ones.
 
         Raises:
             StoreCorruptError: a file has another size or name than a segment has, or one is
@@ -272,6 +275,7 @@ class Segments:
                 self._files.remove(self.directory / entries[-1].name)
             entries.pop()
         if may_be_lost:
+            self._take_size_of(entries)
             entries = self._unbroken(entries)
         for number, entry in enumerate(entries):
             if may_be_torn and self._was_never_synced(entry):
@@ -280,6 +284,15 @@ class Segments:
                     self._files.remove(self.directory / torn.name)
                 return
             self.append(self._map(self._base_of(entry)))
+
+    def _take_size_of(self, entries: list[Entry]) -> None:
+        """Take the size of existing files, of which some may be cut off."""
+        given = self.size_bytes
+        largest = max((entry.size_bytes for entry in entries), default=0)
+        if largest >= _SIZE_BYTES_MIN:
+            self.size_bytes = largest
+            if not all(self._may_be_ours(entry) for entry in entries):
+                self.size_bytes = given
 
     def _unbroken(self, entries: list[Entry]) -> list[Entry]:
         """Return the newest files that are whole and have no gap; delete the others."""

@@ -42,6 +42,7 @@ class Running:
             file=file,
             files=SystemFiles(),
             clock=self.clock,
+            started_ms=self.clock.now_ms(),
             on_change=self._note,
         )
         self.connection, _ = link()

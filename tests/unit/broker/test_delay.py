@@ -91,6 +91,18 @@ class Delayed:
             reconsume_times=3,
         )
 
+    def lose_topics(self) -> None:
+        for name in ("topics.json", "topics.json.bak"):
+            (self.tables.config / name).unlink(missing_ok=True)
+
+    def load_topics(self) -> None:
+        """Load the table of topics as a start does."""
+        tables = self.tables
+        tables.topics = TopicTable(
+            lambda: tables.settings, tables.file("topics"), clock=tables.clock
+        )
+        tables.topics.load(self.store)
+
     def bodies(self, topic: str = "T", queue: int = 0) -> list[str]:
         found = self.store.get(topic, queue, 0, 1000)
         return [m.body.decode() for part in found.slices for m in iter_records(part)]
@@ -442,10 +454,8 @@ async def test_messages_of_topics_whose_settings_are_lost_are_delivered_with_one
         delayed.put("lost", 0, {}, "earlier")
     for body in "ab":
         delayed.park(body, 1, topic="lost", queue=3)
-    for name in ("topics.json", "topics.json.bak"):
-        (tables.config / name).unlink(missing_ok=True)
-    tables.topics = TopicTable(lambda: tables.settings, tables.file("topics"), clock=tables.clock)
-    tables.topics.load(delayed.store)
+    delayed.lose_topics()
+    delayed.load_topics()
     assert "no topic is known, though the store has queues" in caplog.text
 
     delayed.delivery.start()
@@ -456,6 +466,32 @@ async def test_messages_of_topics_whose_settings_are_lost_are_delivered_with_one
     delayed.park("c", 1, topic="lost", queue=3)
     delayed.clock.advance(1000)
     await delayed.bodies_become("a", "b", "c", topic="lost", queue=3)
+
+
+async def test_no_topic_counts_as_deleted_while_messages_from_before_the_loss_are_stored(
+    delayed: Delayed, caplog: pytest.LogCaptureFixture
+) -> None:
+    delayed.park("a", 1, topic="lost", queue=3)
+    delayed.lose_topics()
+    delayed.load_topics()
+    delayed.load_topics()  # finds the file that the first start has written
+    assert caplog.text.count("no topic is known, though the store has queues") == 1
+    delayed.delivery.start()
+    delayed.clock.advance(1000)
+    await delayed.bodies_become("a", topic="lost", queue=3)
+
+    mark = delayed.tables.config / "topics-lost.json"
+    assert json.loads(mark.read_text())["logEnd"] < delayed.store.written_to
+    mark.write_text(json.dumps({"logEnd": delayed.store.min_log_offset}))
+    delayed.load_topics()
+    assert delayed.tables.topics.queue_for("lost", 3) == 3  # it has queues
+    assert delayed.tables.topics.queue_for("gone", 0) is None
+
+
+async def test_a_note_of_lost_topics_that_cannot_be_read_stops_the_start(delayed: Delayed) -> None:
+    (delayed.tables.config / "topics-lost.json").write_text('{"logEnd": "far"}')
+    with pytest.raises(StoreError, match=r"topics-lost\.json"):
+        delayed.load_topics()
 
 
 async def test_messages_of_a_topic_that_an_old_file_does_not_name_are_delivered(

@@ -186,6 +186,12 @@ class World:
         assert self.store.written_to == log_end
         await self.start(loads=loads)
 
+    def damage(self, log_offset: int, data: bytes) -> None:
+        """Overwrite bytes of the log."""
+        with (self.folder / "commitlog" / f"{0:020d}").open("r+b") as log:
+            log.seek(log_offset)
+            log.write(data)
+
     async def stop(self) -> None:
         if self.commit is not None:
             await self.commit.stop()
@@ -1076,6 +1082,27 @@ async def test_a_missing_op_message_is_found_though_the_first_reads_fail(
         disk.setattr(world.store, "bounds", refuse)
         with pytest.raises(StoreError, match="gone"):
             await world.halves.load()
+        with pytest.raises(StoreError, match="must be stored first: the disk is gone"):
+            world.half(b"hides the last record")
+    assert await world.halves.load()
+    assert (await world.end(half, COMMIT)).code == 0
+    assert (world.bodies(), world.ops()) == ([b"half"], [b"0"])
+
+
+async def test_sends_go_on_if_the_first_reads_fail_and_no_op_message_can_be_missing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> tuple[int, int]:
+        raise StoreError("the disk is gone")
+
+    half = world.half()
+    await world.end(half, COMMIT)
+    world.half()
+    await world.restart(loads=False)
+    with monkeypatch.context() as disk:
+        disk.setattr(world.store, "bounds", refuse)
+        with pytest.raises(StoreError, match="gone"):
+            await world.halves.load()
     world.half(b"sent meanwhile")
     assert await world.halves.load()
     assert (await world.end(half, COMMIT)).code == 0
@@ -1146,15 +1173,12 @@ async def test_a_damaged_op_message_holds_up_no_transaction(
         await world.end(half, COMMIT)
     damaged = world.messages(OP_HALF_TOPIC)[1]
     await world.restart(loads=False)
-    with (world.folder / "commitlog" / f"{0:020d}").open("r+b") as log:
-        if damage is None:  # it names another half message
-            data = world.store.record_at(damaged.log_offset)
-            assert data is not None
-            at, damage = data.index(b"1", BODY_CRC_AT + 76), b"3"
-            log.seek(damaged.log_offset + at)
-        else:
-            log.seek(damaged.log_offset)
-        log.write(damage)
+    if damage is None:  # it names another half message
+        data = world.store.record_at(damaged.log_offset)
+        assert data is not None
+        world.damage(damaged.log_offset + data.index(b"1", BODY_CRC_AT + 76), b"3")
+    else:
+        world.damage(damaged.log_offset, damage)
     assert await world.halves.load()
 
     assert caplog.text.count("passed over damaged op messages count=1") == 1
@@ -1166,12 +1190,22 @@ async def test_a_damaged_op_message_holds_up_no_transaction(
     assert world.committed() == (4, ops)
 
 
+async def test_a_delayed_commit_whose_op_message_is_damaged_is_not_repeated(world: World) -> None:
+    half = world.half(DELAY="1")
+    await world.end(half, COMMIT)
+    (op,) = world.messages(OP_HALF_TOPIC)
+    world.half(b"behind it")
+    await world.restart(loads=False)
+    world.damage(op.log_offset, bytes(70))
+    assert await world.halves.load()
+    assert (await world.end(half, COMMIT)).code == 0
+    assert len(world.messages(DELAY_TOPIC, 0)) == 1
+
+
 async def test_a_damaged_half_message_keeps_no_start_from_the_others(world: World) -> None:
     damaged, half = world.half(b"damaged"), world.half()
     await world.restart(from_rocketmq=True, loads=False)
-    with (world.folder / "commitlog" / f"{0:020d}").open("r+b") as log:
-        log.seek(damaged.log_offset)
-        log.write(bytes(120))
+    world.damage(damaged.log_offset, bytes(120))
     assert await world.halves.load()
     assert (await world.end(half, COMMIT)).code == 0
     assert world.bodies() == [b"half"]

@@ -323,18 +323,39 @@ def test_a_file_of_units_that_is_missing_or_cut_off_stops_no_start(
         assert [unit is not None for unit in units[:50]] == [False] * lost + [True] * (50 - lost)
 
 
-def test_files_of_another_size_are_an_error(
-    open_store: Callable[..., MessageStore], tmp_path: Path
+@pytest.mark.parametrize("count", [5, 50], ids=["one file", "several files"])
+@pytest.mark.parametrize("size_bytes", [100, 300])
+def test_files_keep_their_size_if_the_setting_changes(
+    open_store: Callable[..., MessageStore], tmp_path: Path, count: int, size_bytes: int
 ) -> None:
+    folder = tmp_path / "consumequeue_ext" / TOPIC / "0"
     store = open_store(consume_queue_ext_enabled=True, consume_queue_ext_file_bytes=200)
-    for _ in range(50):
+    for _ in range(count):
         put(store)
     store.close()
-    before = sorted((tmp_path / "consumequeue_ext").rglob("*"))
-    for size_bytes in (100, 300):
-        with pytest.raises(StoreCorruptError, match=f"expected {size_bytes} bytes"):
-            open_store(consume_queue_ext_enabled=True, consume_queue_ext_file_bytes=size_bytes)
-    assert sorted((tmp_path / "consumequeue_ext").rglob("*")) == before
+    before = sorted(folder.iterdir())
+
+    again = open_store(consume_queue_ext_enabled=True, consume_queue_ext_file_bytes=size_bytes)
+    for _ in range(20):
+        put(again)
+    assert all(again.ext_units(TOPIC, 0, 0, count + 20))
+    again.close()
+    after = sorted(folder.iterdir())
+    assert after[: len(before)] == before
+    assert {file.stat().st_size for file in after} == {200}
+
+
+def test_a_file_that_is_no_file_of_units_is_an_error(
+    open_store: Callable[..., MessageStore], tmp_path: Path
+) -> None:
+    store = open_store(consume_queue_ext_enabled=True)
+    put(store)
+    store.close()
+    folder = tmp_path / "consumequeue_ext" / TOPIC / "0"
+    (folder / f"{7:020d}").write_bytes(bytes(200))
+    with pytest.raises(StoreCorruptError, match="expected"):
+        open_store(consume_queue_ext_enabled=True)
+    assert len(list(folder.iterdir())) == 2
 
 
 def test_extension_units_are_deleted_after_their_last_message_if_they_are_off(

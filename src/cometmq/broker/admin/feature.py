@@ -4,28 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.broker.admin.handler import ConfigHandler
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
-from cometmq.remoting.features import Feature
+from cometmq.remoting.features import Deferred, Feature
 
 if TYPE_CHECKING:
+    from cometmq.broker.admin.handler import ConfigHandler
     from cometmq.broker.assembly import Endpoint, Parts
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """Build the handlers that show and change the settings."""
-    config = ConfigHandler(
-        parts.configuration,
-        role=parts.role,
-        file=parts.config_file,
-        files=parts.files,
-        clock=parts.clock,
-        on_change=parts.settings_changed,
-    )
+    started_ms = parts.clock.now_ms()
+
+    def make() -> ConfigHandler:
+        from cometmq.broker.admin.handler import ConfigHandler
+
+        return ConfigHandler(
+            parts.configuration,
+            role=parts.role,
+            file=parts.config_file,
+            files=parts.files,
+            clock=parts.clock,
+            started_ms=started_ms,
+            on_change=parts.settings_changed,
+        )
+
+    config = Deferred(make)
     return Feature(
         {
-            RequestCode.GET_BROKER_CONFIG: config.show,
-            RequestCode.UPDATE_BROKER_CONFIG: exclusive(config.update),
+            RequestCode.GET_BROKER_CONFIG: config.handler(lambda h: h.show),
+            RequestCode.UPDATE_BROKER_CONFIG: exclusive(config.handler(lambda h: h.update)),
         }
     )

@@ -28,6 +28,7 @@ class ConfigHandler:
         file: the configuration file, or None if the broker was started without one.
         files: the disk.
         clock: stamps the version of the settings.
+        started_ms: when the broker started, which is their first version.
         on_change: called with the keys and values that were changed.
     """
 
@@ -39,13 +40,14 @@ class ConfigHandler:
         file: Path | None,
         files: Files,
         clock: Clock,
+        started_ms: int,
         on_change: Callable[[Mapping[str, str]], Awaitable[None]],
     ) -> None:
         self._configuration = configuration
         self._role = role
         self._clock = clock
         self._on_change = on_change
-        self._changed_ms = clock.now_ms()
+        self._changed_ms = started_ms
         self._update = ConfigUpdate(
             configuration,
             file=file,

@@ -29,11 +29,12 @@ class SlaveTablesHandler:
 
     Args:
         clock: the time up to which the timer messages, of which there are none, were read.
+        started_ms: when the broker started, which is the version of the tables.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, started_ms: int) -> None:
         self._clock = clock
-        self._version = DataVersion(timestamp=clock.now_ms())
+        self._version = DataVersion(timestamp=started_ms)
 
     def timer_checkpoint(self, request: Request) -> Response:
         """GET_TIMER_CHECK_POINT (60)."""

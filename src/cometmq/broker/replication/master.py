@@ -26,6 +26,7 @@ from cometmq.broker.role import Role
 from cometmq.model.errors import ConfigError, ProtocolError
 from cometmq.protocol.bodies import HAConnectionRuntimeInfo
 from cometmq.remoting import Supervisor
+from cometmq.remoting.server import listening_socket
 from cometmq.remoting.tls import HANDSHAKE_BYTE
 from cometmq.store import MessageStore
 
@@ -94,8 +95,7 @@ class Master:
         try:
             self._server = await loop.create_server(
                 lambda: self._connect(self),
-                address,
-                port,
+                sock=listening_socket(address, port, SLAVES_MAX),
                 ssl=tls,
                 ssl_handshake_timeout=None if tls is None else HANDSHAKE_S,
             )

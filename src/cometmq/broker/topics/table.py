@@ -42,6 +42,8 @@ from cometmq.model.topic import (
 )
 from cometmq.protocol.bodies import TopicConfigSerializeWrapper
 from cometmq.protocol.codes import FAQ, ResponseCode
+from cometmq.protocol.fastjson import FastJsonError
+from cometmq.protocol.lenient import read_struct
 from cometmq.remoting.slices import Slices
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
@@ -71,13 +73,30 @@ class StoredQueues(Protocol):
     def has_queues(self, topic: str) -> bool:
         """Return whether a topic has queues."""
 
+    @property
+    def min_log_offset(self) -> int:
+        """The log offset of the oldest message."""
+
+    @property
+    def written_to(self) -> int:
+        """The log offset behind the newest message."""
+
 
 class _NoQueues:
+    min_log_offset = written_to = 0
+
     def topics(self) -> list[str]:
         return []
 
     def has_queues(self, topic: str) -> bool:
         return False
+
+
+class _Loss(msgspec.Struct, rename="camel"):
+    """The content of topics-lost.json."""
+
+    log_end: int
+    """The log offset behind the messages that were stored when the topics were lost."""
 
 
 class TopicTable(ConfigTable[TopicConfig]):
@@ -95,8 +114,10 @@ class TopicTable(ConfigTable[TopicConfig]):
         super().__init__(file, _SECTION, "topic_name", clock=clock)
         self._settings = settings
         self._queues: StoredQueues = _NoQueues()
+        self._loss_file = file.beside("topics-lost.json")
         self.was_lost = False
-        """Whether the start found queues, but no file: the topics are not known."""
+        """Whether a start found queues, but no file, and messages from then are still stored: they
+        may have topics that are not known."""
         self._unknown = FailureLog(
             log,
             fails="message stored in a topic without settings: create the topic again",
@@ -175,17 +196,30 @@ class TopicTable(ConfigTable[TopicConfig]):
         own = _system_topics(self._settings())
         self._system |= {config.topic_name for config in own}
         stored = self._queues.topics()
-        self.was_lost = bool(stored) and not is_found
-        if self.was_lost:
+        if stored and not is_found:
+            self._loss_file.save(_Loss(log_end=self._queues.written_to))
             names = sorted(name for name in stored if not self.is_system(name))
             log.error(
                 "no topic is known, though the store has queues: there is no file %s; its topics"
                 " must be created again count=%d topics=%s",
                 *(self._stored.file.path, len(names), ",".join(names[:NAMES_LOGGED_MAX])),
             )
+        self.was_lost = self._queues.min_log_offset < self._loss_end()
         missing = [config for config in own if config.topic_name not in self._table]
         if missing:
             self.put_now(missing)
+
+    def _loss_end(self) -> int:
+        """Return the end of the log when the topics were lost last; 0 if they never were.
+
+        The file is there before topics.json is written again: the next start finds that one, and
+        without this mark it would take all other topics for deleted.
+        """
+        content = self._loss_file.load()
+        try:
+            return 0 if content is None else read_struct(content, _Loss).log_end
+        except FastJsonError as problem:
+            raise StoreError(f"{self._loss_file.path}: {problem}") from problem
 
     # --- creation -------------------------------------------------------------------------------
 

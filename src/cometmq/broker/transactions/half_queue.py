@@ -36,10 +36,16 @@ from cometmq.broker.transactions.half_message import (
     op_offsets,
     read_half,
 )
+from cometmq.model import property_names as names
 from cometmq.model.delay import DelayLevels
-from cometmq.model.errors import StoreError
+from cometmq.model.errors import CometError, StoreError
 from cometmq.model.flags import SysFlag, transaction_type
-from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_DISCARD_TOPIC
+from cometmq.model.topic import (
+    DELAY_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    TRANSACTION_DISCARD_TOPIC,
+)
 from cometmq.protocol.record import (
     BODY_CRC_AT,
     BODY_LENGTH_BEFORE_BODY,
@@ -74,7 +80,7 @@ COPIES_MAX = 64
 LATEST_MS = 2**62
 """A time later than all others."""
 _HELD = "what a crash has cut off of a transaction must be stored first"
-"""Why the store refuses messages if the disk is full at the start."""
+"""Why the store refuses messages if the disk is full or cannot be read at the start."""
 
 
 class HalfMessageFigures(msgspec.Struct):
@@ -142,8 +148,9 @@ class HalfQueue:
     async def load(self) -> bool:
         """Read from the store which half messages are decided, and append what is missing, once.
 
-        If this fails because the disk is full, the store takes no messages until it succeeds: with
-        others behind it, the record without its op message could not be found any more.
+        If this fails though the log's last record may lack its op message, the store takes no
+        messages until it succeeds: with others behind it, after another crash, that record could
+        not be found any more.
 
         Returns:
             False while a full disk keeps records of the log out of the queues.
@@ -156,10 +163,15 @@ class HalfQueue:
         if self._store.dispatch_backlog_bytes:
             self._store.hold(f"{_HELD}, and queues and index catch up with the log")
             return False
-        if self._last_record is None:  # sends go on if the disk cannot read the rest
+        if self._last_record is None:
             self._last_record = self._store.last_record()
         if not self._has_read:
-            await self._read_decided()
+            try:
+                await self._read_decided()
+            except CometError as problem:
+                if self._last_lacking_op() is not None:
+                    self._store.hold(f"{_HELD}: {problem}")
+                raise
             self._has_read = True
         self._append_missing()
         self.is_loaded, self._last_record = True, None
@@ -207,16 +219,12 @@ class HalfQueue:
 
     async def _find_missing_op(self, slices: Slices) -> None:
         """Find the half message of the log's last record, whose op message a crash has cut off."""
-        if self._last_record is None:
+        last = self._last_lacking_op()
+        if last is None:
             return
-        last = read_half(self._last_record)
-        half = None
         if is_committed(last):
-            data = self._store.record_at(last.record.prepared_offset)
-            half = None if data is None else read_half(data)
-        elif last.record.topic == TRANSACTION_DISCARD_TOPIC or (
-            last.record.topic == HALF_TOPIC and last.times_checked >= 0
-        ):
+            half = _read_intact(self._store.record_at(last.record.prepared_offset))
+        else:
             half = await self._newest_before(last, slices)
         if (
             half is not None
@@ -225,6 +233,15 @@ class HalfQueue:
             and not self.is_decided(half.queue_offset)
         ):
             self._decide_at_start(half.op(self._clock.now_ms()))
+
+    def _last_lacking_op(self) -> HalfMessage | None:
+        """Return the log's last record if it is what became of a half message; else None."""
+        last = _read_intact(self._last_record)
+        if last is None or is_committed(last):
+            return last
+        topic = last.record.topic
+        is_put_back = topic == HALF_TOPIC and last.times_checked >= 0
+        return last if is_put_back or topic == TRANSACTION_DISCARD_TOPIC else None
 
     async def _newest_before(self, copy: HalfMessage, slices: Slices) -> HalfMessage | None:
         """Return the newest undecided half message of which another one is the copy."""
@@ -244,11 +261,9 @@ class HalfQueue:
             for record in found.records:
                 if record is None or self.is_decided(queue_offset_of(record)):
                     continue
-                try:
-                    half = read_half(record)
-                except RecordError:
-                    continue
-                yield half
+                half = _read_intact(record)
+                if half is not None:
+                    yield half
             offset = self.first_open(found.next_offset)
             await slices.pause()
 
@@ -284,9 +299,15 @@ class HalfQueue:
                 self._decide_at_start(half.op(self._clock.now_ms()))
 
     async def _is_delivered(self, half: HalfMessage) -> bool:
-        """Return whether the message for consumers is stored already."""
-        found = await self.newest_copy(half, half.named_target()[0])
-        return found is not None and is_committed(found)
+        """Return whether the message for consumers is stored already, or waits for its delay."""
+        topics = [half.named_target()[0]]
+        if names.DELAY in half.properties:
+            topics.append(DELAY_TOPIC)
+        for topic in topics:
+            found = await self.newest_copy(half, topic)
+            if found is not None and is_committed(found):
+                return True
+        return False
 
     def _decide_at_start(self, op: NewMessage) -> None:
         """Count a half message as decided whose op message is to be appended."""
@@ -406,8 +427,8 @@ class HalfQueue:
                 break
         await self._cold_reads.run(partial(search.bring_in_found, READ_BYTES))
         for data in reversed(search.result().records):
-            found = read_half(data)
-            if found.is_copy_of(half):
+            found = _read_intact(data)
+            if found is not None and found.is_copy_of(half):
                 return found
         return None
 
@@ -511,6 +532,14 @@ class _Records(NamedTuple):
     records: Sequence[memoryview | None]
     """None for a damaged one."""
     next_offset: int
+
+
+def _read_intact(record: bytes | memoryview | None) -> HalfMessage | None:
+    """Return a half message; None for no record, and for a damaged one."""
+    try:
+        return None if record is None else read_half(record)
+    except RecordError:
+        return None
 
 
 def is_committed(message: HalfMessage) -> bool:

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.namesrv.kv_config.handler import KvHandler
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
-from cometmq.remoting.features import Feature
+from cometmq.remoting.features import Deferred, Feature
 
 if TYPE_CHECKING:
     from cometmq.namesrv.assembly import Parts
+    from cometmq.namesrv.kv_config.handler import KvHandler
 
 
 def build(parts: Parts) -> Feature:
     """Build the handlers that read and change the key-value table."""
-    kv = KvHandler(parts.kv)
+
+    def make() -> KvHandler:
+        from cometmq.namesrv.kv_config.handler import KvHandler
+
+        return KvHandler(parts.kv)
+
+    kv = Deferred(make)
     return Feature(
         {
-            RequestCode.PUT_KV_CONFIG: exclusive(kv.put),
-            RequestCode.GET_KV_CONFIG: kv.get,
-            RequestCode.DELETE_KV_CONFIG: exclusive(kv.delete),
-            RequestCode.GET_KVLIST_BY_NAMESPACE: exclusive(kv.namespace),
+            RequestCode.PUT_KV_CONFIG: exclusive(kv.handler(lambda h: h.put)),
+            RequestCode.GET_KV_CONFIG: kv.handler(lambda h: h.get),
+            RequestCode.DELETE_KV_CONFIG: exclusive(kv.handler(lambda h: h.delete)),
+            RequestCode.GET_KVLIST_BY_NAMESPACE: exclusive(kv.handler(lambda h: h.namespace)),
         }
     )

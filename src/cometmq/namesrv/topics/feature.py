@@ -4,27 +4,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.namesrv.topics.handler import TopicHandler
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
-from cometmq.remoting.features import Feature
+from cometmq.remoting.features import Deferred, Feature
 
 if TYPE_CHECKING:
     from cometmq.namesrv.assembly import Parts
+    from cometmq.namesrv.topics.handler import TopicHandler
 
 
 def build(parts: Parts) -> Feature:
     """Build the handlers that list, remove and add topics."""
-    topics = TopicHandler(parts.registry, parts.settings)
+
+    def make() -> TopicHandler:
+        from cometmq.namesrv.topics.handler import TopicHandler
+
+        return TopicHandler(parts.registry, parts.settings)
+
+    topics = Deferred(make)
     return Feature(
         {
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: exclusive(topics.all),
-            RequestCode.GET_TOPICS_BY_CLUSTER: exclusive(topics.of_cluster),
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: exclusive(topics.system),
-            RequestCode.GET_UNIT_TOPIC_LIST: exclusive(topics.unit),
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: exclusive(topics.unit_sub),
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: exclusive(topics.unit_sub_ununit),
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: exclusive(topics.delete),
-            RequestCode.REGISTER_TOPIC_IN_NAMESRV: exclusive(topics.register),
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: exclusive(
+                topics.handler(lambda h: h.all)
+            ),
+            RequestCode.GET_TOPICS_BY_CLUSTER: exclusive(topics.handler(lambda h: h.of_cluster)),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: exclusive(
+                topics.handler(lambda h: h.system)
+            ),
+            RequestCode.GET_UNIT_TOPIC_LIST: exclusive(topics.handler(lambda h: h.unit)),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: exclusive(
+                topics.handler(lambda h: h.unit_sub)
+            ),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: exclusive(
+                topics.handler(lambda h: h.unit_sub_ununit)
+            ),
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: exclusive(topics.handler(lambda h: h.delete)),
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: exclusive(topics.handler(lambda h: h.register)),
         }
     )

@@ -97,16 +97,6 @@ class NotifyBrokerRoleChangedRequest(Header, kw_only=True):
     master_broker_id: Int64 | None = None
 
 
-class NotifyMinBrokerIdChangeRequest(Header, kw_only=True):
-    """NOTIFY_MIN_BROKER_ID_CHANGE (905)."""
-
-    min_broker_id: Int64 | None = None
-    broker_name: str | None = None
-    min_broker_addr: str | None = None
-    offline_broker_addr: str | None = None
-    ha_broker_addr: str | None = None
-
-
 class AddBrokerRequest(Header, kw_only=True):
     """ADD_BROKER (902), to a container of brokers."""
 

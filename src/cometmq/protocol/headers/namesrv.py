@@ -160,3 +160,13 @@ class BrokerHeartbeatRequest(Header, kw_only=True):
     confirm_offset: Int64 | None = None
     heartbeat_timeout_mills: Int64 | None = None
     election_priority: Int32 | None = None
+
+
+class NotifyMinBrokerIdChangeRequest(Header, kw_only=True):
+    """NOTIFY_MIN_BROKER_ID_CHANGE (905), from a name server to brokers."""
+
+    min_broker_id: Int64 | None = None
+    broker_name: str | None = None
+    min_broker_addr: str | None = None
+    offline_broker_addr: str | None = None
+    ha_broker_addr: str | None = None

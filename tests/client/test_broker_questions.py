@@ -23,6 +23,7 @@ from cometmq.client import (
     StoredMessage,
 )
 from cometmq.client._connection.instance import core_of
+from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import (
     ConsumeMessageDirectlyResult,
@@ -243,12 +244,12 @@ async def test_it_tells_where_it_stands(
 
 
 @pytest.mark.parametrize(
-    ("result", "expected"),
+    ("result", "expected", "end"),
     [
-        (None, ConsumeResult.CR_SUCCESS),
-        (Consumed.LATER, ConsumeResult.CR_LATER),
-        (ConsumeLater(), ConsumeResult.CR_LATER),
-        (ValueError("no such order"), ConsumeResult.CR_THROW_EXCEPTION),
+        (None, ConsumeResult.CR_SUCCESS, ConsumeEnd.SUCCESS),
+        (Consumed.LATER, ConsumeResult.CR_LATER, ConsumeEnd.FAILED),
+        (ConsumeLater(), ConsumeResult.CR_LATER, ConsumeEnd.FAILED),
+        (ValueError("no such order"), ConsumeResult.CR_THROW_EXCEPTION, ConsumeEnd.EXCEPTION),
     ],
 )
 async def test_a_message_is_consumed_directly_when_an_administrator_orders_it(
@@ -260,8 +261,17 @@ async def test_a_message_is_consumed_directly_when_an_administrator_orders_it(
     group: str,
     result: object,
     expected: ConsumeResult,
+    end: ConsumeEnd,
 ) -> None:
     topic, seen = queues[0].topic, Seen()
+    calls: list[tuple[str, bytes, ConsumeEnd | None]] = []
+
+    class Notes(ConsumeHook):
+        def before(self, context: DeliveryContext) -> None:
+            calls.append(("before", context.messages[0].body, context.end))
+
+        def after(self, context: DeliveryContext) -> None:
+            calls.append(("after", context.messages[0].body, context.end))
 
     async def handle(message: StoredMessage) -> object:
         seen.add(message)
@@ -271,10 +281,15 @@ async def test_a_message_is_consumed_directly_when_an_administrator_orders_it(
 
     receipt = await producer.send(Message(topic=topic, body=b"x"), queue=queues[0])
     async with PushConsumer(
-        name_servers, group=group, handler=handle, subscriptions={topic: "nothing"}
+        name_servers,
+        group=group,
+        handler=handle,
+        hooks=[Notes()],
+        subscriptions={topic: "nothing"},
     ) as consumer:
         told = await consume_directly(instance, broker, consumer, receipt.offset_message_id)
 
+    assert calls == [("before", b"x", None), ("after", b"x", end)]
     assert (told.consume_result, told.order, told.auto_commit) == (expected, False, True)
     assert [(each.topic, each.body) for each in seen.messages] == [(topic, b"x")]
     if expected is ConsumeResult.CR_THROW_EXCEPTION:

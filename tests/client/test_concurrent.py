@@ -10,6 +10,7 @@ import pytest
 
 from cometmq.client import (
     AdminClient,
+    ClientError,
     ClientInstance,
     ConfigError,
     Filter,
@@ -401,6 +402,24 @@ async def test_names_are_shown_without_their_namespace_even_on_a_second_delivery
     assert {context.group for context in contexts} == {group}
 
 
+async def test_a_filter_that_was_made_before_the_last_one_replaces_it(
+    name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
+) -> None:
+    """Programs make filters once, and switch between them."""
+    topic, seen = queues[0].topic, Seen()
+    sent, paid = Filter.tags("sent"), Filter.tags("paid")
+    async with PushConsumer(
+        name_servers, group=group, handler=seen, subscriptions={topic: paid}, rebalance_ms=3_600_000
+    ) as consumer:
+        await consumer.ready()
+        for number, wanted in enumerate((paid, sent, paid), 1):
+            await consumer.subscribe(topic, wanted)
+            await producer.send(Message(topic=topic, body=b"x", tags=wanted.expression))
+            await seen.count(number)
+
+    assert [message.tags for message in seen.messages] == ["paid", "sent", "paid"]
+
+
 async def test_what_a_filter_hook_takes_out_counts_as_consumed(
     name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
 ) -> None:
@@ -467,5 +486,7 @@ async def test_the_concurrency_can_be_changed_while_messages_are_consumed(
         for wrong in (0, 1001):
             with pytest.raises(ConfigError):
                 consumer.set_concurrency(wrong)
+        with pytest.raises(ClientError, match="runs in another event loop"):
+            await asyncio.to_thread(consumer.set_concurrency, 3)
 
     assert most == 7

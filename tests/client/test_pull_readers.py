@@ -369,3 +369,19 @@ async def test_a_single_pull_beyond_its_ranges_is_refused(
     [(name, met)] = wrong.items()
     with pytest.raises(ConfigError, match=f"{name}={met}: expected"):
         await reading.pull(queue, 0, **wrong)
+
+
+async def test_messages_that_are_taken_out_of_a_polled_list_stay_unfinished(
+    reading: PullConsumer,
+) -> None:
+    messages = await reading.poll(ENDS_S)
+    bodies = [message.body for message in messages]
+    messages.clear()
+    reading.take_back()
+
+    assert [message.body for message in await reading.poll(ENDS_S)] == bodies
+
+
+async def test_messages_are_taken_back_in_the_event_loop_only(reading: PullConsumer) -> None:
+    with pytest.raises(ClientError, match="runs in another event loop"):
+        await asyncio.to_thread(reading.take_back)

@@ -241,7 +241,10 @@ class FilterHook:
     def keep(
         self, group: str, queue: MessageQueue, messages: list[StoredMessage]
     ) -> list[StoredMessage]:
-        """Return the messages to consume."""
+        """Return those of the messages that are to be consumed.
+
+        If it raises, or returns anything else, the error is logged and all are consumed.
+        """
         return messages
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from cometmq.client._connection.instance import ClientInstance, Membership
-from cometmq.client._consuming.consumer import check_parts, check_subscriptions
+from cometmq.client._consuming.consumer import check_parts, check_subscriptions, newer
 from cometmq.client._consuming.engine import bounded
 from cometmq.client._consuming.group_requests import check_filters, join
 from cometmq.client._consuming.pulls import Pull, PullResult
@@ -371,7 +371,8 @@ class PullConsumer(OffsetCalls):
         self._check_running()
         self._mode.choose(Mode.ASSIGNED)
         revoked = self._drop_queues(set(self._fetcher.queues) - chosen)
-        before, self._filters = self._filters, filters
+        before = self._filters
+        self._filters = {topic: newer(of_topics, before.get(topic)) for topic in filters}
         for topic in filters:
             if before.get(topic) not in (None, of_topics):
                 self._fetch_anew(topic)
@@ -425,13 +426,14 @@ class PullConsumer(OffsetCalls):
             return []
         if received is None:
             raise ClientClosedError(f"{self._owner} is closed")
-        return received.messages
+        return received.messages.copy()  # they count as unfinished, whatever becomes of the list
 
     def take_back(self) -> None:
         """Redeliver the messages that the caller received last: they are not consumed.
 
         Does nothing if they are committed, or if their queue was moved or released meanwhile.
         """
+        self._check_loop()
         for reader in self._callers_readers():
             self._take_back(reader)
 
@@ -531,7 +533,8 @@ class PullConsumer(OffsetCalls):
     def _note_subscription(self, topic: str, wanted: Filter) -> None:
         check_topic_name(topic)
         self._mode.choose(Mode.SUBSCRIBED)
-        self._filters[self._namespace.wrap_topic(topic)] = wanted
+        name = self._namespace.wrap_topic(topic)
+        self._filters[name] = newer(wanted, self._filters.get(name))
 
     def _topics(self) -> list[str]:
         return list(self._filters)

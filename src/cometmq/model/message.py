@@ -130,7 +130,7 @@ class StoredMessage:
     def delay_level(self) -> int:
         """The delay level of the send; 0 if there is none or it cannot be read."""
         level = self.properties.get(names.DELAY, "")
-        return int(level) if level.isdecimal() else 0
+        return int(level) if level.isdecimal() and len(level) < 10 else 0
 
     @property
     def queue(self) -> MessageQueue:

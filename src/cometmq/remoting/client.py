@@ -34,6 +34,7 @@ REFUSED_MAX = 256
 """The addresses for which that is known; more are simply tried."""
 SILENT_S = 1.0
 """A call that waited less does not show that its peer is silent."""
+PORT_DIGITS_MAX = 5
 CHECKS_PER_IDLE_TIME = 4
 CHECK_S_MIN = 0.25
 """How often idle connections are closed, and the shortest time between two checks."""
@@ -425,6 +426,7 @@ def split_address(address: str) -> tuple[str, int]:
         ConnectError: it is not of this form.
     """
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConnectError(f"address {address!r}: expected host:port")
+    is_number = port.isascii() and port.isdigit() and len(port) <= PORT_DIGITS_MAX
+    if not colon or not is_number or not 0 < int(port) < 65536:
+        raise ConnectError(f"address {address!r:.300}: expected host:port")
     return host.strip("[]"), int(port)

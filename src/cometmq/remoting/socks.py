@@ -127,7 +127,7 @@ class _Entry(msgspec.Struct):
     def proxy(self) -> SocksProxy:
         host, _, port = self.addr.rpartition(":")
         texts = (host, self.username or "", self.password or "")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        if not host or not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65_536:
             raise ConfigError("a SOCKS proxy: expected host:port as its addr")
         if any(len(text.encode()) > TEXT_BYTES_MAX for text in texts):
             raise ConfigError(f"a SOCKS proxy: a text of more than {TEXT_BYTES_MAX} bytes")

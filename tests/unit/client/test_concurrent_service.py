@@ -850,3 +850,19 @@ async def test_statistics_count_what_is_done_and_what_failed(rigs: Callable[...,
     rig.now += 120
     assert rig.statistics.status("t").consume_ok_tps == 0
     assert rig.statistics.status("t").consume_failed_msgs == 3
+
+
+@pytest.mark.parametrize("hooks", [[], [ConsumeHook()]], ids=["fast path", "general path"])
+async def test_messages_that_a_handler_takes_out_of_its_list_are_sent_back(
+    rigs: Callable[..., Rig], hooks: list[ConsumeHook]
+) -> None:
+    async def handle(messages: list[StoredMessage], context: ConsumeContext) -> None:
+        messages.clear()
+        raise LookupError
+
+    rig = rigs(batch_handler=handle, batch_max=4, hooks=hooks)
+    rig.fetch(0, 1, 2)
+    await rig.empty()
+
+    assert [offset for offset, _, _ in rig.sent_back] == [0, 1, 2]
+    assert rig.statistics.status("t").consume_failed_msgs == 3

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from cometmq.client._connection.identity import Namespace
 from cometmq.client._consuming.handler_calls import ConsumeHookCalls, FilterChain
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext, FilterHook
 from cometmq.model.message import StoredMessage
-from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue
+from support.consuming import QUEUE, stored
 
-QUEUE = MessageQueue("t", "a", 0)
-MESSAGE = StoredMessage(
-    topic="t", body=b"x", properties={}, queue_id=0, queue_offset=QueueOffset(0),
-    log_offset=LogOffset(0), flag=0, sys_flag=0, born_time_ms=0, born_host="", store_time_ms=0,
-    store_host="", reconsume_times=0, prepared_offset=0, body_crc=0, size_bytes=0,
-    offset_message_id="", broker_name="a",
-)  # fmt: skip
+MESSAGE = stored(0)
 
 
 class Fails(ConsumeHook, FilterHook):
@@ -68,6 +66,50 @@ def test_a_hook_that_fails_is_logged_and_keeps_none_from_hearing(
 
     assert (counts.begun, counts.ended) == (1, 1)
     assert len(caplog.records) == 3
+
+
+Keep = Callable[[list[StoredMessage]], Any]
+
+
+def removes_and_fails(messages: list[StoredMessage]) -> None:
+    messages.clear()
+    raise LookupError
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [
+        (lambda messages: messages, [0, 1, 2]),
+        (lambda messages: (each for each in messages if each.queue_offset), [1, 2]),
+        (lambda messages: {id(each): each for each in messages[:2]}.values(), [0, 1]),
+        (lambda messages: messages[::-1], [0, 1, 2]),
+        (lambda messages: [messages[2], messages[2]], [2]),
+        (lambda messages: [], []),
+        (lambda messages: messages.clear(), None),
+        (lambda messages: True, None),
+        (lambda messages: [copy.copy(each) for each in messages], None),
+        (lambda messages: (1 / 0 for _ in messages), None),
+        (removes_and_fails, None),
+    ],
+    ids=[
+        *("all", "a generator", "a view", "in another order", "one twice", "none"),
+        *("nothing", "a bool", "copies", "a generator that fails", "what it removed before"),
+    ],
+)
+def test_a_filter_hook_that_returns_no_messages_of_its_own_removes_none(
+    keep: Keep, kept: list[int] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Removed messages count as consumed, and are committed."""
+
+    class Chooses(FilterHook):
+        def keep(self, group: str, queue: MessageQueue, messages: list[StoredMessage]) -> Any:
+            return keep(messages)
+
+    fetched = [stored(offset) for offset in range(3)]
+    found = FilterChain([Chooses()], "g", Namespace()).keep(QUEUE, list(fetched))
+
+    assert found == [fetched[offset] for offset in ([0, 1, 2] if kept is None else kept)]
+    assert ("filter hook failed" in caplog.text) is (kept is None)
 
 
 def test_deliveries_to_several_readers_end_one_by_one() -> None:

@@ -23,7 +23,10 @@ def test_addresses_stand_between_semicolons(text: str, addresses: list[str]) -> 
     assert parse_addresses(text) == addresses
 
 
-@pytest.mark.parametrize("text", ["", ";", "a", "a:", ":1", "a:0", "a:65536", "a:b", "a:1;b"])
+@pytest.mark.parametrize(
+    "text",
+    ["", ";", "a", "a:", ":1", "a:0", "a:65536", "a:b", "a:1;b", "a:²", "a:" + "9" * 5_000],
+)
 def test_an_address_without_host_or_port_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="expected host:port"):
         parse_addresses(text)

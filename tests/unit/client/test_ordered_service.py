@@ -542,3 +542,26 @@ async def test_waiting_tasks_enter_in_order_and_a_cancelled_one_is_skipped() -> 
     await asyncio.gather(*tasks, return_exceptions=True)
 
     assert entered == ["a", "c", "d"]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_messages_that_a_handler_takes_out_of_its_list_are_not_lost(
+    rigs: Callable[..., Rig], plain: bool
+) -> None:
+    calls: list[list[int]] = []
+
+    def take(messages: list[StoredMessage], context: OrderedContext) -> None:
+        calls.append([message.queue_offset for message in messages])
+        while messages:
+            if messages.pop(0).queue_offset == 1 and len(calls) == 1:
+                raise LookupError
+
+    async def take_in_loop(messages: list[StoredMessage], context: OrderedContext) -> None:
+        take(messages, context)
+
+    rig = rigs(batch_handler=take if plain else take_in_loop, batch_max=4)
+    rig.fetch(0, 1, 2)
+    await rig.empty()
+
+    assert calls == [[0, 1, 2], [0, 1, 2]]
+    assert rig.committed == 3

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zlib
+from array import array
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cometmq.client._sending.outgoing import prepare, prepare_batch, properties_of
+from cometmq.client._sending.outgoing import prepare, prepare_batch, properties_of, size_of
 from cometmq.client.settings import ProducerSettings
 from cometmq.model import property_names as names
 from cometmq.model.errors import InvalidMessageError, InvalidNameError
@@ -260,3 +261,14 @@ def test_a_key_with_a_blank_is_refused_because_it_would_be_stored_as_several(
 def test_a_property_that_cannot_be_carried_is_refused(message: Message) -> None:
     with pytest.raises(InvalidMessageError):
         properties_of(message)
+
+
+def test_the_size_of_a_view_is_that_of_its_bytes() -> None:
+    """Its length counts items, which may be longer than a byte."""
+    numbers = memoryview(array("q", range(10)))
+    settings = ProducerSettings(body_bytes_max=79, compress_level=0)
+
+    with pytest.raises(InvalidMessageError, match="a body of 80 bytes: at most 79 are allowed"):
+        prepare(Message("t", numbers), settings, IDS)
+    assert prepare(Message("t", numbers[:9]), settings, IDS).body == bytes(numbers[:9])
+    assert size_of(Message("t", numbers)) == 80

@@ -287,3 +287,21 @@ async def test_a_stop_leaves_what_no_handler_has_begun_alone(rigs: Callable[...,
 
     assert rig.broker.acked == [0]
     assert rig.broker.nacked == []
+
+
+async def test_messages_that_a_handler_takes_out_of_its_list_are_settled(
+    rigs: Callable[..., Rig],
+) -> None:
+    async def handle(messages: list[StoredMessage], context: ConsumeContext) -> None:
+        while messages:
+            if messages.pop().queue_offset == 4:
+                raise LookupError
+
+    rig = rigs(batch_handler=handle)
+    rig.pop(stored(0), stored(1), stored(2))
+    await rig.settled()
+    rig.pop(stored(3), stored(4), stored(5))
+    await rig.settled()
+
+    assert rig.broker.acked == [0, 1, 2]
+    assert sorted(rig.broker.nacked) == [(3, 10), (4, 10), (5, 10)]

@@ -23,9 +23,9 @@ from cometmq.model.flags import PullSysFlag
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.record import encode_host, encode_record
-from cometmq.remoting import Response, Supervisor
+from cometmq.remoting import Request, Response, Supervisor
 from support.consuming import MemoryOffsets
 from support.group_broker import GroupBroker, pulled
 from support.scripted import Act, ScriptedCluster, route
@@ -520,3 +520,23 @@ async def test_a_queue_that_waits_long_for_its_handlers_says_so_once(
         "pull paused: a buffer limit is reached queue=t@a:0 group=g"
         " reason='2 messages, more than 1'"
     ]
+
+
+async def test_a_queue_is_pulled_again_if_its_filter_changed_during_the_pull(
+    consumer: Consumer,
+) -> None:
+    """The broker may have applied the new filter, whose messages the old one would drop."""
+    consumer.wanted = Filter.tags("paid")
+    script(consumer, *[pulled(FOUND, 4, records=[record(3, "sent")])] * 2)
+    pull = consumer.broker.handlers[RequestCode.PULL_MESSAGE]
+
+    def change_and_pull(request: Request) -> Any:
+        consumer.wanted = Filter.tags("sent")
+        return pull(request)
+
+    consumer.broker.handlers[RequestCode.PULL_MESSAGE] = change_and_pull
+    consumer.begin(3)
+    await consumer.until_pulls(3)
+
+    assert consumer.asked == [3, 3, 4]
+    assert consumer.submitted == [[3]]

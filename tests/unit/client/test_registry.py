@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from ipaddress import ip_address
 
 import pytest
@@ -206,3 +207,37 @@ async def test_message_ids_carry_the_address_of_the_client_or_where_it_has_a_nam
         unique_id = instance.unique_ids().next()
 
     assert bytes.fromhex(unique_id).startswith(ip_address(address).packed)
+
+
+async def test_an_object_that_is_cancelled_while_it_starts_leaves_the_instance_to_others() -> None:
+    """At every await of its start."""
+    for turns in range(20):
+        first, second = (Producer(NOBODY, group=group, client=NAMED) for group in ("g", "h"))
+        starting = asyncio.create_task(first.start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+        await first.close()
+
+        async with second:
+            core = acquire_instance(NOBODY, settings=NAMED).instance
+            assert core.running
+            assert [member.group for member in core._members] == ["h"]
+        assert core.closed
+
+
+async def test_an_object_may_start_while_the_start_of_another_one_is_given_up() -> None:
+    first, second = (Producer(NOBODY, group=group, client=NAMED) for group in ("g", "h"))
+    starting = asyncio.create_task(first.start())
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.gather(starting, second.start(), return_exceptions=True)
+    await first.close()
+
+    core = acquire_instance(NOBODY, settings=NAMED).instance
+    assert core.running
+    assert [member.group for member in core._members] == ["h"]
+    await second.close()
+    assert core.closed

@@ -78,7 +78,9 @@ def test_a_read_goes_to_the_replica_asked_for_else_to_the_next_else_to_any() -> 
 
 def test_an_order_configuration_marks_the_topic_and_passes_over_what_it_cannot_read() -> None:
     """Its queues are exactly those it names, whatever permissions and masters there are."""
-    data = answer(row("a", perm=4), brokers={"a": {1: SLAVE}}, order="a:2; b:1;c;d:x;:3;")
+    data = answer(
+        row("a", perm=4), brokers={"a": {1: SLAVE}}, order="a:2; b:1;c;d:x;:3;e:" + "9" * 5_000
+    )
     route = route_from("t", data)
 
     assert route.ordered

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
+from cometmq.client._connection.identity import Namespace
+from cometmq.client._consuming import consumer
+from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client.filters import Filter
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
@@ -164,3 +169,68 @@ def test_an_sql_filter_needs_an_expression(expression: str) -> None:
 )
 def test_brokers_check_the_sql_on_which_they_differ(expression: str) -> None:
     assert Filter.sql(expression).expression == expression
+
+
+def test_a_changed_subscription_is_newer_than_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whenever its filter was made, and wherever the clock is set: brokers ignore an older one."""
+    paid, sent = Filter.tags("paid"), Filter.tags("sent")
+    subscriptions = Subscriptions(Namespace(), "g", retries=False)
+
+    def version() -> int:
+        [data] = subscriptions.data()
+        return data.sub_version
+
+    subscriptions.add("t", paid)
+    versions = [version()]
+    for change in (sent, paid, "sent"):
+        subscriptions.add("t", change)
+        versions.append(version())
+    subscriptions.renew("t")
+    versions.append(version())
+    monkeypatch.setattr(consumer, "now_ms", lambda: 5)
+    subscriptions.add("t", paid)
+    versions.append(version())
+
+    assert versions == sorted(set(versions))
+    subscriptions.add("t", Filter.tags("paid"))
+    assert version() == versions[-1]
+
+
+async def test_pulls_use_no_subscription_that_brokers_do_not_know() -> None:
+    """Two tasks subscribe at once."""
+    subscriptions = Subscriptions(Namespace(), "g", retries=False)
+    may_end = {"one": asyncio.Event(), "two": asyncio.Event()}
+    subscriptions.add("one", "*")
+    first = asyncio.create_task(subscriptions.announce(may_end["one"].wait))
+    await asyncio.sleep(0)
+    subscriptions.add("two", "*")
+    second = asyncio.create_task(subscriptions.announce(may_end["two"].wait))
+    await asyncio.sleep(0)
+
+    assert subscriptions.filter_of("one") is None
+    may_end["one"].set()
+    await first
+    assert subscriptions.topics() == ["one"]
+    subscriptions.add("one", "paid")
+    assert subscriptions.filter_of("one") is None
+    may_end["two"].set()
+    await second
+    assert subscriptions.topics() == ["one", "two"]
+
+
+async def test_an_older_heartbeat_that_ends_later_changes_nothing() -> None:
+    subscriptions = Subscriptions(Namespace(), "g", retries=False)
+    may_end = asyncio.Event()
+    subscriptions.add("one", "*")
+    first = asyncio.create_task(subscriptions.announce(may_end.wait))
+    await asyncio.sleep(0)
+    subscriptions.add("two", "*")
+    await subscriptions.announce(partial(asyncio.sleep, 0))
+
+    may_end.set()
+    await first
+
+    assert subscriptions.topics() == ["one", "two"]
+    assert subscriptions.is_adopted

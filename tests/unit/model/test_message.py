@@ -94,8 +94,9 @@ def test_a_stored_message_answers_from_its_properties() -> None:
     assert message.real_topic("other") == "%RETRY%g"
 
 
-def test_a_stored_message_without_properties_has_the_id_of_its_place() -> None:
-    message = stored(properties={names.DELAY: "soon"})
+@pytest.mark.parametrize("level", ["soon", "9" * 5_000])
+def test_a_stored_message_without_properties_has_the_id_of_its_place(level: str) -> None:
+    message = stored(properties={names.DELAY: level})
 
     assert (message.tags, message.keys, message.message_id) == (None, [], "AA")
     assert message.delay_level == 0

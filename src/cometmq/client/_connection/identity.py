@@ -19,7 +19,8 @@ from cometmq.model.namespace import namespace_of, without_namespace, wrap_namesp
 from cometmq.model.property_names import RETRY_TOPIC
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.command import Command
-from cometmq.remoting import OutgoingCall
+from cometmq.remoting import ConnectError, OutgoingCall
+from cometmq.remoting.client import split_address
 
 _instances = itertools.count(1)
 LOOPBACK = "127.0.0.1"
@@ -78,10 +79,11 @@ def vip_address(address: str) -> str:
 
     Source: MixAll.brokerVIPChannel, RocketMQ 5.3.
     """
-    host, _, port = address.rpartition(":")
-    if not (port.isascii() and port.isdigit()):
+    try:
+        _, port = split_address(address)
+    except ConnectError:
         return address  # connecting to it says what is wrong with it
-    return f"{host}:{int(port) - VIP_PORT_STEP}"
+    return f"{address.rpartition(':')[0]}:{port - VIP_PORT_STEP}"
 
 
 _INSTANCE_HOST = re.compile(r"(MQ_INST_\w+_\w+)\.")

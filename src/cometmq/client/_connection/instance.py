@@ -212,17 +212,25 @@ class ClientCore(Lifecycle):
         async with self._changing:
             await self._release()
 
-    async def _close_unused(self) -> None:
+    async def _close_unused(self, member: Member | None) -> None:
         """Close after the last lease. Objects that are not started yet can start it again.
 
         Such an object has parts that use this instance, so another instance cannot replace it.
+
+        Args:
+            member: the member of that lease, which leaves if another object starts meanwhile.
         """
         if not self.unopened:
             await self.close()
             return
+        if self._start_task is not None:  # the lease was given up during the start
+            await asyncio.wait([self._start_task])
         async with self._changing:
-            await self._release()
-            self.remoting.reopen()
+            if not self.holds:
+                await self._release()
+                self.remoting.reopen()
+            elif member is not None:
+                await self.leave(member)
 
     async def _release(self) -> None:
         members = list(self._members) if self._started else []
@@ -549,7 +557,8 @@ class Lease:
             self._held = True
             self.instance.holds += 1
             self.instance.unopened.discard(self)
-            await self.instance.start()
+            # Cancelled here, the instance would close, and could not be started again for others.
+            await asyncio.shield(self.instance.start())
 
     async def close(self, member: Member | None = None) -> None:
         """Remove the member, and close the instance if no other lease keeps it open."""
@@ -558,7 +567,7 @@ class Lease:
         if held:
             self.instance.holds -= 1
             if self.instance.holds == 0:
-                await self.instance._close_unused()
+                await self.instance._close_unused(member)
                 return
         if member is not None:
             await self.instance.leave(member)

@@ -21,7 +21,8 @@ from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError, RemotingError
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import Header
-from cometmq.remoting import RemotingClient
+from cometmq.remoting import ConnectError, RemotingClient
+from cometmq.remoting.client import split_address
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +51,11 @@ def parse_addresses(text: str | Iterable[str], *, required: bool = True) -> list
 
 def _address(text: str) -> str:
     address = text.rpartition("/")[2]
-    host, colon, port = address.rpartition(":")
-    if not host or not colon or not port.isdigit() or not 0 < int(port) < 65_536:
+    try:
+        host, _ = split_address(address)
+    except ConnectError:
+        host = ""
+    if not host:
         raise ConfigError(f"a name server address {text!r}: expected host:port")
     if "," in host:
         raise ConfigError(f"a name server address {text!r}: expected host:port;host:port")

@@ -139,7 +139,11 @@ def _queues(topic: str, counts: list[tuple[str, int]]) -> tuple[MessageQueue, ..
 
 def _ordered_queues(text: str) -> list[tuple[str, int]]:
     parts = [part.strip().rpartition(":") for part in text.split(";")]
-    return [(broker, int(count)) for broker, _, count in parts if broker and count.isdecimal()]
+    return [
+        (broker, int(count))
+        for broker, _, count in parts
+        if broker and count.isdecimal() and len(count) < 10
+    ]
 
 
 def static_queues(

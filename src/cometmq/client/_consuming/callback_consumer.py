@@ -276,6 +276,7 @@ class CallbackConsumer(SubscribingConsumer):
         Raises:
             ConfigError: the number is not from 1 to 1,000.
         """
+        self._check_open()
         if not 1 <= count <= CONCURRENCY_MAX:
             raise ConfigError(f"concurrency {count}: expected 1 to {CONCURRENCY_MAX}")
         self._engine.set_concurrency(count)

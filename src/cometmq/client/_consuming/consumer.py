@@ -7,7 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -44,6 +52,15 @@ from cometmq.model.topic import check_group_name, check_topic_name, retry_topic
 from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel, SubscriptionData
 
 
+def newer(filter: Filter, before: Filter | None) -> Filter:
+    """Return a filter as a subscription that is newer than the topic's one before.
+
+    Brokers ignore a version that is not higher. The filter itself may have been made before that
+    subscription, and clocks may go back.
+    """
+    return replace(filter, version=max(now_ms(), before.version + 1 if before is not None else 0))
+
+
 class Subscriptions:
     """The subscriptions of one consumer. Names are those of brokers, unless said otherwise.
 
@@ -60,6 +77,8 @@ class Subscriptions:
         self._namespace = namespace
         self._announced: dict[str, Filter] = {}
         self._adopted: dict[str, Filter] = {}
+        self._changes = self._adopted_changes = 0
+        """How often the announced filters have changed, and how often the adopted ones had."""
         self.retry_topic = retry_topic(group) if retries else None
         """The topic through which this group's messages are redelivered; None without retries."""
         if self.retry_topic is not None:
@@ -76,17 +95,27 @@ class Subscriptions:
             ConfigError: the filter makes no sense.
         """
         check_topic_name(topic)
-        name = self._namespace.wrap_topic(topic)
-        self._announced[name] = Filter.of(filter)
+        name, chosen = self._namespace.wrap_topic(topic), Filter.of(filter)
+        if self._announced.get(name) != chosen:
+            self._announced[name] = newer(chosen, self._announced.get(name))
+            self._changes += 1
         return name
 
     def remove(self, topic: str) -> bool:
         """End the subscription of a topic as applications know it; whether there was one."""
+        self._changes += 1
         return self._announced.pop(self._namespace.wrap_topic(topic), None) is not None
 
-    def adopt(self) -> None:
-        """Use the announced filters for pulls from now on: brokers know them."""
-        self._adopted = dict(self._announced)
+    async def announce(self, heartbeat: Callable[[], Awaitable[object]]) -> None:
+        """Send a heartbeat, and then use for pulls what it has announced: brokers know it.
+
+        What changes meanwhile needs a heartbeat of its own. If that one ends first, this one
+        adopts nothing.
+        """
+        changes, announced = self._changes, dict(self._announced)
+        await heartbeat()
+        if changes >= self._adopted_changes:
+            self._adopted, self._adopted_changes = announced, changes
 
     @property
     def is_adopted(self) -> bool:
@@ -94,8 +123,9 @@ class Subscriptions:
         return self._adopted == self._announced
 
     def filter_of(self, topic: str) -> Filter | None:
-        """Return the filter of a topic for pulls; None if it is not subscribed."""
-        return self._adopted.get(topic)
+        """Return the filter of a topic for pulls; None if it is not subscribed, or changes now."""
+        adopted = self._adopted.get(topic)
+        return adopted if adopted == self._announced.get(topic) else None
 
     def topics(self) -> Collection[str]:
         """Return all topics to pull, the retry topic included."""
@@ -113,9 +143,10 @@ class Subscriptions:
 
     def renew(self, topic: str) -> None:
         """Announce a topic's subscription as the group's newest one."""
-        if topic in self._announced:
-            version = now_ms()
-            self._announced[topic] = replace(self._announced[topic], version=version)
+        announced = self._announced.get(topic)
+        if announced is not None:
+            self._announced[topic] = newer(announced, announced)
+            self._changes += 1
 
     def data(self) -> list[SubscriptionData]:
         """Return the announced subscriptions in the form of a heartbeat."""
@@ -454,13 +485,11 @@ class SubscribingConsumer(Consumer):
         """Announce the subscriptions of a start."""
         for topic, each in self._subscriptions.announced().items():
             await self._look_up(topic, each)
-        await self._instance.heartbeat()
-        self._subscriptions.adopt()
+        await self._subscriptions.announce(self._instance.heartbeat)
 
     async def _announce(self) -> None:
         if self.running:
-            await self._instance.heartbeat()
-            self._subscriptions.adopt()
+            await self._subscriptions.announce(self._instance.heartbeat)
             self._check.wake()
             self._subscriptions_changed()
 

@@ -141,7 +141,7 @@ class Engine(ABC):
 
     @abstractmethod
     def rebalance(self) -> None:
-        """Request queues soon."""
+        """Request queues soon, and fetch with a changed subscription."""
 
     def suspend(self) -> None:
         """Fetch nothing until `resume`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -175,7 +175,9 @@ MessageFilter = Callable[[MessageQueue, list[StoredMessage]], list[StoredMessage
 
 
 class FilterChain:
-    """Keeps the messages that every filter hook keeps. A hook that raises drops no message.
+    """Keeps the messages that every filter hook keeps.
+
+    A hook that raises, or returns anything but messages that it was given, drops no message.
 
     Args:
         hooks: the hooks of the consumer; those that are no filter hooks are ignored.
@@ -191,15 +193,32 @@ class FilterChain:
         self._namespace = namespace
 
     def keep(self, queue: MessageQueue, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Return the messages that every hook keeps."""
+        """Return the messages that every hook keeps, in their order."""
         for hook in self._hooks:
             try:
-                messages = hook.keep(self._group, self._namespace.unwrap_queue(queue), messages)
+                shown = self._namespace.unwrap_queue(queue)
+                messages = _kept(messages, hook.keep(self._group, shown, messages.copy()))
             except BaseException as error:
                 if not is_call_failure(error):
                     raise
                 log.exception("filter hook failed queue=%s group=%s", queue, self._group)
         return messages
+
+
+def _kept(messages: list[StoredMessage], found: object) -> list[StoredMessage]:
+    """Return the messages that a filter hook has returned, in the order of the queue.
+
+    Raises:
+        TypeError: the hook has returned something else, such as None or changed copies.
+    """
+    if not isinstance(found, Iterable):
+        raise TypeError(f"keep returned {found!r:.100}: expected a list of messages to consume")
+    chosen = list(found)
+    ids = {id(each) for each in chosen}
+    kept = [message for message in messages if id(message) in ids]
+    if len(kept) != len(ids):
+        raise TypeError("keep returned messages that it was not given: change those in their place")
+    return kept
 
 
 class ConsumeHookCalls:
@@ -243,7 +262,7 @@ class ConsumeHookCalls:
             group=self._group,
             client_id=self._client_id,
             queue=queue,
-            messages=messages,
+            messages=list(messages),
             ordered=self._ordered,
             namespace=self._namespace,
         )
@@ -289,6 +308,9 @@ class Ended:
 
 class HandlerCalls:
     """The handler of one consumer.
+
+    A batch handler gets a list of its own: it may take messages out of it, and the client settles
+    all of them.
 
     Args:
         handler: gets one message at a time; None if there is a batch handler.
@@ -432,7 +454,7 @@ class HandlerCalls:
     async def _async_batch(
         self, messages: Sequence[StoredMessage], context: ConsumeContext | OrderedContext
     ) -> object:
-        result: object = await self._function(messages, context)
+        result: object = await self._function(list(messages), context)
         return result
 
     async def _plain_one(
@@ -444,5 +466,5 @@ class HandlerCalls:
     async def _plain_batch(
         self, messages: Sequence[StoredMessage], context: ConsumeContext | OrderedContext
     ) -> object:
-        result: object = await self._caller.call(self._function, messages, context)
+        result: object = await self._caller.call(self._function, list(messages), context)
         return result

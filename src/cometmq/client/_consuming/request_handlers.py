@@ -29,6 +29,7 @@ from cometmq.client._consuming.handler_calls import Ended, HandlerCalls
 from cometmq.client._supervision import class_and_text
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
+from cometmq.client.hooks import ConsumeEnd
 from cometmq.client.settings import Checked
 from cometmq.model.errors import ResponseError
 from cometmq.model.message import StoredMessage
@@ -68,6 +69,13 @@ _RESULTS = {
     ConsumedInOrder.SUSPEND: ConsumeResult.CR_LATER,
     ConsumedInOrder.COMMIT: ConsumeResult.CR_COMMIT,
     ConsumedInOrder.ROLLBACK: ConsumeResult.CR_ROLLBACK,
+}
+_ENDS = {
+    ConsumeResult.CR_SUCCESS: ConsumeEnd.SUCCESS,
+    ConsumeResult.CR_COMMIT: ConsumeEnd.SUCCESS,
+    ConsumeResult.CR_LATER: ConsumeEnd.FAILED,
+    ConsumeResult.CR_ROLLBACK: ConsumeEnd.FAILED,
+    ConsumeResult.CR_THROW_EXCEPTION: ConsumeEnd.EXCEPTION,
 }
 
 
@@ -159,10 +167,12 @@ class RequestHandlers:
         else:
             context = self._handling.context(message.queue)
         ended = await self._handling.run([message], context)
+        consumed = _result_of(ended)
+        self._handling.after(ended, _ENDS[consumed])
         result = ConsumeMessageDirectlyResult(
             order=ordered,
             auto_commit=context.auto_commit if isinstance(context, OrderedContext) else True,
-            consume_result=_result_of(ended),
+            consume_result=consumed,
             remark=None if ended.error is None else class_and_text(ended.error),
             spent_time_mills=int(ended.seconds * 1000),
         )

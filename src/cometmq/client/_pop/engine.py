@@ -173,8 +173,9 @@ class PopEngine(Engine):
         await self.queues.until_begun()
 
     def rebalance(self) -> None:
-        """Request the assignment soon."""
+        """Request the assignment soon, and pop with a changed subscription."""
         self.rebalancer.wake()
+        self.queues.wake()
 
     def resume(self) -> None:
         """Pop again."""

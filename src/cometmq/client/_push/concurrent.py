@@ -296,7 +296,7 @@ class ConcurrentService:
                     else:
                         context = self._handling.context(queue.queue)
                         messages = fetched[start:stop]
-                        result = await function(messages, context)
+                        result = await function(messages.copy(), context)
                 except BaseException as error:
                     if not is_call_failure(error):
                         raise

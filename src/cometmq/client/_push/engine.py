@@ -145,8 +145,9 @@ class PushEngine(Engine):
         await self.rebalancer.until_assigned(lambda: self._subscriptions.announced().keys())
 
     def rebalance(self) -> None:
-        """Rebalance soon."""
+        """Rebalance soon, and pull with a changed subscription."""
         self.rebalancer.wake()
+        self.queues.wake()
 
     def suspend(self) -> None:
         """Pull nothing and rebalance nothing until `resume`."""
@@ -272,13 +273,10 @@ class PushEngine(Engine):
     ) -> None:
         self._limits.share(topic, len(mine))
         self._subscriptions.renew(topic)
-        self.tasks.spawn(self._announce(), "heartbeat")
+        announcing = self._subscriptions.announce(self._instance.heartbeat)
+        self.tasks.spawn(announcing, "heartbeat")
         if topic != self._subscriptions.retry_topic:
             await self._listener.call(topic, queues, mine)
-
-    async def _announce(self) -> None:
-        await self._instance.heartbeat()
-        self._subscriptions.adopt()
 
     def _restore_topics(self, queue: ProcessQueue, messages: Sequence[StoredMessage]) -> None:
         """Set messages' topics to those they were sent to, without the namespace."""

@@ -239,7 +239,9 @@ class PullLoop(FetchLoop[PullResult]):
             await self._try_elsewhere()
             raise
         self._failed_pulls = 0
-        return None if self._process_queue.dropped else result
+        # The broker may have applied another filter, whose messages this one would drop.
+        is_void = self._process_queue.dropped or self._wanted() != wanted
+        return None if is_void else result
 
     def _pulls_of(self, wanted: Filter) -> QueuePulls:
         pull = Pull(

@@ -330,12 +330,11 @@ def _check_values(fields: tuple[Any, ...], body_bytes_max: int, trusted: bool) -
         raise InvalidMessageError(f"a body of type {kind}: bytes are expected")
     if not isinstance(flag, int) or (flag and not -(2**31) <= flag < 2**31):
         raise InvalidMessageError(f"flag {flag}: a number of 32 bits is expected")
-    if not body:
+    size = len(body) if type(body) is bytes else _size_of_body(body)
+    if not size:
         raise InvalidMessageError(f"a message for {topic} has an empty body")
-    if len(body) > body_bytes_max:
-        raise InvalidMessageError(
-            f"a body of {len(body)} bytes: at most {body_bytes_max} are allowed"
-        )
+    if size > body_bytes_max:
+        raise InvalidMessageError(f"a body of {size} bytes: at most {body_bytes_max} are allowed")
     if trusted or not properties:
         return
     if reserved := NOT_FOR_APPLICATIONS & properties.keys():
@@ -425,9 +424,14 @@ def _check_separators(name: str, text: str) -> str:
 def size_of(message: Message) -> int:
     """Return the size that counts for the limit; a body of a wrong type is refused later."""
     try:
-        return len(message.body)
+        return _size_of_body(message.body)
     except TypeError:
         return 0
+
+
+def _size_of_body(body: bytes | bytearray | memoryview) -> int:
+    """Return the bytes of a body; the length of a view counts items, which may be longer."""
+    return body.nbytes if isinstance(body, memoryview) else len(body)
 
 
 def kind_of(message: Message, reserved: Mapping[str, str]) -> SendKind:

@@ -30,6 +30,7 @@ from cometmq.protocol.bodies import (
     SubscriptionData,
     SubscriptionGroupWrapper,
     TopicList,
+    decode_body,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import (
@@ -115,7 +116,7 @@ class Groups(AdminCore):
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
             return (await self.broker_groups(address)).get(group)
-        return msgspec.json.decode(response.body, type=SubscriptionGroupConfig)
+        return decode_body(SubscriptionGroupConfig, response.body)
 
     async def may_read(self, group: str, topic: str) -> bool:
         """Return whether a group may read a topic on all of the topic's brokers.
@@ -295,6 +296,7 @@ class Offsets(AdminCore):
             queue_id=queue.queue_id,
             offset=QueueOffset(offset),
         )
+        self._instance.check_running()
         address = await self._offsets.address(queue)
         if await self._moves_groups(address):
             await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)

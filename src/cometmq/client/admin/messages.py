@@ -25,6 +25,7 @@ from cometmq.model.topic import TRACE_TOPIC
 from cometmq.protocol.bodies import (
     ConsumerConnection,
     ConsumeType,
+    InvalidBodyError,
     MessageModel,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -57,7 +58,9 @@ class Queries(AdminCore):
         place = decode_offset_id(offset_message_id)
         header = ViewMessageByIdRequest(offset=place.log_offset)
         response = await self._call(place.address, RequestCode.VIEW_MESSAGE_BY_ID, header)
-        message = decode_messages(response.body)[0]
+        message = next(iter(decode_messages(response.body)), None)
+        if message is None:
+            raise InvalidBodyError(f"a message is expected of {place.address}, but there is none")
         message.broker_name = await self._broker_at(place.address)
         return message
 

@@ -146,7 +146,12 @@ class Topics(AdminCore):
         except ResponseError as error:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
-            return (await self.broker_topics(address))[topic]
+            configs = await self.broker_topics(address)
+            if topic not in configs:  # deleted since the route was fetched
+                raise ResponseError(
+                    ResponseCode.TOPIC_NOT_EXIST, f"broker {address} has no topic {topic}"
+                ) from None
+            return configs[topic]
         found = TopicConfigAndQueueMapping.decode(response.body)
         return TopicConfig(**{name: getattr(found, name) for name in TopicConfig.__struct_fields__})
 

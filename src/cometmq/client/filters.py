@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Self
 
@@ -53,7 +53,8 @@ class Filter:
     wanted_tags: frozenset[str] = frozenset()
     """The selected tags; empty selects every tag."""
     version: int = field(default=0, compare=False)
-    """Creation time in ms since 1970; the broker uses the newest filter of a group."""
+    """Time of its creation or of its last subscription, in ms since 1970; the broker uses the
+    newest filter of a group."""
     class_source: str | None = None
     """The source of a class filter, whose class `expression` names; None for other filters."""
 
@@ -152,6 +153,17 @@ class Filter:
             sub_version=self.version,
             class_filter_mode=self.class_source is not None,
         )
+
+
+def subscribed_now(chosen: Filter, earlier: Filter | None) -> Filter:
+    """Return a filter with a new version: brokers ignore one that is not newer than the last.
+
+    Args:
+        chosen: the filter, perhaps made before the other one, or in the same millisecond.
+        earlier: the filter that it replaces; None for none.
+    """
+    after = 0 if earlier is None else earlier.version + 1
+    return replace(chosen, version=max(now_ms(), after))
 
 
 def _check_sql(expression: str) -> None:

@@ -31,7 +31,7 @@ from cometmq.client._pull.seeking import OffsetCalls
 from cometmq.client._supervision import raise_non_transient
 from cometmq.client.allocation import AllocationStrategy, Averagely
 from cometmq.client.errors import ClientClosedError, ClientError
-from cometmq.client.filters import Filter
+from cometmq.client.filters import Filter, subscribed_now
 from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import OffsetStore, StartFrom, consume_from_where
@@ -531,7 +531,8 @@ class PullConsumer(OffsetCalls):
     def _note_subscription(self, topic: str, wanted: Filter) -> None:
         check_topic_name(topic)
         self._mode.choose(Mode.SUBSCRIBED)
-        self._filters[self._namespace.wrap_topic(topic)] = wanted
+        name = self._namespace.wrap_topic(topic)
+        self._filters[name] = subscribed_now(wanted, self._filters.get(name))
 
     def _topics(self) -> list[str]:
         return list(self._filters)

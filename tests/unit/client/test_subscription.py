@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
 
-from cometmq.client.filters import Filter
+from cometmq.client.filters import Filter, subscribed_now
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.protocol.hashing import java_hash
@@ -98,6 +99,16 @@ def test_a_subscription_tells_the_broker_the_hashes_of_its_tags() -> None:
     assert (data.topic, data.sub_string, data.expression_type) == ("t", "a || b", "TAG")
     assert dict(zip(data.tags_set, data.code_set, strict=True)) == {"a": 97, "b": 98}
     assert data.sub_version > 1_600_000_000_000
+
+
+def test_each_subscription_is_newer_than_the_one_that_it_replaces() -> None:
+    """Brokers ignore a filter that is not, though it was made before, or in the same ms."""
+    first, second = Filter.tags("a"), Filter.tags("b")
+    now = subscribed_now(second, None)
+    assert now == second
+    assert subscribed_now(first, now).version > now.version
+    future = dataclasses.replace(second, version=now.version + 1_000_000)
+    assert subscribed_now(first, future).version == future.version + 1
 
 
 def test_an_sql_filter_leaves_the_choice_to_the_broker() -> None:

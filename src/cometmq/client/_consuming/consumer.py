@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +19,7 @@ from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.client.allocation import AllocationStrategy
 from cometmq.client.errors import TopicNotFoundError
-from cometmq.client.filters import Filter
+from cometmq.client.filters import Filter, subscribed_now
 from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import OffsetStore, StartFrom, consume_from_where
@@ -39,7 +38,7 @@ from cometmq.client.subscription_check import Difference, SubscriptionCheck
 from cometmq.client.trace import ConsumeTrace, TraceDispatcher
 from cometmq.model.arguments import check_callable, check_provides, check_several
 from cometmq.model.errors import ConfigError
-from cometmq.model.times import now_ms, timeout_s
+from cometmq.model.times import timeout_s
 from cometmq.model.topic import check_group_name, check_topic_name, retry_topic
 from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel, SubscriptionData
 
@@ -77,7 +76,7 @@ class Subscriptions:
         """
         check_topic_name(topic)
         name = self._namespace.wrap_topic(topic)
-        self._announced[name] = Filter.of(filter)
+        self._announced[name] = subscribed_now(Filter.of(filter), self._announced.get(name))
         return name
 
     def remove(self, topic: str) -> bool:
@@ -113,9 +112,8 @@ class Subscriptions:
 
     def renew(self, topic: str) -> None:
         """Announce a topic's subscription as the group's newest one."""
-        if topic in self._announced:
-            version = now_ms()
-            self._announced[topic] = replace(self._announced[topic], version=version)
+        if (known := self._announced.get(topic)) is not None:
+            self._announced[topic] = subscribed_now(known, known)
 
     def data(self) -> list[SubscriptionData]:
         """Return the announced subscriptions in the form of a heartbeat."""

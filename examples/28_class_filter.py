@@ -8,7 +8,7 @@ import sys
 
 from cometmq.client import Filter, Message, Producer, PullConsumer, StartFrom
 
-TOPIC = "offers"
+TOPIC = "json-offers"
 SOURCE = """
 import json
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from cometmq.client import (
     Filter,
     Message,
     Producer,
+    PullConsumer,
     PushConsumer,
     StartFrom,
 )
@@ -49,6 +51,40 @@ async def test_only_messages_whose_properties_match_are_delivered(
             await seen.count(4)
 
     assert sorted(seen.bodies) == [b"11", b"5", b"7", b"9"]
+
+
+async def test_a_filter_that_was_made_earlier_replaces_the_one_of_now(
+    make_cluster: Callable[..., Any],
+) -> None:
+    name_servers = make_cluster({"enablePropertyFilter": True}).namesrv
+    cheap, dear = Filter.sql("price < 5"), Filter.sql("price >= 5")
+    seen = Seen()
+    async with AdminClient(name_servers) as admin:
+        await admin.create_topic("orders", queues=1)
+    push = PushConsumer(
+        name_servers,
+        group="push",
+        handler=seen,
+        subscriptions={"orders": dear},
+        start_from=StartFrom.FIRST,
+    )
+    pull = PullConsumer(
+        name_servers, group="pull", subscriptions={"orders": dear}, start_from=StartFrom.FIRST
+    )
+    async with Producer(name_servers, group="producers") as producer, push, pull:
+        await push.ready()
+        await pull.ready()
+        await push.subscribe("orders", cheap)
+        await pull.subscribe("orders", cheap)
+        for price in (7, 1, 8, 2):
+            properties = {"price": str(price)}
+            await producer.send(Message(topic="orders", body=b"%d" % price, properties=properties))
+        async with asyncio.timeout(30):
+            await seen.count(2)
+            pulled = [await anext(pull) for _ in range(2)]
+
+    assert sorted(seen.bodies) == [b"1", b"2"]
+    assert [message.body for message in pulled] == [b"1", b"2"]
 
 
 async def test_filtering_by_properties_has_to_be_switched_on(

@@ -210,7 +210,7 @@ class Broker:
     async def _load_half_queue(self, half_queue: HalfQueue) -> None:
         """Read which transactions are decided; the checks try again if the disk refuses."""
         try:
-            if not await half_queue.load():
+            if not await half_queue.load() and not self.parts.role.is_slave:
                 log.warning("transactions are refused until the disk has room")
         except CometError as problem:
             log.warning("transactions are refused for now: %s", problem)

@@ -7,6 +7,8 @@ RocketMQ does not check client ids.
 
 from __future__ import annotations
 
+from typing import Final
+
 from cometmq.broker.role import Role
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.topic import (
@@ -19,6 +21,10 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Request
 
 CLIENT_ID_CHARS_MAX = 1024
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+"""What Java's numbers have room for: tools, slaves and name servers of RocketMQ cannot read a table
+with a larger one."""
 
 
 def check_group(name: str) -> None:
@@ -73,6 +79,19 @@ def check_queue(topic: TopicConfig, queue_id: int) -> None:
         raise ResponseError(
             ResponseCode.INVALID_PARAMETER,
             f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] has {queues} queues",
+        )
+
+
+def check_number(name: str, value: int, least: int, most: int) -> None:
+    """Refuse a number outside its range.
+
+    Raises:
+        ResponseError: 29.
+    """
+    if not least <= value <= most:
+        raise ResponseError(
+            ResponseCode.INVALID_PARAMETER,
+            f"{name} is {str(value)[:40]}, expected {least} to {most}",
         )
 
 

@@ -184,6 +184,16 @@ async def test_a_group_online_shows_what_it_wants(broker: Administered) -> None:
     assert body["subscriptionData"]["subString"] == "red"
 
 
+async def test_a_group_without_a_filter_wants_every_message(broker: Administered) -> None:
+    broker.make_topic()
+    broker.put("T", b"x", TAGS="blue")
+    broker.put("T", b"x")
+    broker.join("G", "c1", "T")
+    body = await entries(broker, consumerGroup="G")
+
+    assert [entry["eval"] for entry in body["queueData"]] == [True, True]
+
+
 async def test_a_group_with_an_expression_shows_its_filter_data_and_the_bit_maps(
     tmp_path: Path,
 ) -> None:

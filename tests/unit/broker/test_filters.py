@@ -142,6 +142,44 @@ def test_the_table_has_limits(
     assert tables.filters.find("U", "h") is None
 
 
+def test_expressions_that_are_dead_make_room_for_others(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(table_module, "ENTRIES_MAX", 10)
+    for number in range(10):  # groups with a new name for each start
+        tables.clock.advance(1)
+        tables.filters.register(f"g{number}", [sql()])
+        if number > 2:
+            tables.filters.unregister(f"g{number}")
+
+    tables.filters.register("h", [sql()])
+
+    assert not entry(tables.filters, group="h").is_dead
+    assert [tables.filters.find("T", f"g{number}") is None for number in range(10)] == [
+        *([False] * 3),
+        True,
+        *([False] * 6),
+    ]
+    for number in range(6):
+        tables.filters.register(f"i{number}", [sql()])
+    assert "full" not in caplog.text
+    tables.filters.register("i6", [sql()])
+    assert tables.filters.find("T", "i6") is None
+    assert caplog.text.count("the filter data is full") == 1
+
+
+def test_a_large_expression_makes_room_by_those_that_are_dead(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_module, "CHARS_MAX", 100)
+    for number in range(20):
+        tables.filters.register(f"g{number}", [sql()])
+    tables.filters.unregister("g7")
+    tables.filters.register("h", [sql()])
+    assert tables.filters.find("T", "h") is not None
+    assert tables.filters.find("T", "g7") is None
+
+
 # --- matchers ---------------------------------------------------------------------------------
 
 
@@ -235,6 +273,19 @@ def test_retries_are_filtered_by_the_expression_for_their_first_topic(
     assert (matcher.matches_tags(7), matcher.matches_tags(8)) == (True, False)
     assert matcher.matches_bitmap(2**62, bytes(14))
     assert matcher.matches_properties(properties) == matches
+
+
+def test_retries_are_not_filtered_by_an_expression_that_has_ended(tables: Tables) -> None:
+    """The group subscribes by tags now: its messages need not match what it selected before."""
+    properties = b"RETRY_TOPIC\x01T\x02a\x010\x02"
+    tables.filters.register("g", [sql("a > 1", version=5)])
+    tables.filters.register("g", [sql("*", version=6, kind="TAG")])
+    matcher = tables.filters.retry_matcher("%RETRY%g", None)
+    assert matcher is None or matcher.matches_properties(properties)
+    tables.filters.register("g", [sql("a > 1", version=7)])
+    matcher = tables.filters.retry_matcher("%RETRY%g", None)
+    assert matcher is not None
+    assert not matcher.matches_properties(properties)
 
 
 # --- the file ---------------------------------------------------------------------------------

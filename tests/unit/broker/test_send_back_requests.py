@@ -170,6 +170,19 @@ async def test_clients_from_3_4_9_on_set_their_own_maximum(
     assert (broker.stored("%DLQ%g") is not None) == is_dead
 
 
+@pytest.mark.parametrize("level", [3, -1])
+async def test_a_message_with_the_greatest_number_of_retries_is_stored_again(
+    broker: Broker, level: int
+) -> None:
+    """A producer may set any number: the message must not stay with its consumer."""
+    broker.group(retry_max_times=2**31 - 1)
+    broker.failed = broker.put(reconsume_times=2**31 - 1)
+    assert (await broker.send_back(level=level)).code == 0
+    message = broker.stored("%DLQ%g")
+    assert message is not None
+    assert message.reconsume_times == 2**31 - 1
+
+
 async def test_a_group_without_retry_queues_drops_the_message(broker: Broker) -> None:
     broker.group(retry_queue_nums=0)
     before = broker.store.written_to

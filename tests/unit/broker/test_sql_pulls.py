@@ -245,6 +245,19 @@ async def test_messages_sent_back_are_filtered_again_if_that_is_on(broker: Broke
     assert bodies(await broker.pull(**retry, sysFlag="0")) == [b"3", b"0"]
 
 
+async def test_messages_sent_back_are_not_filtered_by_the_expression_of_an_older_member(
+    broker: Broker,
+) -> None:
+    """The members of a group change to tags one by one: the newest subscription counts for all."""
+    broker.tables.settings = dataclasses.replace(broker.tables.settings, filter_support_retry=True)
+    broker.put(1, topic="%RETRY%g", RETRY_TOPIC="T")
+    broker.subscribe("n > 2")
+    broker.subscribe("*", version=6, kind="TAG")
+    broker.subscribe("n > 2")
+    answer = await broker.pull(0, **FROM_HEARTBEAT, topic="%RETRY%g")
+    assert bodies(answer) == [b"1"]
+
+
 async def test_bit_maps_save_reads_and_change_no_result(tables: Tables, tmp_path: Path) -> None:
     tables.settings = dataclasses.replace(tables.settings, enable_calc_filter_bit_map=True)
     store = open_store(

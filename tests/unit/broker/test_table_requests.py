@@ -238,6 +238,19 @@ async def test_system_topics_can_be_changed_where_that_is_set(broker: Broker) ->
     assert broker.topics.all()["BenchmarkTest"].read_queue_nums == 4
 
 
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 10**400])
+async def test_a_list_with_a_number_that_java_cannot_read_is_refused(
+    broker: Broker, number: int
+) -> None:
+    """Name servers of RocketMQ would not take the registration of this broker any more."""
+    rows = [{"topicName": "A", "topicSysFlag": number}]
+    body = json.dumps({"topicConfigList": rows}).encode()
+    answer = await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert (answer.remark or "").startswith("topicSysFlag is ")
+    assert "A" not in broker.topics
+
+
 async def test_list_of_topics_is_made_whole_or_not_at_all(broker: Broker) -> None:
     rows = [{"topicName": "A", "attributes": {"+message.type": "DELAY"}}, {"topicName": "B"}]
     body = json.dumps({"topicConfigList": rows}).encode()
@@ -449,6 +462,12 @@ async def test_attributes_of_a_group_stay_and_none_is_added(broker: Broker) -> N
         {"retryQueueNums": -1},
         {"retryQueueNums": 1_000_000},
         {"retryMaxTimes": -2},
+        {"retryMaxTimes": 2**31},
+        {"groupSysFlag": 2**31},
+        {"consumeTimeoutMinute": -(2**31) - 1},
+        {"brokerId": 2**63},
+        {"whichBrokerWhenConsumeSlowly": 10**400},
+        {"subscriptionDataSet": [{"topic": "T", "version": 2**63}]},
     ],
 )
 async def test_illegal_group_is_refused(broker: Broker, changes: dict[str, object]) -> None:

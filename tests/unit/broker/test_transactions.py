@@ -18,7 +18,7 @@ from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.replication.acknowledgements import Acknowledgements
 from cometmq.broker.replication.confirmation import Confirmation
-from cometmq.broker.role import SYNC_MASTER
+from cometmq.broker.role import ASYNC_MASTER, SLAVE, SYNC_MASTER
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.transactions.check_service import UNSENT_MAX, CheckService
@@ -195,6 +195,16 @@ class World:
     async def stop(self) -> None:
         if self.commit is not None:
             await self.commit.stop()
+
+    def become_slave(self) -> None:
+        """Do what the broker does when another one becomes the master."""
+        self.tables.role.change(SLAVE, 1)
+        self.halves.unload()
+
+    async def become_master(self) -> None:
+        self.tables.role.change(ASYNC_MASTER, 0)
+        self.halves.note_log_end()
+        assert await self.halves.load()
 
     def settings(self, **changes: Any) -> None:
         self.tables.settings = dataclasses.replace(self.tables.settings, **changes)
@@ -1037,6 +1047,104 @@ async def test_a_message_that_no_half_message_is_cannot_be_put_back(world: World
     assert answer.code == 1
 
 
+# --- the role changes ---------------------------------------------------------------------------
+
+
+async def test_a_round_stores_nothing_once_the_broker_is_a_slave(world: World) -> None:
+    world.half()
+    world.half(CHECK_IMMUNITY_TIME_IN_SECONDS="300000")
+    world.clock.advance(73 * HOUR_MS)
+    checks = asyncio.ensure_future(world.checks.run())
+    while TRANSACTION_DISCARD_TOPIC not in world.tables.topics:  # the round waits for it
+        await asyncio.sleep(0)
+    world.become_slave()
+    end = world.store.written_to
+    await checks
+
+    assert world.store.written_to == end
+    assert world.committed() == (0, 0)
+    await world.become_master()
+    await world.round()
+    assert len(world.messages(TRANSACTION_DISCARD_TOPIC)) == 2
+    assert world.committed()[0] == 2
+
+
+@pytest.mark.parametrize("is_master_again", [False, True])
+async def test_a_decision_stores_nothing_once_the_broker_is_a_slave(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_master_again: bool
+) -> None:
+    half = world.half()
+    await world.round()
+    end = world.store.written_to
+    search = world.store.search
+
+    def change_role(*arguments: Any) -> Any:
+        """The role changes while the index is searched for the copy that was put back."""
+        world.become_slave()
+        if is_master_again:
+            world.tables.role.change(ASYNC_MASTER, 0)
+            loading.append(asyncio.ensure_future(world.halves.load()))
+        monkeypatch.setattr(world.store, "search", search)
+        return search(*arguments)
+
+    loading: list[asyncio.Future[bool]] = []
+    monkeypatch.setattr(world.store, "search", change_role)
+    assert (await world.end(half, COMMIT)).code == 14
+    assert (world.bodies(), world.store.written_to) == ([], end)
+    if not is_master_again:
+        await world.become_master()
+    assert all([await each for each in loading])
+    assert (await world.end(half, COMMIT)).code == 0
+    assert world.bodies() == [b"half"]
+
+
+async def test_what_is_read_counts_no_more_if_the_broker_is_a_slave_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = world.half()
+    await world.end(half, COMMIT)
+    (op,) = world.messages(OP_HALF_TOPIC)
+    await world.lose_power(op.log_offset, loads=False)
+    record_at = world.store.record_at
+
+    def change_role(*arguments: Any) -> Any:
+        world.become_slave()
+        monkeypatch.setattr(world.store, "record_at", record_at)
+        return record_at(*arguments)
+
+    world.halves.note_log_end()
+    monkeypatch.setattr(world.store, "record_at", change_role)
+    end = world.store.written_to
+    assert not await world.halves.load()
+    assert (world.halves.is_loaded, world.store.written_to) == (False, end)
+    await world.become_master()
+    assert world.ops() == [b"0"]
+
+
+async def test_a_slave_of_rocketmq_that_becomes_the_master_settles_what_it_left(
+    world: World,
+) -> None:
+    producer = Asked(world)
+    born_ms = world.clock.now_ms()
+    world.half(UNIQ_KEY="same")
+    await world.restart()
+    world.copy("same", born_ms, TRANSACTION_CHECK_TIMES="1")
+    world.become_slave()
+    world.store.append(
+        OP_HALF_TOPIC, 0, b"99,", b"TAGS\x01d\x02",
+        born_time_ms=1, born_host=BROKER, store_host=BROKER,
+    )  # fmt: skip
+    world.store.flush()
+    await world.become_master()
+    await world.round()
+
+    ((_, shown),) = await producer.until(1)
+    assert shown.properties["TRANSACTION_CHECK_TIMES"] == "2"
+    for half in world.messages(HALF_TOPIC):
+        assert (await world.end(half, COMMIT)).code == 0
+    assert len(world.bodies()) == 1
+
+
 # --- crashes ------------------------------------------------------------------------------------
 
 
@@ -1376,6 +1484,16 @@ async def test_an_immune_copy_of_a_killed_rocketmq_is_not_lost(world: World) -> 
     for half in world.messages(HALF_TOPIC):
         assert (await world.end(half, COMMIT, fromTransactionCheck="true")).code == 0
     assert len(world.bodies()) == 1
+
+
+async def test_two_loads_at_the_same_time_store_once_what_is_missing(world: World) -> None:
+    born_ms = world.clock.now_ms()
+    immune = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"}
+    world.half(UNIQ_KEY="same", **immune)
+    world.copy("same", born_ms, TRAN_PREPARED_QUEUE_OFFSET="0", **immune)
+    await world.restart(from_rocketmq=True, loads=False)
+    assert all(await asyncio.gather(world.halves.load(), world.halves.load()))
+    assert len(world.messages(HALF_TOPIC)) == 3
 
 
 async def test_a_commit_of_a_killed_rocketmq_without_its_op_message_is_not_repeated(

@@ -216,7 +216,7 @@ class ConsumerRegistry:
             has_new_topics, changed_expressions = group.subscribe(wanted)
             changed = changed or has_new_topics
             if self._filters is not None:
-                self._filters.register(name, wanted)
+                self._filters.register(name, group.subscriptions.values())
             if changed_expressions and self.on_changed_expressions is not None:
                 self.on_changed_expressions(group, changed_expressions)
         if changed and notify:

@@ -4,8 +4,9 @@
 
 Heartbeats register expressions. A newer version of a subscription replaces an older one. An
 expression that does not compile removes the older one, and pulls of its group are refused with the
-reason. A subscription that ends is dead: new messages still get its bits, for a consumer that
-subscribes again, and it is removed after a day.
+reason. A subscription that ends, or selects by tags from now on, is dead: new messages still get
+its bits, for a consumer that subscribes again, and retries are not filtered by it. It is removed
+after a day, or earlier if the table has no room for another one.
 
 The bit map of a message has the bits of every subscription to its topic that it matches, dead ones
 included (see ``bloom.py``); it is computed when the message is stored. A message gets none if its
@@ -51,7 +52,10 @@ log = logging.getLogger(__name__)
 
 ENTRIES_MAX: Final = 10_000
 CHARS_MAX: Final = 4_000_000
-"""Limits of the table, and of the characters of its expressions; a further one is refused."""
+"""Limits of the table, and of the characters of its expressions; a further one is refused, unless
+others are dead."""
+ROOM_PERCENT: Final = 10
+"""So much of the table is free once dead expressions were removed to make room."""
 BITMAP_COST_MAX: Final = 8_192
 """The limit of the cost of one bit map."""
 BATCH_COST_MAX: Final = 50_000
@@ -276,7 +280,7 @@ class FilterTable:
 
         def matcher_of(first_topic: str) -> Matcher | None:
             data = self.find(first_topic, group)
-            return None if data is None else SqlMatcher(data.expression)
+            return None if data is None or data.is_dead else SqlMatcher(data.expression)
 
         return RetryMatcher(subscribed, matcher_of)
 
@@ -306,14 +310,15 @@ class FilterTable:
     # --- registration -------------------------------------------------------------------------
 
     def register(self, group: str, subscriptions: Iterable[Subscription]) -> None:
-        """Register the subscriptions of a heartbeat; the group's others are dead from now on."""
+        """Register the subscriptions of a group; its other expressions are dead from now on."""
         topics = self._by_group.get(group)
         wanted: set[str] | None = None if topics is None else set()
         for subscription in subscriptions:
+            if subscription.is_by_tags:
+                continue
             if wanted is not None:
                 wanted.add(subscription.topic)
-            if not subscription.is_by_tags:
-                self._register(group, subscription)
+            self._register(group, subscription)
         if topics is not None and wanted is not None:
             self._end(data for topic, data in topics.items() if topic not in wanted)
 
@@ -344,7 +349,9 @@ class FilterTable:
         if expression is None:
             return
         text, topic = subscription.data.sub_string, subscription.topic
-        if self._count >= ENTRIES_MAX or self._chars + len(text) > CHARS_MAX:
+        if not self._has_room(text) and not self._is_full:
+            self._remove_dead()
+        if not self._has_room(text):
             if not self._is_full:
                 log.error(
                     "SQL expression refused, the filter data is full entries=%d characters=%d"
@@ -365,6 +372,22 @@ class FilterTable:
                 subscription.version,
             )
         )
+
+    def _has_room(self, text: str) -> bool:
+        return self._count < ENTRIES_MAX and self._chars + len(text) <= CHARS_MAX
+
+    def _remove_dead(self) -> None:
+        """Remove dead expressions, those that ended first, until a part of the table is free.
+
+        Groups with a new name for each start would otherwise fill it for a day.
+        """
+        entries_max = ENTRIES_MAX * (100 - ROOM_PERCENT) // 100
+        chars_max = CHARS_MAX * (100 - ROOM_PERCENT) // 100
+        dead = (data for data in self._entries() if data.is_dead)
+        for data in sorted(dead, key=lambda each: each.dead_ms):
+            if self._count <= entries_max and self._chars <= chars_max:
+                return
+            self._remove(data)
 
     def _end(self, subscriptions: Iterable[FilterData]) -> None:
         for data in subscriptions:
@@ -449,7 +472,7 @@ class FilterTable:
         """
         check_subscribed_topic(topic)
         check_group(group)
-        if self._count >= ENTRIES_MAX or self._chars + len(data.expression) > CHARS_MAX:
+        if not self._has_room(data.expression):
             raise _bad_entry(f"expected {ENTRIES_MAX} entries of {CHARS_MAX} characters at most")
         now_ms = self._clock.now_ms()
         for name, time_ms in (

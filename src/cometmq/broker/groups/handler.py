@@ -11,7 +11,13 @@ from functools import partial
 
 import msgspec
 
-from cometmq.broker.checks import check_body, check_is_master
+from cometmq.broker.checks import (
+    INT_MAX,
+    LONG_MAX,
+    check_body,
+    check_is_master,
+    check_number,
+)
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.role import Role
 from cometmq.model.errors import InvalidNameError, ResponseError
@@ -191,12 +197,15 @@ def _merged(
 
 def _check(config: SubscriptionGroupConfig) -> None:
     _check_name(config.group_name)
-    if not 0 <= config.retry_queue_nums <= RETRY_QUEUES_MAX:
-        raise _illegal(
-            f"retryQueueNums is {config.retry_queue_nums}, expected 0 to {RETRY_QUEUES_MAX}"
-        )
-    if config.retry_max_times < -1:
-        raise _illegal(f"retryMaxTimes is {config.retry_max_times}, expected at least -1")
+    slow_id = config.which_broker_when_consume_slowly
+    check_number("retryQueueNums", config.retry_queue_nums, 0, RETRY_QUEUES_MAX)
+    check_number("retryMaxTimes", config.retry_max_times, -1, INT_MAX)
+    check_number("groupSysFlag", config.group_sys_flag, -INT_MAX - 1, INT_MAX)
+    check_number("consumeTimeoutMinute", config.consume_timeout_minute, -INT_MAX - 1, INT_MAX)
+    check_number("brokerId", config.broker_id, -LONG_MAX - 1, LONG_MAX)
+    check_number("whichBrokerWhenConsumeSlowly", slow_id, -LONG_MAX - 1, LONG_MAX)
+    for entry in config.subscription_data_set or ():
+        check_number("subscriptionDataSet.version", entry.version, -LONG_MAX - 1, LONG_MAX)
     _check_retry_policy(config.group_retry_policy)
 
 
@@ -218,8 +227,7 @@ def _check_retry_policy(policy: GroupRetryPolicy) -> None:
         ("exponentialRetryPolicy.max", growing.max, 0),
         ("exponentialRetryPolicy.multiplier", growing.multiplier, 1),
     ):
-        if not least <= value <= RETRY_DELAY_MS_MAX:
-            raise _illegal(f"{name} is {value}, expected {least} to {RETRY_DELAY_MS_MAX}")
+        check_number(name, value, least, RETRY_DELAY_MS_MAX)
 
 
 def _check_name(name: str) -> None:

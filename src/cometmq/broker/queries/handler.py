@@ -105,7 +105,7 @@ class QueryHandler:
         if not low <= header.index < high:
             return Response(remark=f"Index {header.index} of {queue_id}@{topic} is not exist!")
         body = QueryConsumeQueueResponseBody(min_queue_index=low, max_queue_index=high)
-        matcher = self._describe_group(body, header.consumer_group, topic)
+        is_known, matcher = self._describe_group(body, header.consumer_group, topic)
         count = max(0, min(header.count, UNITS_MAX))
         slices = Slices()
         while count > 0:
@@ -116,7 +116,8 @@ class QueryHandler:
             units = self._store.consume_queue_units(topic, queue_id, index, step)
             ext_units = self._store.ext_units(topic, queue_id, index, len(units))
             body.queue_data += [
-                _entry(*unit, ext, matcher) for unit, ext in zip(units, ext_units, strict=True)
+                _entry(*unit, ext, is_known, matcher)
+                for unit, ext in zip(units, ext_units, strict=True)
             ]
             count -= step
             if len(units) < step:
@@ -132,29 +133,34 @@ class QueryHandler:
 
     def _describe_group(
         self, body: QueryConsumeQueueResponseBody, group: str | None, topic: str
-    ) -> Matcher | None:
-        """Show a group's subscription; return a function that says whether an entry matches."""
+    ) -> tuple[bool, Matcher | None]:
+        """Show a group's subscription; return whether there is a valid one, and its matcher."""
         if group is None:
-            return None
+            return False, None
         online = self._consumers.group(group)
         subscription = None if online is None else online.subscriptions.get(topic)
         if subscription is None:
             body.filter_data = f"{group}@{topic} is not online!"
-            return None
+            return False, None
         body.subscription_data = subscription.data
         body.filter_data = self._filters.text_of(self._filters.find(topic, group))
         try:
-            return self._filters.matcher(group, subscription, enabled=True)
+            return True, self._filters.matcher(group, subscription, enabled=True)
         except ResponseError as problem:
             body.filter_data = problem.remark
-            return None
+            return False, None
 
 
 def _entry(
-    log_offset: int, size_bytes: int, tags_code: int, ext: ExtUnit | None, matcher: Matcher | None
+    log_offset: int,
+    size_bytes: int,
+    tags_code: int,
+    ext: ExtUnit | None,
+    is_known: bool,
+    matcher: Matcher | None,
 ) -> ConsumeQueueData:
-    """Show one entry of a queue, and whether a group's filter lets it pass."""
-    passes = matcher is not None and matcher.matches_tags(tags_code)
+    """Show one entry of a queue, and whether the filter of a known group lets it pass."""
+    passes = is_known and (matcher is None or matcher.matches_tags(tags_code))
     entry = ConsumeQueueData(
         physic_offset=log_offset, physic_size=size_bytes, tags_code=tags_code, eval=passes
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
@@ -37,6 +37,9 @@ from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import RecordParts, split_record
 from cometmq.remoting import Request, Response
 from cometmq.store import Appended, MessageStore, SegmentNotReadyError
+
+RETRIES_MAX: Final = 2**31 - 1
+"""What a record has room for; a producer may set any number."""
 
 
 class Retry(NamedTuple):
@@ -179,7 +182,7 @@ class SendBackHandler:
                     queue_id,
                     properties=encode_properties(properties),
                     store_host=self._store_host,
-                    reconsume_times=record.reconsume_times + 1,
+                    reconsume_times=min(record.reconsume_times + 1, RETRIES_MAX),
                 )
             )
         except SegmentNotReadyError:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from cometmq.broker.checks import check_body, check_is_master
+from cometmq.broker.checks import INT_MAX, check_body, check_is_master, check_number
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.role import Role
 from cometmq.broker.topics import attributes
@@ -227,14 +227,10 @@ class TopicHandler:
 
 
 def _check_numbers(config: TopicConfig) -> None:
-    for name, count in (
-        ("readQueueNums", config.read_queue_nums),
-        ("writeQueueNums", config.write_queue_nums),
-    ):
-        if not 0 <= count <= QUEUES_MAX:
-            raise _illegal(f"{name} is {count}, expected 0 to {QUEUES_MAX}")
-    if not 0 <= config.perm <= _PERM_MAX:
-        raise _illegal(f"perm is {config.perm}, expected 0 to {_PERM_MAX}")
+    check_number("readQueueNums", config.read_queue_nums, 0, QUEUES_MAX)
+    check_number("writeQueueNums", config.write_queue_nums, 0, QUEUES_MAX)
+    check_number("perm", config.perm, 0, _PERM_MAX)
+    check_number("topicSysFlag", config.topic_sys_flag, -INT_MAX - 1, INT_MAX)
     if config.topic_filter_type not in _FILTER_TYPES:
         raise _illegal(
             f"topicFilterType is {config.topic_filter_type[:80]!r},"

@@ -102,6 +102,10 @@ class _Check(NamedTuple):
     stored: Appended
 
 
+class _RoleChangedError(CometError):
+    """The role has changed during a round: what the round has read may not be in the log now."""
+
+
 class CheckService:
     """Checks the undecided half messages of a broker.
 
@@ -147,6 +151,8 @@ class CheckService:
         because the store never takes their copies."""
         self._immune_until = array("q")
         """When each of those may be checked."""
+        self._term = halves.term
+        """The term of the half queue in which the round began."""
         self._last_member = 0
         self._unsent: list[_Check] = []
         self._unsent_bytes = 0
@@ -175,12 +181,15 @@ class CheckService:
             if await self._halves.load():
                 await self._round()
             self._failures.succeeded(GROUP)
+        except _RoleChangedError:
+            log.info("transaction checks ended: the role has changed")
         except CometError as problem:
             self._failures.failed(GROUP, problem)
 
     async def _round(self) -> None:
         self._unresponsive.clear()
         self._asks_slaves = True
+        self._term = self._halves.term
         slices = Slices()
         failure = None
         try:
@@ -191,9 +200,19 @@ class CheckService:
         except CometError as problem:
             failure = problem
         await self._send_requests()
+        self._require_same_role()
         await self._halves.commit_offsets(self._first_undecided(), slices)
         if failure is not None:
             raise failure
+
+    def _require_same_role(self) -> None:
+        """Check this after each wait that comes before a change of what rounds know.
+
+        Raises:
+            _RoleChangedError: this broker has become a slave since, and perhaps a master again.
+        """
+        if self._term != self._halves.term:
+            raise _RoleChangedError("the role has changed during a round of transaction checks")
 
     def _first_undecided(self) -> int:
         return self._immune[0] if self._immune else self._halves.first_open(self._scanned_to)
@@ -203,6 +222,7 @@ class CheckService:
     async def _check_all(self, slices: Slices) -> None:
         end = self._store.bounds(HALF_TOPIC, HALF_QUEUE)[1]
         await self._check_immune(slices)
+        self._require_same_role()
         is_last = False
         while not is_last and len(self._immune) < IMMUNE_MAX:
             offset = self._halves.first_open(self._scanned_to)
@@ -222,6 +242,7 @@ class CheckService:
                 offset, until_ms = immune[done], until[done]
                 if done % IMMUNE_AT_ONCE == 0:
                     await slices.pause()
+                    self._require_same_role()
                 if self._halves.is_decided(offset):
                     pass
                 elif until_ms >= now_ms:
@@ -231,12 +252,14 @@ class CheckService:
                     await self._check_from(offset, offset + 1, slices)
                 done += 1
         finally:  # the rest waits for the next round if the store refuses
-            self._immune.extend(immune[done:])
-            self._immune_until.extend(until[done:])
+            if self._term == self._halves.term:
+                self._immune.extend(immune[done:])
+                self._immune_until.extend(until[done:])
 
     async def _check_from(self, offset: int, end: int, slices: Slices) -> bool:
         """Check some half messages from an offset on; return False at one that is too young."""
         found = await self._halves.read(offset, end - offset)
+        self._require_same_role()
         if found is None:
             self._scanned_to = max(self._scanned_to, offset + 1)
             return True
@@ -251,6 +274,7 @@ class CheckService:
             return await self._pass_over_damaged(offset, stop, slices, problem)
         while True:
             await slices.pause()
+            self._require_same_role()
             plan = self._plan(halves, end, stop)
             if plan.to_discard and self._topics.get(TRANSACTION_DISCARD_TOPIC) is None:
                 await self._topics.create_all([internal_topic(TRANSACTION_DISCARD_TOPIC, 1)])

@@ -20,6 +20,7 @@ Source: TransactionalMessageServiceImpl, RocketMQ 5.3, which does not keep what 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
@@ -130,15 +131,22 @@ class HalfQueue:
         """The log's last record at the start, until it is loaded."""
         self._has_read = False
         """Whether only the append of what is missing is left to do."""
+        self._loading = asyncio.Lock()
+        self.term = 0
+        """Counts how often this broker became a slave: then what was read counts no more."""
         self.is_loaded = False
         """Whether it is known which half messages are decided, and stored."""
 
     # --- start ----------------------------------------------------------------------------------
 
     def unload(self) -> None:
-        """Forget what was read: a slave gets further half messages and decisions with the log."""
+        """Forget what was read: a slave gets further half messages and decisions with the log.
+
+        From now on nothing is stored, also by requests and rounds that have begun.
+        """
         self.is_loaded = self._has_read = False
         self._last_record = None
+        self.term += 1
 
     def note_log_end(self) -> None:
         """Note the log's last record, before a slave that becomes the master appends others."""
@@ -153,25 +161,31 @@ class HalfQueue:
         not be found any more.
 
         Returns:
-            False while a full disk keeps records of the log out of the queues.
+            False while a full disk keeps records of the log out of the queues, and if this broker
+            becomes a slave meanwhile.
 
         Raises:
             StoreError, ResponseError: the disk cannot read, or is full; the next call tries again.
         """
-        if self.is_loaded:
-            return True
+        async with self._loading:  # a job and a change of the role may call it at the same time
+            return self.is_loaded or await self._load()
+
+    async def _load(self) -> bool:
         if self._store.dispatch_backlog_bytes:
             self._store.hold(f"{_HELD}, and queues and index catch up with the log")
             return False
         if self._last_record is None:
             self._last_record = self._store.last_record()
         if not self._has_read:
+            term = self.term
             try:
                 await self._read_decided()
             except CometError as problem:
-                if self._last_lacking_op() is not None:
+                if self.term == term and self._last_lacking_op() is not None:
                     self._store.hold(f"{_HELD}: {problem}")
                 raise
+            if self.term != term:
+                return False
             self._has_read = True
         self._append_missing()
         self.is_loaded, self._last_record = True, None
@@ -186,13 +200,15 @@ class HalfQueue:
         )
         self._early, self._at_start = set(), []
         slices = Slices()
-        offset, damaged = self._op_offset, 0
+        offset, damaged, has_ops_of_rocketmq = self._op_offset, 0, False
         while found := await self._read_records(OP_HALF_TOPIC, offset):
             for body in map(_intact_body, found.records):
                 if body is None:
                     damaged += 1
                 else:
                     self._note_decided(op_offsets(body), high)
+                    # It was the master, perhaps a moment ago, and is killed or this one's slave.
+                    has_ops_of_rocketmq |= body.endswith(b",")
             offset = found.next_offset
             await slices.pause()
         await self._find_missing_op(slices)
@@ -203,7 +219,7 @@ class HalfQueue:
                 " not have its message",
                 damaged,
             )
-        if damaged or self._store.continues_rocketmq:
+        if damaged or has_ops_of_rocketmq or self._store.continues_rocketmq:
             await self._settle_leftovers(slices)
 
     def _committed(self, topic: str, low: int, high: int) -> int:
@@ -446,6 +462,7 @@ class HalfQueue:
         Raises:
             StoreError, InvalidMessageError: the store does not take it; nothing has changed.
         """
+        self._require_loaded()
         message = half.committed(self._levels, topic, queue_id)
         stored = self._store.append_all([message, half.op(self._clock.now_ms())])
         self._decided.add(half.queue_offset)
@@ -458,6 +475,7 @@ class HalfQueue:
         Raises:
             StoreError: the store does not take the op message; nothing has changed.
         """
+        self._require_loaded()
         (stored,) = self._store.append_all([half.op(self._clock.now_ms())])
         self._decided.add(half.queue_offset)
         self._figures.rolled_back += 1
@@ -475,6 +493,7 @@ class HalfQueue:
         Raises:
             StoreError, InvalidMessageError: the store does not take them; nothing has changed.
         """
+        self._require_loaded()
         now_ms = self._clock.now_ms()
         messages: list[NewMessage] = []
         for half, message in pairs:
@@ -494,9 +513,19 @@ class HalfQueue:
         Raises:
             StoreError, InvalidMessageError: the store does not take it; nothing has changed.
         """
+        self._require_loaded()
         copy = discarded.put_back(0)
         (stored,) = self._store.append_all([copy.waiting()])
         return copy.stored_at(stored.queue_offset, stored.log_offset), stored
+
+    def _require_loaded(self) -> None:
+        """Refuse to store anything on a slave, or before it is known what is decided.
+
+        Raises:
+            StoreError: the role of this broker has changed since the request or round began.
+        """
+        if not self.is_loaded:
+            raise StoreError("it is not known which transactions are decided: the role has changed")
 
     def skip(self, offset: int) -> None:
         """Count an offset as decided whose record is deleted, or cannot be read."""
@@ -511,15 +540,22 @@ class HalfQueue:
             offset: the first half message that may be undecided; none after it counts.
             slices: the work is divided into them.
         """
+        if not self.is_loaded:
+            return
+        term = self.term
         end = self._store.bounds(HALF_TOPIC, HALF_QUEUE)[1]
         self._decided.advance(min(offset, end))
         base = self._decided.base
         while found := await self._read_records(OP_HALF_TOPIC, self._op_offset):
+            if self.term != term:
+                return
             done = _done_before(found.records, base)
             self._op_offset = found.next_offset - len(found.records) + done
             if done < len(found.records):
                 break
             await slices.pause()
+        if self.term != term:
+            return
         for topic, done_to in ((HALF_TOPIC, base), (OP_HALF_TOPIC, self._op_offset)):
             # Without a change there is nothing to write to the file, nor a log to flush before.
             if done_to != (self._offsets.committed(GROUP, topic, HALF_QUEUE) or 0):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from cometmq.broker.checks import sent_to_slave
@@ -166,10 +165,17 @@ class TransactionHandler:
     async def _decide_later(
         self, request: Request, header: EndTransactionRequest
     ) -> Response | None:
+        term = self._halves.term
+
+        def decide() -> Response | None:
+            if self._halves.term != term:  # what was read may not be in the log any more
+                raise _not_available(StoreError("the role of this broker has changed"))
+            return self._decide(request, header, half)
+
         half = await after_prerequisites(lambda: self._half_of(header))
         while True:
             try:
-                return await after_prerequisites(partial(self._decide, request, header, half))
+                return await after_prerequisites(decide)
             except _DecidedError:  # perhaps just now: a check put it back meanwhile
                 copy = await self._undecided_copy(header, half)
             if copy is None:

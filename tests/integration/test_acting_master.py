@@ -10,9 +10,18 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.app import Broker
-from cometmq.client import AdminClient, Message, Producer, PushConsumer
+from cometmq.broker.transactions.half_queue import GROUP
+from cometmq.client import (
+    AdminClient,
+    LocalState,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    TransactionProducer,
+)
 from cometmq.model.message import StoredMessage
-from cometmq.model.topic import Perm
+from cometmq.model.topic import HALF_TOPIC, Perm
 from cometmq.protocol.bodies import TopicRouteData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
@@ -20,12 +29,22 @@ from cometmq.remoting import RemotingClient, check
 from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
 
 ACTING = {"enableSlaveActingMaster": "true"}
+ESCAPING = ACTING | {
+    "enableRemoteEscape": "true",
+    "messageDelayLevel": "1s 2s",
+    "syncBrokerMemberGroupPeriod": "50",
+    "transactionCheckInterval": "200",
+    "transactionTimeOut": "500",
+}
+OTHER = ESCAPING | {"brokerName": "other"}
 MESSAGES = [b"%d" % number for number in range(10)]
 
 
 @pytest.fixture
 async def pairs(tmp_path: Path) -> AsyncIterator[Pairs]:
-    async with running_pairs(tmp_path, supports_acting_master=True) as running:
+    async with running_pairs(
+        tmp_path, supports_acting_master=True, notify_min_broker_id=True, expiry_scan_ms=50
+    ) as running:
         yield running
 
 
@@ -143,3 +162,158 @@ async def test_a_master_alone_says_nothing(pairs: Pairs, caplog: pytest.LogCaptu
     await pairs.start("master", **ACTING)
     assert "taken back" not in caplog.text
     assert "took back" not in caplog.text
+
+
+# --- scheduled messages and transactions ----------------------------------------------------------
+
+
+def stored(broker: Broker, topic: str) -> int:
+    """How many messages queue 0 of a topic has."""
+    return broker.parts.store.bounds(topic, 0)[1]
+
+
+async def pair_and_other(
+    pairs: Pairs, *, of_master: dict[str, str] | None = None, of_slave: dict[str, str] | None = None
+) -> tuple[Broker, Broker, Broker]:
+    """A master, its slave, and another master; the topic T is on the first only."""
+    master = await pairs.start("master", **ESCAPING | (of_master or {}))
+    slave = await pairs.start("slave", **ESCAPING | SLAVE | (of_slave or {}))
+    other = await pairs.start("other", **OTHER)
+    async with AdminClient(pairs.name_server.address) as admin:
+        await admin.create_topic("T", queues=1, brokers=["pair"])
+    return master, slave, other
+
+
+async def replicated(master: Broker, slave: Broker) -> None:
+    await until(lambda: slave.parts.store.written_to == master.parts.store.written_to)
+
+
+async def offer_other_broker(pairs: Pairs) -> None:
+    async with AdminClient(pairs.name_server.address) as admin:
+        await admin.create_topic("T", queues=1, brokers=["other"])
+
+
+async def send_scheduled(pairs: Pairs, *bodies: bytes) -> None:
+    """Send messages to the pair that are due after two seconds."""
+    async with Producer(pairs.name_server.address, group="p") as producer:
+        for body in bodies:
+            await producer.send(
+                Message("T", body, keys=["k"], delay_level=2), queue=MessageQueue("T", "pair", 0)
+            )
+
+
+async def test_scheduled_messages_go_to_another_broker_and_are_delivered_once(
+    pairs: Pairs, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    master, slave, other = await pair_and_other(pairs)
+    await send_scheduled(pairs, b"first", b"second")
+    await replicated(master, slave)
+    await pairs.stop(master)
+    await until(lambda: slave.parts.acting is not None and slave.parts.acting.is_acting)
+    await offer_other_broker(pairs)
+
+    await until(lambda: stored(other, "T") == 2)
+    assert await pairs.consume("G", "T", 2) == [b"first", b"second"]
+    assert slave.parts.delay.offsets()[2] == 2
+
+    master = await pairs.start("master", **ESCAPING)
+    assert "the master announced itself" in caplog.text
+    assert master.parts.delay.offsets()[2] == 2
+    await send_scheduled(pairs, b"third")
+    await until(lambda: stored(master, "T") > 0)
+    assert stored(master, "T") == 1
+    await replicated(master, slave)
+    await until(lambda: slave.parts.delay.offsets()[2] == 3)
+
+
+async def test_scheduled_messages_wait_for_the_master_if_they_may_not_go_elsewhere(
+    pairs: Pairs,
+) -> None:
+    master, slave, other = await pair_and_other(pairs, of_slave={"enableRemoteEscape": "false"})
+    await send_scheduled(pairs, b"body")
+    await replicated(master, slave)
+    await pairs.stop(master)
+    await until(lambda: slave.parts.acting is not None and slave.parts.acting.is_acting)
+    await offer_other_broker(pairs)
+    due = slave.parts.clock.now_ms() + 2000
+    await until(lambda: slave.parts.clock.now_ms() > due)
+
+    assert stored(other, "T") == 0
+    master = await pairs.start("master", **ESCAPING)
+    await until(lambda: stored(master, "T") == 1)
+
+
+class Orders:
+    """Decides when it is checked, not before."""
+
+    def __init__(self) -> None:
+        self.checked: list[bytes] = []
+
+    async def execute(self, message: Message, argument: object) -> LocalState:
+        return LocalState.UNKNOWN
+
+    async def check(self, message: StoredMessage) -> LocalState:
+        self.checked.append(message.body)
+        return LocalState.COMMIT
+
+
+async def test_half_messages_are_checked_by_another_broker_and_committed_once(
+    pairs: Pairs,
+) -> None:
+    master, slave, other = await pair_and_other(
+        pairs, of_master={"transactionCheckInterval": "3600000"}
+    )
+    orders = Orders()
+    async with TransactionProducer(
+        pairs.name_server.address, group="shop", listener=orders, route_refresh_ms=100
+    ) as producer:
+        await producer.send_in_transaction(Message("T", b"paid", keys=["order"]))
+        await replicated(master, slave)
+        await pairs.stop(master)
+        await until(lambda: slave.parts.acting is not None and slave.parts.acting.is_acting)
+        await offer_other_broker(pairs)
+
+        await until(lambda: stored(other, "T") == 1)
+        assert orders.checked
+        assert await pairs.consume("G", "T", 1) == [b"paid"]
+        await until(lambda: slave.parts.offsets.committed(GROUP, HALF_TOPIC, 0) == 1)
+
+        checks = len(orders.checked)
+        master = await pairs.start("master", **ESCAPING)
+        figures = master.parts.half_queue.figures()
+        assert figures is not None
+        assert figures.undecided == 0
+        await until(lambda: stored(master, HALF_TOPIC) == 1)
+        assert len(orders.checked) == checks
+        assert stored(master, "T") == 0
+
+
+# --- who acts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sends_log", [True, False])
+async def test_a_silent_master_is_replaced_but_sends_what_is_due_while_it_sends_its_log(
+    sends_log: bool, pairs: Pairs, client: RemotingClient
+) -> None:
+    master, slave, _ = await pair_and_other(
+        pairs,
+        of_master={
+            "brokerNotActiveTimeoutMillis": "500",
+            "haSendHeartbeatInterval": "100" if sends_log else "600000",
+        },
+        of_slave={"haSendHeartbeatInterval": "5000" if sends_log else "100"},
+    )
+    assert (await route(pairs, client)).broker_datas[0].broker_addrs[0] == master.address
+    if sends_log:
+        await until(lambda: slave.parts.log_copy.get().hears_master(LIMIT_S))
+    assert master._jobs is not None
+    await master._jobs.stop()
+    async with asyncio.timeout(LIMIT_S):
+        while (await route(pairs, client)).broker_datas[0].broker_addrs != {0: slave.address}:
+            await asyncio.sleep(0.02)
+
+    acting = slave.parts.acting
+    assert acting is not None
+    await acting.check()
+    assert acting.is_acting != sends_log

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from cometmq.broker.app import SETTINGS, Broker
 from cometmq.client import PullConsumer, StartFrom
@@ -82,14 +83,10 @@ class Pairs:
 
 
 @asynccontextmanager
-async def running_pairs(
-    folder: Path, *, supports_acting_master: bool = False
-) -> AsyncIterator[Pairs]:
+async def running_pairs(folder: Path, **settings_of_namesrv: Any) -> AsyncIterator[Pairs]:
     """Run a name server, and what a test starts, within ``async with``."""
     settings = NameServerSettings(
-        listen_port=0,
-        kv_config_path=folder / "kvConfig.json",
-        supports_acting_master=supports_acting_master,
+        listen_port=0, kv_config_path=folder / "kvConfig.json", **settings_of_namesrv
     )
     name_server = NameServer(settings)
     await name_server.start()

@@ -24,7 +24,7 @@ from cometmq.broker.fast_paths import FastPaths
 from cometmq.broker.registration import Identity
 from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.model.errors import CometError, StoreError
-from cometmq.protocol.headers import GetBrokerMemberGroupRequest
+from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest, GetBrokerMemberGroupRequest
 from cometmq.protocol.record import encode_host
 from cometmq.remoting import (
     Connection,
@@ -146,9 +146,9 @@ class Broker:
             log.warning("cannot allocate the first commit-log file: %s", problem)
         parts.commit.start()
         if not parts.role.is_slave:
-            await self._load_half_queue(parts.half_queue)
             if self._settings().enable_slave_acting_master:  # before the slave copies those here
                 await self._take_back_offsets(parts)
+            await self._load_half_queue(parts.half_queue)
         features = await self._listen(parts)
         if not parts.role.is_slave:
             parts.delay.start()
@@ -160,8 +160,8 @@ class Broker:
         await parts.registration.start(self._identity(), self._name_servers())
 
     async def _take_back_offsets(self, parts: Parts) -> None:
-        """Take over what consumers committed at a slave while this master was gone."""
-        from cometmq.broker.replication.returning import take_back_offsets  # most never need it
+        """Take over what happened at a slave while this master was gone."""
+        from cometmq.broker.acting_master.returning import take_back_offsets  # most never need it
 
         settings = self._settings()
         await take_back_offsets(
@@ -170,8 +170,22 @@ class Broker:
             GetBrokerMemberGroupRequest(
                 cluster_name=settings.broker_cluster_name, broker_name=settings.broker_name
             ),
-            parts.offsets,
-            parts.store.bounds,
+            self._announcement(parts),
+            offsets=parts.offsets,
+            bounds=parts.store.bounds,
+            delay=parts.delay,
+        )
+
+    def _announcement(self, parts: Parts) -> ExchangeBrokerHaInfoRequest | None:
+        """Return where this master will listen, unless the system chooses the ports."""
+        settings = self._settings()
+        port = settings.listen_port
+        if not port:
+            return None
+        return ExchangeBrokerHaInfoRequest(
+            master_ha_address=parts.address.at(settings.ha_listen_port or ha_port(port)),
+            master_flush_offset=parts.store.written_to,
+            master_address=parts.address.at(port),
         )
 
     def _role_changed(self) -> None:
@@ -298,6 +312,8 @@ class Broker:
         parts.master.stop_accepting()
         parts.flow.stop()
         await self._role_tasks.cancel()
+        if parts.acting is not None:
+            await parts.acting.stop()
         parts.delay.stop()
         parts.held.close()
         parts.cold_reads.close()

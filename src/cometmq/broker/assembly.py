@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cometmq.broker.acting_master import feature as acting_master
 from cometmq.broker.address import BrokerAddress, broker_address
 from cometmq.broker.admin import feature as admin
 from cometmq.broker.clients import feature as clients
@@ -62,6 +63,7 @@ from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files
 
 if TYPE_CHECKING:
+    from cometmq.broker.acting_master.service import ActingMaster
     from cometmq.broker.replication.metadata import MetadataCopy
     from cometmq.broker.replication.slave import LogCopy
 
@@ -117,6 +119,8 @@ class Parts(msgspec.Struct, frozen=True):
     master: Master
     log_copy: Deferred[LogCopy]
     """Copies the log of the master: made when this broker is a slave."""
+    acting: ActingMaster | None
+    """Acts as the master while there is none; None without ``enableSlaveActingMaster``."""
     address: BrokerAddress
     """Where clients and name servers reach this broker, without the port."""
 
@@ -157,6 +161,7 @@ FEATURES: Sequence[Callable[[Parts, Endpoint], Feature]] = (
     delay.build,
     transactions.build,
     replication.build,
+    acting_master.build,
     filter_servers.build,
     queries.build,
     stats.build,
@@ -303,6 +308,21 @@ def _build_parts(
 
         return LogCopy(role, store, settings, commit=synced_by, clock=clock)
 
+    log_copy = Deferred(make_log_copy)
+    half_queue = HalfQueue(store, offsets, levels, clock=clock, cold_reads=cold_reads)
+    acting: ActingMaster | None = None
+    if broker_settings.enable_slave_acting_master:
+        from cometmq.broker.acting_master.service import ActingMaster
+
+        acting = ActingMaster(
+            role,
+            client,
+            settings,
+            registration,
+            hears_master=lambda seconds: log_copy.get().hears_master(seconds),
+            delay=delay,
+            halves=half_queue,
+        )
     return Parts(
         configuration=configuration,
         config_file=config_file,
@@ -329,7 +349,7 @@ def _build_parts(
         cold_reads=cold_reads,
         levels=levels,
         delay=delay,
-        half_queue=HalfQueue(store, offsets, levels, clock=clock, cold_reads=cold_reads),
+        half_queue=half_queue,
         validation=SendValidation(
             send_rules(broker_settings, store_settings(), address.host),
             topics,
@@ -347,6 +367,7 @@ def _build_parts(
         registration=registration,
         metadata=Deferred(make_metadata),
         master=master,
-        log_copy=Deferred(make_log_copy),
+        log_copy=log_copy,
+        acting=acting,
         address=address,
     )

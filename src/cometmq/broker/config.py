@@ -266,6 +266,30 @@ class BrokerSettings:
     smallest id as the master while there is none; the same value on master and slaves.
     """
 
+    enable_remote_escape: bool = setting(False, key="enableRemoteEscape", remote=True)
+    """Whether a slave that acts as the master sends scheduled messages that are due, and undecided
+    half messages, to other brokers of their topics; else they wait for the master.
+    """
+
+    broker_heartbeat_interval_ms: int = setting(
+        1_000, key="brokerHeartbeatInterval", unit="ms", low=10, high=600_000, remote=True
+    )
+    """Interval of heartbeats to name servers with ``enableSlaveActingMaster=true``."""
+
+    broker_not_active_timeout_ms: int = setting(
+        10_000, key="brokerNotActiveTimeoutMillis", unit="ms", low=100, high=86_400_000, remote=True
+    )
+    """After so long without a heartbeat name servers take this broker as lost, if it has
+    ``enableSlaveActingMaster=true``.
+    """
+
+    sync_broker_member_group_period_ms: int = setting(
+        1_000, key="syncBrokerMemberGroupPeriod", unit="ms", low=10, high=600_000, remote=True
+    )
+    """Interval at which a slave with ``enableSlaveActingMaster=true`` asks name servers which
+    brokers of its name there are, beside their notifications.
+    """
+
     lite_pull_message_enable: bool = setting(True, key="litePullMessageEnable", remote=True)
     """Whether lite pull consumers are allowed."""
 

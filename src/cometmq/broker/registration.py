@@ -12,6 +12,7 @@ no separate links, no early retries, and does not watch connections.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -33,6 +34,7 @@ from cometmq.protocol.bodies import (
 )
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import (
+    BrokerHeartbeatRequest,
     QueryDataVersionRequest,
     QueryDataVersionResponse,
     RegisterBrokerRequest,
@@ -49,6 +51,8 @@ START_S_MAX = 5.0
 ANNOUNCE_S_MAX = 1.0
 UNREGISTER_S_MAX = 1.0
 RETRY_S_FIRST, RETRY_S_MAX = 0.5, 10.0
+HEARTBEAT_S_MAX = 1.0
+"""How long a heartbeat may wait until a name server reads it."""
 MASTER_UNKNOWN_S = 5.0
 """Interval at which a slave asks for an unknown master."""
 _READ_WRITE = Perm.READ | Perm.WRITE
@@ -99,6 +103,11 @@ class Registration:
         """The name servers that do not know the broker now."""
         return [link.address for link in self._links if not link.is_known]
 
+    @property
+    def known(self) -> list[str]:
+        """The name servers that know the broker now."""
+        return [link.address for link in self._links if link.is_known]
+
     async def start(
         self, identity: Identity, name_servers: Iterable[str], *, timeout: float = START_S_MAX
     ) -> None:
@@ -146,6 +155,10 @@ class Registration:
         rounds = [link.register_soon() for link in self._links if link.is_known]
         if rounds:
             await asyncio.wait(rounds, timeout=timeout)
+
+    async def send_heartbeats(self) -> None:
+        """Send a heartbeat to each name server that knows the broker."""
+        await asyncio.gather(*(link.send_heartbeat() for link in self._links if link.is_known))
 
     async def stop(self, *, timeout: float = UNREGISTER_S_MAX) -> None:
         """Take the broker out of all name servers, waiting at most ``timeout`` seconds."""
@@ -319,6 +332,8 @@ class _Link:
         body, crc = await registration_body(
             changed or topics, version, permission, slices, filter_servers=servers
         )
+        settings = self._settings()
+        acts = settings.enable_slave_acting_master
         header = RegisterBrokerRequest(
             broker_name=who.broker_name,
             broker_addr=who.address,
@@ -326,7 +341,8 @@ class _Link:
             ha_server_addr=who.ha_address,
             broker_id=self._role.broker_id,
             body_crc32=crc & 0x7FFFFFFF,
-            enable_acting_master=self._settings().enable_slave_acting_master,
+            heartbeat_timeout_millis=settings.broker_not_active_timeout_ms if acts else None,
+            enable_acting_master=acts,
         )
         self._registered = {}
         response = await self._client.call(
@@ -367,6 +383,16 @@ class _Link:
             await self._topics.order(order_configs)
         except CometError as problem:
             log.error("cannot register ordered topics: %s", problem)
+
+    async def send_heartbeat(self) -> None:
+        """Send a heartbeat; a failure needs no more than the watch on the connection."""
+        who = self._identity
+        header = BrokerHeartbeatRequest(
+            cluster_name=who.cluster, broker_addr=who.address, broker_name=who.broker_name
+        )
+        with contextlib.suppress(CometError, TimeoutError):
+            async with asyncio.timeout(HEARTBEAT_S_MAX):
+                await self._client.oneway(self.address, RequestCode.BROKER_HEARTBEAT, header)
 
     async def unregister(self, timeout: float) -> None:
         """Take the broker out, waiting at most ``timeout`` seconds; a failure is only logged."""

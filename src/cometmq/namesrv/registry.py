@@ -335,8 +335,7 @@ class Registry:
         smallest = group.smallest_id
         if smallest is None or smallest == smallest_before:
             return None
-        live = self.live.get(BrokerKey(group.cluster, group.addresses[smallest]))
-        return _notice(group, key.address, live.ha_address if live else None)
+        return _notice(group, key.address, None)
 
     def has_registered(self, connection: Hashable) -> bool:
         """Return whether a broker is registered over a connection."""

@@ -19,7 +19,13 @@ from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import StoreError
 from cometmq.model.topic import DELAY_TOPIC, OP_HALF_TOPIC, TopicConfig
 from cometmq.protocol.properties import decode_properties, encode_properties
-from cometmq.protocol.record import decode_record, encode_host, iter_records, split_record
+from cometmq.protocol.record import (
+    RecordParts,
+    decode_record,
+    encode_host,
+    iter_records,
+    split_record,
+)
 from cometmq.system.failure_log import LINES_MAX
 from unit.broker.conftest import Tables, open_store
 
@@ -752,3 +758,75 @@ async def test_what_counts_as_delivered_is_on_the_disk_first(delayed: Delayed) -
     assert delayed.store.flushed_to < delayed.store.written_to
     delayed.delivery.persist()
     assert delayed.store.flushed_to == delayed.store.written_to
+
+
+# --- messages for another broker ------------------------------------------------------------------
+
+
+class OtherBroker:
+    """Takes messages when a test lets it."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.refusals = 0
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+
+    async def send(self, topic: str, record: RecordParts) -> None:
+        assert topic == "T"
+        await self.is_open.wait()
+        if self.refusals:
+            self.refusals -= 1
+            raise StoreError("refused")
+        self.bodies.append(record.body)
+
+    async def bodies_become(self, *bodies: bytes) -> None:
+        async with asyncio.timeout(60):
+            while self.bodies != list(bodies):
+                await asyncio.sleep(0.002)
+
+
+async def test_a_slave_sends_what_is_due_in_the_order_of_its_level(delayed: Delayed) -> None:
+    other = OtherBroker()
+    other.refusals = 2 * delivery.FAILURES_MAX  # nothing is skipped
+    for body in ("a", "b", "c"):
+        delayed.park(body, 1)
+    written_to = delayed.store.written_to
+    await delayed.delivery.take_over(other.send)
+    delayed.clock.advance(1000)
+    await other.bodies_become(b"a", b"b", b"c")
+
+    assert delayed.delivery.offsets() == {1: 3}
+    assert delayed.store.written_to == written_to
+    delayed.delivery.copy({1: 1}, None, 0)  # what was sent would be sent again
+    assert delayed.delivery.offsets() == {1: 3}
+
+
+async def test_the_end_waits_for_the_message_that_is_being_sent(delayed: Delayed) -> None:
+    other = OtherBroker()
+    other.is_open.clear()
+    delayed.park("a", 1)
+    delayed.park("b", 1)
+    await delayed.delivery.take_over(other.send)
+    delayed.clock.advance(1000)
+    await settle()
+    ending = asyncio.ensure_future(delayed.delivery.finish())
+    await settle()
+    assert not ending.done()
+    other.is_open.set()
+    await ending
+
+    assert other.bodies == [b"a"]
+    assert delayed.delivery.offsets() == {1: 1}
+    delayed.delivery.start()
+    await delayed.bodies_become("b")
+
+
+async def test_offsets_of_a_slave_that_sent_messages_are_taken_over(delayed: Delayed) -> None:
+    for body in ("a", "b"):
+        delayed.park(body, 1)
+    assert delayed.delivery.advance({1: 1, 2: 7}) == 1
+    assert delayed.delivery.advance({1: 0}) == 0
+    delayed.delivery.start()
+    delayed.clock.advance(1000)
+    await delayed.bodies_become("b")

@@ -6,6 +6,9 @@ advances only after the message was appended, and is stored in config/delayOffse
 with the end of the log at that time: what was delivered later is recognized there at the next
 start. RocketMQ ignores that entry, and removes it when it stores the file.
 
+A slave that acts as the master sends messages to other brokers instead, one of each level at a
+time, and advances the offset when they are stored there.
+
 Levels that the settings do not have any more are delivered as well, at the times in their queues.
 
 One timer per level waits for the level's next message; it reads the clock at least once a second,
@@ -22,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, Final
@@ -37,7 +40,7 @@ from cometmq.model.errors import CometError, InvalidMessageError, ResponseError,
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.properties import marker, value_of
-from cometmq.protocol.record import split_record
+from cometmq.protocol.record import RecordParts, split_record
 from cometmq.remoting.slices import SLICE_S
 from cometmq.store import MessageStore
 from cometmq.store.config_files import JsonFile
@@ -58,6 +61,8 @@ RUN_BYTES_MAX: Final = 256 * 1024
 """A slice ends with the message that exceeds it: the next one may take milliseconds."""
 CHECK_INTERVAL_S: Final = 1.0
 STORE_BUSY_S: Final = 0.1
+SEND_RETRY_S: Final = 1.0
+"""Pause of a level whose next message no other broker has stored."""
 FAILURE_S = 10.0
 FAILURES_MAX: Final = 3
 """How often one message may fail for another reason than a refusal of the store."""
@@ -67,6 +72,10 @@ READS_AT_ONCE: Final = 2
 """For the queue entries and for the messages; a level that needs more reads waits between them."""
 UNRECORDED_BYTES_MAX: Final = 64 * 1024 * 1024
 """While scheduled messages wait, the end of the log is stored again after so many bytes."""
+
+
+Send = Callable[[str, RecordParts], Awaitable[None]]
+"""Sends a message that is due to its topic at another broker; CometError if none has stored it."""
 
 
 class ScheduledDelivery:
@@ -107,7 +116,8 @@ class ScheduledDelivery:
         self._clock = clock
         self._cold_reads = cold_reads
         self._reading: dict[int, asyncio.Task[None]] = {}
-        """The levels whose next messages are being read from the disk."""
+        """The levels whose next messages are being read from the disk, or sent to another broker.
+        """
         self._was_read: dict[int, tuple[int, int]] = {}
         """Where each level last waited for the disk: its offset, and how often it waited there."""
         self._check_interval_s = check_interval_s
@@ -125,12 +135,19 @@ class ScheduledDelivery:
             works="scheduled delivery continues",
             name="level",
         )
+        self._send_waits = FailureLog(
+            log,
+            fails="scheduled messages wait for another broker of their topic",
+            works="scheduled messages are sent again",
+            name="level",
+        )
         self._failures: dict[int, tuple[int, int]] = {}
         """Where each level last failed: its offset, and how often it failed there."""
         self._skipped = RateLimitedLog(log, "scheduled messages were skipped or moved")
         self._noted: tuple[Numbers, int] = {}, 0
         """The offsets after the last slice, and the end of the log then."""
         self._running = False
+        self._send: Send | None = None
         self._saving = threading.Lock()
         self._saved: Numbers = {}
         """The offsets in the file."""
@@ -189,23 +206,44 @@ class ScheduledDelivery:
         self._offsets |= offsets_by_log(self._store, self._offsets, self._known, log_offset)
 
     def copy(self, offsets: Numbers, version: DataVersion | None, log_offset: int) -> None:
-        """Take over the offsets of the master; not while messages are delivered.
+        """Take over the offsets of the master; ignored while messages are delivered.
 
         Args:
             offsets: of each level.
             version: of that table; None if a broker of RocketMQ 4 is the master.
             log_offset: an end of the log that the offsets cover.
         """
+        if self._running:
+            return
         self._offsets = dict(offsets)
         self._noted = dict(offsets), log_offset
         self.version = version or self.version
         self._is_copy = True
 
-    async def take_over(self) -> None:
+    def advance(self, offsets: Numbers) -> int:
+        """Take over the offsets that are larger than those known, before the start.
+
+        Args:
+            offsets: of each level, from a slave; none is taken over beyond the end of its queue.
+
+        Returns:
+            How many were taken over.
+        """
+        found = {level: self._corrected(level, offset) for level, offset in offsets.items()}
+        larger = {n: offset for n, offset in found.items() if offset > self._offsets.get(n, 0)}
+        self._offsets |= larger
+        self._note_progress()
+        return len(larger)
+
+    async def take_over(self, send: Send | None = None) -> None:
         """Start the delivery in place of the master, whose offsets were copied.
 
         They advance past the messages that the master has delivered since, as the log shows.
+
+        Args:
+            send: where messages go; None to store them here.
         """
+        self._send = send
         if self._is_copy and not self._running:
             start = self._noted[1]
             self._offsets |= await offsets_by_log_in_slices(
@@ -220,6 +258,14 @@ class ScheduledDelivery:
         self._running, self._is_copy = True, False
         for level in sorted(self._known):
             self._run_soon(level)
+
+    async def finish(self) -> None:
+        """Stop the delivery; return when the messages that are being sent are sent."""
+        self._running = False
+        if self._reading:
+            await asyncio.wait(list(self._reading.values()))
+        self.stop()
+        self._send = None
 
     def stop(self) -> None:
         """Stop the delivery; the offsets still have to be persisted."""
@@ -393,6 +439,10 @@ class ScheduledDelivery:
             if self._store.cold_record(log_offset, size_bytes) is not None:
                 self._read_first(level, offset, self._reads(units[number:]))
                 return None
+            if self._send is not None:
+                sending = self._send_away(self._send, level, offset, log_offset, size_bytes)
+                self._reading[level] = asyncio.ensure_future(sending)
+                return None
             self._deliver(level, offset, log_offset, size_bytes)
             offset += 1
             left_bytes -= size_bytes
@@ -452,7 +502,8 @@ class ScheduledDelivery:
         times = times + 1 if before == offset else 1
         self._failures[level] = (offset, times)
         return (
-            times >= FAILURES_MAX
+            self._send is None  # the master may have what this slave cannot deliver
+            and times >= FAILURES_MAX
             and offset < self._store.bounds(DELAY_TOPIC, delay_queue(level))[1]
         )
 
@@ -486,10 +537,7 @@ class ScheduledDelivery:
             StoreError: the store does not take it now.
         """
         try:
-            data = self._store.record_at(log_offset, size_bytes)
-            if data is None:
-                raise InvalidMessageError(f"no record of {size_bytes} bytes at {log_offset}")
-            record = split_record(data)
+            record = self._record(log_offset, size_bytes)
             topic, queue_id = self._target(level, offset, record.properties)
             stored = self._store.append_message(
                 stored_again(record, topic, queue_id, prepared_offset=record.prepared_offset)
@@ -503,17 +551,50 @@ class ScheduledDelivery:
         if self.on_delivery is not None:
             self.on_delivery(topic, queue_id, stored.size_bytes)
 
+    async def _send_away(
+        self, send: Send, level: int, offset: int, log_offset: int, size_bytes: int
+    ) -> None:
+        """Send one message to another broker, and run the level again.
+
+        A message that cannot be sent waits, and those behind it: the master may return.
+        """
+        pause_s = 0.0
+        try:
+            record = self._record(log_offset, size_bytes)
+            topic, _ = _sent_to(record.properties)
+            await send(topic, record)
+        except CometError as problem:
+            self._send_waits.failed(str(level), problem)
+            pause_s = SEND_RETRY_S
+        except Exception:
+            log.exception("cannot send a scheduled message level=%d offset=%d", level, offset)
+            pause_s = FAILURE_S
+        else:
+            self._send_waits.succeeded(str(level))
+            self._offsets[level] = offset + 1
+            self._note_progress()
+        self._reading.pop(level, None)
+        if self._running:
+            self._schedule_run(level, pause_s)
+
+    def _record(self, log_offset: int, size_bytes: int) -> RecordParts:
+        """Return the record of a message.
+
+        Raises:
+            InvalidMessageError, ProtocolError: there is none, or it is damaged.
+        """
+        data = self._store.record_at(log_offset, size_bytes)
+        if data is None:
+            raise InvalidMessageError(f"no record of {size_bytes} bytes at {log_offset}")
+        return split_record(data)
+
     def _target(self, level: int, offset: int, properties: bytes) -> tuple[str, int]:
         """Return the target queue of a message, or another one if it does not exist any more.
 
         Raises:
             InvalidMessageError: it has none, or its topic was deleted.
         """
-        topic, queue_text = (
-            (value_of(properties, name) or b"").decode("utf-8", "replace")
-            for name in (_REAL_TOPIC, _REAL_QID)
-        )
-        queue_id = check_target(topic, queue_text)
+        topic, queue_id = _sent_to(properties)
         moved = self._queue_for(topic, queue_id)
         if moved is None:
             raise InvalidMessageError(f"met topic {topic[:300]!r}, expected one that exists")
@@ -525,6 +606,19 @@ class ScheduledDelivery:
             *(level, offset, topic, queue_id, moved),
         )
         return topic, moved
+
+
+def _sent_to(properties: bytes) -> tuple[str, int]:
+    """Return the topic and the queue that a message was sent to.
+
+    Raises:
+        InvalidMessageError: it has none.
+    """
+    topic, queue_text = (
+        (value_of(properties, name) or b"").decode("utf-8", "replace")
+        for name in (_REAL_TOPIC, _REAL_QID)
+    )
+    return topic, check_target(topic, queue_text)
 
 
 class _RecordReads:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
@@ -196,6 +197,11 @@ class LogCopy:
             self._failures.forget(address)
         self._reason = str(problem)
         self._failures.failed(address, problem)
+
+    def hears_master(self, seconds: float) -> bool:
+        """Return whether the master has sent something within so many seconds."""
+        connection = self._connection
+        return connection is not None and connection.silent_s < seconds
 
     def works(self, address: str) -> None:
         """Note that the master sends."""
@@ -394,6 +400,11 @@ class MasterConnection(asyncio.BufferedProtocol):
         self._transport.write(REPORT.pack(offset))
 
     # --- time -----------------------------------------------------------------------------------
+
+    @property
+    def silent_s(self) -> float:
+        """How long the master has sent nothing."""
+        return self._now_s() - self._read_s if self._has_received else math.inf
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()

@@ -153,12 +153,15 @@ class HalfQueue:
         if not self.is_loaded and self._last_record is None:
             self._last_record = self._store.last_record()
 
-    async def load(self) -> bool:
+    async def load(self, *, reads_only: bool = False) -> bool:
         """Read from the store which half messages are decided, and append what is missing, once.
 
         If this fails though the log's last record may lack its op message, the store takes no
         messages until it succeeds: with others behind it, after another crash, that record could
         not be found any more.
+
+        Args:
+            reads_only: append nothing: the log is that of the master of this slave.
 
         Returns:
             False while a full disk keeps records of the log out of the queues, and if this broker
@@ -168,10 +171,12 @@ class HalfQueue:
             StoreError, ResponseError: the disk cannot read, or is full; the next call tries again.
         """
         async with self._loading:  # a job and a change of the role may call it at the same time
-            return self.is_loaded or await self._load()
+            return self.is_loaded or await self._load(reads_only)
 
-    async def _load(self) -> bool:
+    async def _load(self, reads_only: bool) -> bool:
         if self._store.dispatch_backlog_bytes:
+            if reads_only:
+                return False
             self._store.hold(f"{_HELD}, and queues and index catch up with the log")
             return False
         if self._last_record is None:
@@ -179,19 +184,20 @@ class HalfQueue:
         if not self._has_read:
             term = self.term
             try:
-                await self._read_decided()
+                await self._read_decided(reads_only)
             except CometError as problem:
-                if self.term == term and self._last_lacking_op() is not None:
+                if not reads_only and self.term == term and self._last_lacking_op() is not None:
                     self._store.hold(f"{_HELD}: {problem}")
                 raise
             if self.term != term:
                 return False
             self._has_read = True
-        self._append_missing()
+        if not reads_only:
+            self._append_missing()
         self.is_loaded, self._last_record = True, None
         return True
 
-    async def _read_decided(self) -> None:
+    async def _read_decided(self, reads_only: bool) -> None:
         """Read which half messages are decided, and find what is missing in the log."""
         low, high = self._store.bounds(HALF_TOPIC, HALF_QUEUE)
         self._decided = DecidedOffsets(self._committed(HALF_TOPIC, low, high))
@@ -220,7 +226,7 @@ class HalfQueue:
                 damaged,
             )
         if damaged or has_ops_of_rocketmq or self._store.continues_rocketmq:
-            await self._settle_leftovers(slices)
+            await self._settle_leftovers(slices, puts_back=not reads_only)
 
     def _committed(self, topic: str, low: int, high: int) -> int:
         offset = self._offsets.committed(GROUP, topic, HALF_QUEUE)
@@ -262,14 +268,14 @@ class HalfQueue:
     async def _newest_before(self, copy: HalfMessage, slices: Slices) -> HalfMessage | None:
         """Return the newest undecided half message of which another one is the copy."""
         newest = None
-        async for half in self._undecided(slices):
+        async for half in self.undecided(slices):
             if half.record.log_offset == copy.record.log_offset:
                 break
             if half.is_copy_of(copy):
                 newest = half
         return newest
 
-    async def _undecided(self, slices: Slices) -> AsyncIterator[HalfMessage]:
+    async def undecided(self, slices: Slices) -> AsyncIterator[HalfMessage]:
         """Yield the undecided half messages in their order, but no damaged ones."""
         end = self._store.bounds(HALF_TOPIC, HALF_QUEUE)[1]
         offset = self.first_open(0)
@@ -283,16 +289,22 @@ class HalfQueue:
             offset = self.first_open(found.next_offset)
             await slices.pause()
 
-    async def _settle_leftovers(self, slices: Slices) -> None:
-        """Count as decided what was put back or committed without an op message.
+    async def _settle_leftovers(self, slices: Slices, *, puts_back: bool) -> None:
+        """Count as decided what was committed without an op message, or put back.
 
         A killed broker of RocketMQ leaves such: it stores no op message for what it puts back, its
         offsets every five seconds, and the op messages of release 5 every three. What it did in
         between would be done again. Damaged op messages leave them, too.
+
+        Args:
+            slices: the work is divided into them.
+            puts_back: whether copies may be put back, so that only the newest has to count.
         """
         newest: dict[object, NewMessage] = {}
         renewed: set[object] = set()
-        async for half in self._undecided(slices):
+        async for half in self.undecided(slices):
+            if not puts_back:
+                break
             if len(newest) >= LEFTOVERS_MAX:
                 log.warning("only %d undecided half messages were examined", LEFTOVERS_MAX)
                 break
@@ -303,7 +315,7 @@ class HalfQueue:
                     renewed.add(half.identity)
             newest[half.identity] = half.op(self._clock.now_ms())
         searches = 0
-        async for half in self._undecided(slices):
+        async for half in self.undecided(slices):
             searches += 1
             if searches > SEARCHES_MAX:
                 log.warning("only %d undecided half messages were looked up", SEARCHES_MAX)

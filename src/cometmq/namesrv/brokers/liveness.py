@@ -71,12 +71,17 @@ class BrokerLiveness:
             self._supervisor.spawn(self._send(notice), "notify")
 
     async def _send(self, notice: MinIdNotice) -> None:
-        header = NotifyMinBrokerIdChangeRequest(
-            min_broker_id=notice.min_id,
-            min_broker_addr=notice.min_address,
-            offline_broker_addr=notice.offline_address,
-            ha_broker_addr=notice.ha_address,
-        )
+        header = header_of(notice)
         for target in notice.targets:
             with contextlib.suppress(RemotingError):
                 await self._client.oneway(target, RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, header)
+
+
+def header_of(notice: MinIdNotice) -> NotifyMinBrokerIdChangeRequest:
+    """Return the header that notifies a broker that the smallest id changed."""
+    return NotifyMinBrokerIdChangeRequest(
+        min_broker_id=notice.min_id,
+        min_broker_addr=notice.min_address,
+        offline_broker_addr=notice.offline_address,
+        ha_broker_addr=notice.ha_address,
+    )

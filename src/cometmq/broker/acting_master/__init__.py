@@ -1,0 +1,1 @@
+"""A slave that acts as the master while there is none."""

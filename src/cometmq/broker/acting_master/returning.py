@@ -1,0 +1,105 @@
+"""Takes back what happened at a slave which acted as the master: committed and schedule offsets.
+
+With ``enableSlaveActingMaster`` name servers show consumers the slave with the smallest id as the
+master while there is none. Before the master listens again, it announces itself to that slave,
+which then sends nothing more to other brokers, and takes over every offset of it that is larger
+than its own; later, the slave would have replaced them with those it copies. Without a response it
+starts all the same: consumers then get messages again that they had before.
+
+Source: BrokerPreOnlineService, RocketMQ 5.3, which stays isolated until the slave responds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from cometmq.broker.acting_master.members import TIMEOUT_S, group_members
+from cometmq.broker.delay.delivery import ScheduledDelivery
+from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.role import MASTER_ID
+from cometmq.model.errors import CometError, ProtocolError
+from cometmq.protocol.bodies import ConsumerOffsetSerializeWrapper, DelayOffsetSerializeWrapper
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest, GetBrokerMemberGroupRequest
+from cometmq.remoting import RemotingClient, check
+from cometmq.remoting.slices import decode
+
+log = logging.getLogger(__name__)
+
+LIMIT_S: Final = 5.0
+"""How long a start waits for all of it."""
+ANNOUNCED_S: Final = 4.0
+"""How long a slave may take to end what it sends."""
+
+
+async def take_back_offsets(
+    client: RemotingClient,
+    name_servers: Iterable[str],
+    header: GetBrokerMemberGroupRequest,
+    announcement: ExchangeBrokerHaInfoRequest | None,
+    *,
+    offsets: OffsetStore,
+    bounds: Callable[[str, int], tuple[int, int]],
+    delay: ScheduledDelivery,
+) -> None:
+    """Take over the larger offsets of the slave that acts as the master.
+
+    Args:
+        client: sends the requests.
+        name_servers: know the slaves.
+        header: names the cluster and the broker.
+        announcement: where this master will be; None if that is not known yet.
+        offsets, delay: get what was found.
+        bounds: returns the bounds of a queue; no offset is taken over beyond its end.
+    """
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            slaves = await group_members(client, name_servers, header)
+            slaves.pop(MASTER_ID, None)
+            if not slaves:
+                return
+            slave = slaves[min(slaves)]
+            if announcement is not None:
+                await _announce(client, slave, announcement)
+            response = await client.call(
+                slave, RequestCode.GET_ALL_CONSUMER_OFFSET, timeout=TIMEOUT_S
+            )
+            found = await decode(ConsumerOffsetSerializeWrapper, check(response).body)
+            count = await offsets.advance(found.offset_table, bounds)
+            count += await _take_schedule_offsets(client, slave, delay)
+            log.info("took back offsets slave=%s queues=%d", slave, count)
+    except (CometError, OSError) as problem:  # OSError: also the timeout
+        log.warning(
+            "offsets that were committed at a slave are not taken back, consumers may get messages"
+            " again: %s",
+            str(problem) or f"no response within {LIMIT_S:g} s",
+        )
+
+
+async def _announce(
+    client: RemotingClient, slave: str, announcement: ExchangeBrokerHaInfoRequest
+) -> None:
+    """Let the slave end to act as the master; one that cannot has its offsets all the same."""
+    try:
+        check(
+            await client.call(
+                slave, RequestCode.EXCHANGE_BROKER_HA_INFO, announcement, timeout=ANNOUNCED_S
+            )
+        )
+    except CometError as problem:
+        log.warning("messages may be delivered twice, slave=%s acts on: %s", slave, problem)
+
+
+async def _take_schedule_offsets(
+    client: RemotingClient, slave: str, delay: ScheduledDelivery
+) -> int:
+    response = await client.call(slave, RequestCode.GET_ALL_DELAY_OFFSET, timeout=TIMEOUT_S)
+    found = await decode(DelayOffsetSerializeWrapper, check(response).body)
+    if any(level < 0 or offset < 0 for level, offset in found.offset_table.items()):
+        raise ProtocolError(
+            f"met the schedule offsets {str(found.offset_table)[:80]}, expected 0 or more"
+        )
+    return delay.advance(found.offset_table)

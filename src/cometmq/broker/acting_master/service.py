@@ -1,0 +1,260 @@
+"""A slave that acts as the master while there is none.
+
+Name servers with ``supportActingMaster=true`` show clients the slave with the smallest id as a
+master without write permission. That slave then
+
+    scheduled messages     sends those that are due to other brokers of their topics
+    transactions           sends undecided half messages to other brokers of their topics
+
+if ``enableRemoteEscape=true``; else both wait for the master. What it has sent is in its schedule
+offsets and in the committed offsets of the half queue, which the master takes over when it returns.
+
+It acts if no name server has a master or a smaller id, and the master has sent nothing for two
+heartbeats of the log's connection: a master that only lost its name servers goes on delivering. It
+ends when the master is there again, or announces that it is about to be (EXCHANGE_BROKER_HA_INFO);
+the response to that waits for the messages that are being sent.
+
+Source: BrokerController.updateMinBroker and BrokerPreOnlineService, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from cometmq.broker.acting_master.members import group_members
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.delay.delivery import ScheduledDelivery
+from cometmq.broker.registration import Registration
+from cometmq.broker.role import MASTER_ID, Role
+from cometmq.broker.transactions.half_queue import HalfQueue
+from cometmq.model.errors import CometError, ResponseError
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers import (
+    ExchangeBrokerHaInfoRequest,
+    ExchangeBrokerHaInfoResponse,
+    GetBrokerMemberGroupRequest,
+)
+from cometmq.remoting import RemotingClient, Request, Response, Supervisor
+from cometmq.system.failure_log import FailureLog
+from cometmq.system.settings import ADDRESS
+
+if TYPE_CHECKING:
+    from cometmq.broker.acting_master.other_brokers import OtherBrokers
+
+log = logging.getLogger(__name__)
+
+RETURN_S: Final = 30.0
+"""How long a slave waits for a master that has announced itself."""
+_NAME_SERVERS: Final = "name servers"
+
+
+class ActingMaster:
+    """Finds out whether this slave acts as the master, and does what that means.
+
+    Args:
+        role: only a slave acts as the master.
+        client: sends requests to name servers and other brokers.
+        settings: returns the current settings of the broker.
+        registration: knows the name servers.
+        hears_master: returns whether the master has sent something within so many seconds.
+        delay, halves: the scheduled messages and the half messages of this broker.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        client: RemotingClient,
+        settings: Callable[[], BrokerSettings],
+        registration: Registration,
+        *,
+        hears_master: Callable[[float], bool],
+        delay: ScheduledDelivery,
+        halves: HalfQueue,
+    ) -> None:
+        self._role = role
+        self._client = client
+        self._settings = settings
+        self._registration = registration
+        self._hears_master = hears_master
+        self._delay = delay
+        self._halves = halves
+        self._tasks = Supervisor("acting-master")
+        self._changing = asyncio.Lock()
+        self._has_master = False
+        self._waits_until_s = 0.0
+        """Until when this slave waits for a master that has announced itself."""
+        self._is_notified = False
+        """Whether a check follows because of a notification."""
+        self._ended = asyncio.Event()
+        self._sending: asyncio.Task[None] | None = None
+        """Sends half messages."""
+        self.is_acting = False
+        """Whether this slave acts as the master now."""
+        self._failures = FailureLog(
+            log,
+            fails="cannot find out whether the master is there, retrying",
+            works="it is known again whether the master is there",
+            name="from",
+        )
+
+    async def check(self) -> None:
+        """Request who is there, and begin or end to act as the master."""
+        if not self._role.is_slave:
+            return
+        async with self._changing:
+            self._is_notified = False
+            try:
+                members = await self._members()
+            except CometError as problem:  # it goes on as it is
+                self._failures.failed(_NAME_SERVERS, problem)
+                return
+            self._failures.succeeded(_NAME_SERVERS)
+            had_master, self._has_master = self._has_master, MASTER_ID in members
+            if self._has_master and not had_master:
+                self._registration.wake()  # the response has the addresses of the master
+            if not self._acts(members):
+                await self._end("the master is there, or another slave acts as the master")
+            elif not self.is_acting:
+                await self._begin()
+
+    async def _members(self) -> dict[int, str]:
+        settings = self._settings()
+        header = GetBrokerMemberGroupRequest(
+            cluster_name=settings.broker_cluster_name, broker_name=settings.broker_name
+        )
+        return await group_members(self._client, self._registration.known, header)
+
+    def _acts(self, members: dict[int, str]) -> bool:
+        silence_s = 2 * self._settings().ha_send_heartbeat_interval_ms / 1000
+        return (
+            min(members, default=MASTER_ID) == self._role.broker_id
+            and not self._hears_master(silence_s)
+            and asyncio.get_running_loop().time() >= self._waits_until_s
+        )
+
+    async def _begin(self) -> None:
+        self.is_acting = True
+        settings = self._settings()
+        if not settings.enable_remote_escape:
+            log.info("acting as the master, scheduled messages and transactions wait")
+            return
+        from cometmq.broker.acting_master.other_brokers import OtherBrokers
+
+        log.info("acting as the master, scheduled messages and transactions go to other brokers")
+        others = OtherBrokers(
+            self._client,
+            lambda: self._registration.known,
+            broker_name=settings.broker_name,
+            group=f"InnerProducerGroup_{settings.broker_name}_{self._role.broker_id}",
+        )
+        await self._delay.take_over(others.send_scheduled)
+        self._ended.clear()
+        self._sending = self._tasks.spawn(self._send_halves(others), "send-half-messages")
+
+    async def _send_halves(self, others: OtherBrokers) -> None:
+        from cometmq.broker.acting_master.half_messages import send_undecided
+
+        while not self._ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings().transaction_check_interval_ms / 1000):
+                    await self._ended.wait()
+                return
+            await send_undecided(self._halves, others.send_half, self._ended.is_set)
+
+    async def _end(self, reason: str) -> None:
+        """End to act as the master; return when what is being sent is sent."""
+        if not self.is_acting:
+            return
+        self.is_acting = False
+        log.info("no longer acting as the master: %s", reason)
+        self._ended.set()
+        await self._delay.finish()
+        if self._sending is not None:
+            await asyncio.wait([self._sending])
+            self._sending = None
+            self._halves.unload()
+
+    async def stop(self) -> None:
+        """End; return when what is being sent is sent."""
+        async with self._changing:
+            await self._end("the broker stops")
+        await self._tasks.cancel()
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def smallest_id_changed(self, request: Request) -> Response:
+        """NOTIFY_MIN_BROKER_ID_CHANGE (905): a reason to check, whatever it says."""
+        if not self._is_notified and self._role.is_slave:
+            self._is_notified = True
+            self._tasks.spawn(self.check(), "check-master")
+        return Response()
+
+    async def announced(self, request: Request) -> Response:
+        """EXCHANGE_BROKER_HA_INFO (906) to a slave: its master is about to be there again."""
+        header = request.header(ExchangeBrokerHaInfoRequest)
+        if header.master_ha_address is None:
+            return Response()
+        master = header.master_address or ""
+        if self._has_master and master != self._role.master_address:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR,
+                f"met the master {master[:80]!r}, expected {self._role.master_address}, which the"
+                " name servers still have",
+            )
+        for address in (header.master_ha_address, master):
+            if not ADDRESS.fullmatch(address):
+                raise ResponseError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"met the address {address[:80]!r} of a master, expected host:port",
+                )
+        async with self._changing:
+            self._waits_until_s = asyncio.get_running_loop().time() + RETURN_S
+            await self._end("the master announced itself")
+        self._role.follow(master, header.master_ha_address)
+        return Response()
+
+
+class HaInfoHandler:
+    """Handles the exchange of addresses between a master and its slaves.
+
+    Args:
+        role: which of both this broker is.
+        acting: takes the addresses of a master.
+        address, ha_address: where clients and slaves reach this broker.
+        log_end: the end of its log when it started.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        acting: ActingMaster,
+        *,
+        address: str,
+        ha_address: Callable[[], str],
+        log_end: int,
+    ) -> None:
+        self._role = role
+        self._acting = acting
+        self._address = address
+        self._ha_address = ha_address
+        self._log_end = log_end
+
+    async def exchange(self, request: Request) -> Response:
+        """EXCHANGE_BROKER_HA_INFO (906)."""
+        if self._role.is_slave:
+            return await self._acting.announced(request)
+        if request.header(ExchangeBrokerHaInfoRequest).master_ha_address is not None:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR, "this broker is a master, expected one that follows"
+            )
+        return Response(
+            header=ExchangeBrokerHaInfoResponse(
+                master_ha_address=self._ha_address(),
+                master_flush_offset=self._log_end,
+                master_address=self._address,
+            )
+        )

@@ -47,16 +47,26 @@ class History:
         """Return a hash of all events."""
         return hashlib.sha256("\n".join(self.events).encode()).hexdigest()
 
-    def check(self, *, attempts: int, committed: dict[Place, int]) -> list[str]:
+    def check(
+        self, *, attempts: int, committed: dict[Place, int], has_lost_master: bool = False
+    ) -> list[str]:
         """Return what is wrong.
 
         Args:
             attempts: how often a producer sends a message at most.
             committed: the committed offset of each queue, its own offset left 0.
+            has_lost_master: whether messages may be gone that were consumed, but not acknowledged
+                to their producers.
         """
         found = list(self.failures)
         found += [f"lost: {name} was acknowledged" for name in self.missing()]
         contents: dict[Place, str] = {}
+        acknowledged: dict[Place, str] = {}
+        for name, send in self.sends.items():
+            if send.place is not None:
+                other = acknowledged.setdefault(send.place, name)
+                if other != name:
+                    found.append(f"diverging: {other} and {name} were sent to {send.place}")
         for name, places in self.handled.items():
             send = self.sends.get(name)
             if send is None:
@@ -68,7 +78,7 @@ class History:
                 found.append(f"moved: {name} was acknowledged at {send.place}, found at {places}")
             for place in places:
                 other = contents.setdefault(place, name)
-                if other != name:
+                if other != name and not has_lost_master:
                     found.append(f"diverging: {other} and {name} are both at {place}")
         found += self._reordered()
         ends: dict[Place, int] = defaultdict(int)

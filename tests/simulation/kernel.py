@@ -35,6 +35,8 @@ class Process:
         self.ip = ip
         self.ahead_ms = ahead_ms
         self.is_dead = False
+        self.slow_sync_s = 0.0
+        """How much longer than usual a sync of its disk takes at most."""
         self.write_batch: Any = None
         """What the connections of a process share."""
         self.context = contextvars.copy_context()
@@ -117,6 +119,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self.readers: dict[int, tuple[Process | None, Callable[[], object]]] = {}
         self.network: Any = None
         self._dropped: list[tuple[Any, Any, Any]] = []
+        self._is_ending = False
         super().__init__(selector)
         self.set_task_factory(_task)
         self.set_exception_handler(self._failed)
@@ -138,17 +141,39 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
         return self.call_soon(callback, *args, context=context)
 
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        handle = super().call_soon(callback, *args, context=context)
+        self._drop_if_dead(handle)
+        return handle
+
+    def call_at(
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        handle = super().call_at(when, callback, *args, context=context)
+        self._drop_if_dead(handle)
+        return handle
+
+    def _drop_if_dead(self, handle: Any) -> None:
+        """Cancel what would run in a process that is dead."""
+        process = handle._context.get(PROCESS)
+        if process is not None and process.is_dead and not self._is_ending:
+            self._drop(handle)
+
+    def _drop(self, handle: Any) -> None:
+        self._dropped.append((handle._callback, handle._args, handle._context))
+        handle.cancel()
+
     def forget(self, process: Process) -> None:
         """Cancel everything that a process has scheduled."""
         for handle in [*self._ready, *self._scheduled]:  # type: ignore[attr-defined]
             if not handle.cancelled() and handle._context.get(PROCESS) is process:
-                self._dropped.append((handle._callback, handle._args, handle._context))
-                handle.cancel()
+                self._drop(handle)
         for number in [n for n, (owner, _) in self.readers.items() if owner is process]:
             del self.readers[number]
 
     def end_tasks(self) -> None:
         """End what dead processes have left; nothing that it does reaches a disk or a network."""
+        self._is_ending = True
         for _ in range(20):
             dropped, self._dropped = self._dropped, []
             for callback, args, context in dropped:

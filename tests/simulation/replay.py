@@ -1,4 +1,4 @@
-"""Runs one world of the simulation and prints its history: ``replay.py SEED [--digest]``."""
+"""Runs worlds of the simulation and prints their histories: ``replay.py [--digest] SEED ...``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from simulation.world import simulate  # noqa: E402
 
 
 def main() -> None:
-    """Print the history, or only its hash."""
-    history = simulate(int(sys.argv[1]))
-    if "--digest" in sys.argv:
-        print(history.digest())
-        return
-    print(*history.events, *(f"WRONG {problem}" for problem in history.failures), sep="\n")
+    """Print histories, or only their hashes."""
+    seeds = [int(argument) for argument in sys.argv[1:] if argument != "--digest"]
+    for seed in seeds:
+        history = simulate(seed)
+        if "--digest" in sys.argv:
+            print(history.digest())
+        else:
+            wrong = (f"WRONG {problem}" for problem in history.failures)
+            print(*history.events, *wrong, sep="\n")
 
 
 if __name__ == "__main__":

@@ -10,138 +10,33 @@ import asyncio
 import gc
 import logging
 import random
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
-import pytest
-
-from cometmq.broker import assembly
-from cometmq.broker.app import SETTINGS, Broker
-from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.client import Message, Producer, PushConsumer, SendStatus, StartFrom, StoredMessage
-from cometmq.model.errors import CometError, StoreError
-from cometmq.namesrv.app import NameServer
-from cometmq.namesrv.config import NameServerSettings
-from cometmq.remoting import RemotingSettings, TlsClientSettings, TlsSettings, wire
-from cometmq.remoting import server as remoting_server
-from cometmq.store import MessageStore, StoreSettings
-from cometmq.system.configuration import Configuration, load
-from cometmq.system.rocketmq_keys import BROKER_KEYS
-from simulation.history import History, Send
-from simulation.kernel import EPOCH_MS, PROCESS, Process, SimulatedLoop
+from cometmq.model.errors import CometError
+from simulation.faults import Faults
+from simulation.history import History, Place, Send
+from simulation.kernel import Process, SimulatedLoop
+from simulation.layouts import LAYOUTS, Layout
+from simulation.machines import (
+    GROUP,
+    NAME_SERVER_PORT,
+    QUEUES,
+    TOPIC,
+    BrokerMachine,
+    Disk,
+    Machine,
+    NameServerMachine,
+)
 from simulation.network import Network
-from support.power_files import PowerCutError, PowerFiles
+from simulation.seams import replaced
 from support.randomness import SeededRandomness
 
-NAME_SERVER = "10.0.0.1"
-TOPIC = "orders"
-GROUP = "billing"
 RETRIES = 2
 SETTLE_S = 240.0
 """How long, in virtual time, the cluster has to deliver everything once all faults are over."""
-SMALL = {
-    "fastPortEnable": "false",
-    "tls.server.mode": "disabled",
-    "mappedFileSizeCommitLog": str(16 * 1024),
-    "mappedFileSizeConsumeQueue": str(20 * 50),
-    "maxHashSlotNum": "16",
-    "maxIndexNum": "64",
-    "defaultTopicQueueNums": "2",
-}
-
-
-class Disk(PowerFiles):
-    """The disk of a machine, which takes the process on it along when its power fails."""
-
-    process: Process | None = None
-
-    def operate(self) -> None:
-        try:
-            super().operate()
-        except PowerCutError:
-            if self.process is not None:
-                self.process.die()
-            raise
-
-
-class SimulatedCommit(GroupCommit):
-    """Syncs take their time on the virtual clock instead of a thread."""
-
-    def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-
-    def _begin(self) -> None:
-        super()._begin()
-        if self._running:
-            assert isinstance(self._loop, SimulatedLoop)
-            chance = self._loop.chance
-            takes_s = 0.0005 + chance.fraction() * (0.5 if chance.below(20) == 0 else 0.01)
-            self._loop.call_later(takes_s, self._sync)
-
-    def _sync(self) -> None:
-        self._requests.put(False)
-        self._run()
-
-
-def _store(settings: StoreSettings, *, threaded: bool, **parts: Any) -> MessageStore:
-    return MessageStore(settings, **parts)
-
-
-class Machine:
-    """The machine of a broker: it keeps its disk when the broker dies."""
-
-    def __init__(self, world: World, name: str, ip: str, **settings: str) -> None:
-        self.world = world
-        self.name = name
-        self.disk = world.disk()
-        self.process: Process | None = None
-        self.broker: Broker | None = None
-        self._settings = (
-            SMALL
-            | {
-                "brokerName": name,
-                "brokerIP1": ip,
-                "bindAddress": ip,
-                "listenPort": "10911",
-                "namesrvAddr": f"{NAME_SERVER}:9876",
-                "storePathRootDir": f"/{name}",
-                "flushDiskType": "SYNC_FLUSH",
-            }
-            | settings
-        )
-        self.ip = ip
-
-    def start(self) -> None:
-        """Boot, and start the broker."""
-        self.process = process = self.world.process(self.name, self.ip)
-        self.disk.process = process
-        self.world.history.note(f"{self.world.loop.now_s:.6f} start {self.name}")
-        process.spawn(self._run(process))
-
-    async def _run(self, process: Process) -> None:
-        configuration = load(SETTINGS, known_keys=BROKER_KEYS, command_line=self._settings)
-        self.broker = Broker(configuration, clock=process, files=self.disk)
-        try:
-            await self.broker.start()
-        except StoreError as problem:
-            self.world.history.failures.append(f"{self.name} does not start: {problem}")
-
-    def crash(self, *, power: bool) -> None:
-        """Kill the process; with ``power`` the disk loses what was not synced."""
-        assert self.process is not None
-        kind = "power" if power else "kill"
-        self.world.history.note(f"{self.world.loop.now_s:.6f} {kind} {self.name}")
-        self.process.die()
-        self.disk.process = None
-        if power:
-            self.disk.power_on()
-        else:
-            self.disk.kill()
+PROMOTED_S = 5.0
+"""How long there is load after a slave has taken the place of its master."""
 
 
 class World:
@@ -149,22 +44,78 @@ class World:
 
     Args:
         seed: of all choices.
+        layout: the cluster; None to let the seed choose.
         load_s: how long, in virtual time, there is load and faults happen.
     """
 
-    def __init__(self, seed: int, *, load_s: float = 8.0) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, *, layout: Layout | None = None, load_s: float = 8.0) -> None:
         self.chance = SeededRandomness(seed)
+        self.layout = layout or LAYOUTS[seed % len(LAYOUTS)]
         self.loop = SimulatedLoop(self.chance)
         self.network = Network(self.loop)
         self.history = History()
         self.is_over = False
         self.disks: list[Disk] = []
+        self.consumers: list[Process] = []
         self._load_s = load_s
         self._started = 0
         self._processes: list[Process] = []
         self._sent = 0
-        self._ends_s = 0.0
+        self._ends_s = float("inf")
+        self._ips = 0
+        count = 1 + seed // len(LAYOUTS) % 2
+        self.name_server_machines: list[Machine] = [
+            NameServerMachine(self, f"namesrv-{number}", self._ip())
+            for number in range(1, count + 1)
+        ]
+        self.name_servers = ";".join(
+            f"{machine.ip}:{NAME_SERVER_PORT}" for machine in self.name_server_machines
+        )
+        self.brokers = list(self._new_brokers())
+        self.note(f"{self.layout.name}, {count} name servers")
+
+    def _new_brokers(self) -> Iterator[BrokerMachine]:
+        layout = self.layout
+        for broker_name in layout.masters:
+            settings = layout.settings | layout.master_settings
+            yield BrokerMachine(self, broker_name, self._ip(), broker_name, settings)
+        for number in range(1, layout.slaves + 1):
+            settings = layout.settings | {"brokerRole": "SLAVE", "brokerId": str(number)}
+            name = layout.masters[0]
+            yield BrokerMachine(self, f"{name}-{number}", self._ip(), name, settings)
+
+    def _ip(self) -> str:
+        self._ips += 1
+        return f"10.0.0.{self._ips}"
+
+    # --- what faults use ------------------------------------------------------------------------
+
+    @property
+    def machines(self) -> list[Machine]:
+        """All machines of servers."""
+        return [*self.name_server_machines, *self.brokers]
+
+    def living(self) -> list[Process]:
+        """Return all processes that run."""
+        return [process for process in self._processes if not process.is_dead]
+
+    def slaves_of(self, master: BrokerMachine) -> list[BrokerMachine]:
+        """Return the machines that copy the log of another one."""
+        return [
+            machine
+            for machine in self.brokers
+            if machine.is_slave and machine.broker_name == master.broker_name
+        ]
+
+    def may_lose_power(self, machine: Machine) -> bool:
+        """Whether nothing may be lost if the power of a machine fails."""
+        if not isinstance(machine, BrokerMachine) or machine.is_slave:
+            return True
+        return self.layout.has_power_cuts and not self.slaves_of(machine)
+
+    def note(self, text: str) -> int:
+        """Append an event to the history; return its number."""
+        return self.history.note(f"{self.loop.now_s:.6f} {text}")
 
     def disk(self) -> Disk:
         """Return a new disk."""
@@ -183,6 +134,8 @@ class World:
         self.network.process_died(process)
         if not self.is_over:
             self.loop.call_soon(self.loop.forget, process)  # what its last callback has scheduled
+
+    # --- the run --------------------------------------------------------------------------------
 
     def run(self) -> History:
         """Run until the end; return what happened."""
@@ -205,83 +158,93 @@ class World:
         self.loop.close()
 
     async def _direct(self) -> None:
-        server = self.process("namesrv", NAME_SERVER)
-        server.spawn(self._serve_names(server))
-        await asyncio.sleep(0.01)
-        machine = Machine(self, "broker-a", "10.0.0.2")
-        machine.start()
+        for machine in self.machines:
+            machine.start()
+            await asyncio.sleep(0.01)
         await asyncio.sleep(0.5)
-        producer = self.process("producer", "10.0.0.3")
-        sending = producer.spawn(self._produce())
-        consumer = self._consumer()
-        self._ends_s = self.loop.now_s + self._load_s
-        while self.loop.now_s < self._ends_s:
+        producer = self.process("producer", self._ip())
+        sending = producer.spawn(self._produce(producer))
+        for number in range(1 + self.chance.below(2)):
+            self.consumers.append(self._consumer(f"consumer-{number}", self._ip()))
+        ends_s = self.loop.now_s + self._load_s
+        faults = Faults(self)
+        while self.loop.now_s < ends_s:
             await asyncio.sleep(0.1 + self.chance.fraction() * 1.5)
-            kind = self.chance.below(8)
-            if kind < 3:
-                consumer = await self._break(machine, kind, consumer)
-            elif kind == 3:
-                self.history.note(f"{self.loop.now_s:.6f} kill consumer")
-                consumer.die()
-                consumer = self._consumer()
-            elif kind == 4:
-                self.network.cut_some()
-            elif kind == 5:
-                ends = [("producer", "consumer")[self.chance.below(2)], "broker-a"]
-                for way in ([ends], [ends[::-1]], [ends, ends[::-1]])[self.chance.below(3)]:
-                    self.network.part(*way)
-                await asyncio.sleep(self.chance.fraction() * 4)
-                self.network.heal()
-            elif kind == 6:
-                self.network.slow_s = self.chance.fraction()
-            else:
-                assert machine.process is not None
-                machine.process.ahead_ms += self.chance.below(20_000) - 10_000
-        self.network.heal()
-        self.network.slow_s = 0.0
+            await faults.happen()
+        faults.end()
+        if self.layout.loses_master:
+            await self._replace_master()
+            await asyncio.sleep(PROMOTED_S)
+        self._ends_s = self.loop.now_s
         await asyncio.wait([sending])
         if sending.exception() is not None:
             self.history.failures.append(f"the producer failed: {sending.exception()!r}")
         until_s = self.loop.now_s + SETTLE_S
-        while self.history.missing() and self.loop.now_s < until_s:
+        while self.loop.now_s < until_s and (self.history.missing() or self._lagging()):
             await asyncio.sleep(1.0)
         await asyncio.sleep(6.0)  # offsets are committed every 5 s
-        assert machine.broker is not None
-        offsets = machine.broker.parts.offsets
-        committed = {
-            (TOPIC, "broker-a", number, 0): offset
-            for number in range(8)
-            if (offset := offsets.committed(GROUP, TOPIC, number)) is not None
-        }
         self.history.failures += self.loop.failures
-        self.history.failures = self.history.check(attempts=RETRIES + 1, committed=committed)
-
-    async def _break(self, machine: Machine, kind: int, consumer: Process) -> Process:
-        assert machine.process is not None
-        if kind == 2:  # at one of its next operations
-            machine.disk.cut_at = machine.disk.operations + 1 + self.chance.below(40)
-            for _ in range(50):
-                await asyncio.sleep(0.05)
-                if machine.process.is_dead:
-                    break
-        machine.crash(power=kind > 0)
-        await asyncio.sleep(self.chance.fraction() * 3)
-        machine.start()
-        return consumer
-
-    # --- processes ------------------------------------------------------------------------------
-
-    async def _serve_names(self, process: Process) -> None:
-        settings = NameServerSettings(bind_address=NAME_SERVER, kv_config_path=Path("/kv.json"))
-        configuration = Configuration.of(
-            settings, RemotingSettings(), TlsSettings(mode="disabled"), TlsClientSettings()
+        self.history.failures = self.history.check(
+            attempts=RETRIES + 1,
+            committed=self._committed(),
+            has_lost_master=self.layout.loses_master,
         )
-        await NameServer(configuration, clock=process, files=self.disk()).start()
+        self.history.failures += self._different_copies()
 
-    async def _produce(self) -> None:
-        names = f"{NAME_SERVER}:9876"
+    async def _replace_master(self) -> None:
+        """Lose the machine of the master for ever, and let its slave take its place.
+
+        The power of both fails at the same time: what the master had acknowledged is on the disk
+        of the slave. Consumers start again, because the new master has less than they were given.
+        """
+        master = self.brokers[0]
+        (slave,) = self.slaves_of(master)
+        slave.crash(power=True)
+        master.crash(power=True)
+        master.is_lost = True
+        self.note(f"lost {master.name}")
+        self.brokers.remove(master)
+        await asyncio.sleep(self.chance.fraction() * 3)
+        for number in range(len(self.consumers)):
+            self.replace_consumer(number)
+        slave.settings |= {"brokerRole": "ASYNC_MASTER", "brokerId": "0"}
+        slave.start()
+
+    # --- the brokers ----------------------------------------------------------------------------
+
+    def _pairs(self) -> Iterator[tuple[BrokerMachine, BrokerMachine]]:
+        for master in self.brokers:
+            for slave in () if master.is_slave else self.slaves_of(master):
+                yield master, slave
+
+    def _lagging(self) -> list[str]:
+        return [
+            slave.name for master, slave in self._pairs() if slave.log_end() != master.log_end()
+        ]
+
+    def _different_copies(self) -> list[str]:
+        found = [f"diverging: {name} does not get the end of the log" for name in self._lagging()]
+        for master, slave in self._pairs():
+            found += [f"diverging: {text}" for text in slave.differences_from(master)]
+        return found
+
+    def _committed(self) -> dict[Place, int]:
+        return {
+            (TOPIC, machine.broker_name, number, 0): offset
+            for machine in self.brokers
+            for number in range(QUEUES)
+            if (offset := machine.committed(number)) is not None
+        }
+
+    # --- the clients ----------------------------------------------------------------------------
+
+    async def _produce(self, process: Process) -> None:
         async with Producer(
-            names, group="shop", retries=RETRIES, client_ip="10.0.0.3", instance_name="producer"
+            self.name_servers,
+            group="shop",
+            retries=RETRIES,
+            client_ip=process.ip,
+            instance_name="producer",
         ) as producer:
             while self.loop.now_s < self._ends_s:
                 await asyncio.gather(
@@ -293,36 +256,39 @@ class World:
         self._sent += 1
         name = f"m{self._sent}"
         body = name.encode() + b"." * self.chance.below(300)
-        send = self.history.sends[name] = Send(self.history.note(f"send {name}"))
+        send = self.history.sends[name] = Send(self.note(f"send {name}"))
         try:
             receipt = await producer.send(Message(topic=TOPIC, body=body, keys=[name]))
         except CometError as problem:
-            self.history.note(
-                f"{self.loop.now_s:.6f} failed {name} {type(problem).__name__} {problem}"
-            )
+            self.note(f"failed {name} {type(problem).__name__} {problem}")
             return
         queue = receipt.queue
         place = queue.topic, queue.broker_name, queue.queue_id, int(receipt.queue_offset)
-        send.ended = self.history.note(
-            f"{self.loop.now_s:.6f} sent {name} {receipt.status.name} {place}"
-        )
+        send.ended = self.note(f"sent {name} {receipt.status.name} {place}")
         if receipt.status is SendStatus.SEND_OK:
             send.place = place
 
-    def _consumer(self) -> Process:
+    def replace_consumer(self, number: int) -> None:
+        """Kill a consumer, and start another one on its machine."""
+        consumer = self.consumers[number]
+        self.note(f"kill {consumer.name}")
+        consumer.die()
+        self.consumers[number] = self._consumer(consumer.name, consumer.ip)
+
+    def _consumer(self, name: str, ip: str) -> Process:
         self._started += 1
-        process = self.process("consumer", "10.0.0.4")
-        process.spawn(self._consume(f"consumer-{self._started}"))
+        process = self.process(name, ip)
+        process.spawn(self._consume(process, f"instance-{self._started}"))
         return process
 
-    async def _consume(self, instance: str) -> None:
+    async def _consume(self, process: Process, instance: str) -> None:
         consumer = PushConsumer(
-            f"{NAME_SERVER}:9876",
+            self.name_servers,
             group=GROUP,
             handler=self._handle,
             subscriptions={TOPIC: "*"},
             start_from=StartFrom.FIRST,
-            client_ip="10.0.0.4",
+            client_ip=process.ip,
             instance_name=instance,
         )
         await consumer.start()
@@ -334,62 +300,10 @@ class World:
         queue = message.queue
         place = queue.topic, queue.broker_name, queue.queue_id, int(message.queue_offset)
         self.history.handled[name].append(place)
-        self.history.note(f"{self.loop.now_s:.6f} handled {name} {place}")
+        self.note(f"handled {name} {place}")
 
 
-@contextmanager
-def _replaced() -> Iterator[None]:
-    """Replace what the product has from its machine, for all processes of a world."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "GroupCommit", SimulatedCommit)
-        patch.setattr(assembly, "MessageStore", _store)
-        patch.setattr(remoting_server, "_listen", _listen)
-        patch.setattr(wire, "write_batch_of", _write_batch)
-        for module, name in _stopwatches():
-            patch.setattr(module, name, _monotonic)
-        patch.setattr(time, "monotonic", _monotonic)
-        patch.setattr(time, "perf_counter", _monotonic)
-        patch.setattr(time, "time_ns", _time_ns)
-        yield
-
-
-def _stopwatches() -> list[tuple[ModuleType, str]]:
-    return [
-        (module, name)
-        for path, module in list(sys.modules.items())
-        for name in ("monotonic", "perf_counter")
-        if path.startswith("cometmq.") and getattr(module, name, None) is getattr(time, name)
-    ]
-
-
-_now: list[SimulatedLoop] = []
-
-
-def _monotonic() -> float:
-    return _now[-1].now_s
-
-
-def _time_ns() -> int:
-    process = PROCESS.get()
-    ahead_ms = process.ahead_ms if process is not None else 0
-    return (EPOCH_MS + ahead_ms) * 1_000_000 + int(_now[-1].now_s * 1e9)
-
-
-def _write_batch(loop: Any) -> wire.WriteBatch:
-    """Return the write batch of a process, which has the loop for itself."""
-    process = PROCESS.get()
-    assert process is not None
-    if process.write_batch is None:
-        process.write_batch = wire.WriteBatch(loop)
-    batch: wire.WriteBatch = process.write_batch
-    return batch
-
-
-def _listen(host: str, port: int, backlog: int) -> Any:
-    return _now[-1].network.listen(host, port, backlog)
-
-
-def simulate(seed: int, **options: Any) -> History:
+def simulate(seed: int, *, layout: Layout | None = None, load_s: float = 8.0) -> History:
     """Run the world of a seed; return what happened, and what is wrong with it."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -398,13 +312,9 @@ def simulate(seed: int, **options: Any) -> History:
     collects = gc.isenabled()
     gc.disable()
     try:
-        with _replaced():
-            world = World(seed, **options)
-            _now.append(world.loop)
-            try:
-                return world.run()
-            finally:
-                _now.pop()
+        world = World(seed, layout=layout, load_s=load_s)
+        with replaced(world.loop):
+            return world.run()
     finally:
         random.setstate(random_state)
         logging.disable(level)

@@ -24,11 +24,6 @@ from cometmq.store.paths import index_name
 from cometmq.store.segments import Segment
 from cometmq.system.files import Files
 
-try:
-    import cython  # type: ignore[import-untyped]
-except ImportError:  # interpreted, without Cython at hand
-    from cometmq.system.uncompiled import cython
-
 _HEADER = Struct(">qqqqii")
 _HEADER_BYTES = 40
 _ENTRY_BYTES = 20
@@ -469,12 +464,8 @@ class Index:
     def note(self, hashed: int, log_offset: int, store_ms: int) -> None:
         """Note the entry of one key of a record; `add_noted` adds it.
 
-        Meanwhile the processor prefetches its slot, which may be anywhere in the file. Interpreted,
-        that does not pay, and `add_noted` only writes the header.
+        Meanwhile the processor prefetches its slot, which may be anywhere in the file.
         """
-        if not cython.compiled:
-            self._add(hashed, log_offset, store_ms)
-            return
         if self._note_count == _NOTES_MAX:
             self._add_notes()
         position = self._note_count * _NOTE_BYTES
@@ -495,8 +486,7 @@ class Index:
             OSError: the disk is full or broken, and `make_room` was not called before.
         """
         try:
-            if cython.compiled:
-                self._add_notes()
+            self._add_notes()
         finally:
             if self._unregistered:
                 self._unregistered = False

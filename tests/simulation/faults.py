@@ -1,0 +1,170 @@
+"""What happens to a simulated cluster while there is load: declared here, drawn from the seed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from simulation.machines import BrokerMachine, Machine
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+DOWN_S_MAX = 3.0
+PARTED_S_MAX = 4.0
+SLOW_SYNC_S_MAX = 7.0
+"""More than ``syncFlushTimeout``."""
+JUMP_MS, LONG_JUMP_MS = 10_000, 7_200_000
+LOOK_S = 0.05
+
+
+class Faults:
+    """Lets one fault after the other happen.
+
+    Args:
+        world: to which.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._chance = world.chance
+        self._kinds: list[Callable[[], Awaitable[None]]] = [
+            self.kill_broker,
+            self.kill_broker,
+            self.power_cut,
+            self.power_cut,
+            self.kill_consumer,
+            self.kill_name_server,
+            self.cut_connections,
+            self.part,
+            self.part,
+            self.slow_network,
+            self.slow_disk,
+            self.clock_jump,
+            self.disk_error,
+            self.blackout,
+        ]
+
+    async def happen(self) -> None:
+        """Let one fault happen."""
+        await self._kinds[self._chance.below(len(self._kinds))]()
+
+    def end(self) -> None:
+        """End what lasts: the cluster is whole again, and fast."""
+        world = self._world
+        world.network.heal()
+        world.network.slow_s = 0.0
+        for machine in world.machines:
+            if machine.process is not None:
+                machine.process.slow_sync_s = 0.0
+
+    # --- machines -------------------------------------------------------------------------------
+
+    def _broker(self) -> BrokerMachine:
+        brokers = self._world.brokers
+        return brokers[self._chance.below(len(brokers))]
+
+    async def _restart(self, *machines: Machine) -> None:
+        """Start machines again after a while; sometimes the power fails during the start."""
+        await asyncio.sleep(self._chance.fraction() * DOWN_S_MAX)
+        for machine in machines:
+            machine.start()
+            if self._chance.below(4) == 0 and self._world.may_lose_power(machine):
+                machine.cut_at_operation(1 + self._chance.below(60))
+                await self._wait_for_death(machine)
+                machine.crash(power=True)
+                machine.start()
+
+    async def _wait_for_death(self, machine: Machine) -> None:
+        for _ in range(50):
+            await asyncio.sleep(LOOK_S)
+            if not machine.is_up:
+                return
+
+    async def kill_broker(self) -> None:
+        """SIGKILL."""
+        machine = self._broker()
+        machine.crash(power=False)
+        await self._restart(machine)
+
+    async def power_cut(self) -> None:
+        """At once, or at one of the next operations of the disk."""
+        machine = self._broker()
+        has_power_cuts = self._world.may_lose_power(machine)
+        if has_power_cuts and self._chance.below(2):
+            machine.cut_at_operation(1 + self._chance.below(40))
+            await self._wait_for_death(machine)
+        machine.crash(power=has_power_cuts)
+        await self._restart(machine)
+
+    async def blackout(self) -> None:
+        """All machines of brokers fail at the same time."""
+        machines = self._world.brokers
+        for machine in machines:
+            machine.crash(power=self._world.may_lose_power(machine))
+        await self._restart(*machines)
+
+    async def disk_error(self) -> None:
+        """The disk refuses; then the operator starts the broker again on a disk that works."""
+        machine, chance = self._broker(), self._chance
+        code = (errno.EIO, errno.ENOSPC)[chance.below(2)]
+        lasts = chance.below(2) == 1
+        machine.refuse_at_operation(1 + chance.below(40), code, lasts=lasts)
+        self._world.note(f"{errno.errorcode[code]} {machine.name}")
+        await asyncio.sleep(chance.fraction() * DOWN_S_MAX)
+        machine.crash(power=self._world.may_lose_power(machine) and chance.below(2) == 1)
+        await self._restart(machine)
+
+    async def slow_disk(self) -> None:
+        """Syncs take seconds."""
+        machine = self._broker()
+        assert machine.process is not None
+        self._world.note(f"slow disk {machine.name}")
+        machine.process.slow_sync_s = SLOW_SYNC_S_MAX
+        await asyncio.sleep(self._chance.fraction() * PARTED_S_MAX)
+        machine.process.slow_sync_s = 0.0
+
+    async def clock_jump(self) -> None:
+        """The wall clock of one process jumps."""
+        processes = self._world.living()
+        process = processes[self._chance.below(len(processes))]
+        most_ms = LONG_JUMP_MS if self._chance.below(4) == 0 else JUMP_MS
+        process.ahead_ms += self._chance.below(2 * most_ms) - most_ms
+        self._world.note(f"clock {process.name} {process.ahead_ms}")
+
+    async def kill_consumer(self) -> None:
+        """Another member takes its place at once."""
+        self._world.replace_consumer(self._chance.below(len(self._world.consumers)))
+
+    async def kill_name_server(self) -> None:
+        """A name server is gone for a while."""
+        machines = self._world.name_server_machines
+        machine = machines[self._chance.below(len(machines))]
+        machine.crash(power=False)
+        await asyncio.sleep(self._chance.fraction() * DOWN_S_MAX)
+        machine.start()
+
+    # --- network --------------------------------------------------------------------------------
+
+    async def cut_connections(self) -> None:
+        """Connections are reset."""
+        self._world.note("cut connections")
+        self._world.network.cut_some()
+
+    async def part(self) -> None:
+        """Two processes do not hear each other, or one of them does not hear the other."""
+        chance, names = self._chance, [process.name for process in self._world.living()]
+        first = names.pop(chance.below(len(names)))
+        second = names[chance.below(len(names))]
+        there, back = (first, second), (second, first)
+        for ends in ([there], [back], [there, back])[chance.below(3)]:
+            self._world.note(f"part {ends[0]} {ends[1]}")
+            self._world.network.part(*ends)
+        await asyncio.sleep(chance.fraction() * PARTED_S_MAX)
+        self._world.network.heal()
+
+    async def slow_network(self) -> None:
+        """Some packets take up to a second from now on."""
+        self._world.network.slow_s = self._chance.fraction()

@@ -1,0 +1,46 @@
+"""The clusters that are simulated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+SYNC = {"flushDiskType": "SYNC_FLUSH"}
+ASYNC = {"flushDiskType": "ASYNC_FLUSH"}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The brokers of a cluster, and what may happen to them.
+
+    A master with slaves does not lose its power: it sends its log to them before it is on its disk,
+    and may come back with less than they have. RocketMQ's protocol does not know of that.
+    """
+
+    name: str
+    masters: tuple[str, ...] = ("broker-a",)
+    slaves: int = 0
+    """How many slaves the first master has."""
+    settings: dict[str, str] = field(default_factory=lambda: SYNC)
+    master_settings: dict[str, str] = field(default_factory=dict)
+    has_power_cuts: bool = True
+    """Whether machines without slaves may lose their power."""
+    loses_master: bool = False
+    """Whether the first master is lost for ever at the end, and its slave takes its place."""
+
+    @property
+    def creates_topic(self) -> bool:
+        """Whether the topic is on all masters from the start, and not created by a send."""
+        return len(self.masters) > 1
+
+
+LAYOUTS = (
+    Layout("one broker"),
+    Layout("one broker, asynchronous flush", settings=ASYNC, has_power_cuts=False),
+    Layout("synchronous slave", slaves=1, master_settings={"brokerRole": "SYNC_MASTER"}),
+    Layout("asynchronous slaves", slaves=2, settings=ASYNC),
+    Layout(
+        "lost master", slaves=1, master_settings={"brokerRole": "SYNC_MASTER"}, loses_master=True
+    ),
+    Layout("three masters", masters=("broker-a", "broker-b", "broker-c")),
+    Layout("two masters, one with a slave", masters=("broker-a", "broker-b"), slaves=1),
+)

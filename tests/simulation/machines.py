@@ -1,0 +1,252 @@
+"""The machines of a simulated cluster: processes die and start again, disks stay."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cometmq.broker.app import SETTINGS, Broker
+from cometmq.broker.sending.group_commit import GroupCommit
+from cometmq.controller.app import Controller
+from cometmq.controller.config import ControllerSettings, EtcdSettings
+from cometmq.model.errors import StoreError
+from cometmq.model.topic import TopicConfig
+from cometmq.namesrv.app import NameServer
+from cometmq.namesrv.config import NameServerSettings
+from cometmq.remoting import RemotingSettings, TlsClientSettings, TlsSettings
+from cometmq.store import MessageStore
+from cometmq.system.configuration import Configuration, load
+from cometmq.system.rocketmq_keys import BROKER_KEYS
+from simulation.kernel import PROCESS, Process, SimulatedLoop
+from support.etcd_model import EtcdStore, ModelEtcd
+from support.power_files import Fault, PowerCutError, PowerFiles
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+TOPIC = "orders"
+GROUP = "billing"
+QUEUES = 2
+NAME_SERVER_PORT = 9876
+CONTROLLER_PORT = 9878
+SMALL = {
+    "fastPortEnable": "false",
+    "tls.server.mode": "disabled",
+    "mappedFileSizeCommitLog": str(16 * 1024),
+    "mappedFileSizeConsumeQueue": str(20 * 50),
+    "maxHashSlotNum": "16",
+    "maxIndexNum": "64",
+    "defaultTopicQueueNums": str(QUEUES),
+}
+
+
+class Disk(PowerFiles):
+    """The disk of a machine, which takes the process on it along when its power fails."""
+
+    process: Process | None = None
+
+    def operate(self) -> None:
+        try:
+            super().operate()
+        except PowerCutError:
+            if self.process is not None:
+                self.process.die()
+            raise
+
+
+class SimulatedCommit(GroupCommit):
+    """Syncs take their time on the virtual clock instead of a thread."""
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def _begin(self) -> None:
+        super()._begin()
+        process = PROCESS.get()
+        if self._running and process is not None:
+            assert isinstance(self._loop, SimulatedLoop)
+            chance = self._loop.chance
+            takes_s = 0.0005 + chance.fraction() * (0.5 if chance.below(20) == 0 else 0.01)
+            takes_s += chance.fraction() * process.slow_sync_s
+            self._loop.call_later(takes_s, self._sync)
+
+    def _sync(self) -> None:
+        self._requests.put(False)
+        self._run()
+
+
+class Machine:
+    """A machine with one process.
+
+    Args:
+        world: where it stands.
+        name: of the process.
+        ip: its address.
+    """
+
+    def __init__(self, world: World, name: str, ip: str) -> None:
+        self.world = world
+        self.name = name
+        self.ip = ip
+        self.disk: Disk = world.disk()
+        self.process: Process | None = None
+        self.is_lost = False
+        """Whether it never starts again."""
+        self._ahead_ms = 0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its process runs."""
+        return self.process is not None and not self.process.is_dead
+
+    def start(self) -> None:
+        """Boot, and start the process."""
+        self.process = process = self.world.process(self.name, self.ip)
+        process.ahead_ms = self._ahead_ms
+        self.disk.process = process
+        self.world.note(f"start {self.name}")
+        process.spawn(self._run(process))
+
+    async def _run(self, process: Process) -> None:
+        raise NotImplementedError
+
+    def crash(self, *, power: bool) -> None:
+        """Kill the process; with ``power`` the disk loses what was not synced."""
+        assert self.process is not None
+        self.world.note(f"{'power' if power else 'kill'} {self.name}")
+        self._ahead_ms = self.process.ahead_ms
+        self.process.die()
+        self.disk.process = None
+        if power:
+            self.disk.power_on()
+        else:
+            self.disk.kill()
+
+    def cut_at_operation(self, number: int) -> None:
+        """Let the power fail at one of the next operations of the disk."""
+        self.disk.cut_at = self.disk.operations + number
+
+    def refuse_at_operation(self, number: int, code: int, *, lasts: bool) -> None:
+        """Let the disk refuse one of the next operations, or all from then on."""
+        self.disk.fault = Fault(self.disk.operations + number, code, lasts)
+
+
+class NameServerMachine(Machine):
+    """The machine of a name server."""
+
+    async def _run(self, process: Process) -> None:
+        settings = NameServerSettings(bind_address=self.ip, kv_config_path=Path("/kv.json"))
+        configuration = Configuration.of(
+            settings, RemotingSettings(), TlsSettings(mode="disabled"), TlsClientSettings()
+        )
+        await NameServer(configuration, clock=process, files=self.disk).start()
+
+
+class ControllerMachine(Machine):
+    """The machine of a controller; etcd is elsewhere.
+
+    Args:
+        world: where it stands.
+        name: of the process.
+        ip: its address.
+        store: what etcd keeps.
+    """
+
+    def __init__(self, world: World, name: str, ip: str, store: EtcdStore) -> None:
+        super().__init__(world, name, ip)
+        self.etcd = ModelEtcd(store, world.network.delay_s)
+        """The connection to etcd, which faults cut."""
+
+    async def _run(self, process: Process) -> None:
+        configuration = Configuration.of(
+            ControllerSettings(bind_address=self.ip, listen_port=CONTROLLER_PORT),
+            EtcdSettings(),
+            RemotingSettings(),
+            TlsSettings(mode="disabled"),
+            TlsClientSettings(),
+        )
+        await Controller(configuration, self.etcd, clock=process).start()
+
+
+class BrokerMachine(Machine):
+    """The machine of a broker.
+
+    Args:
+        world: where it stands.
+        name: of the process.
+        ip: its address.
+        broker_name: the name that it shares with its slaves.
+        settings: beside those that all brokers have.
+    """
+
+    def __init__(
+        self, world: World, name: str, ip: str, broker_name: str, settings: dict[str, str]
+    ) -> None:
+        super().__init__(world, name, ip)
+        self.broker_name = broker_name
+        self.broker: Broker | None = None
+        self.settings = (
+            SMALL
+            | {
+                "brokerName": broker_name,
+                "brokerIP1": ip,
+                "bindAddress": ip,
+                "listenPort": "10911",
+                "namesrvAddr": world.name_servers,
+                "storePathRootDir": f"/{name}",
+            }
+            | settings
+        )
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether it copies the log of another broker."""
+        return self.settings.get("brokerRole") == "SLAVE"
+
+    async def _run(self, process: Process) -> None:
+        configuration = load(SETTINGS, known_keys=BROKER_KEYS, command_line=self.settings)
+        self.broker = Broker(configuration, clock=process, files=self.disk)
+        try:
+            await self.broker.start()
+        except StoreError as problem:
+            self.world.history.failures.append(f"{self.name} does not start: {problem}")
+            return
+        if self.world.layout.creates_topic and not self.is_slave:
+            config = TopicConfig(topic_name=TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
+            await self.broker.parts.topics.create_all([config])
+
+    # --- what it has ----------------------------------------------------------------------------
+
+    @property
+    def _store(self) -> MessageStore | None:
+        return self.broker.parts.store if self.broker is not None and self.is_up else None
+
+    def log_end(self) -> int | None:
+        """Return where its log ends; None if it does not run."""
+        return None if self._store is None else self._store.written_to
+
+    def committed(self, queue_id: int) -> int | None:
+        """Return the committed offset of the group in a queue of the topic."""
+        assert self.broker is not None
+        return self.broker.parts.offsets.committed(GROUP, TOPIC, queue_id)
+
+    def differences_from(self, master: BrokerMachine) -> list[str]:
+        """Return where log and queues differ from those of its master, as far as both have them."""
+        mine, other = self._store, master._store
+        if mine is None or other is None:
+            return [f"{self.name} or {master.name} does not run"]
+        found = []
+        start = max(mine.min_log_offset, other.min_log_offset)
+        end = min(mine.written_to, other.written_to)
+        while start < end:
+            here, there = mine.log_bytes(start, end - start), other.log_bytes(start, end - start)
+            if here is None or there is None or here != there:
+                found.append(f"the log of {self.name} differs behind {start}")
+                break
+            start += len(here)
+        for queue_id in range(QUEUES):
+            bounds = mine.bounds(TOPIC, queue_id), other.bounds(TOPIC, queue_id)
+            if bounds[0][1] != bounds[1][1]:
+                found.append(f"queue {queue_id} of {self.name} and its master ends at {bounds}")
+        return found

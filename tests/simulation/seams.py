@@ -1,0 +1,100 @@
+"""Replaces what the product has from its machine, for all processes of a simulation."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import BuiltinFunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+import cometmq.broker
+import cometmq.client
+import cometmq.controller
+import cometmq.namesrv
+from cometmq.broker import assembly
+from cometmq.remoting import server as remoting_server
+from cometmq.remoting import wire
+from cometmq.store import MessageStore, StoreSettings
+from simulation.kernel import EPOCH_MS, PROCESS, SimulatedLoop
+from simulation.machines import SimulatedCommit
+
+_now: list[SimulatedLoop] = []
+
+
+@contextmanager
+def replaced(loop: SimulatedLoop) -> Iterator[None]:
+    """Let the product have its time, disk and network from a simulated loop."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assembly, "GroupCommit", SimulatedCommit)
+        patch.setattr(assembly, "MessageStore", _store)
+        patch.setattr(remoting_server, "_listen", _listen)
+        patch.setattr(wire, "write_batch_of", _write_batch)
+        for module, name, replacement in _CLOCKS:
+            patch.setattr(module, name, replacement)
+        patch.setattr(time, "monotonic", _monotonic)
+        patch.setattr(time, "perf_counter", _monotonic)
+        patch.setattr(time, "time_ns", _time_ns)
+        _now.append(loop)
+        try:
+            yield
+        finally:
+            _now.pop()
+
+
+def _import_all() -> None:
+    """Import what a broker imports later, which would keep the time of the simulation else."""
+    for package in (cometmq.broker, cometmq.client, cometmq.controller, cometmq.namesrv):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(found.name)
+
+
+def _monotonic() -> float:
+    return _now[-1].now_s
+
+
+def _time_ns() -> int:
+    process = PROCESS.get()
+    ahead_ms = process.ahead_ms if process is not None else 0
+    return (EPOCH_MS + ahead_ms) * 1_000_000 + int(_now[-1].now_s * 1e9)
+
+
+_REPLACED = {time.monotonic: _monotonic, time.perf_counter: _monotonic, time.time_ns: _time_ns}
+
+
+def _clocks() -> list[tuple[ModuleType, str, Any]]:
+    """Return all names of modules that are clocks, with what replaces them."""
+    return [
+        (module, name, _REPLACED[value])
+        for path, module in list(sys.modules.items())
+        if path.startswith("cometmq.")
+        for name, value in vars(module).items()
+        if isinstance(value, BuiltinFunctionType) and value in _REPLACED
+    ]
+
+
+_import_all()
+_CLOCKS = _clocks()
+
+
+def _store(settings: StoreSettings, *, threaded: bool, **parts: Any) -> MessageStore:
+    return MessageStore(settings, **parts)
+
+
+def _write_batch(loop: Any) -> wire.WriteBatch:
+    """Return the write batch of a process, which has the loop for itself."""
+    process = PROCESS.get()
+    assert process is not None
+    if process.write_batch is None:
+        process.write_batch = wire.WriteBatch(loop)
+    batch: wire.WriteBatch = process.write_batch
+    return batch
+
+
+def _listen(host: str, port: int, backlog: int) -> Any:
+    return _now[-1].network.listen(host, port, backlog)

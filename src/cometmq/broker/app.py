@@ -24,7 +24,7 @@ from cometmq.broker.fast_paths import FastPaths
 from cometmq.broker.registration import Identity
 from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.model.errors import CometError, StoreError
-from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest, GetBrokerMemberGroupRequest
+from cometmq.protocol.headers import GetBrokerMemberGroupRequest
 from cometmq.protocol.record import encode_host
 from cometmq.remoting import (
     Connection,
@@ -161,31 +161,28 @@ class Broker:
 
     async def _take_back_offsets(self, parts: Parts) -> None:
         """Take over what happened at a slave while this master was gone."""
-        from cometmq.broker.acting_master.returning import take_back_offsets  # most never need it
+        # Most brokers never need these.
+        from cometmq.broker.acting_master.returning import take_back_offsets
+        from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest
 
         settings = self._settings()
+        announcement = None
+        if port := settings.listen_port:  # else the system chooses the ports
+            announcement = ExchangeBrokerHaInfoRequest(
+                master_ha_address=parts.address.at(settings.ha_listen_port or ha_port(port)),
+                master_flush_offset=parts.store.written_to,
+                master_address=parts.address.at(port),
+            )
         await take_back_offsets(
             self._client,
             self._name_servers(),
             GetBrokerMemberGroupRequest(
                 cluster_name=settings.broker_cluster_name, broker_name=settings.broker_name
             ),
-            self._announcement(parts),
+            announcement,
             offsets=parts.offsets,
             bounds=parts.store.bounds,
             delay=parts.delay,
-        )
-
-    def _announcement(self, parts: Parts) -> ExchangeBrokerHaInfoRequest | None:
-        """Return where this master will listen, unless the system chooses the ports."""
-        settings = self._settings()
-        port = settings.listen_port
-        if not port:
-            return None
-        return ExchangeBrokerHaInfoRequest(
-            master_ha_address=parts.address.at(settings.ha_listen_port or ha_port(port)),
-            master_flush_offset=parts.store.written_to,
-            master_address=parts.address.at(port),
         )
 
     def _role_changed(self) -> None:

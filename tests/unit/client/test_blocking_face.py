@@ -156,6 +156,32 @@ def test_threads_may_close_an_object_together_while_another_starts_it() -> None:
             starting.result(60)
 
 
+class Quick(Lifecycle):
+    async def _start(self) -> None: ...
+
+    async def _close(self) -> None: ...
+
+
+def test_a_close_does_nothing_if_another_thread_is_quicker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    blocking_quick = Blocking(Quick("quick"))
+    blocking_quick.start()
+    portal = blocking_quick._portal
+    assert portal is not None
+
+    def is_alive() -> bool:
+        monkeypatch.undo()
+        with ThreadPoolExecutor() as threads:
+            threads.submit(blocking_quick.close).result(60)
+        return True
+
+    monkeypatch.setattr(portal, "is_alive", is_alive)
+    blocking_quick.close()
+
+    assert blocking_quick._portal is None
+
+
 def test_a_consumer_that_iterates_is_its_own_iterator() -> None:
     consumer = blocking.PullConsumer("127.0.0.1:1", group="g")
 

@@ -74,6 +74,9 @@ class Blocking:
         try:
             if portal.is_alive():  # an exit in a handler has ended the loop with all that was open
                 portal.run(self._inner.close())
+        except asynchronous.ClientClosedError:
+            if self._portal is portal and portal.is_alive():  # else another thread closed it
+                raise
         finally:
             self._release_portal(portal)
 

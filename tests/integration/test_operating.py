@@ -8,66 +8,18 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from cometmq.client import (
     AdminClient,
-    Message,
-    Producer,
     PushConsumer,
     StartFrom,
     StoredMessage,
 )
-from cometmq.model.errors import CometError
-from support.guides import LIMIT_S, Guide, consumed, following, send
+from support.guides import LIMIT_S, Guide, consumed, following, load, send
 
 BODIES = [f"m{number:04}" for number in range(300)]
-
-
-class Sender:
-    """Sends numbered messages until it is stopped, and knows which were acknowledged."""
-
-    def __init__(self, guide: Guide) -> None:
-        self.acknowledged: list[str] = []
-        self._guide = guide
-        self._is_stopping = False
-
-    async def run(self) -> None:
-        producer = Producer(self._guide.name_servers, group="load", route_refresh_ms=500)
-        async with producer:
-            number = 0
-            while not self._is_stopping:
-                body = f"load-{number:06}"
-                number += 1
-                try:
-                    await producer.send(Message("orders", body.encode()), timeout=LIMIT_S)
-                except CometError:
-                    continue
-                self.acknowledged.append(body)
-
-    async def until(self, count: int) -> None:
-        """Return when so many further messages are acknowledged."""
-        stop = len(self.acknowledged) + count
-        async with asyncio.timeout(LIMIT_S):
-            while len(self.acknowledged) < stop:
-                await asyncio.sleep(0.01)
-
-    def stop(self) -> None:
-        self._is_stopping = True
-
-
-@asynccontextmanager
-async def load(guide: Guide) -> AsyncIterator[Sender]:
-    """Send messages while the block runs."""
-    sender = Sender(guide)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(sender.run())
-        try:
-            yield sender
-        finally:
-            sender.stop()
 
 
 async def in_thread(work: Callable[..., object], *words: object, **more: object) -> str:

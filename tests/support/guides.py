@@ -18,11 +18,12 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from cometmq.client import Message, Producer, PullConsumer, SendStatus, StartFrom
+from cometmq.client import AdminClient, Message, Producer, PullConsumer, SendStatus, StartFrom
+from cometmq.model.errors import CometError
 from cometmq.remoting.ports import free_broker_port, free_port
 from docs import pages
 
@@ -39,17 +40,27 @@ class Guide:
     Args:
         name: of the page, such as ``move-a-broker``.
         folder: where its commands run.
+        name_servers: an address to use; None for a free one.
+        ports: those of the page that are not to be free ones, with the ports to use.
     """
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        name_servers: str | None = None,
+        ports: Mapping[str, int] | None = None,
+    ) -> None:
         self.folder = folder
         self.page = (pages.ROOT / f"docs/howto/{name}.md").read_text()
-        self.name_servers = f"127.0.0.1:{free_port()}"
+        self.name_servers = name_servers or f"127.0.0.1:{free_port()}"
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         found = _BLOCK.findall(self.page)
         blocks = [(file, kind, textwrap.dedent(text)) for file, _, kind, text in found]
-        ports = {port for _, _, text in blocks for port in _PORT.findall(text)}
-        self.ports = {port: free_broker_port() for port in sorted(ports)}
+        known = ports or {}
+        on_page = {port for _, _, text in blocks for port in _PORT.findall(text)}
+        self.ports = {port: known.get(port) or free_broker_port() for port in sorted(on_page)}
         self._scripts = [text for _, kind, text in blocks if kind == "bash"]
         self._programs = [text for _, kind, text in blocks if kind == "python"]
         for file, _, text in blocks:
@@ -147,9 +158,15 @@ class Guide:
 
 
 @contextmanager
-def following(name: str, folder: Path) -> Iterator[Guide]:
-    """Follow a page, and kill its servers at the end."""
-    guide = Guide(name, folder)
+def following(
+    name: str,
+    folder: Path,
+    *,
+    name_servers: str | None = None,
+    ports: Mapping[str, int] | None = None,
+) -> Iterator[Guide]:
+    """Follow a page, and kill its servers at the end; see `Guide`."""
+    guide = Guide(name, folder, name_servers=name_servers, ports=ports)
     try:
         yield guide
     finally:
@@ -186,3 +203,53 @@ async def consumed(guide: Guide, group: str, count: int, *, topic: str = "orders
                 await consumer.commit()
                 break
     return sorted(bodies)
+
+
+class Sender:
+    """Sends numbered messages until it is stopped, and knows which were acknowledged."""
+
+    def __init__(self, guide: Guide) -> None:
+        self.acknowledged: list[str] = []
+        self._guide = guide
+        self._is_stopping = False
+
+    async def run(self) -> None:
+        producer = Producer(self._guide.name_servers, group="load", route_refresh_ms=500)
+        async with producer:
+            number = 0
+            while not self._is_stopping:
+                body = f"load-{number:06}"
+                number += 1
+                try:
+                    await producer.send(Message("orders", body.encode()), timeout=LIMIT_S)
+                except CometError:
+                    continue
+                self.acknowledged.append(body)
+
+    async def until(self, count: int) -> None:
+        """Return when so many further messages are acknowledged."""
+        stop = len(self.acknowledged) + count
+        async with asyncio.timeout(LIMIT_S):
+            while len(self.acknowledged) < stop:
+                await asyncio.sleep(0.01)
+
+    def stop(self) -> None:
+        self._is_stopping = True
+
+
+@asynccontextmanager
+async def load(guide: Guide) -> AsyncIterator[Sender]:
+    """Send messages while the block runs."""
+    sender = Sender(guide)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(sender.run())
+        try:
+            yield sender
+        finally:
+            sender.stop()
+
+
+async def stored(guide: Guide, topic: str = "orders") -> int:
+    """Return how many messages the masters of a topic have."""
+    async with AdminClient(guide.name_servers) as admin:
+        return sum(each.max_offset - each.min_offset for each in (await admin.queue_bounds(topic)).values())

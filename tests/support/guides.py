@@ -252,4 +252,6 @@ async def load(guide: Guide) -> AsyncIterator[Sender]:
 async def stored(guide: Guide, topic: str = "orders") -> int:
     """Return how many messages the masters of a topic have."""
     async with AdminClient(guide.name_servers) as admin:
-        return sum(each.max_offset - each.min_offset for each in (await admin.queue_bounds(topic)).values())
+        return sum(
+            each.max_offset - each.min_offset for each in (await admin.queue_bounds(topic)).values()
+        )

@@ -57,7 +57,15 @@ LAYOUT: Final = (
     "messageDelayLevel",
 )
 """The keys of the settings without which the files cannot be read."""
-_NOT_COPIED: Final = ("lock", "abort", "unitbuffers", "queueends", "deleted", FILE_NAME)
+_IDENTITY: Final = ("brokerIdentity", "brokerIdentity.bak", "brokerIdentity-temp")
+"""The id under which a controller knows the broker. With it a broker with an older log would count
+as in sync."""
+_NOT_COPIED: Final = frozenset(
+    (
+        *("lock", "abort", "checkpoint", "unitbuffers", "queueends", "deleted", FILE_NAME),
+        *_IDENTITY,
+    )
+)
 """What only the process that has the store open uses, and what is written anew."""
 _EPOCHS: Final = "epochFileCheckpoint"
 """The file of a broker that truncates its log when its master has another one."""
@@ -165,7 +173,7 @@ def take_backup(
     for folder in (settings.root, settings.commit_log):
         if target.resolve().is_relative_to(folder.resolve()):
             raise ConfigError(f"{target} is in {folder}: name a directory outside of the store")
-    with _new_directory(target) as part:
+    with _new_directory(target, like=settings.root) as part:
         return _Taking(settings, part, now_ms, link, on_block).run()
 
 
@@ -187,10 +195,10 @@ def restore_backup(path: Path, settings: StoreSettings) -> Backup:
     _check_names(path, backup)
     log_target = settings.commit_log_dir
     with contextlib.ExitStack() as made:
-        part = made.enter_context(_new_directory(settings.root))
+        part = made.enter_context(_new_directory(settings.root, like=path))
         log_part = None
         if log_target is not None:  # on the stack above the root: it gets its name first
-            log_part = made.enter_context(_new_directory(log_target))
+            log_part = made.enter_context(_new_directory(log_target, like=path))
         for name, facts in backup.files.items():
             folder, _, rest = name.partition("/")
             to = log_part / rest if log_part and folder == "commitlog" else part / name
@@ -284,17 +292,17 @@ class _Taking:
     def _copy_others(self) -> None:
         """Copy the tables, and files that the store does not know."""
         paths = self._paths
-        others = {self._settings.commit_log, paths.root / "commitlog", paths.checkpoint}
-        others |= {paths.consume_queues, paths.consume_queues_ext, paths.index}
-        others |= {paths.root / name for name in _NOT_COPIED}
+        parts = {self._settings.commit_log, paths.root / "commitlog"}
+        parts |= {paths.consume_queues, paths.consume_queues_ext, paths.index}
         for entry in _entries(paths.root):
             source = Path(entry.path)
-            if source in others or entry.name.endswith(".tmp"):
+            if source in parts or entry.name in _NOT_COPIED or entry.name.endswith(".tmp"):
                 continue
             if entry.is_dir():
                 self._copy_tree(source, self._part / entry.name)
             else:
-                self._copy_file(source, self._part / entry.name)
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    self._copy_file(source, self._part / entry.name)
 
     def _copy_topics(self) -> None:
         name = "config/topics.json"
@@ -479,8 +487,12 @@ def _check_log(settings: StoreSettings, original: Path, begin: int, end: int) ->
 
 
 @contextlib.contextmanager
-def _new_directory(target: Path) -> Iterator[Path]:
+def _new_directory(target: Path, *, like: Path) -> Iterator[Path]:
     """Make a directory that has its name once the block has ended, and all of it is on the disk.
+
+    Args:
+        target: the directory.
+        like: the one whose permissions it gets.
 
     Raises:
         ConfigError: it exists.
@@ -491,11 +503,18 @@ def _new_directory(target: Path) -> Iterator[Path]:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise ConfigError(f"{target} exists: name a directory that does not, or an empty one")
     part = target.with_name(f"{target.name}.part")
-    if part.exists():
-        raise ConfigError(f"{part} exists: it is the rest of an interrupted run; remove it")
     try:
-        part.mkdir(parents=True)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.mkdir(mode=0o700)
+    except FileExistsError as problem:
+        raise ConfigError(
+            f"{part} exists: it is the rest of an interrupted run; remove it"
+        ) from problem
+    except OSError as problem:
+        raise StoreError(f"cannot make {target}: {problem}") from problem
+    try:
         yield part
+        part.chmod(like.stat().st_mode & 0o777)
         _sync_all(part)
         part.rename(target)
         SystemFiles().sync_dir(target.parent)

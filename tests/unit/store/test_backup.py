@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -400,6 +402,45 @@ def test_a_failure_leaves_no_directory(tmp_path: Path) -> None:
         backup_of(store, tmp_path / "backup", on_block=fail)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
     store.abandon()
+
+
+def test_a_full_disk_fails_the_backup_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(tmp_path / "store", 3)
+    backup_of(store, tmp_path / "whole")
+    writes = itertools.count()
+
+    def write(descriptor: int, block: bytes, position: int) -> None:
+        if next(writes) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        os.pwrite(descriptor, block, position)
+
+    monkeypatch.setattr(sparse_files, "_write_all", write)
+    with pytest.raises(StoreError, match=r"cannot make \S+/backup: .* No space left on device"):
+        backup_of(store, tmp_path / "backup")
+    writes = itertools.count()
+    with pytest.raises(StoreError, match=r"cannot make \S+/restored: .* No space left on device"):
+        restore_backup(tmp_path / "whole", small_settings(tmp_path / "restored"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store", "whole"]
+    store.abandon()
+
+
+def test_a_backup_has_the_permissions_of_its_store_and_not_the_id_of_its_broker(
+    tmp_path: Path,
+) -> None:
+    store = filled(tmp_path / "store", 3)
+    (tmp_path / "store").chmod(0o750)
+    (tmp_path / "store/brokerIdentity").write_text("DefaultCluster#broker-a#3")
+    (tmp_path / "store/other").write_text("other")
+    backup_of(store, tmp_path / "backup")
+    store.close()
+    restore_backup(tmp_path / "backup", small_settings(tmp_path / "restored"))
+
+    for folder in (tmp_path / "backup", tmp_path / "restored"):
+        assert folder.stat().st_mode & 0o777 == 0o750
+        assert (folder / "other").read_text() == "other"
+        assert not (folder / "brokerIdentity").exists()
 
 
 def test_a_log_that_is_truncated_meanwhile_fails_the_backup(tmp_path: Path) -> None:

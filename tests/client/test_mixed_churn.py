@@ -7,7 +7,7 @@ report names; what the machine makes of them does not. RocketMQ 4 and our broker
 consumption, so the mode pop runs on RocketMQ 5 only.
 
 The report counts for each mode what happened and, by cause, the messages that were delivered again.
-A redelivery without a cause that docs/explanation/delivery-guarantees.md names is a failure.
+A redelivery without a cause that docs/explanation/guarantees.md names is a failure.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import pytest
 
 from cometmq.cli.build import build
 from support.server import Standalone, standalone
+from support.stores import opened, put
 
 
 async def start(*arguments: str) -> asyncio.subprocess.Process:
@@ -170,6 +171,54 @@ async def test_damage_in_a_store_is_found(store: Path) -> None:
     assert code == 1
     assert str(unit) in output
     assert "findings=1" in output
+
+
+SMALL_STORE = """mappedFileSizeCommitLog=16384
+mappedFileSizeConsumeQueue=1000
+mappedFileSizeConsumeQueueExt=256
+maxHashSlotNum=16
+maxIndexNum=64
+"""
+
+
+async def test_a_backup_is_read_and_restored_without_the_configuration_of_its_store(
+    tmp_path: Path,
+) -> None:
+    written, backup, restored = (str(tmp_path / name) for name in ("written", "backup", "restored"))
+    small, other = str(tmp_path / "small.conf"), str(tmp_path / "other.conf")
+    (tmp_path / "small.conf").write_text(SMALL_STORE)
+    (tmp_path / "other.conf").write_text(SMALL_STORE.replace("maxIndexNum=64", "maxIndexNum=65"))
+    store = opened(Path(written))
+    put(store, b"one")
+
+    output, errors, code = await run("store", "backup", written, "--to", backup, "-c", small)
+    store.abandon()
+    contents = r"taken=\S+ begin=0 end=\d+ last_message=\S+ files=\d+ seconds=\S+\n"
+    assert code == 0, errors
+    assert re.fullmatch(f"backup={backup} {contents}", output)
+
+    output, _, code = await run("store", "verify", backup)
+    assert (code, "records=1 queues=1" in output) == (0, True), output
+    _, errors, code = await run("store", "restore", backup, "--to", restored, "-c", other)
+    assert (code, "maxIndexNum: met 65, expected 64 as in the backup" in errors) == (2, True)
+    output, _, code = await run("store", "restore", backup, "--to", restored)
+    assert (code, bool(re.fullmatch(f"store={restored} {contents}", output))) == (0, True), output
+    output, _, code = await run("store", "list", restored, "-c", small)
+    assert (code, "orders" in output) == (0, True), output
+
+
+async def test_a_damaged_backup_is_not_restored(store: Path, tmp_path: Path) -> None:
+    backup, restored = tmp_path / "backup", tmp_path / "restored"
+    _, _, code = await run("store", "backup", str(store), "--to", str(backup), "--link")
+    assert code == 0
+    with (backup / "config/topics.json").open("r+b") as file:
+        file.write(b"x")
+
+    _, errors, code = await run("store", "restore", str(backup), "--to", str(restored))
+
+    assert code == 1
+    assert re.search(r"StoreCorruptError: \S+/topics.json, .* another digest", errors)
+    assert not restored.exists()
 
 
 async def test_a_folder_without_a_store_is_a_misuse(tmp_path: Path) -> None:

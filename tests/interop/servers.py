@@ -365,6 +365,10 @@ class Cluster:
         """End the broker with SIGKILL (ours: the whole process)."""
         self._servers[-1].kill()
 
+    def stop_broker(self) -> None:
+        """Stop the broker cleanly (ours: the whole process)."""
+        self._servers[-1].stop()
+
     def start_broker(self) -> None:
         """Start a broker that was stopped or killed, on the ports it had."""
         self._servers[-1].start()

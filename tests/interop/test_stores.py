@@ -6,6 +6,8 @@ through the index.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ from servers import (
     Settings,
     connect,
     copy_store,
+    write_settings,
 )
 
 from support.versions import VERSIONS
@@ -171,6 +174,48 @@ def test_comet_serves_a_store_that_a_real_broker_wrote(
     finally:
         real.kill()
     serve_with_comet(store, ledger, tmp_path, committed=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_backup_of_a_real_broker_in_use_has_its_messages(
+    version: str, namesrv: str, tmp_path: Path
+) -> None:
+    ledger, store, copied = Ledger(), tmp_path / "store", tmp_path / "copied"
+    real = RealBroker(version, tmp_path / "broker", namesrv, store=store, settings=SETTINGS)
+    try:
+        real.start()
+        create_topics(real.address)
+        fill(real.address, ledger, TOPICS, seed=6, singles=10_000, batches=0)
+        back_up(store, copied)
+    finally:
+        real.kill()
+    serve_with_comet(copied, ledger, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_real_broker_serves_a_backup_of_a_store_of_comet(
+    version: str, written_by_comet: dict[str, Written], namesrv: str, tmp_path: Path
+) -> None:
+    written, copied = written_by_comet["clean"], tmp_path / "copied"
+    back_up(written.store, copied)
+    real = RealBroker(version, tmp_path / "broker", namesrv, store=copied, settings=SETTINGS)
+    try:
+        real.start()
+        check_all(real.address, written.ledger)
+        check_offsets(real.address, written.ledger)
+    finally:
+        real.kill()
+
+
+def back_up(store: Path, target: Path) -> None:
+    config = write_settings(target.with_suffix(".conf"), SETTINGS)
+    command = ["store", "backup", str(store), "--to", str(target), "-c", str(config)]
+    done = subprocess.run(
+        [sys.executable, "-m", "cometmq", *command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def serve_with_comet(store: Path, ledger: Ledger, folder: Path, *, committed: bool = False) -> None:

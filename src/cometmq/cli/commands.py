@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 store_app = typer.Typer(
-    help="Inspect the files of a store without changing them.", no_args_is_help=True
+    help="Inspect and back up the files of a store without changing them.", no_args_is_help=True
 )
 app.add_typer(store_app, name="store")
 
@@ -310,3 +310,30 @@ def store_verify(path: StorePath, config: options.ConfigFile = None) -> None:
     from cometmq.cli import store_files
 
     raise typer.Exit(0 if store_files.verify(path, config) else 1)
+
+
+@store_app.command("backup")
+def store_backup(
+    path: StorePath,
+    to: Annotated[Path, typer.Option(help="Directory to make.", metavar="DIR")],
+    link: Annotated[
+        bool, typer.Option("--link", help="Make hard links to full log files instead of copies.")
+    ] = False,
+    config: options.ConfigFile = None,
+) -> None:
+    """Make a consistent backup of a store, which a broker may use meanwhile."""
+    from cometmq.cli import store_files
+
+    store_files.backup(path, to, config, link=link)
+
+
+@store_app.command("restore")
+def store_restore(
+    path: Annotated[Path, typer.Argument(help="Directory of the backup.", metavar="BACKUP")],
+    to: Annotated[Path, typer.Option(help="Directory of the new store.", metavar="DIR")],
+    config: options.ConfigFile = None,
+) -> None:
+    """Make a store of a backup; exit code 1 if any file of it has changed."""
+    from cometmq.cli import store_files
+
+    store_files.restore(path, to, config)

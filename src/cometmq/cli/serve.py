@@ -11,12 +11,12 @@ import asyncio
 import gc
 import logging
 import os
-import resource
 import signal
 from collections.abc import Callable
 from typing import Protocol
 
 from cometmq.cli.event_loop import run
+from cometmq.system.files import allow_many_files
 
 log = logging.getLogger(__name__)
 
@@ -45,15 +45,8 @@ def serve(server: Server, ready: Callable[[], str], *, until_end_of: int | None 
     Returns:
         The exit code: 0 after an orderly stop, 1 when stopping took too long.
     """
-    _allow_many_files()
+    allow_many_files()
     return run(_serve(server, ready, until_end_of))
-
-
-def _allow_many_files() -> None:
-    """Raise the limit of open files to what the system grants: each queue has some."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _serve(server: Server, ready: Callable[[], str], until_end_of: int | None) -> int:

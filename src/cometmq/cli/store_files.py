@@ -1,8 +1,10 @@
-"""Inspects the files of a store without changing them."""
+"""Inspects the files of a store without changing them, and makes backups of them."""
 
 from __future__ import annotations
 
 import itertools
+import time
+from datetime import datetime
 from pathlib import Path
 
 from cometmq.broker.app import SETTINGS
@@ -10,9 +12,13 @@ from cometmq.cli.lines import line_of
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.record import decode_record
 from cometmq.store import StoreSettings
+from cometmq.store.backup import LAYOUT, Backup, read_backup, restore_backup, take_backup
 from cometmq.store.inspect import QueueSummary, StoreReader
+from cometmq.system.clock import SystemClock
 from cometmq.system.configuration import load
+from cometmq.system.files import allow_many_files
 from cometmq.system.rocketmq_keys import BROKER_KEYS
+from cometmq.system.settings import describe
 
 FINDINGS_MAX = 1_000
 """At most this many findings are printed."""
@@ -63,16 +69,81 @@ def verify(path: Path, config: Path | None) -> bool:
     return not findings
 
 
-def _open(path: Path, config: Path | None) -> StoreReader:
-    settings = load(
+def backup(path: Path, target: Path, config: Path | None, *, link: bool) -> None:
+    """Make a backup of a store and print what it contains.
+
+    Raises:
+        ConfigError: there is no store, or the target exists.
+        StoreError: the store is damaged, or a disk refused.
+    """
+    began_s = time.monotonic()
+    settings = _settings(path, config)
+    made = take_backup(settings, target, now_ms=SystemClock().now_ms, link=link)
+    print(f"backup={target} {_contents(made)} seconds={time.monotonic() - began_s:.1f}")
+
+
+def restore(path: Path, target: Path, config: Path | None) -> None:
+    """Make a store of a backup and print what it contains.
+
+    Raises:
+        ConfigError: there is no backup, the store exists, or the configuration does not fit.
+        StoreError: the backup is damaged, or a disk refused.
+    """
+    began_s = time.monotonic()
+    settings = _loaded(target, config)
+    described = read_backup(path)
+    if config is not None and described is not None:
+        _check_layout(config, settings, described)
+    made = restore_backup(path, settings)
+    print(f"store={target} {_contents(made)} seconds={time.monotonic() - began_s:.1f}")
+
+
+def _check_layout(config: Path, settings: StoreSettings, described: Backup) -> None:
+    """Refuse a configuration with which a broker could not read the files.
+
+    Raises:
+        ConfigError: names the key.
+    """
+    expected = described.read_settings(settings.root)
+    for setting in describe(StoreSettings):
+        met, value = getattr(settings, setting.name), getattr(expected, setting.name)
+        if setting.key in LAYOUT and met != value:
+            raise ConfigError(
+                f"{config}: {setting.key}: met {met}, expected {value} as in the backup"
+            )
+
+
+def _contents(made: Backup) -> str:
+    last = "none"
+    if made.last_store_ms:
+        last = datetime.fromtimestamp(made.last_store_ms / 1000).isoformat(timespec="milliseconds")
+    return (
+        f"taken={datetime.fromtimestamp(made.taken_ms / 1000).isoformat(timespec='milliseconds')}"
+        f" begin={made.begin} end={made.end} last_message={last} files={len(made.files)}"
+    )
+
+
+def _loaded(path: Path, config: Path | None) -> StoreSettings:
+    allow_many_files()  # each file of the log is mapped
+    return load(
         SETTINGS,
         known_keys=BROKER_KEYS,
         file=config,
         command_line={"storePathRootDir": str(path)},
     )[StoreSettings]
+
+
+def _settings(path: Path, config: Path | None) -> StoreSettings:
+    """Return the settings of a store that exists; a backup has its own."""
+    described = read_backup(path) if config is None else None
+    settings = _loaded(path, config) if described is None else described.read_settings(path)
     if not settings.commit_log.is_dir():
         raise ConfigError(f"no store in {path}: there is no folder {settings.commit_log}")
-    return StoreReader(settings)
+    return settings
+
+
+def _open(path: Path, config: Path | None) -> StoreReader:
+    return StoreReader(_settings(path, config))
 
 
 def _log_line(reader: StoreReader) -> str:

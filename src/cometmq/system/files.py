@@ -587,6 +587,13 @@ class SystemFileSystem:
             raise OSError(number, os.strerror(number))
 
 
+def allow_many_files() -> None:
+    """Raise this process's limit of open files to what the system grants."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def mapped_files_max() -> int:
     """Return how many files this process may keep mapped, with room for everything else it opens.
 

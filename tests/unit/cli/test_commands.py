@@ -35,6 +35,7 @@ def test_the_commands_are_all_there() -> None:
     assert set(COMMANDS) == {
         "version", "standalone", "namesrv", "broker", "filtersrv", "controller", "send", "tail",
         "demo", "pipeline", "pipeline-demo", "store list", "store show", "store verify",
+        "store backup", "store restore",
     }  # fmt: skip
 
 

@@ -1,0 +1,167 @@
+"""Follows the how-to pages about backups, disks, machines and the size of a cluster.
+
+The pages' own files, commands and programs run; messages are sent and consumed in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from cometmq.client import (
+    AdminClient,
+    PushConsumer,
+    StartFrom,
+    StoredMessage,
+)
+from support.guides import LIMIT_S, Guide, consumed, following, load, send
+from support.tiers import rounds
+
+PRINTED = r"backup=backup taken=\S+ begin=0 end=\d+ last_message=\S+ files=\d+ seconds=\S+\n"
+BODIES = [f"m{number:04}" for number in range(300)]
+
+
+async def in_thread(work: Callable[..., object], *words: object, **more: object) -> str:
+    return str(await asyncio.to_thread(work, *words, **more))
+
+
+async def until_in_sync(guide: Guide, port: str) -> None:
+    """Wait until a slave has the whole log of the master at this port."""
+    async with asyncio.timeout(LIMIT_S), AdminClient(guide.name_servers) as admin:
+        while True:
+            slaves = (await admin.replication(guide.address(port))).ha_connection_info
+            if slaves and slaves[0].diff == 0:
+                return
+            await asyncio.sleep(0.1)
+
+
+async def test_a_backup_of_a_broker_under_load_has_what_was_acknowledged(tmp_path: Path) -> None:
+    with following("back-up-a-store", tmp_path) as guide:
+        guide.start("namesrv")
+        guide.start("broker.conf", "./store")
+        async with load(guide) as sender:
+            for number in range(rounds(test=1, long=20)):
+                if number:
+                    await asyncio.to_thread(shutil.rmtree, tmp_path / "backup")
+                await sender.until(200)
+                before = list(sender.acknowledged)
+                printed = await in_thread(guide.run, "store backup")
+                assert re.fullmatch(PRINTED, printed)
+                verified = await in_thread(guide.run, "store verify")
+                assert "orders" in verified
+                assert " findings=0\n" in verified
+                [count] = re.findall(r"records=(\d+)", verified)
+                assert int(count) >= len(before)
+            await sender.until(1)
+
+        await in_thread(guide.stop, "broker.conf", signal.SIGKILL)
+        await in_thread(guide.run, "store restore")
+        guide.start("broker.conf", "./restored")
+        restored = await consumed(guide, "audit", int(count))
+        await send(guide, "after")
+        assert await consumed(guide, "audit", 1) == ["after"]
+    assert len(set(restored)) == len(restored)
+    assert set(before) <= set(restored) <= set(sender.acknowledged)
+
+
+async def test_a_broker_moves_with_all_messages_and_offsets(tmp_path: Path) -> None:
+    with following("move-a-broker", tmp_path) as guide:
+        guide.start("namesrv")
+        guide.start("old.conf")
+        await send(guide, *BODIES)
+        first = await consumed(guide, "g", 100)
+        await in_thread(guide.stop, "old.conf")
+        await in_thread(guide.run, "--to ./copied")
+        guide.start("copied.conf")
+        await send(guide, "after")
+        rest = await consumed(guide, "g", len(BODIES) + 1 - len(first))
+    assert sorted([*first, *rest]) == sorted([*BODIES, "after"])
+
+
+async def test_a_broker_moves_with_a_slave_under_load(tmp_path: Path) -> None:
+    with following("move-a-broker", tmp_path) as guide:
+        guide.start("namesrv")
+        guide.start("old.conf")
+        await send(guide, *BODIES)
+        first = await consumed(guide, "g", 100)
+        async with load(guide) as sender:
+            await sender.until(50)
+            await in_thread(guide.run, "--to ./new")
+            guide.start("slave.conf")
+            await sender.until(50)
+            await in_thread(guide.program, "stop_writing")
+            await in_thread(guide.stop, "old.conf")
+            await in_thread(guide.stop, "slave.conf")
+            ends = re.findall(r"end=(\d+)", await in_thread(guide.run, "store list ./old"))
+            assert len(ends) == 2
+            assert ends[0] == ends[1]
+            await in_thread(guide.run, "cp ./old/config")
+            guide.start("new.conf")
+            await sender.until(50)
+        sent = BODIES + sender.acknowledged
+        rest = await consumed(guide, "g", len(sent) - len(first))
+    assert sorted([*first, *rest]) == sorted(sent)
+
+
+async def test_disks_of_a_master_and_its_slave_are_replaced(tmp_path: Path) -> None:
+    with following("replace-a-disk", tmp_path) as guide:
+        guide.start("namesrv")
+        guide.start("master.conf", "./old-disk")
+        guide.start("slave.conf", "./slave")
+        await send(guide, *BODIES)
+        await until_in_sync(guide, "10911")
+        await in_thread(guide.stop, "master.conf")
+        await in_thread(guide.run, "--to ./new-disk/store")
+        guide.start("master.conf", "./new-disk/store")
+        await send(guide, "after the master's")
+        await until_in_sync(guide, "10911")
+
+        await in_thread(guide.stop, "slave.conf")
+        await in_thread(guide.run, "--to ./new-slave")
+        guide.start("slave.conf", "./new-slave")
+        await send(guide, "after the slave's")
+        await until_in_sync(guide, "10911")
+        await in_thread(guide.stop, "master.conf", signal.SIGKILL)
+        expected = sorted([*BODIES, "after the master's", "after the slave's"])
+        assert await consumed(guide, "g", len(expected)) == expected
+
+
+async def test_a_cluster_grows_and_shrinks_without_a_lost_message(tmp_path: Path) -> None:
+    with following("resize-a-cluster", tmp_path) as guide:
+        guide.start("namesrv")
+        guide.start("broker-a.conf")
+        await send(guide, *BODIES)
+        first = await consumed(guide, "g", 50)
+        guide.start("broker-b.conf")
+        grown = await in_thread(guide.program, "SOURCE, TARGET")
+        assert "topic orders\n" in grown
+        assert "group g\n" in grown
+        rest: list[str] = []
+
+        async def receive(message: StoredMessage) -> None:
+            rest.append(message.body.decode())
+
+        consumer = PushConsumer(
+            guide.name_servers,
+            group="g",
+            handler=receive,
+            subscriptions={"orders": "*"},
+            start_from=StartFrom.FIRST,
+            persist_ms=200,
+            route_refresh_ms=500,
+        )
+        async with consumer, load(guide) as sender:
+            await sender.until(50)
+            drained = await in_thread(guide.program, "stop_writing", QUIET_S=3)
+            assert drained.endswith("broker-a can be stopped\n")
+            await in_thread(guide.stop, "broker-a.conf")
+            await sender.until(50)
+            sender.stop()
+            async with asyncio.timeout(LIMIT_S):
+                while len(set(rest)) + len(first) < len(BODIES) + len(sender.acknowledged):
+                    await asyncio.sleep(0.1)
+    assert sorted({*first, *rest}) == sorted(BODIES + sender.acknowledged)

@@ -1,0 +1,53 @@
+"""The page of guarantees names tests that exist, with the numbers of cases that they run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+
+import pytest
+
+from docs import pages
+
+PAGE = (pages.ROOT / "docs/explanation/guarantees.md").read_text()
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+ROUNDS = re.compile(r"\brounds\(test=([\d_]+), long=([\d_]+)\)")
+PROMISES = [
+    pytest.param(*(cell.strip() for cell in row.strip("|").split("|")), id=f"row {number}")
+    for number, row in enumerate(
+        PAGE.partition("| Promise |")[2].partition("\n\n")[0].splitlines()[2:], 1
+    )
+]
+
+
+@cache
+def functions(path: str) -> frozenset[str]:
+    tree = ast.parse((pages.ROOT / path).read_text())
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+@cache
+def rounds(path: str) -> frozenset[tuple[int, int]]:
+    """The numbers of cases that a file of tests chooses between; see `support.tiers.rounds`."""
+    found = ROUNDS.findall((pages.ROOT / path).read_text())
+    return frozenset((int(test), int(long)) for test, long in found)
+
+
+def test_the_page_has_its_table() -> None:
+    assert len(PROMISES) >= 20
+
+
+@pytest.mark.parametrize(("promise", "shown_by", "cases"), PROMISES)
+def test_each_promise_has_a_test_with_so_many_cases(
+    promise: str, shown_by: str, cases: str
+) -> None:
+    tests = TEST.findall(shown_by)
+
+    assert tests, f"no test shows: {promise}"
+    for path, name in tests:
+        assert name in functions(path), f"{path} has no {name}"
+    if match := re.match(r"([\d,]+) / ([\d,]+) ", cases):
+        counts = tuple(int(text.replace(",", "")) for text in match.groups())
+        assert counts in {found for path, _ in tests for found in rounds(path)}

@@ -42,35 +42,41 @@ WITHOUT_SPARK = tuple(f"--ignore={path}" for path in spark_layer.TESTS)
 
 
 def stages_of(tier: str) -> list[Stage]:
-    """All stages of a tier; first those that others wait for or that take longest."""
+    """All stages of a tier; first the one that others wait for, then the longer before the shorter.
+
+    So none of the long ones is left alone at the end.
+    """
     if tier == QUICK:
         paths = ("tests/unit", *WITHOUT_SPARK)
         parts = [Stage("unit", paths, part=f"{n}/{PARTS}", cores=0.5) for n in range(1, PARTS + 1)]
         return [replace(stage, tier=tier, variables=_in_memory()) for stage in parts]
     builds = BOTH if tier == ALL else BOTH[:1]
     versions = ALL_VERSIONS if tier == ALL else VERSIONS
-    on_both = [
-        Stage("integration", ("tests/integration",), cores=0.4),
-        Stage("client", ("tests/client",), cluster="comet", cores=0.3),
-        Stage("unit spark", spark_layer.TESTS, needs="install Spark", variables=_in_memory()),
-        Stage("faults", ("tests/faults",), cores=0.4),
-        Stage("conformance", ("tests/conformance",), cores=0.3, runner=CONFORMANCE),
-    ]
+
+    def on_builds(stage: Stage) -> Iterator[Stage]:
+        return (replace(stage, build=build) for build in builds)
+
     stages = [
         Stage("install Spark", prepares=("make", "--silent", "setup-spark"), cores=0.6),
         Stage("interop", ("tests/interop",), cores=0.4),
-        *(
-            Stage("unit", (*UNIT, *WITHOUT_SPARK), build, variables=_in_memory(), cores=0.8)
-            for build in BOTH
-        ),
         *(_spark("local", part) for part in ("1/2", "2/2")),
-        _spark("standalone"),
+        *on_builds(Stage("client", ("tests/client",), cluster="comet", cores=0.3)),
+        *on_builds(Stage("integration", ("tests/integration",), cores=0.4)),
         *(
             Stage("client", ("tests/client",), cluster=name, cores=0.4)
             for name in reversed(versions)
         ),
+        _spark("standalone"),
+        *on_builds(Stage("faults", ("tests/faults",), cores=0.4)),
+        *(
+            Stage("unit", (*UNIT, *WITHOUT_SPARK), build, variables=_in_memory(), cores=0.8)
+            for build in BOTH
+        ),
+        *on_builds(Stage("conformance", ("tests/conformance",), cores=0.3, runner=CONFORMANCE)),
         Stage("simulation", ("tests/simulation",), cores=0.9),
-        *(replace(stage, build=build) for stage in on_both for build in builds),
+        *on_builds(
+            Stage("unit spark", spark_layer.TESTS, needs="install Spark", variables=_in_memory())
+        ),
     ]
     return [replace(stage, tier=tier) for stage in stages]
 

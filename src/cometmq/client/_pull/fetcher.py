@@ -22,6 +22,7 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
+from cometmq.protocol.lazy_record import restore
 from cometmq.remoting import Supervisor
 
 log = logging.getLogger(__name__)
@@ -320,11 +321,16 @@ class Fetcher:
         self._arrived.set()
 
     def put_back(self, batch: Batch) -> None:
-        """Let messages wait once more, before those of their queue that come behind them."""
+        """Let messages wait once more, before those of their queue that come behind them.
+
+        What a reader has changed in them is undone.
+        """
         stream = self._streams.get(batch.queue)
         if stream is None:
             return
         batch = replace(batch, messages=batch.messages.copy())  # the reader may keep the list
+        for message in batch.messages:
+            restore(message)
         stream.count += batch.count
         stream.size_bytes += batch.size_bytes
         stream.bounds = deque(sorted([*stream.bounds, *batch.bounds]))

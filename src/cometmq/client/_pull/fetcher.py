@@ -13,10 +13,11 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, KeysView
+from collections.abc import Awaitable, Callable, KeysView, Set
 from dataclasses import dataclass, replace
 
 from cometmq.client._consuming.pulls import PullResult, PullStatus
+from cometmq.client._consuming.rebalancer import QueueTable
 from cometmq.client._supervision import STEP_S_MAX, FetchLoop, SupervisedFailureLog
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
@@ -203,7 +204,7 @@ class Fetcher:
         self._queue_messages_max = queue_messages_max
         self._queue_bytes_max = queue_bytes_max
         self._span_max = span_max
-        self._streams: dict[MessageQueue, _Stream] = {}
+        self._streams: QueueTable[_Stream] = QueueTable()
         self._ready: deque[tuple[_Stream, Batch]] = deque()
         self._held = 0
         self._stopped = False
@@ -221,6 +222,10 @@ class Fetcher:
     def queues(self) -> list[MessageQueue]:
         """The queues being fetched."""
         return list(self._streams)
+
+    def of_topic(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic that are being fetched."""
+        return self._streams.of_topic(topic)
 
     def fetches(self) -> KeysView[MessageQueue]:
         """Return a live view of the queues being fetched: with thousands, a list takes long."""
@@ -252,13 +257,15 @@ class Fetcher:
         stream.paused = paused
         stream.start(self._tasks)
 
-    def end(self, queue: MessageQueue) -> None:
-        """Fetch a queue no longer and drop what was fetched of it."""
-        stream = self._streams.pop(queue, None)
-        if stream is not None:
-            stream.cancel()
+    def end(self, *queues: MessageQueue) -> None:
+        """Fetch these queues no longer and drop what was fetched of them."""
+        removed = map(self._streams.remove, queues)
+        streams = {stream for stream in removed if stream is not None}
+        if streams:
+            for stream in streams:
+                stream.cancel()
             self.started.set()
-            self._set_aside(stream)
+            self._set_aside(streams)
             self._wake_below_limits()
 
     def pause(self, queue: MessageQueue) -> None:
@@ -266,7 +273,7 @@ class Fetcher:
         stream = self._streams[queue]
         if not stream.paused:
             stream.paused = True
-            self._set_aside(stream)
+            self._set_aside({stream})
             self._wake_below_limits()
 
     def resume(self, queue: MessageQueue) -> None:
@@ -354,8 +361,7 @@ class Fetcher:
         """End every task and empty the buffer; tasks that wait for a batch get None."""
         self._stopped = True
         self._arrived.set()
-        for queue in self.queues:
-            self.end(queue)
+        self.end(*self.queues)
         await self._tasks.cancel()
 
     def is_below_limits(self, stream: _Stream) -> bool:
@@ -369,6 +375,8 @@ class Fetcher:
         )
 
     def _wake_below_limits(self) -> None:
+        if self._held >= self._fetched_max:
+            return  # at once: thousands of queues may wait
         for stream in self.waiting:
             if self.is_below_limits(stream):
                 stream.wake()
@@ -386,13 +394,14 @@ class Fetcher:
             self._held += count
             self._arrived.set()
 
-    def _set_aside(self, stream: _Stream) -> None:
-        """Take a stream's batches out of those that are ready; they still are the stream's."""
+    def _set_aside(self, streams: Set[_Stream]) -> None:
+        """Take streams' batches out of those that are ready; they still are the streams'."""
         stays: deque[tuple[_Stream, Batch]] = deque()
         for entry in self._ready:
-            if entry[0] is not stream:
+            stream, batch = entry
+            if stream not in streams:
                 stays.append(entry)
                 continue
-            stream.set_aside.append(entry[1])
-            self._held -= entry[1].count
+            stream.set_aside.append(batch)
+            self._held -= batch.count
         self._ready = stays

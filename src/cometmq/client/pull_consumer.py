@@ -218,7 +218,7 @@ class PullConsumer(OffsetCalls):
 
     async def _start(self) -> None:
         self._started_ms = now_ms()
-        await self._lease.open(self)
+        await self._connect()
         await self._store.load()
         await check_filters(self._instance, self._wire_group, self._filters)
         self._listener.start()

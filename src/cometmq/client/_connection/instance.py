@@ -161,6 +161,8 @@ class ClientCore(Lifecycle):
         super().__init__(f"client {self.client_id}")
         self.on_broker: list[Callable[[str], None]] = []
         """Called with the address of each broker that a new connection was made to."""
+        self.on_close: list[Callable[[], None]] = []
+        """Called when it closes."""
         _living.add(self)
 
     @property
@@ -211,6 +213,8 @@ class ClientCore(Lifecycle):
             await super().close()
 
     async def _close(self) -> None:
+        for listener in list(self.on_close):
+            listener()
         async with self._changing:
             await self._release()
 
@@ -310,7 +314,7 @@ class ClientCore(Lifecycle):
             ClientError: the instance runs in another event loop.
         """
         if not self.running:
-            if self._inherited:
+            if self.closed:
                 self._check_usable()
             raise ClientClosedError(f"client {self.client_id} is not running: start it first")
         self._check_loop()
@@ -570,10 +574,12 @@ class Lease:
         If it fails, the caller closes the lease.
 
         Raises:
-            ClientError: the instance has such a member already, was closed, or runs in another
-                event loop.
+            ClientClosedError: the instance is closed, or is lent and does not run.
+            ClientError: the instance has such a member already, or runs in another event loop.
             NameServerError: no name server is named, and the HTTP endpoint names none.
         """
+        if self._lent:
+            self.instance.check_running()
         if member is not None:
             self.instance.join(member)
         if not self._lent and not self._held:

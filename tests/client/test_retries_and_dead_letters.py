@@ -5,6 +5,7 @@ The clusters' delay levels are 1 s, 2 s and so on: a first retry takes the third
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 
@@ -14,8 +15,10 @@ from cometmq.client import (
     ClientInstance,
     ConsumeContext,
     Consumed,
+    ConsumedInOrder,
     ConsumeLater,
     Message,
+    OrderedContext,
     Producer,
     PushConsumer,
     StoredMessage,
@@ -101,6 +104,33 @@ async def test_what_a_handler_has_changed_is_not_redelivered(
     assert seen == [(b"text", "1")] * 2
     assert (dead.body, dead.properties["own"]) == (b"text", "1")
     assert dead.properties["CONSUME_ERROR"] == "builtins.ValueError: no such order"
+
+
+async def test_what_a_handler_has_changed_is_not_redelivered_after_a_rollback(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    seen, done = [], asyncio.Event()
+
+    async def handle(messages: Sequence[StoredMessage], context: OrderedContext) -> ConsumedInOrder:
+        context.auto_commit = False
+        seen.append(messages[0].body)
+        messages[0].body = b"changed"
+        if len(seen) == 1:
+            return ConsumedInOrder.ROLLBACK
+        done.set()
+        return ConsumedInOrder.COMMIT
+
+    await producer.send(Message(topic=topic, body=b"text"))
+    async with PushConsumer(
+        name_servers,
+        batch_handler=handle,
+        ordered=True,
+        suspend_ms=10,
+        **from_the_first(group, topic),
+    ):
+        await asyncio.wait_for(done.wait(), 60)
+
+    assert seen == [b"text", b"text"]
 
 
 async def test_a_message_ordered_for_later_comes_again_without_an_error(

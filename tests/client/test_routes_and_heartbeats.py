@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from typing import Any
 
 import pytest
 from servers import Cluster
 
 from cometmq.client import (
     AdminClient,
+    ClientInstance,
     Message,
     MessageQueue,
     Producer,
     PullConsumer,
+    PushConsumer,
     SendTimeoutError,
+    StoredMessage,
     TopicNotFoundError,
 )
 from cometmq.client._connection.instance import ClientCore, core_of
@@ -26,6 +30,7 @@ from cometmq.protocol.bodies import ConsumerConnection
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import GetConsumerConnectionListRequest
 from cometmq.remoting import Connection, Request, Response
+from support.group_broker import GroupBroker
 from support.members import SilentConsumer, SilentProducer
 from support.scripted import Act, ScriptedBroker, ScriptedCluster, route
 
@@ -238,13 +243,82 @@ async def test_a_broker_that_knows_the_client_is_told_of_a_new_member_too() -> N
 
         client.join(SilentProducer("p"))
         client.heartbeat_soon(broker.address)
+        await broker.wait_until(lambda: len(broker.heartbeats) == 2)
         client.join(SilentProducer("q"))
         await client.ensure_heartbeat(broker.address)
 
-        said = [
-            [group.group_name for group in data.producer_data_set] for data in broker.heartbeats
-        ]
-        assert said == [[], ["p"], ["p", "q"]]
+        assert producers_in(broker) == [[], ["p"], ["p", "q"]]
+
+
+def producers_in(broker: ScriptedBroker) -> list[list[str]]:
+    """The producer groups in each heartbeat."""
+    return [[group.group_name for group in data.producer_data_set] for data in broker.heartbeats]
+
+
+async def test_one_heartbeat_is_in_flight_to_a_broker() -> None:
+    """Brokers may handle two in either order, and then forget the newest members.
+
+    Nor is a member unregistered while a heartbeat that contains it is in flight.
+    """
+    broker, may_respond = ScriptedBroker("a"), asyncio.Event()
+    respond = broker.handlers[RequestCode.HEART_BEAT]
+
+    async def respond_later(request: Request) -> Any:
+        response = respond(request)
+        await may_respond.wait()
+        return response
+
+    async with ScriptedCluster([broker]) as cluster, ClientCore(cluster.address) as client:
+        client.join(SilentConsumer("g", {"t": "*"}))
+        await client.routes.find("t")
+        await client.ensure_heartbeat(broker.address)
+        broker.handlers[RequestCode.HEART_BEAT] = respond_later
+        leaving = SilentProducer("p")
+        client.join(leaving)
+        calls = [asyncio.create_task(client.heartbeat())]
+        await broker.wait_until(lambda: len(broker.heartbeats) == 2)
+
+        client.join(SilentProducer("q"))
+        calls += [asyncio.create_task(client.heartbeat()) for _ in range(3)]
+        await client.routes.refresh("t")
+        calls.append(asyncio.create_task(client.leave(leaving)))
+        await asyncio.sleep(0)
+        client.join(SilentProducer("r"))
+        assert (len(broker.heartbeats), broker.goodbyes) == (2, [])
+
+        may_respond.set()
+        await asyncio.gather(*calls)
+        assert producers_in(broker) == [[], ["p"], ["q", "r"]]
+        assert [each.producer_group for each in broker.goodbyes] == ["p"]
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_consumer_of_many_topics_announces_them_in_few_heartbeats() -> None:
+    broker, topics = GroupBroker(), [f"t{number}" for number in range(30)]
+
+    def slowly(respond: Any) -> Any:
+        async def respond_later(request: Request) -> Any:
+            await asyncio.sleep(0.1)
+            return respond(request)
+
+        return respond_later
+
+    async def handler(message: StoredMessage) -> None: ...
+
+    for code in (RequestCode.HEART_BEAT, RequestCode.GET_CONSUMER_LIST_BY_GROUP):
+        broker.handlers[code] = slowly(broker.handlers[code])
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+        for topic in topics:
+            cluster.name_server.routes[topic] = route({"a": broker.address}, queues=1)
+        broker.members = [instance.client_id]
+        async with PushConsumer(
+            instance=instance,
+            group="g",
+            handler=handler,
+            subscriptions=dict.fromkeys(topics, "*"),
+        ):
+            await broker.wait_until(lambda: {pull.topic for pull in broker.pulls} >= {*topics})
+            assert len(broker.heartbeats) < len(topics) / 2
 
 
 async def test_a_broker_that_does_not_answer_is_not_waited_for_without_end() -> None:

@@ -24,6 +24,7 @@ from cometmq.client.trace import EndTransaction, Publish, Recall, TraceDispatche
 from cometmq.client.trace import dispatcher as dispatcher_module
 from cometmq.model.topic import TRACE_TOPIC
 from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.compression import decompress_body
 from cometmq.protocol.headers import SendMessageResponse
 from cometmq.protocol.properties import decode_properties
 from cometmq.remoting import Request, Response
@@ -44,7 +45,7 @@ def traces(broker: SentBroker, topic: str = TRACE_TOPIC) -> list[tuple[list[Any]
     """The records of each trace message a scripted broker got, and its keys."""
     return [
         (
-            decode_records(command.body.decode()),
+            decode_records(decompress_body(command.body, header.sys_flag).decode()),
             decode_properties(header.properties or "")["KEYS"].split(),
         )
         for header, command in zip(broker.sends, broker.commands, strict=True)
@@ -199,6 +200,22 @@ async def test_many_records_travel_in_one_message_until_it_is_large() -> None:
     records = [len(found) for found, _ in traces(broker)]
     assert sum(records) == 100
     assert 2 < len(records) < 20
+
+
+async def test_a_batch_with_more_ids_than_keys_have_room_is_traced() -> None:
+    broker = SentBroker()
+    async with ScriptedCluster([broker]) as cluster:
+        with_trace_topic(cluster)
+        async with Producer(cluster.address, group="g", trace=True) as producer:
+            before = await producer.send(Message("t", b"x"))
+            batch = await producer.send_batch([Message("t", b"x")] * 2_000)
+            after = await producer.send(Message("t", b"x"))
+
+    found = traces(broker)
+    ids = [record.message_id for records, _ in found for record in records]
+    assert ids == [before.message_id, batch.message_id, after.message_id]
+    keys = {key for _, keys in found for key in keys}
+    assert {before.message_id, batch.message_ids[0], after.message_id} <= keys
 
 
 async def test_records_leave_after_a_while_even_if_they_are_few() -> None:

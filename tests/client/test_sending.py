@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +24,7 @@ from cometmq.client import (
     SendReceipt,
     SendStatus,
     SendTimeoutError,
+    blocking,
 )
 from cometmq.client._connection.instance import core_of
 from cometmq.client._sending.sender import INNER_GROUP, InnerProducer
@@ -80,6 +81,92 @@ async def test_every_way_of_sending_stores_the_message(
 
     assert {message.message_id for message in got} == ids
     assert {message.body for message in got} == {b"awaited", b"begun", b"oneway"}
+
+
+def changing_sends(send: Callable[[Message], Any], topic: str, count: int) -> list[Any]:
+    """Begin sends with one message that changes after each of them."""
+    message, sends = Message(topic, b""), []
+    for number in range(count):
+        message.body, message.properties["number"] = b"%d" % number, str(number)
+        message.keys = (key for key in (f"k{number}",))
+        sends.append(send(message))
+    message.body, message.properties["number"], message.keys = b"", "", ()
+    return sends
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"hooks": [SendHook()]},
+        {"auto_batch": True},
+        {"auto_batch": True, "hooks": [SendHook()]},
+    ],
+    ids=["plain", "hooks", "batched", "batched with hooks"],
+)
+async def test_a_message_may_be_changed_once_its_send_has_begun(
+    name_servers: str,
+    queues: list[MessageQueue],
+    topic: str,
+    group: str,
+    options: dict[str, Any],
+    count: int,
+) -> None:
+    """Also before the route is known and the connection is open."""
+    async with Producer(name_servers, group=group, **options) as producer:
+        await asyncio.gather(*changing_sends(producer.send_nowait, topic, count))
+    got = await read_all(name_servers, queues, count)
+
+    expected = [str(number) for number in range(count)]
+    assert sorted(message.body.decode() for message in got) == expected
+    assert sorted(message.properties["number"] for message in got) == expected
+    assert sorted(message.keys for message in got) == [[f"k{number}"] for number in expected]
+
+
+async def test_a_thread_may_change_a_message_once_its_send_has_begun(
+    name_servers: str, queues: list[MessageQueue], topic: str, group: str
+) -> None:
+    def send() -> None:
+        with blocking.Producer(name_servers, group=group) as producer:
+            for future in changing_sends(producer.send_nowait, topic, 100):
+                future.result(60)
+
+    await asyncio.to_thread(send)
+    got = await read_all(name_servers, queues, 100)
+
+    assert sorted(int(message.body) for message in got) == list(range(100))
+
+
+async def test_hooks_may_read_keys_that_can_be_read_once(
+    name_servers: str, queues: list[MessageQueue], topic: str, group: str
+) -> None:
+    read: list[list[str]] = []
+
+    class ReadsKeys(SendHook):
+        def before_send(self, context: SendContext) -> None:
+            read.append(list(context.messages[0].keys))
+
+    async with Producer(name_servers, group=group, hooks=[ReadsKeys()]) as producer:
+        await producer.send(Message(topic, b"x", keys=(key for key in ("k1", "k2"))))
+    (got,) = await read_all(name_servers, queues, 1)
+
+    assert read == [["k1", "k2"]]
+    assert got.keys == ["k1", "k2"]
+
+
+async def test_keys_that_cannot_be_read_fail_their_send_and_hold_no_room() -> None:
+    def fail() -> Iterator[str]:
+        yield "k"
+        raise LookupError
+
+    async with (
+        ScriptedCluster([ScriptedBroker()]) as cluster,
+        Producer(cluster.address, group="g", back_pressure_messages=10) as producer,
+    ):
+        for _ in range(11):
+            with pytest.raises(LookupError):
+                await producer.send_nowait(Message("t", b"x", keys=fail()))
 
 
 async def test_the_queue_can_be_said_picked_or_left_to_the_key(

@@ -304,9 +304,12 @@ class Blocking:
         return Message(topic=self.topic, body=b"again", keys=["k"])
 
     def works(self) -> None:
-        """A message can be sent and read."""
+        """A message can be sent and read; by a group whose offsets no administrator has reset.
+
+        A broker answers the next pull of a queue that was reset with the offset to go on at.
+        """
         receipt = self.producer.send(self.message(), queue=self.queues[1])
-        found = self.puller.pull(self.queues[1], receipt.queue_offset, wait=5.0)
+        found = self.subscriber.pull(self.queues[1], receipt.queue_offset, wait=5.0)
         assert found.messages[0].message_id == receipt.message_id
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from cometmq.client.errors import ClientClosedError, ClientError
-from cometmq.remoting.tasks import failure_of, is_call_failure
+from cometmq.remoting.tasks import begin_task, failure_of, is_call_failure
 
 
 class Lifecycle(ABC):
@@ -171,7 +171,7 @@ class Lifecycle(ABC):
 
 def in_background(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
     """Run a coroutine in a task that is kept alive until it ends."""
-    task = asyncio.get_running_loop().create_task(work, name=name)
+    task = begin_task(work, name)
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
     return task

@@ -117,7 +117,7 @@ class TopicNotFoundError(ClientError):
     """No broker has the topic; not sent.
 
     Args:
-        topic: the topic that was asked for.
+        topic: the topic that was looked up.
         why: what the route lacks.
 
     Example:

@@ -34,6 +34,8 @@ _WORDS_OF_5 = re.compile("contains|startswith|endswith", re.IGNORECASE)
 _SQL_MARKS = re.compile(r"[=<>']|\s(and|or|in|is|between)\s(?!\s*(\|\||$))", re.IGNORECASE)
 """What tags hardly contain, and most SQL expressions do."""
 
+EXPRESSION_BYTES_MAX = 1024 * 1024
+"""The limit of a tag or SQL expression: heartbeats contain those of all subscriptions."""
 _CLASS_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
 """Name and source of a class filter; the rest of the frame is for the other fields."""
 
@@ -62,9 +64,9 @@ class Filter:
         """Select messages with one of the tags: ``a || b``. ``*`` or an empty text selects all.
 
         Raises:
-            ConfigError: the expression is no text, or has no tag.
+            ConfigError: the expression is no text, has no tag, or is longer than 1 MiB.
         """
-        _check_text("tag expression", expression)
+        _check_expression("tag expression", expression)
         try:
             parsed = parse_tag_expression(expression.strip())
         except ExpressionError as error:
@@ -84,9 +86,9 @@ class Filter:
         It needs ``enablePropertyFilter=true`` in the settings of the brokers.
 
         Raises:
-            ConfigError: the expression is no text, or no SQL92 expression.
+            ConfigError: the expression is no text, no SQL92 expression, or longer than 1 MiB.
         """
-        _check_text("SQL expression", expression)
+        _check_expression("SQL expression", expression)
         _check_sql(expression)
         return cls(expression, SQL92_KIND, frozenset(), now_ms())
 
@@ -164,6 +166,13 @@ def _check_sql(expression: str) -> None:
     except SqlError as error:
         if not _WORDS_OF_5.search(expression):
             raise ConfigError(f"SQL filter {expression!r}: {error}") from None
+
+
+def _check_expression(what: str, expression: str) -> None:
+    _check_text(what, expression)
+    size = len(expression.encode())
+    if size > EXPRESSION_BYTES_MAX:
+        raise ConfigError(f"{what} of {size} bytes: expected at most {EXPRESSION_BYTES_MAX}")
 
 
 def _check_text(what: str, expression: object) -> None:

@@ -116,7 +116,7 @@ class OffsetTable:
         self._offsets[queue] = offset
 
     def freeze(self, queue: MessageQueue, offset: QueueOffset) -> None:
-        """Set a queue's offset for good."""
+        """Set a queue's offset, which only `forget` removes."""
         self._offsets[queue] = offset
         self._frozen.add(queue)
 
@@ -494,7 +494,7 @@ async def first_offset(
     Args:
         queue: the queue.
         store: where the group's offsets are kept; one that is kept wins.
-        offsets: asks brokers about the queue.
+        offsets: reads the bounds of the queue from its broker.
         start: where a group without an offset begins; a time means the first message stored then
             or later.
         retry: whether the queue is of the group's retry topic: nothing of it is skipped, as long as

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 from cometmq.client._connection.instance import ClientInstance, Membership, acquire_instance
 from cometmq.client._lifecycle import Lifecycle
-from cometmq.client._sending.batching import split
+from cometmq.client._sending.batches import split
 from cometmq.client._sending.broker_latency import Detector
 from cometmq.client._sending.outgoing import check_fields
 from cometmq.client._sending.pending_sends import PendingSends
@@ -280,7 +280,7 @@ class Producer(Lifecycle):
         If the limits on sends in flight are reached, it waits for room first.
 
         Args:
-            message, timeout: as for `send`.
+            message, timeout: as for `send`. The message may be changed once the call has returned.
             queue, order_key, selector: as for `send`, but the message is sent again to the same
                 queue after a network failure, and may then be stored twice.
 

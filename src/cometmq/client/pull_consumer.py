@@ -26,8 +26,8 @@ from cometmq.client._consuming.request_handlers import RequestHandlers, common_p
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._pull.core import AssignedPullQueues, Mode
 from cometmq.client._pull.fetcher import UNLIMITED
+from cometmq.client._pull.offset_calls import OffsetCalls
 from cometmq.client._pull.positions import Offsets
-from cometmq.client._pull.seeking import OffsetCalls
 from cometmq.client._supervision import raise_non_transient
 from cometmq.client.allocation import AllocationStrategy, Averagely
 from cometmq.client.errors import ClientClosedError, ClientError
@@ -218,7 +218,7 @@ class PullConsumer(OffsetCalls):
 
     async def _start(self) -> None:
         self._started_ms = now_ms()
-        await self._lease.open(self)
+        await self._connect()
         await self._store.load()
         await check_filters(self._instance, self._wire_group, self._filters)
         self._listener.start()
@@ -317,7 +317,7 @@ class PullConsumer(OffsetCalls):
         name = self._namespace.wrap_topic(topic)
         if self._filters.pop(name, None) is None:
             return
-        await self._revoke(*(queue for queue in self._fetcher.queues if queue.topic == name))
+        await self._revoke(*self._fetcher.of_topic(name))
         if self.running:
             await self._instance.heartbeat()
             self._rebalancer.wake()
@@ -565,9 +565,8 @@ class PullConsumer(OffsetCalls):
 
     def _fetch_anew(self, topic: str) -> None:
         """Go on with a topic's queues where they are, with another filter from now on."""
-        for queue in self._fetcher.queues:
-            if queue.topic == topic:
-                self._fetcher.begin(queue, self._positions.fetch_from(queue))
+        for queue in self._fetcher.of_topic(topic):
+            self._fetcher.begin(queue, self._positions.fetch_from(queue))
 
     async def _revoke(self, *queues: MessageQueue) -> None:
         """Release queues to other members, which continue after what is finished."""
@@ -577,8 +576,8 @@ class PullConsumer(OffsetCalls):
         """Stop fetching queues. Returns the finished offsets that are not committed."""
         queues = list(queues)
         due = self._positions.to_commit(queues)
+        self._fetcher.end(*queues)
         for queue in queues:
-            self._fetcher.end(queue)
             self._positions.drop(queue)
         return due
 

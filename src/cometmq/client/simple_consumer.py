@@ -158,7 +158,7 @@ class SimpleConsumer(SubscribingConsumer):
         await super().start()
 
     async def _start(self) -> None:
-        await self._lease.open(self)
+        await self._connect()
         await self._join()
         for topic, each in self._subscriptions.announced().items():
             await self._prepare(topic, each)

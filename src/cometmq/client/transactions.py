@@ -19,11 +19,9 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any, Unpack
 
-import msgspec
-
 from cometmq.client._callbacks import Caller, TraceTimes, call_hooks
 from cometmq.client._connection.instance import ClientInstance
-from cometmq.client._sending.outgoing import check_fields
+from cometmq.client._sending.outgoing import check_fields, copy_message
 from cometmq.client._sending.targets import ANY_QUEUE
 from cometmq.client._supervision import class_and_text
 from cometmq.client.errors import ClientError
@@ -258,7 +256,8 @@ class TransactionProducer(Producer):
         self, message: Message, argument: object, timeout: float
     ) -> TransactionReceipt:
         reserved = {names.TRAN_MSG: "true", names.PGROUP: self._wire_group}
-        half = msgspec.structs.replace(message, delay_level=0, properties=dict(message.properties))
+        half = copy_message(message)
+        half.delay_level = 0
         receipt = await self._pending.send(half, ANY_QUEUE, timeout, reserved)
         transaction_id = receipt.transaction_id or receipt.message_id
         half.properties[names.UNIQ_KEY] = receipt.message_id

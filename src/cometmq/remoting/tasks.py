@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 def is_call_failure(error: BaseException) -> bool:
@@ -54,6 +56,18 @@ def failure_of(task: asyncio.Task[Any]) -> BaseException | None:
         return None if task.cancelling() else error
 
 
+def begin_task(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+    """Run a coroutine in a task that begins when the caller yields to the event loop.
+
+    An eager task factory would begin it at once, before its owner could note the task.
+    """
+    loop = asyncio.get_running_loop()
+    eager: Any = getattr(asyncio, "eager_task_factory", None)  # since Python 3.12
+    if eager and getattr(loop.get_task_factory(), "__code__", None) is eager.__code__:
+        return asyncio.Task(work, loop=loop, name=name)
+    return loop.create_task(work, name=name)
+
+
 class Supervisor:
     """Owns tasks: keeps them alive, logs how they fail, and ends them together."""
 
@@ -74,7 +88,7 @@ class Supervisor:
 
         ``awaited`` says that the caller awaits the task and sees its failure; else it is logged.
         """
-        task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}.{name}")
+        task = begin_task(work, f"{self._owner}.{name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard if awaited else self._ended)
         return task

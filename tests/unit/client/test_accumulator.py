@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.client._sending.batching import split_receipt
+from cometmq.client._sending.batches import split_receipt
 from cometmq.client.receipt import SendReceipt, SendStatus
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue

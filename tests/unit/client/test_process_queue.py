@@ -5,6 +5,8 @@ Every property is checked beside a plain model: sorted offsets.
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -226,12 +228,25 @@ def test_a_lock_is_fresh_for_thirty_seconds() -> None:
     clock = Clock()
     queue = ProcessQueue(QUEUE, now=clock)
     assert not queue.lock_is_fresh()
-    queue.locked, queue.locked_at_s = True, clock()
+    queue.note_lock()
 
     clock.now += 30
     assert queue.lock_is_fresh()
     clock.now += 0.001
     assert not queue.lock_is_fresh()
+
+
+def test_a_lock_is_not_fresh_after_the_machine_was_suspended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = ProcessQueue(QUEUE, now=Clock())
+    queue.note_lock()
+    woken_ns = time.time_ns() + 31 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: woken_ns)
+
+    assert not queue.lock_is_fresh()
+    queue.note_lock()
+    assert queue.lock_is_fresh()
 
 
 @pytest.mark.parametrize("leave", ["finish", "take_open", "drop", "clear"])

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from cometmq.client._connection.instance import ClientCore
-from cometmq.client._consuming.rebalancer import RECONNECT_S, MemberAllocation, Rebalancer
+from cometmq.client._consuming.rebalancer import (
+    RECONNECT_S,
+    MemberAllocation,
+    QueueTable,
+    Rebalancer,
+)
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.client.allocation import AllocationStrategy, Averagely
 from cometmq.client.errors import ClientError
@@ -621,3 +626,38 @@ async def test_a_round_that_hangs_is_begun_anew(group: Group) -> None:
     await rebalancer.stop()
 
     assert group.owner.mine == set(ALL)
+
+
+def test_a_table_of_queues_finds_those_of_a_topic() -> None:
+    table: QueueTable[int] = QueueTable()
+    queues = [MessageQueue(topic, "a", number) for topic in ("t", "u") for number in range(2)]
+    for number, queue in enumerate(queues):
+        table[queue] = number
+    table[queues[0]] = 7
+
+    assert table.of_topic("t") == queues[:2]
+    assert table.of_topic("v") == []
+    assert (table.remove(queues[0]), table.remove(queues[0])) == (7, None)
+    assert table.of_topic("t") == [queues[1]]
+    assert table.remove(queues[1]) == 1
+    assert (table.of_topic("t"), table.of_topic("u")) == ([], queues[2:])
+    table.remove_all()
+    assert (table.of_topic("u"), len(table)) == ([], 0)
+
+
+@pytest.mark.parametrize("foreign", [MessageQueue("u", "a", 0), MessageQueue(TOPIC, "a", 4), "t"])
+async def test_a_strategy_allocates_queues_of_the_topic_only(
+    group: Group, foreign: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Wrong:
+        name = "WRONG"
+
+        def allocate(self, group: str, client_id: str, queues: Any, clients: Any) -> Any:
+            return [*queues, foreign]
+
+    assert await group.rebalancer().once()
+    before = set(group.owner.mine)
+    await group.rebalancer(strategy=Wrong()).once()
+
+    assert group.owner.mine == before
+    assert f"strategy WRONG allocated {foreign}, which is no readable queue of t" in caplog.text

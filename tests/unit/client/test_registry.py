@@ -8,7 +8,14 @@ from ipaddress import ip_address
 
 import pytest
 
-from cometmq.client import AdminClient, ClientClosedError, ClientError, Producer
+from cometmq.client import (
+    AdminClient,
+    ClientClosedError,
+    ClientError,
+    ClientInstance,
+    Producer,
+    PullConsumer,
+)
 from cometmq.client._connection.identity import outward_address
 from cometmq.client._connection.instance import ClientCore, acquire_instance
 from cometmq.client._connection.security import Credentials, Signer, signature
@@ -241,3 +248,34 @@ async def test_an_object_may_start_while_the_start_of_another_one_is_given_up() 
     assert [member.group for member in core._members] == ["h"]
     await second.close()
     assert core.closed
+
+
+@pytest.mark.parametrize("was_closed", [False, True])
+async def test_a_lent_instance_has_to_run(was_closed: bool) -> None:
+    async with ClientInstance(NOBODY) as instance:
+        pass
+    lent = instance if was_closed else ClientInstance(NOBODY)
+    for made in (
+        Producer(instance=lent, group="g"),
+        PullConsumer(instance=lent, group="g", subscriptions={"t": "*"}),
+        AdminClient(instance=lent),
+    ):
+        expected = "is closed: create a new one" if was_closed else "not running: start it first"
+        with pytest.raises(ClientClosedError, match=expected):
+            await made.start()
+
+
+async def test_a_consumer_whose_instance_is_closed_cannot_go_on() -> None:
+    async with ClientInstance(NOBODY) as instance:
+        consumer = PullConsumer(instance=instance, group="g")
+        other = PullConsumer(instance=instance, group="h")
+        await consumer.start()
+        await other.start()
+        await other.close()
+        assert consumer.healthy
+
+    assert not consumer.healthy
+    with pytest.raises(ClientClosedError, match="was closed before consumer g"):
+        raise consumer.failure or LookupError
+    assert other.failure is None
+    await consumer.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.client._sending.batching import estimated_bytes, split
+from cometmq.client._sending.batches import estimated_bytes, split
 from cometmq.model.message import Message
 
 messages = st.builds(

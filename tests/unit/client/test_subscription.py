@@ -171,6 +171,14 @@ def test_brokers_check_the_sql_on_which_they_differ(expression: str) -> None:
     assert Filter.sql(expression).expression == expression
 
 
+@pytest.mark.parametrize("make", [Filter.tags, Filter.sql])
+def test_an_expression_that_no_heartbeat_has_room_for_is_refused(
+    make: Callable[[str], Filter],
+) -> None:
+    with pytest.raises(ConfigError, match="expression of 1048577 bytes: expected at most 1048576"):
+        make("\u00e4" * 524_288 + "x")
+
+
 def test_a_changed_subscription_is_newer_than_the_one_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,36 @@ async def test_a_task_has_the_owners_name_and_leaves_when_it_ends(owner: Supervi
     assert await task == "done"
     await asyncio.sleep(0)
     assert len(owner) == 0
+
+
+def begin_at_once(
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **_: object
+) -> asyncio.Future[Any]:
+    """As `asyncio.eager_task_factory`, which Python 3.11 has not; the work awaits nothing."""
+    future = loop.create_future()
+    try:
+        work.send(None)
+    except StopIteration as end:
+        future.set_result(end.value)
+    return future
+
+
+async def test_a_task_begins_after_its_owner_has_noted_it_in_eager_loops_too(
+    owner: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager = getattr(asyncio, "eager_task_factory", begin_at_once)
+    monkeypatch.setattr(asyncio, "eager_task_factory", eager, raising=False)
+    events = []
+
+    async def work() -> None:
+        events.append("begun")
+
+    asyncio.get_running_loop().set_task_factory(eager)
+    task = owner.spawn(work(), "job")
+    events.append("noted")
+    await task
+
+    assert events == ["noted", "begun"]
 
 
 async def fail() -> None:

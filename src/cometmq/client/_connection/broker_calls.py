@@ -54,7 +54,7 @@ class BrokerCalls:
         """Send a request and return the response if it is a success.
 
         Raises:
-            ResponseError: the broker refused; a note says which one did.
+            ResponseError: the broker refused; a note names it.
             RemotingError: no response.
         """
         response = await self.call_raw(address, code, header, body, timeout=timeout)
@@ -97,7 +97,7 @@ class BrokerCalls:
         """Return the client ids of a consumer group's members, as this broker knows them.
 
         Raises:
-            ResponseError: it knows of none.
+            ResponseError: it knows no member.
         """
         header = GetConsumerListByGroupRequest(consumer_group=group)
         response = await self.call(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)

@@ -2,8 +2,8 @@
 
 An instance belongs to the object that made it, or is handed to several so that they share its
 connections. It belongs to one event loop and one process: a forked child cannot use it. It knows
-nothing of sending or consuming: members tell it what their heartbeat says, and register handlers
-for what brokers ask of clients.
+nothing of sending or consuming: members return their part of the heartbeat, and register handlers
+of brokers' requests.
 
 Source: MQClientInstance, RocketMQ 5.3.
 """
@@ -147,8 +147,10 @@ class ClientCore(Lifecycle):
         """Calls of `join` so far."""
         self._connected_s: dict[str, float] = {}
         """When the connection to each broker was made, in the loop's time."""
-        self._heartbeats_in_flight: set[str] = set()
-        self._heartbeat_tasks: dict[str, asyncio.Task[None]] = {}
+        self._heartbeats_in_flight: dict[str, asyncio.Future[None]] = {}
+        """The end of the heartbeat to each broker."""
+        self._heartbeats_waiting: dict[str, asyncio.Future[None]] = {}
+        """The end of those that wait until the one in flight to the same broker has ended."""
         self._shared: dict[type[Any], Any] = {}
         self._changing = asyncio.Lock()
         self._inherited = False
@@ -159,6 +161,8 @@ class ClientCore(Lifecycle):
         super().__init__(f"client {self.client_id}")
         self.on_broker: list[Callable[[str], None]] = []
         """Called with the address of each broker that a new connection was made to."""
+        self.on_close: list[Callable[[], None]] = []
+        """Called when it closes."""
         _living.add(self)
 
     @property
@@ -209,6 +213,8 @@ class ClientCore(Lifecycle):
             await super().close()
 
     async def _close(self) -> None:
+        for listener in list(self.on_close):
+            listener()
         async with self._changing:
             await self._release()
 
@@ -308,7 +314,7 @@ class ClientCore(Lifecycle):
             ClientError: the instance runs in another event loop.
         """
         if not self.running:
-            if self._inherited:
+            if self.closed:
                 self._check_usable()
             raise ClientClosedError(f"client {self.client_id} is not running: start it first")
         self._check_loop()
@@ -350,6 +356,9 @@ class ClientCore(Lifecycle):
         groups = [(part.group_name, True) for part in membership.producers]
         groups += [(part.group_name, False) for part in membership.consumers]
         for address in sorted(self._registered):
+            in_flight = self._heartbeats_in_flight.get(address)
+            if in_flight is not None:  # it may contain the member, and be handled after this
+                await asyncio.wait([in_flight])
             for group, producing in groups:
                 await self._unregister(address, group, producing=producing)
 
@@ -397,20 +406,17 @@ class ClientCore(Lifecycle):
         if not data.producer_data_set and not data.consumer_data_set:
             return
         known = self.routes.addresses(masters_only=not data.consumer_data_set)
-        await asyncio.gather(
-            *(self._send_heartbeat(address, data, self._joined) for address in sorted(known))
-        )
+        if known:
+            await asyncio.wait(list(map(self._begin_heartbeat, sorted(known))))
 
     async def ensure_heartbeat(self, address: str) -> None:
         """Return when a broker knows every member, or has not responded to the heartbeat."""
         self._check_loop()
-        earlier = self._heartbeat_tasks.get(address)
+        earlier = self._heartbeats_in_flight.get(address)
         if earlier is not None:  # it may be older than the newest member
             await asyncio.wait([earlier])
-        self.heartbeat_soon(address)
-        task = self._heartbeat_tasks.get(address)
-        if task is not None:
-            await asyncio.wait([task])
+        if address not in self._up_to_date:
+            await asyncio.wait([self._begin_heartbeat(address)])
 
     def knows_members(self, address: str) -> bool:
         """Whether a broker knows every member, by its last heartbeat."""
@@ -419,14 +425,38 @@ class ClientCore(Lifecycle):
     def heartbeat_soon(self, address: str) -> None:
         """Send a heartbeat to a broker in the background, unless it knows every member."""
         self._check_loop()
-        if address in self._up_to_date or address in self._heartbeat_tasks:
-            return
-        task = self._tasks.spawn(
-            self._send_heartbeat(address, self._heartbeat_data(), self._joined),
-            f"heartbeat-{address}",
-        )
-        self._heartbeat_tasks[address] = task
-        task.add_done_callback(lambda _: self._heartbeat_tasks.pop(address, None))
+        if address not in self._up_to_date and address not in self._heartbeats_in_flight:
+            self._begin_heartbeat(address)
+
+    def _begin_heartbeat(self, address: str) -> asyncio.Future[None]:
+        """Return the end of a broker's next heartbeat, which has not read the members yet.
+
+        One heartbeat is in flight to a broker at a time, since brokers may handle two in either
+        order. All that are requested meanwhile are one.
+        """
+        ended = self._heartbeats_waiting.get(address)
+        if ended is None:
+            before = self._heartbeats_in_flight.get(address)
+            ended = self._heartbeats_waiting[address] = asyncio.get_running_loop().create_future()
+            sending = self._send_heartbeat_after(before, address, ended)
+            task = self._tasks.spawn(sending, f"heartbeat-{address}")
+            task.add_done_callback(lambda _: self._heartbeat_ended(address, ended))
+        return ended
+
+    async def _send_heartbeat_after(
+        self, before: asyncio.Future[None] | None, address: str, ended: asyncio.Future[None]
+    ) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        del self._heartbeats_waiting[address]
+        self._heartbeats_in_flight[address] = ended
+        await self._send_heartbeat(address, self._heartbeat_data(), self._joined)
+
+    def _heartbeat_ended(self, address: str, ended: asyncio.Future[None]) -> None:
+        for heartbeats in (self._heartbeats_in_flight, self._heartbeats_waiting):
+            if heartbeats.get(address) is ended:
+                del heartbeats[address]
+        ended.set_result(None)
 
     def _connected(self, address: str, connection: Connection) -> None:
         """Send a heartbeat over a new connection: a broker forgets the members of a lost one."""
@@ -444,7 +474,6 @@ class ClientCore(Lifecycle):
 
     async def _send_heartbeat(self, address: str, data: HeartbeatData, joined: int) -> None:
         """Send a heartbeat that was made after ``joined`` calls of `join`."""
-        self._heartbeats_in_flight.add(address)
         try:
             await self._heartbeats.send(address, data)
         except BaseException as error:
@@ -458,8 +487,6 @@ class ClientCore(Lifecycle):
             self._registered.add(address)
             if joined == self._joined:
                 self._up_to_date.add(address)
-        finally:
-            self._heartbeats_in_flight.discard(address)
 
     def _drop_offline(self) -> None:
         """Forget the brokers that no route mentions any more."""
@@ -547,10 +574,12 @@ class Lease:
         If it fails, the caller closes the lease.
 
         Raises:
-            ClientError: the instance has such a member already, was closed, or runs in another
-                event loop.
+            ClientClosedError: the instance is closed, or is lent and does not run.
+            ClientError: the instance has such a member already, or runs in another event loop.
             NameServerError: no name server is named, and the HTTP endpoint names none.
         """
+        if self._lent:
+            self.instance.check_running()
         if member is not None:
             self.instance.join(member)
         if not self._lent and not self._held:

@@ -38,7 +38,7 @@ GLOBAL_SCOPE = "__global__"
 LOGICAL_PREFIX = "__syslo__"
 NO_BROKER = "__syslo__none__"
 PROVISIONAL_S = 1.0
-"""How long a provisional route serves before the topic's own one is asked for again."""
+"""How long a provisional route is used before the topic's own one is requested again."""
 REFRESH_S = 1.0
 """How old a route must be before sends that cannot reach its brokers refresh it."""
 ERRORS_MAX = 256
@@ -76,7 +76,7 @@ class Route:
         return self._replicas(where).get(MASTER_ID)
 
     def readable(self, where: str | MessageQueue, broker_id: int = MASTER_ID) -> str | None:
-        """Return the address to read from: the broker id asked for, else any of that name."""
+        """Return the address to read from: that of the broker id, else of any replica."""
         replicas = self._replicas(where)
         found = replicas.get(broker_id)
         if found is None and broker_id != MASTER_ID:

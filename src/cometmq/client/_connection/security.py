@@ -112,7 +112,7 @@ class Signer:
 
 
 class StreamHook:
-    """Says of each request that it belongs to a stream.
+    """Marks each request as belonging to a stream.
 
     Source: StreamTypeRPCHook, RocketMQ 5.3.
     """

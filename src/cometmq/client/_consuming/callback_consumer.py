@@ -206,7 +206,7 @@ class CallbackConsumer(SubscribingConsumer):
 
         Called by a handler, it begins the close and returns at once: the close waits for that
         handler as for the others, and its result counts. A task that the handler makes waits, as
-        does a call from a thread: a handler that waits for them is given up after ``stop_ms``.
+        does a call from a thread: a handler that waits for them is cancelled after ``stop_ms``.
 
         An error of the offset store is raised once, after everything else is closed.
         """
@@ -224,7 +224,7 @@ class CallbackConsumer(SubscribingConsumer):
         await asyncio.shield(self._begin_close())
 
     async def _start(self) -> None:
-        await self._lease.open(self)
+        await self._connect()
         await self._engine.load()
         self._retain_traces()
         self._requests.open()

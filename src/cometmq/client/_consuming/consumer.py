@@ -27,7 +27,7 @@ from cometmq.client._consuming.group_requests import GroupCalls
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.client.allocation import AllocationStrategy
-from cometmq.client.errors import TopicNotFoundError
+from cometmq.client.errors import ClientClosedError, TopicNotFoundError
 from cometmq.client.filters import Filter
 from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
@@ -359,6 +359,17 @@ class Consumer(Lifecycle):
             for task in tasks:
                 task.cancel()
 
+    async def _connect(self) -> None:
+        """Open the connections. A consumer whose shared instance is closed cannot go on."""
+        await self._lease.open(self)
+        self._instance.on_close.append(self._instance_closed)
+
+    def _instance_closed(self) -> None:
+        error = ClientClosedError(
+            f"client {self.client_id} was closed before {self._owner}: close its consumers first"
+        )
+        self._tasks.end(error)
+
     def _retain_traces(self) -> None:
         if self._traces is not None:
             self._traces.retain()
@@ -366,6 +377,8 @@ class Consumer(Lifecycle):
 
     async def _release(self) -> None:
         """Release traces and connections."""
+        if self._instance_closed in self._instance.on_close:
+            self._instance.on_close.remove(self._instance_closed)
         await self._tasks.cancel(TASKS_END_S)
         try:
             if self._traces_retained and self._traces is not None:
@@ -468,7 +481,7 @@ class SubscribingConsumer(Consumer):
         return
 
     async def _look_up(self, topic: str, filter: Filter) -> None:
-        """Look for a topic's brokers, and ask them whether they support a filter."""
+        """Fetch the route of a topic, and check that its brokers support a filter."""
         if await self._instance.routes.refresh(topic) is not None:
             calls = GroupCalls(self._instance)
             await calls.check_filter(self._wire_group, self.client_id, topic, filter)

@@ -32,7 +32,7 @@ PAUSE_S_MIN, PAUSE_S_MAX = 0.01, 30.0
 
 
 def has_meaning(result: object) -> bool:
-    """Return whether a result says what became of the messages; any other counts as success."""
+    """Return whether a result has a meaning: None or one of the enumerations."""
     return result is None or isinstance(result, (Consumed, ConsumedInOrder))
 
 
@@ -46,9 +46,9 @@ class Outcome:
     """For those others: a level, 0 to let the broker choose, -1 for dead letters at once."""
     end: ConsumeEnd
     error: BaseException | None = None
-    """What the handler raised, if that says why it failed."""
+    """What the handler raised, if it failed with an error."""
     delay_s: float | None = None
-    """For those others: the exact delay that the handler asked for, or None."""
+    """For those others: the exact delay that the handler has chosen, or None."""
 
 
 def outcome_of(

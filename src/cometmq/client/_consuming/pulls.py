@@ -1,4 +1,4 @@
-"""One pull: ask a broker for the messages of a queue from an offset on.
+"""One pull: request the messages of a queue from a broker, from an offset on.
 
 Source: PullAPIWrapper and MQClientAPIImpl.processPullResponse, RocketMQ 5.3.
 """
@@ -96,7 +96,7 @@ class PullResult(msgspec.Struct, frozen=True):
 
 
 class Pull(msgspec.Struct, frozen=True):
-    """What all pulls of a queue by one consumer ask for."""
+    """What all pulls of a queue by one consumer request."""
 
     group: str
     queue: MessageQueue
@@ -105,7 +105,7 @@ class Pull(msgspec.Struct, frozen=True):
     hold_ms: int = 0
     """How long the broker may hold the request until a message arrives; 0 to respond at once."""
     max_bytes: int | None = None
-    """Bytes wanted at most; None for what the broker allows. Brokers before 5.0 do not heed it."""
+    """The limit of bytes; None for that of the broker. Brokers before 5.0 ignore it."""
     send_filter: bool = True
     """Whether the filter travels along; else the broker has it from the last heartbeat."""
     lite: bool = False
@@ -133,8 +133,7 @@ class Pull(msgspec.Struct, frozen=True):
 
         Args:
             offset: of the first message.
-            commit_offset: how far the group has consumed the queue, for a master to store; None to
-                say nothing of it.
+            commit_offset: the offset that the master commits for the group; None commits nothing.
         """
         return PullMessageRequest(
             consumer_group=self.group,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import TypeVar
 
 from cometmq.client._callbacks import Caller
 from cometmq.client._connection.instance import ClientCore, MemberList
@@ -28,6 +29,8 @@ from cometmq.remoting import Supervisor
 from cometmq.remoting.tasks import is_call_failure
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 RETRY_S = 10.0
 """Seconds until the listener is called again after it raised."""
@@ -111,6 +114,41 @@ class QueueListenerCalls:
         if self._retries is not None:
             self._retries.cancel()
         self._caller.close()
+
+
+class QueueTable(dict[MessageQueue, T]):
+    """What a consumer has of each assigned queue, whose queues are also found by their topic.
+
+    A rebalance asks for the queues of each topic: with thousands of topics, going through all
+    queues each time would take minutes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_topic: dict[str, dict[MessageQueue, None]] = {}
+
+    def of_topic(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic."""
+        return list(self._by_topic.get(topic, ()))
+
+    def __setitem__(self, queue: MessageQueue, value: T) -> None:
+        super().__setitem__(queue, value)
+        self._by_topic.setdefault(queue.topic, {})[queue] = None
+
+    def remove(self, queue: MessageQueue) -> T | None:
+        """Remove a queue, and return what was there; None if it was not there."""
+        if queue not in self:
+            return None
+        queues = self._by_topic[queue.topic]
+        del queues[queue]
+        if not queues:
+            del self._by_topic[queue.topic]
+        return self.pop(queue)
+
+    def remove_all(self) -> None:
+        """Remove all queues."""
+        self.clear()
+        self._by_topic.clear()
 
 
 class KnownQueues:
@@ -230,7 +268,13 @@ class MemberAllocation:
             log.warning(
                 "this client is missing in the member list group=%s client=%s", self._group, own
             )
-        return self._strategy.allocate(self._group, own, queues, members)
+        found = self._strategy.allocate(self._group, own, queues, members)
+        if foreign := set(found).difference(queues):
+            raise AllocationError(
+                f"strategy {self._strategy.name} allocated {foreign.pop()!s:.200}, which is no "
+                f"readable queue of {topic}"
+            )
+        return found
 
     def _awaits_members(self, listed: MemberList) -> bool:
         """Return whether members of the last allocation are missing and may still reconnect."""

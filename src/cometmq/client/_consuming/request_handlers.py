@@ -86,7 +86,7 @@ class RequestHandlers:
         instance: receives the requests.
         group: the group as brokers know it.
         rebalance: called when the members of the group change.
-        running_info: returns what code 307 asks for.
+        running_info: returns what code 307 requests.
         offsets: returns the offsets in memory.
         move: continues assigned queues at other offsets; ignores other queues.
         handling: the handler.

@@ -50,7 +50,7 @@ ADDED_BYTES = 512
 """Room for the properties that sending and brokers add."""
 SEND_BACK_S = 5.0
 RETRIES_MAX = 16
-"""Retries before a message becomes a dead letter, unless the settings say otherwise."""
+"""Retries before a message becomes a dead letter, unless the settings have another limit."""
 FIRST_LEVEL = 3
 """The delay level of the first retry; each further one takes the next."""
 POP_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -131,7 +131,7 @@ class Retries:
         self._rule = rule
         retries_max = RETRIES_MAX if rule.retries_max is None else rule.retries_max
         self._max = min(retries_max, I32_MAX - 1)
-        """The limit in requests, which cannot say that there is none; one more fits as well."""
+        """The limit in requests, which cannot express that there is none; one more fits as well."""
         self._wrap = wrap_topic
         self._on_first = on_first
         self._producer = InnerProducer.of(instance)

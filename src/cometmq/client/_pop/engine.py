@@ -15,7 +15,7 @@ from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.engine import ConsumerSpec, Engine
 from cometmq.client._consuming.group_requests import GroupCalls
-from cometmq.client._consuming.rebalancer import QueueListenerCalls, Rebalancer
+from cometmq.client._consuming.rebalancer import QueueListenerCalls, QueueTable, Rebalancer
 from cometmq.client._pop.requests import Acks, PopRequests, not_served
 from cometmq.client._pop.service import PopLoop, PopQueue, PopService
 from cometmq.client._supervision import SupervisedFailureLog, SupervisedTasks
@@ -51,7 +51,7 @@ class AssignedPopQueues:
         self._make_loop = make_loop
         self._listener = listener
         self._tasks = tasks
-        self._loops: dict[MessageQueue, PopLoop] = {}
+        self._loops: QueueTable[PopLoop] = QueueTable()
         self._retired: list[PopLoop] = []
 
     def queues(self) -> list[MessageQueue]:
@@ -75,12 +75,12 @@ class AssignedPopQueues:
     async def stop(self) -> None:
         """Stop popping."""
         await asyncio.gather(*(loop.stop() for loop in [*self._loops.values(), *self._retired]))
-        self._loops.clear()
+        self._loops.remove_all()
         self._retired.clear()
 
     def assigned(self, topic: str) -> Collection[MessageQueue]:
         """Return the assigned queues of a topic."""
-        return [queue for queue in self._loops if queue.topic == topic]
+        return self._loops.of_topic(topic)
 
     async def assign(self, queue: MessageQueue) -> bool:
         """Start popping a queue."""
@@ -90,7 +90,9 @@ class AssignedPopQueues:
 
     async def revoke(self, queue: MessageQueue) -> bool:
         """Stop popping a queue; popped messages are still consumed."""
-        loop = self._loops.pop(queue)
+        loop = self._loops.remove(queue)
+        if loop is None:
+            return False
         loop.retire()
         self._retired = [each for each in [*self._retired, loop] if not each.ended]
         return True

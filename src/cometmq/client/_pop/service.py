@@ -195,7 +195,7 @@ class PopService:
 
 
 def _is_over(popped: Popped) -> bool:
-    """Whether the messages' time is over, told by how long they are here: clocks may differ."""
+    """Return whether the invisible time is over, by the time since the pop: clocks may differ."""
     shortest_ms = min(handle.invisible_ms for handle in popped.handles)
     over = time.monotonic() - popped.got_at >= shortest_ms / 1000
     if over:

@@ -122,7 +122,7 @@ class AssignedPullQueues:
 
     def assigned(self, topic: str) -> Collection[MessageQueue]:
         """Return the queues of a topic that are assigned now."""
-        return [queue for queue in self._fetcher.queues if queue.topic == topic]
+        return self._fetcher.of_topic(topic)
 
     async def assign(self, queue: MessageQueue) -> bool:
         """Start fetching a queue. The fetcher finds where it starts."""

@@ -13,15 +13,17 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, KeysView
+from collections.abc import Awaitable, Callable, KeysView, Set
 from dataclasses import dataclass, replace
 
 from cometmq.client._consuming.pulls import PullResult, PullStatus
+from cometmq.client._consuming.rebalancer import QueueTable
 from cometmq.client._supervision import STEP_S_MAX, FetchLoop, SupervisedFailureLog
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
+from cometmq.protocol.lazy_record import restore
 from cometmq.remoting import Supervisor
 
 log = logging.getLogger(__name__)
@@ -202,7 +204,7 @@ class Fetcher:
         self._queue_messages_max = queue_messages_max
         self._queue_bytes_max = queue_bytes_max
         self._span_max = span_max
-        self._streams: dict[MessageQueue, _Stream] = {}
+        self._streams: QueueTable[_Stream] = QueueTable()
         self._ready: deque[tuple[_Stream, Batch]] = deque()
         self._held = 0
         self._stopped = False
@@ -220,6 +222,10 @@ class Fetcher:
     def queues(self) -> list[MessageQueue]:
         """The queues being fetched."""
         return list(self._streams)
+
+    def of_topic(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic that are being fetched."""
+        return self._streams.of_topic(topic)
 
     def fetches(self) -> KeysView[MessageQueue]:
         """Return a live view of the queues being fetched: with thousands, a list takes long."""
@@ -251,13 +257,15 @@ class Fetcher:
         stream.paused = paused
         stream.start(self._tasks)
 
-    def end(self, queue: MessageQueue) -> None:
-        """Fetch a queue no longer and drop what was fetched of it."""
-        stream = self._streams.pop(queue, None)
-        if stream is not None:
-            stream.cancel()
+    def end(self, *queues: MessageQueue) -> None:
+        """Fetch these queues no longer and drop what was fetched of them."""
+        removed = map(self._streams.remove, queues)
+        streams = {stream for stream in removed if stream is not None}
+        if streams:
+            for stream in streams:
+                stream.cancel()
             self.started.set()
-            self._set_aside(stream)
+            self._set_aside(streams)
             self._wake_below_limits()
 
     def pause(self, queue: MessageQueue) -> None:
@@ -265,7 +273,7 @@ class Fetcher:
         stream = self._streams[queue]
         if not stream.paused:
             stream.paused = True
-            self._set_aside(stream)
+            self._set_aside({stream})
             self._wake_below_limits()
 
     def resume(self, queue: MessageQueue) -> None:
@@ -320,11 +328,16 @@ class Fetcher:
         self._arrived.set()
 
     def put_back(self, batch: Batch) -> None:
-        """Let messages wait once more, before those of their queue that come behind them."""
+        """Let messages wait once more, before those of their queue that come behind them.
+
+        What a reader has changed in them is undone.
+        """
         stream = self._streams.get(batch.queue)
         if stream is None:
             return
         batch = replace(batch, messages=batch.messages.copy())  # the reader may keep the list
+        for message in batch.messages:
+            restore(message)
         stream.count += batch.count
         stream.size_bytes += batch.size_bytes
         stream.bounds = deque(sorted([*stream.bounds, *batch.bounds]))
@@ -348,8 +361,7 @@ class Fetcher:
         """End every task and empty the buffer; tasks that wait for a batch get None."""
         self._stopped = True
         self._arrived.set()
-        for queue in self.queues:
-            self.end(queue)
+        self.end(*self.queues)
         await self._tasks.cancel()
 
     def is_below_limits(self, stream: _Stream) -> bool:
@@ -363,6 +375,8 @@ class Fetcher:
         )
 
     def _wake_below_limits(self) -> None:
+        if self._held >= self._fetched_max:
+            return  # at once: thousands of queues may wait
         for stream in self.waiting:
             if self.is_below_limits(stream):
                 stream.wake()
@@ -380,13 +394,14 @@ class Fetcher:
             self._held += count
             self._arrived.set()
 
-    def _set_aside(self, stream: _Stream) -> None:
-        """Take a stream's batches out of those that are ready; they still are the stream's."""
+    def _set_aside(self, streams: Set[_Stream]) -> None:
+        """Take streams' batches out of those that are ready; they still are the streams'."""
         stays: deque[tuple[_Stream, Batch]] = deque()
         for entry in self._ready:
-            if entry[0] is not stream:
+            stream, batch = entry
+            if stream not in streams:
                 stays.append(entry)
                 continue
-            stream.set_aside.append(entry[1])
-            self._held -= entry[1].count
+            stream.set_aside.append(batch)
+            self._held -= batch.count
         self._ready = stays

@@ -2,7 +2,7 @@
 
     committed ≤ finished ≤ delivered        offsets of the next message, of each queue
 
-A reader is the task or thread that asks for messages. It finishes a message by asking for the next
+A reader is the task or thread that requests messages. It finishes a message by requesting the next
 one, so that what is committed was processed to its end. Several readers may hold messages of one
 queue: everything before the lowest unfinished message is finished. It is counted when it is needed,
 not for each message, so that many readers cost no more than one. This module sends no request.

@@ -22,6 +22,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
+from cometmq.client._consuming.rebalancer import QueueTable
 from cometmq.client._push.ordered import Locks
 from cometmq.client._push.process_queue import ProcessQueue
 from cometmq.client._push.pull_loop import PullLoop
@@ -84,7 +85,7 @@ class AssignedQueues:
         self._on_free = on_free
         self._unlock_delay_s = unlock_delay_s
         self._tasks = tasks
-        self._table: dict[MessageQueue, _Owned] = {}
+        self._table: QueueTable[_Owned] = QueueTable()
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
         self._endings = Supervisor(f"queues of {group}")
         self._closed = False
@@ -93,7 +94,7 @@ class AssignedQueues:
 
     def assigned(self, topic: str) -> Collection[MessageQueue]:
         """Return the assigned queues of a topic."""
-        return [queue for queue in self._table if queue.topic == topic]
+        return self._table.of_topic(topic)
 
     async def assign(self, queue: MessageQueue) -> bool:
         """Start a queue; False while it is being revoked, or another member has its lock."""
@@ -123,7 +124,7 @@ class AssignedQueues:
         return was_owned
 
     def _begin_revoking(self, queue: MessageQueue) -> bool:
-        owned = self._table.pop(queue, None)
+        owned = self._table.remove(queue)
         if owned is not None:
             owned.fetched.drop()
             self._leaving[queue] = self._endings.spawn(self._end(owned), f"leave-{queue}")
@@ -164,7 +165,7 @@ class AssignedQueues:
         owned = self._table.get(queue)
         if owned is None or owned.fetched is not fetched:
             return
-        del self._table[queue]
+        self._table.remove(queue)
         fetched.clear()  # running handler calls must not overwrite the new offset
         if self._locks() is not None and fetched.consuming.locked():
             self._leaving[queue] = self._endings.spawn(
@@ -217,7 +218,7 @@ class AssignedQueues:
         await self._endings.drain(REVOKE_S)
         for owned in self._table.values():
             owned.fetched.drop()
-        self._table.clear()
+        self._table.remove_all()
         await self._endings.cancel(REVOKE_S)
         self._leaving.clear()
 

@@ -39,6 +39,8 @@ from cometmq.model.queue import MessageQueue
 log = logging.getLogger(__name__)
 
 MINUTE_S = 60.0
+ANNOUNCING_PAUSE, ANNOUNCING_PAUSE_S_MAX = 4.0, 1.0
+"""The pause after an announcement of subscriptions, in the time that it took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,7 @@ class PushEngine(Engine):
         self.store = spec.offset_store or default_store(
             instance, self.group, broadcast=spec.broadcast, folder=settings.offset_folder
         )
+        self._announcing, self._announcement_is_due = asyncio.Lock(), False
         self._locks: Locks | None = None
         self.service = self._make_service()
         self.queues = AssignedQueues(
@@ -273,10 +276,25 @@ class PushEngine(Engine):
     ) -> None:
         self._limits.share(topic, len(mine))
         self._subscriptions.renew(topic)
-        announcing = self._subscriptions.announce(self._instance.heartbeat)
-        self.tasks.spawn(announcing, "heartbeat")
+        if not self._announcement_is_due:
+            self._announcement_is_due = True
+            self.tasks.spawn(self._announce(), "heartbeat")
         if topic != self._subscriptions.retry_topic:
             await self._listener.call(topic, queues, mine)
+
+    async def _announce(self) -> None:
+        """Announce the subscriptions once for all topics that are rebalanced meanwhile.
+
+        The longer it takes, the longer is the pause before the next: of thousands of topics, each
+        announcement contains all.
+        """
+        async with self._announcing:
+            self._announcement_is_due = False
+            loop = asyncio.get_running_loop()
+            begun_s = loop.time()
+            await self._subscriptions.announce(self._instance.heartbeat)
+            took_s = loop.time() - begun_s
+            await asyncio.sleep(min(ANNOUNCING_PAUSE * took_s, ANNOUNCING_PAUSE_S_MAX))
 
     def _restore_topics(self, queue: ProcessQueue, messages: Sequence[StoredMessage]) -> None:
         """Set messages' topics to those they were sent to, without the namespace."""

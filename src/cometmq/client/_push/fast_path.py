@@ -78,10 +78,10 @@ _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 
 
 class QueuePulls:
-    """The pulls of one queue: what they ask for, and the bytes of their requests.
+    """The pulls of one queue: what they request, and the bytes of their requests.
 
     Args:
-        pull: what they ask for.
+        pull: what they request.
         language: what requests name.
     """
 
@@ -159,7 +159,7 @@ class FastPull(Call):
     opaque: int
 
     def done(self) -> bool:
-        """Whether nobody waits for the response any more."""
+        """Return whether the response is not awaited any more."""
         return self.future.done()
 
     def set_result(self, response: Command) -> None:

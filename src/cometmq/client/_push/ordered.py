@@ -40,7 +40,6 @@ from cometmq.client.handlers import OrderedContext
 from cometmq.client.offsets import OffsetStore
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.lazy_record import restore
 from cometmq.remoting.tasks import Supervisor, outlives
 
 log = logging.getLogger(__name__)
@@ -59,7 +58,7 @@ class Locks:
         group: as brokers know it.
         client_id: of the member.
         queues: returns the assigned queues.
-        now: a steady clock in seconds, the one of the process queues.
+        now: a steady clock in seconds.
         on_locked: called with a queue whose lost lock was renewed.
     """
 
@@ -174,11 +173,12 @@ class Locks:
         was_fresh = queue.lock_is_fresh()
         if queue.locked and not locked:
             log.warning("queue lock lost queue=%s group=%s", queue.queue, self._group)
-        queue.locked = locked
-        if locked:
-            queue.locked_at_s = self._now()
-            if not was_fresh and self._on_locked is not None:
-                self._on_locked(queue)
+        if not locked:
+            queue.locked = False
+            return
+        queue.note_lock()
+        if not was_fresh and self._on_locked is not None:
+            self._on_locked(queue)
 
     async def _lock_all(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
         return await self._calls.lock(self._group, self._client_id, queues)
@@ -429,7 +429,6 @@ class OrderedService:
         for message in messages:
             is_dead = self._dead_letters.applies_to(message, outcome.delay_level)
             if not is_dead or not await self._given_up(message, outcome.error):
-                restore(message)
                 message.reconsume_times += 1
                 is_kept = True
         return not is_kept

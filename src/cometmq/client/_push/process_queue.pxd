@@ -28,7 +28,7 @@ cdef class ProcessQueue:
     cdef public int unlock_tries, calls
     cdef public object consuming
     cdef public Py_ssize_t count
-    cdef public long long size_bytes
+    cdef public long long size_bytes, locked_at_ms
     cdef public object last_offset, on_removed
     cdef object _now, _batches
     cdef dict _open

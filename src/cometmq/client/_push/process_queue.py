@@ -26,7 +26,7 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
 from cometmq.protocol.bodies import ProcessQueueInfo
-from cometmq.protocol.lazy_record import LazyMessage
+from cometmq.protocol.lazy_record import LazyMessage, restore
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -108,6 +108,7 @@ class ProcessQueue:
         """Whether a broker has locked the queue for this client."""
         self.locked_at_s = self.pulled_at_s = self.consumed_at_s = now()
         """When the lock was renewed, the last pull began, the last message was consumed."""
+        self.locked_at_ms = now_ms()
         self.unlock_tries = 0
         """How often the queue could not be unlocked because a handler call was running."""
         self.calls = 0
@@ -256,10 +257,15 @@ class ProcessQueue:
         self.put_back(list(self._open.values()))
 
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
-        """Put these open messages back at their positions, so that `take` returns them again."""
+        """Put these open messages back at their positions, so that `take` returns them again.
+
+        What a handler has changed in them is undone.
+        """
         back = [each for each in messages if self._open.pop(each.queue_offset, None) is not None]
         if not back:
             return
+        for message in back:
+            restore(message)
         last = max([each.queue_offset for each in back])
         while self._batches and self._head_offset() < last:
             head = self._batches.popleft()
@@ -286,9 +292,20 @@ class ProcessQueue:
         if self.on_removed is not None:
             self.on_removed()
 
+    def note_lock(self) -> None:
+        """Record that a broker has just confirmed the lock."""
+        self.locked = True
+        self.locked_at_s, self.locked_at_ms = self._now(), now_ms()
+
     def lock_is_fresh(self, max_age_s: float = LOCK_AGE_S) -> bool:
-        """Whether a broker has confirmed the lock within the last ``max_age_s`` seconds."""
-        return self.locked and self._now() - self.locked_at_s <= max_age_s
+        """Whether a broker has confirmed the lock within the last ``max_age_s`` seconds.
+
+        By both clocks: the steady one may stand still while the machine is suspended, and another
+        member may have the lock afterwards.
+        """
+        if not self.locked or self._now() - self.locked_at_s > max_age_s:
+            return False
+        return now_ms() - self.locked_at_ms <= max_age_s * 1000
 
     def note_pull(self) -> None:
         """Record the time of a pull, or of a reason not to pull now."""
@@ -311,7 +328,7 @@ class ProcessQueue:
             transaction_msg_count=len(self._open),
             locked=self.locked,
             try_unlock_times=self.unlock_tries,
-            last_lock_timestamp=self._wall_ms(self.locked_at_s),
+            last_lock_timestamp=self.locked_at_ms,
             droped=self.dropped,
             last_pull_timestamp=self._wall_ms(self.pulled_at_s),
             last_consume_timestamp=self._wall_ms(self.consumed_at_s),

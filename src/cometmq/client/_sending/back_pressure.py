@@ -3,7 +3,7 @@
 
 A send holds its room from the first attempt to the end of the last one. Sends that wait for room
 get it in the order in which they came: a small message never passes a large one that waits, which
-might otherwise wait for good.
+might otherwise wait without an end.
 
 Source: DefaultMQProducerImpl.executeAsyncMessageSend, RocketMQ 5.3.
 """

@@ -432,8 +432,8 @@ class SendFastPath:
     def _runs_here(self) -> bool:
         """Return whether the producer's loop is the one that runs in this thread.
 
-        Each run of a loop has an object of its own in the state of its thread: it tells the loop
-        without the system call of `_running_loop`.
+        Each run of a loop has an object of its own in the state of its thread: it identifies the
+        loop without the system call of `_running_loop`.
         """
         run: Any = None
         if cython.compiled and not _RUNNING_LOOP_IS_CHEAP:

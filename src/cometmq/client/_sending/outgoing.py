@@ -421,6 +421,22 @@ def _check_separators(name: str, text: str) -> str:
     return text
 
 
+def copy_message(message: Message) -> Message:
+    """Return a copy for a send that is prepared later, or twice: the caller may change its message.
+
+    Keys may be a generator, which can be read once. Fields of a wrong type stay as they are, and
+    are refused when the message is prepared.
+    """
+    body, keys, properties = message.body, message.keys, message.properties
+    if isinstance(body, bytearray | memoryview):
+        body = bytes(body)
+    if not isinstance(keys, str) and isinstance(keys, Iterable):
+        keys = list(keys)
+    if isinstance(properties, Mapping):
+        properties = dict(properties)
+    return structs.replace(message, body=body, keys=keys, properties=properties)
+
+
 def size_of(message: Message) -> int:
     """Return the size that counts for the limit; a body of a wrong type is refused later."""
     try:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from cometmq.client._sending.back_pressure import BackPressure, Epoch
-from cometmq.client._sending.batching import Accumulator, SendFuture
+from cometmq.client._sending.batches import Accumulator, SendFuture
 from cometmq.client._sending.fast_path import FastSend, SendFastPath
-from cometmq.client._sending.outgoing import size_of
+from cometmq.client._sending.outgoing import copy_message, size_of
 from cometmq.client._sending.retry_policy import RetryPolicy, cancellation_error, closed_error
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import SendTarget
@@ -227,6 +227,13 @@ class PendingSends:
             if started is not None:
                 return started
         future: SendFuture = asyncio.get_running_loop().create_future()
+        if not is_awaited:  # its caller may change the message before the task begins
+            try:
+                message = copy_message(message)
+            except Exception as error:  # of a generator of keys
+                self._pressure.release(size, epoch)
+                future.set_exception(error)
+                return future
         work = self._sender.send_message(
             message, target, timeout=timeout, reserved=reserved, policy=self._policy(is_awaited)
         )

@@ -152,7 +152,7 @@ _PARTS = 5
 
 
 class RecallHandle(NamedTuple):
-    """What a handle says of the message."""
+    """The parts of a handle."""
 
     topic: str
     broker_name: str
@@ -184,9 +184,9 @@ def encode_handle(handle: RecallHandle) -> str:
 async def recall(
     instance: ClientCore, group: str, topic: str, handle: str, *, timeout: float
 ) -> str:
-    """Ask the broker that a handle names to take its message back; see `Producer.recall`.
+    """Recall a message at the broker that its handle names; see `Producer.recall`.
 
-    Where that broker is unknown, any of the topic is asked.
+    If that broker is unknown, the request is sent to another broker of the topic.
     """
     check_topic_name(topic)
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):

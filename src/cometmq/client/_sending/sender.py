@@ -13,8 +13,6 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
-
 from cometmq.client._callbacks import call_hooks
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.routes import Route
@@ -23,6 +21,7 @@ from cometmq.client._sending.outgoing import (
     Outgoing,
     batch_of,
     check_fields,
+    copy_message,
     kind_of,
     prepare,
     prepare_batch,
@@ -237,10 +236,7 @@ class Sender:
         return SendContext(
             group=self._group,
             client_id=self._instance.client_id,
-            messages=[
-                msgspec.structs.replace(message, properties=dict(message.properties))
-                for message in messages
-            ],
+            messages=list(map(copy_message, messages)),
             kind=kind,
             oneway=oneway,
             namespace=self._namespace.name,

@@ -289,7 +289,7 @@ class Brokers(AdminCore):
 
 
 DIRECTLY_S = 15.0
-"""Time for a consumer to consume a message that it is handed out of turn."""
+"""Timeout of `Clients.consume_directly`, in seconds."""
 
 
 class Clients(AdminCore):

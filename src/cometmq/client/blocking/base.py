@@ -20,12 +20,13 @@ import cometmq.client as asynchronous
 from cometmq.client._consuming.callback_consumer import SIGNALS
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._pull.positions import read_as
+from cometmq.client._sending.outgoing import copy_message
 from cometmq.client.blocking.portal import Portal, acquire_portal, release_portal
 from cometmq.client.errors import ClientClosedError
 from cometmq.client.options import ConnectionOptions
 from cometmq.client.settings import ClientSettings, read_tables, resolve_settings
 from cometmq.model.errors import ConfigError
-from cometmq.model.message import StoredMessage
+from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
 
 T = TypeVar("T")
@@ -124,11 +125,15 @@ class Blocking:
     def _begin(
         self, function: Callable[..., asyncio.Future[T]], *arguments: Any, **named: Any
     ) -> concurrent.futures.Future[T]:
-        """Call a method that gives a future, and do not wait for it."""
+        """Call a method that gives a future, and do not wait for it.
+
+        Messages are copied, since the caller may change them before the call is made.
+        """
         portal = self._portal
         if portal is None:
             raise ClientClosedError(f"this {type(self).__name__} is not running: start it first")
-        return portal.begin(lambda: function(*arguments, **named))
+        given = [copy_message(each) if isinstance(each, Message) else each for each in arguments]
+        return portal.begin(lambda: function(*given, **named))
 
     def _begin_when_ready(
         self,
@@ -243,7 +248,7 @@ def _signals(callback: Callable[[], None]) -> Iterator[None]:
 
 
 class Reader(Blocking):
-    """A consumer whose threads ask for messages."""
+    """A consumer whose threads request messages."""
 
     NOTES = """
         Several threads may read. Each message goes to one of them, and each thread finishes its

@@ -75,7 +75,7 @@ class Portal:
 
         Args:
             work: the coroutine.
-            timeout: seconds, or None to wait for good.
+            timeout: seconds, or None for no limit.
 
         Raises:
             TimeoutError: the time ran out; the coroutine was cancelled.
@@ -84,7 +84,7 @@ class Portal:
             SystemExit, KeyboardInterrupt: what runs in the loop, such as a handler, has raised it;
                 in the main thread only.
 
-        Ctrl-C cancels the coroutine, gives it a second to end, and then is raised as ever.
+        Ctrl-C cancels the coroutine, waits a second for its end, and raises KeyboardInterrupt.
         """
         loop = self._usable(work)
         call = _Call(work)

@@ -151,7 +151,7 @@ class SqlAlchemyMarks:
                 raise TransactionEndedError(engine.url)
 
     def _check(self, connection: sql.Connection) -> None:
-        """Take a mark back, and see whether it is gone: engines do not tell if they commit."""
+        """Roll a mark back, and check that it is gone: engines do not show that they commit."""
         probe = uuid.uuid4().hex
         mine = TABLE.c.mark_id == _digest("", probe)
         connection.execute(_insert("", probe))

@@ -231,7 +231,7 @@ class _Entered:
         await asyncio.shield(asyncio.wrap_future(self._finish(commit=error is None)))
 
     def _finish(self, *, commit: bool) -> Future[None]:
-        """End the transaction in the store's thread, behind all that was asked of it before."""
+        """End the transaction in the store's thread, after all earlier calls."""
         ended = self._marks._submit(lambda: self._marks._end(commit=commit))
         ended.add_done_callback(lambda _: self._marks._turns.give_back())
         return ended

@@ -177,12 +177,12 @@ def _outcome(context: SendContext) -> str:
 
 
 class _Consumers(Collector):
-    """What watched consumers hold, asked for when metrics are collected."""
+    """What watched consumers hold, read when metrics are collected."""
 
     def __init__(self) -> None:
         self._loops: WeakKeyDictionary[Watched, asyncio.AbstractEventLoop | None]
         self._loops = WeakKeyDictionary()
-        """Watched consumers, and where each is to be asked; None for anywhere."""
+        """Watched consumers, and the event loop that each is read in; None for any thread."""
         self._lags: dict[tuple[str, MessageQueue], int] = {}
 
     def add(self, consumer: Watched) -> None:
@@ -203,7 +203,7 @@ class _Consumers(Collector):
         return _families()
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Ask each watched consumer what it holds."""
+        """Read what each watched consumer holds."""
         queues, buffered, lag = _families()
         sums: tuple[Sums[tuple[str, str]], ...] = (Sums(), Sums(), Sums())
         owned: set[tuple[str, MessageQueue]] = set()

@@ -1,4 +1,4 @@
-"""Traces: what became of each message, written to a topic where it can be looked up."""
+"""Traces: sends and deliveries of each message, recorded in a topic that can be queried."""
 
 from cometmq.client.trace.dispatcher import (
     ConsumeTrace,

@@ -70,16 +70,22 @@ class _TraceBatch:
     keys_bytes: int = 0
 
     def add(self, text: str, keys: Iterable[str]) -> None:
+        """Add a record, and as many of its keys as there is room for."""
         self.texts.append(text)
         self.text_bytes += len(text.encode())
         for key in keys:
-            if key not in self.keys:
+            if key not in self.keys and self.keys_bytes + _key_bytes(key) <= KEYS_BYTES_MAX:
                 self.keys[key] = None
-                self.keys_bytes += len(key.encode()) + 1
+                self.keys_bytes += _key_bytes(key)
 
     def message(self) -> Message:
         body = "".join(self.texts).encode()
         return Message(topic=self.topic, body=body, keys=list(self.keys))
+
+
+def _key_bytes(key: str) -> int:
+    """Return the bytes of a key and its separator."""
+    return len(key.encode()) + 1
 
 
 class TraceDispatcher:
@@ -167,7 +173,8 @@ class TraceDispatcher:
             record: what happened.
             topic: where traces of its producer or consumer go; empty for RocketMQ's own topic.
             region: where the message is stored.
-            keys: by which the trace is found: the message's id and keys.
+            keys: by which the trace is found: the message's id and keys. Of a large batch, not all
+                ids have room.
 
         Returns:
             False when so many records wait that this one was dropped.
@@ -175,18 +182,20 @@ class TraceDispatcher:
         if self._waiting >= self._settings.waiting_max:
             self._drop(1)
             return False
-        key = (self._topic(topic, region), region)
-        batch = self._batches.get(key)
+        where = (self._topic(topic, region), region)
+        found_by = [key for key in keys if key.strip()]
+        batch = self._batches.get(where)
+        if batch and batch.keys_bytes + sum(map(_key_bytes, found_by)) > KEYS_BYTES_MAX:
+            self._due.append(self._batches.pop(where))
+            batch = None
         if batch is None:
-            batch = self._batches[key] = _TraceBatch(key[0], _now())
+            batch = self._batches[where] = _TraceBatch(where[0], _now())
             self._wake()
-        batch.add(
-            encode_trace_record(record, cloud=self._cloud), [key for key in keys if key.strip()]
-        )
+        batch.add(encode_trace_record(record, cloud=self._cloud), found_by)
         self._waiting += 1
         self._empty.clear()
-        if batch.text_bytes >= self._settings.body_bytes_max or batch.keys_bytes >= KEYS_BYTES_MAX:
-            self._due.append(self._batches.pop(key))
+        if batch.text_bytes >= self._settings.body_bytes_max:
+            self._due.append(self._batches.pop(where))
             self._wake()
         return True
 

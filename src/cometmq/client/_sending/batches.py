@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cometmq.client._sending.back_pressure import BackPressure, Epoch
-from cometmq.client._sending.outgoing import Item
+from cometmq.client._sending.outgoing import Item, copy_message
 from cometmq.client._sending.retry_policy import RetryPolicy, cancellation_error, closed_error
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import SendTarget
@@ -138,6 +138,7 @@ class Accumulator:
         Raises:
             InvalidMessageError, InvalidNameError: the message breaks a limit; it is not taken.
         """
+        message = copy_message(message)  # prepared once more if it is alone, or there are hooks
         item = self._sender.item(message)
         item_bytes = ITEM_BYTES_MIN + len(item.encoded.body) + len(item.encoded.properties)
         key = _Key(message.topic, target.queue, message.wait_store, message.tags, policy)

@@ -1,4 +1,4 @@
-"""Positions of a pull consumer: read, commit, seek, pause.
+"""Calls of a pull consumer about offsets: read, commit, seek, pause.
 
 Source: DefaultLitePullConsumerImpl.seek, commit, pause and relatives, RocketMQ 5.3.
 """

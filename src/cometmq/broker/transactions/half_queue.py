@@ -384,8 +384,8 @@ class HalfQueue:
 
         A request names it by its physical offset, and the body of any message may imitate one.
         """
-        units = self._store.consume_queue_units(HALF_TOPIC, HALF_QUEUE, half.queue_offset, 1)
-        return bool(units) and units[0][0] == half.record.log_offset
+        found = self._store.get(HALF_TOPIC, HALF_QUEUE, half.queue_offset, 1)
+        return found.count == 1 and found.starts[0] == half.record.log_offset
 
     def is_decided(self, offset: int) -> bool:
         """Return whether a half message is decided, put back or discarded."""

@@ -146,6 +146,8 @@ class Parts(msgspec.Struct, frozen=True):
         self.store.reconfigure(store_settings)
         if "enableCalcFilterBitMap" in changes:
             filters.warn_of_bit_maps(self.settings(), store_settings)
+        if "fileReservedTime" in changes:
+            delay.warn_of_retention(self.levels, store_settings)
         if "brokerPermission" in changes:
             await self.topics.touch()
 

@@ -74,6 +74,11 @@ class DelayLevels:
             return min(longer, key=lambda item: item[1])[0]
         return max(delays_ms, key=lambda item: item[1])[0]
 
+    @property
+    def longest_ms(self) -> int:
+        """The longest delay."""
+        return max(self._delays_ms)
+
     def delay_ms(self, level: int) -> int:
         """Return the delay of a level, from 1 to the highest."""
         return self._delays_ms[level - 1]

@@ -23,6 +23,10 @@ class CompressionError(CometError):
     """A body cannot be made smaller or whole again."""
 
 
+class InflatedTooLargeError(CompressionError):
+    """A body would be larger than is allowed."""
+
+
 def compress_body(body: bytes, kind: int = SysFlag.ZLIB, level: int = 5) -> bytes:
     """Compress a body; the message then needs ``SysFlag.COMPRESSED | kind`` in its flag.
 
@@ -44,8 +48,8 @@ def decompress_body(
     """Return a body as its sender had it; one that is not compressed stays as it is.
 
     Raises:
-        CompressionError: the body is damaged, too large, of an unknown kind, or its package is
-            missing.
+        InflatedTooLargeError: the body would have more than ``inflated_bytes_max`` bytes.
+        CompressionError: the body is damaged, of an unknown kind, or its package is missing.
     """
     if not sys_flag & SysFlag.COMPRESSED:
         return body
@@ -71,11 +75,19 @@ def _module(name: str, package: str) -> Any:
 def _inflate(inflater: Any, body: bytes, failure: type[Exception], bytes_max: int) -> bytes:
     try:
         plain = inflater.decompress(body, bytes_max)
+        # LZ4 keeps what it has not used itself.
+        more = b"" if inflater.eof else inflater.decompress(_unused_by(inflater), 1)
     except failure as error:
         raise CompressionError(f"a compressed body is damaged: {error}") from None
+    if more:
+        raise _too_large(bytes_max)
     if not inflater.eof:
-        raise CompressionError(f"a compressed body is cut short or exceeds {bytes_max} bytes")
+        raise CompressionError("a compressed body is cut short")
     return bytes(plain)
+
+
+def _unused_by(inflater: Any) -> bytes:
+    return bytes(getattr(inflater, "unconsumed_tail", b""))
 
 
 def _decompress_zstd(zstandard: Any, body: bytes, bytes_max: int) -> bytes:
@@ -85,5 +97,9 @@ def _decompress_zstd(zstandard: Any, body: bytes, bytes_max: int) -> bytes:
     except zstandard.ZstdError as error:
         raise CompressionError(f"a compressed body is damaged: {error}") from None
     if len(plain) > bytes_max:
-        raise CompressionError(f"a compressed body exceeds {bytes_max} bytes")
+        raise _too_large(bytes_max)
     return bytes(plain)
+
+
+def _too_large(bytes_max: int) -> InflatedTooLargeError:
+    return InflatedTooLargeError(f"a compressed body exceeds {bytes_max} bytes")

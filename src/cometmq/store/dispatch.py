@@ -100,8 +100,9 @@ class QueueTable:
                 yield queue
 
 
-BitmapOf = Callable[[str, bytes, int], bytes]
-"""Returns the bit map of a message: topic, properties, how many messages are stored together."""
+BitmapOf = Callable[[str, bytes, int, int], bytes]
+"""Returns the bit map of a message: topic, properties, store time in ms, how many messages are
+stored together."""
 
 
 class Dispatcher:
@@ -182,7 +183,7 @@ class Dispatcher:
                 queue.put(queue_offset, log_offset, size, tags_code, store_ms)
             else:
                 bitmap = self.bitmap_of(
-                    topic.name, octets.bytes_in(memory, at, end - at), self.at_once
+                    topic.name, octets.bytes_in(memory, at, end - at), store_ms, self.at_once
                 )
                 queue.put(queue_offset, log_offset, size, tags_code, store_ms, bitmap)
         if kind != 0xC and self._index is not None:

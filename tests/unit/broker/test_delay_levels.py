@@ -1,11 +1,15 @@
+from pathlib import Path
+
 import pytest
 
+from cometmq.broker.delay.feature import warn_of_retention
 from cometmq.broker.delay.routing import schedule
 from cometmq.broker.sending.retries import retry_level
 from cometmq.broker.sending.send_back import plan_retry
 from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import ConfigError
 from cometmq.model.group import GroupRetryPolicy
+from cometmq.store import StoreSettings
 
 
 @pytest.mark.parametrize(
@@ -33,6 +37,18 @@ def test_a_delayed_message_is_scheduled_with_its_real_place() -> None:
 def test_a_message_without_delay_is_not_scheduled() -> None:
     assert schedule(DelayLevels.parse(), "T", 0, {"DELAY": "0"}) is None
     assert schedule(DelayLevels.parse(), "T", 0, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("levels", "hours", "warns"), [("1s 3d 1h", 72, False), ("1s 73h 1h", 72, True)]
+)
+def test_levels_beyond_the_life_of_the_log_are_warned_of(
+    tmp_path: Path, levels: str, hours: int, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_retention(
+        DelayLevels.parse(levels), StoreSettings(root=tmp_path, file_reserved_hours=hours)
+    )
+    assert ("a delay of 73 hours" in caplog.text) is warns
 
 
 def test_levels_have_their_delays() -> None:

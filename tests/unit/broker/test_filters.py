@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 from typing import Any
 
 import pytest
@@ -112,11 +113,31 @@ def test_a_subscription_that_ended_is_dead_until_it_comes_back(
     assert entry(filters, "U").is_dead
 
 
-def test_an_older_version_does_not_revive_a_subscription(tables: Tables) -> None:
+async def test_an_older_version_does_not_revive_a_subscription_after_a_start(
+    tables: Tables,
+) -> None:
+    """Perhaps it is the heartbeat of an older member, and that of a newer one follows."""
+    tables.filters.register("g", [sql(version=5)])
+    await tables.filters.persist()
+    again = reopened(tables)
+    again.register("g", [sql("a > 9", version=4)])
+    assert (entry(again).text, entry(again).is_dead) == ("a > 1", True)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("text", ["a > 1", "a > 9"])
+def test_a_subscription_that_ended_is_replaced_by_any_version(
+    tables: Tables, text: str, version: int
+) -> None:
+    """The clock of the client that had subscribed was ahead."""
     tables.filters.register("g", [sql(version=5)])
     tables.filters.unregister("g")
-    tables.filters.register("g", [sql(version=4)])
-    assert entry(tables.filters).is_dead
+    tables.filters.register("g", [sql(text, version=version)])
+    found = entry(tables.filters)
+    assert (found.text, found.version, found.is_dead) == (text, version, False)
+    assert tables.filters.matcher("g", sql(text, version=version), enabled=True)
+    tables.filters.register("g", [sql("a > 7", version=3)])
+    assert entry(tables.filters).text == text
 
 
 def test_a_group_without_expressions_leaves_no_trace(tables: Tables) -> None:
@@ -180,6 +201,56 @@ def test_a_large_expression_makes_room_by_those_that_are_dead(
     assert tables.filters.find("T", "g7") is None
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_random_histories_keep_the_table_consistent(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The parameter is the seed. What is alive stays, whatever room others need."""
+    monkeypatch.setattr(table_module, "ENTRIES_MAX", 12)
+    monkeypatch.setattr(table_module, "CHARS_MAX", 120)
+    dice = random.Random(seed)
+    texts = ["a > 1", "b = 'x'", "a >", "c IS NULL OR d CONTAINS 'long'"]
+    filters = tables.filters
+    for _ in range(200):
+        tables.clock.advance(dice.randrange(3))
+        group = f"g{dice.randrange(6)}"
+        alive = {
+            (data.group, data.topic): data.text for data in filters._entries() if not data.is_dead
+        }
+        if dice.random() < 0.3:
+            filters.unregister(group)
+        else:
+            wanted = [
+                sql(dice.choice(texts), topic=topic, version=dice.randrange(4))
+                if dice.random() < 0.8
+                else sql("*", topic=topic, kind="TAG")
+                for topic in dice.sample("TUVW", dice.randrange(4))
+            ]
+            filters.register(group, wanted)
+            for subscription in wanted:
+                found = filters.find(subscription.topic, group)
+                assert (
+                    found is None
+                    or subscription.is_by_tags
+                    or not found.is_dead
+                    or (found.version > subscription.version)
+                )
+        entries = filters._entries()
+        others = {key: text for key, text in alive.items() if key[0] != group}
+        assert (
+            others.items() <= {(d.group, d.topic): d.text for d in entries if not d.is_dead}.items()
+        )
+        assert filters._count == len(entries) <= 12
+        assert filters._chars == sum(len(data.text) for data in entries) <= 120
+        for name, topic in filters._topics.items():
+            own = [data for data in entries if data.topic == name]
+            assert {data.group: data for data in own} == topic.groups
+            assert (topic.cost, topic.searches) == (
+                sum(data.cost for data in own),
+                sum(data.searches for data in own),
+            )
+
+
 # --- matchers ---------------------------------------------------------------------------------
 
 
@@ -204,8 +275,8 @@ def test_bit_maps_decide_for_messages_that_were_stored_since(tables: Tables) -> 
     tables.filters.register("h", [sql("a < 1")])
     matcher = tables.filters.matcher("g", sql("a > 1"), enabled=True)
     assert matcher is not None
-    hit = tables.filters.bitmap_of("T", b"a\x012\x02", 1)
-    miss = tables.filters.bitmap_of("T", b"a\x010\x02", 1)
+    hit = tables.filters.bitmap_of("T", b"a\x012\x02", 0, 1)
+    miss = tables.filters.bitmap_of("T", b"a\x010\x02", 0, 1)
     born_ms = entry(tables.filters).born_ms
 
     assert len(hit) == len(miss) == 14
@@ -221,26 +292,40 @@ def test_bit_maps_decide_for_messages_that_were_stored_since(tables: Tables) -> 
     assert matcher.matches_bitmap(born_ms + 1, bytes(13))
 
 
+def test_bit_maps_of_messages_whose_store_time_is_ahead_decide_nothing(tables: Tables) -> None:
+    """The clock was set back, or that of the master of this slave is ahead."""
+    tables.settings = dataclasses.replace(tables.settings, enable_calc_filter_bit_map=True)
+    tables.filters.register("h", [sql("a < 1")])
+    ahead_ms = tables.clock.now_ms() + 5_000
+    before = tables.filters.bitmap_of("T", b"a\x012\x02", ahead_ms, 1)
+    tables.filters.register("g", [sql("a > 1")])
+    matcher = tables.filters.matcher("g", sql("a > 1"), enabled=True)
+    assert matcher is not None
+    assert matcher.matches_bitmap(ahead_ms, before)
+    since = tables.filters.bitmap_of("T", b"a\x010\x02", ahead_ms + 1, 1)
+    assert not matcher.matches_bitmap(ahead_ms + 1, since)
+
+
 def test_dead_subscriptions_keep_their_bits(tables: Tables) -> None:
     tables.settings = dataclasses.replace(tables.settings, enable_calc_filter_bit_map=True)
     tables.filters.register("g", [sql("a > 1")])
     tables.filters.unregister("g")
-    bitmap = tables.filters.bitmap_of("T", b"a\x012\x02", 1)
+    bitmap = tables.filters.bitmap_of("T", b"a\x012\x02", 0, 1)
     assert has_all(bitmap, entry(tables.filters).bits)
 
 
 def test_bit_maps_that_would_take_long_are_left_out(tables: Tables) -> None:
     properties = b"a\x012\x02"
     tables.filters.register("g", [sql("a > 1")])
-    assert tables.filters.bitmap_of("T", properties, 1) == b""  # they are off
+    assert tables.filters.bitmap_of("T", properties, 0, 1) == b""  # they are off
     tables.settings = dataclasses.replace(tables.settings, enable_calc_filter_bit_map=True)
-    assert tables.filters.bitmap_of("U", properties, 1) == b""
-    assert tables.filters.bitmap_of("T", properties, 1_000) != b""
-    assert tables.filters.bitmap_of("T", properties, 9_000) == b""
+    assert tables.filters.bitmap_of("U", properties, 0, 1) == b""
+    assert tables.filters.bitmap_of("T", properties, 0, 1_000) != b""
+    assert tables.filters.bitmap_of("T", properties, 0, 9_000) == b""
     tables.filters.register("h", [sql(" OR ".join(["a > 1"] * 1_000))])
-    assert tables.filters.bitmap_of("T", properties, 1) == b""
+    assert tables.filters.bitmap_of("T", properties, 0, 1) == b""
     tables.filters.register("h", [sql("a > 2", version=6)])
-    assert tables.filters.bitmap_of("T", properties, 1) != b""
+    assert tables.filters.bitmap_of("T", properties, 0, 1) != b""
 
 
 def test_searches_in_large_properties_get_no_bit_map(tables: Tables) -> None:
@@ -248,10 +333,10 @@ def test_searches_in_large_properties_get_no_bit_map(tables: Tables) -> None:
     tables.settings = dataclasses.replace(tables.settings, enable_calc_filter_bit_map=True)
     large = b"a\x01" + b"x" * 32_000 + b"\x02"
     tables.filters.register("g", [sql(" or ".join(["a contains 'xxy'"] * 64))])
-    assert tables.filters.bitmap_of("T", b"a\x01xxy\x02", 1) != b""
-    assert tables.filters.bitmap_of("T", large, 1) == b""
+    assert tables.filters.bitmap_of("T", b"a\x01xxy\x02", 0, 1) != b""
+    assert tables.filters.bitmap_of("T", large, 0, 1) == b""
     tables.filters.register("g", [sql("a contains 'xxy'", version=6)])
-    assert tables.filters.bitmap_of("T", large, 1) != b""
+    assert tables.filters.bitmap_of("T", large, 0, 1) != b""
 
 
 @pytest.mark.parametrize(
@@ -320,7 +405,7 @@ async def test_bit_maps_before_a_kill_decide_nothing(tables: Tables) -> None:
     tables.filters.register("g", [sql("a < 1", version=6)])
     tables.clock.advance(1)
     stored_ms = tables.clock.now_ms()
-    bitmap = tables.filters.bitmap_of("T", b"a\x012\x02", 1)
+    bitmap = tables.filters.bitmap_of("T", b"a\x012\x02", 0, 1)
     tables.clock.advance(1)
 
     again = reopened(tables)

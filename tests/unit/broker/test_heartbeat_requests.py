@@ -185,6 +185,24 @@ async def test_a_long_expression_of_a_heartbeat_is_registered(broker: Broker) ->
     assert found.text == text
 
 
+@pytest.mark.parametrize(
+    ("changes", "remark"),
+    [
+        ({"subVersion": 2**63}, "subVersion is 9223372036854775808, expected -92"),
+        ({"codeSet": [1, -(2**31) - 1]}, "codeSet is -2147483649, expected -2147483648"),
+        ({"codeSet": [10**30]}, "codeSet is 1000000000"),
+    ],
+)
+async def test_a_heartbeat_with_numbers_that_java_cannot_read_is_refused(
+    broker: Broker, changes: dict[str, object], remark: str
+) -> None:
+    """RocketMQ could not start with the file of expressions, nor tools show the group."""
+    answer = await broker.connect().beat(group(subscriptionDataSet=[{"topic": "T"} | changes]))
+    assert answer.code == 29
+    assert (answer.remark or "").startswith(remark)
+    assert broker.consumers.group("g") is None
+
+
 async def test_a_heartbeat_has_a_limit_of_expressions(broker: Broker) -> None:
     data = [
         {"topic": f"T{number}", "subString": "a", "expressionType": "SQL92"}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import random
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from cometmq.broker.filters.subscriptions import Subscription
+from cometmq.broker.filters.table import FilterTable
 from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.pulling.arrivals import Arrivals
 from cometmq.broker.pulling.fast_path import PullFastPath
@@ -19,7 +22,7 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting.wire import FastPath
-from cometmq.store import MessageStore
+from cometmq.store import Matcher, MessageStore
 from support import plain_ways
 from support.fake_transport import Wired
 from unit.broker.conftest import Pulls, Tables, open_store
@@ -362,3 +365,129 @@ async def test_messages_that_leave_the_memory_again_are_not_evaluated(
     broker, disk = cold
     disk.forgets = True
     assert following(await broker.pull(subscription="n > 9")) == (20, 0)
+
+
+# --- random histories ---------------------------------------------------------------------------
+
+
+class History:
+    """Subscriptions, messages, clocks and restarts at random; pulls must find what matches.
+
+    Args:
+        tables, folder: of the broker.
+        seed: replays a history.
+    """
+
+    EXPRESSIONS = ("n > 1", "n < 2", "n = 0", "n IN ('1', '3') OR other IS NULL")
+
+    def __init__(self, tables: Tables, folder: Path, seed: int) -> None:
+        tables.settings = dataclasses.replace(tables.settings, enable_calc_filter_bit_map=True)
+        self.tables, self.folder = tables, folder
+        self.dice = random.Random(seed)
+        self.filters = tables.filters
+        self.store = self._opened()
+        self.numbers: list[int] = []
+        self.latest_ms = 0
+        self.version = 0
+
+    def _opened(self) -> MessageStore:
+        return open_store(
+            self.folder, self.tables, consume_queue_ext_enabled=True, filters=self.filters
+        )
+
+    def step(self) -> None:
+        """Do something; mostly a message arrives."""
+        chances = {self.send: 10, self.subscribe: 3, self.end: 1, self.turn_clock: 1}
+        chances |= {self.stop: 1, self.kill: 1, self.check: 3}
+        (action,) = self.dice.choices(list(chances), list(chances.values()))
+        action()
+
+    def send(self) -> None:
+        self.tables.clock.advance(self.dice.randrange(3))
+        number = self.dice.randrange(4)
+        text = encode_properties({"n": str(number), "other": "x"})
+        self.store.append("T", 0, b"x", text, born_time_ms=1, born_host=HOST, store_host=HOST)
+        self.numbers.append(number)
+        self.latest_ms = max(self.latest_ms, self.tables.clock.now_ms())
+
+    def subscribe(self) -> None:
+        self.version += 1
+        data = SubscriptionData(
+            topic="T",
+            sub_string=self.dice.choice(self.EXPRESSIONS),
+            expression_type="SQL92",
+            sub_version=self.version,
+        )
+        self.filters.register(f"g{self.dice.randrange(3)}", [Subscription(data)])
+
+    def end(self) -> None:
+        self.filters.unregister(f"g{self.dice.randrange(3)}")
+
+    def turn_clock(self) -> None:
+        self.tables.clock.set_wall(self.tables.clock.now_ms() + self.dice.randrange(-50, 50))
+
+    def stop(self) -> None:
+        self.filters.persist_now()
+        self.store.close()
+        self._start_again()
+
+    def kill(self) -> None:
+        if self.dice.random() < 0.5:
+            self.filters.persist_now()
+        self.store.flush()
+        self.store.abandon()
+        (self.folder / "abort").write_bytes(b"1\n")
+        self._start_again()
+
+    def _start_again(self) -> None:
+        """A start finds a clock that has caught up: it knows no earlier store times."""
+        self.tables.clock.set_wall(max(self.tables.clock.now_ms(), self.latest_ms + 1))
+        self.filters = FilterTable(
+            lambda: self.tables.settings,
+            self.tables.file("consumerFilter"),
+            clock=self.tables.clock,
+        )
+        self.filters.load()
+        self.store = self._opened()
+        if not self.store.was_closed:
+            self.filters.renew_births()
+
+    def check(self) -> None:
+        for group in ("g0", "g1", "g2"):
+            data = self.filters.find("T", group)
+            if data is None:
+                continue
+            subscription = SubscriptionData(
+                topic="T",
+                sub_string=data.text,
+                expression_type="SQL92",
+                sub_version=data.version,
+            )
+            matcher = self.filters.matcher(group, Subscription(subscription), True)
+            wanted = [
+                offset
+                for offset, number in enumerate(self.numbers)
+                if data.expression.evaluate({"n": str(number), "other": "x"})
+            ]
+            assert self._found(matcher) == wanted, (group, data.text)
+
+    def _found(self, matcher: Matcher | None) -> list[int]:
+        offset, found = 0, []
+        while offset < len(self.numbers):
+            result = self.store.get("T", 0, offset, 32, matcher)
+            found += [m.queue_offset for part in result.slices for m in decode_messages(part)]
+            assert result.next_begin_offset > offset
+            offset = result.next_begin_offset
+        return found
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_bit_maps_lose_no_message_whatever_happens(
+    tables: Tables, tmp_path: Path, seed: int
+) -> None:
+    """The parameter is the seed."""
+    history = History(tables, tmp_path / "store", seed)
+    for _ in range(120):
+        history.step()
+    history.check()
+    history.store.close()

@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,7 +41,13 @@ from cometmq.protocol.compression import compress_body
 from cometmq.protocol.headers import CheckTransactionStateRequest
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.properties import encode_properties
-from cometmq.protocol.record import BODY_CRC_AT, decode_record, encode_host
+from cometmq.protocol.record import (
+    BODY_CRC_AT,
+    body_at,
+    decode_record,
+    encode_host,
+    encode_record,
+)
 from cometmq.remoting import Connection, Request
 from cometmq.store import Appended, MessageStore, NewMessage, SegmentNotReadyError
 from cometmq.system.failure_log import LINES_MAX
@@ -439,6 +446,39 @@ async def test_a_message_that_is_no_half_message_cannot_be_committed(world: Worl
     assert len(world.bodies()) == 1
 
 
+@pytest.mark.parametrize("queue_offset", [0, 50_000_000])
+async def test_a_body_that_imitates_a_half_message_cannot_be_decided(
+    world: World, queue_offset: int
+) -> None:
+    """It would decide about others, and its offset would take any amount of memory."""
+    half = world.half()
+    imitated = half.log_offset + half.size_bytes + body_at(0)
+    properties = {"TRAN_MSG": "true", "PGROUP": "shop", "UNIQ_KEY": "x"}
+    body = encode_record(
+        HALF_TOPIC.encode(),
+        b"imitated",
+        encode_properties(half_properties("T", 0, properties)),
+        queue_id=0,
+        queue_offset=queue_offset,
+        log_offset=imitated,
+        born_time_ms=world.clock.now_ms(),
+        born_host=PRODUCER,
+        store_time_ms=world.clock.now_ms(),
+        store_host=BROKER,
+    )
+    world.store.append("T", 1, body, b"", born_time_ms=1, born_host=PRODUCER, store_host=BROKER)
+    if world.sync:
+        world.store.flush()
+    named = SimpleNamespace(log_offset=imitated, queue_offset=queue_offset)
+    for decision in (COMMIT, ROLLBACK):
+        response = await world.end(named, decision)
+        assert (response.code, response.remark) == (1, "Find prepared transaction message failed")
+    assert (await world.resume(imitated)).code == 1
+    assert (world.bodies(), world.ops()) == ([], [])
+    assert (await world.end(half, COMMIT)).code == 0
+    assert world.bodies() == [b"half"]
+
+
 async def test_a_slave_ends_no_transactions(world: World) -> None:
     half = world.half()
     world.tables.role.change("SLAVE", 1)
@@ -666,6 +706,24 @@ async def test_without_a_producer_the_check_is_counted_all_the_same(world: World
     assert shown.properties["TRANSACTION_CHECK_TIMES"] == "2"
 
 
+@pytest.mark.usefixtures("virtual_time")
+async def test_groups_that_read_no_requests_hold_up_no_other(
+    tmp_path: Path, tables: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = await World(tmp_path / "store", tables).start()
+    for number in range(80):
+        Asked(world, f"slow-{number}").server.pause_writing()
+        world.half(PGROUP=f"slow-{number}")
+    world.half()
+    producer = Asked(world)
+    began_s = asyncio.get_running_loop().time()
+    await world.round()
+    assert asyncio.get_running_loop().time() - began_s < 15
+    await producer.until(1)
+    assert caplog.text.count("gets no checks in this round") == 80
+    world.store.close()
+
+
 async def test_a_compressed_body_is_shown_plain(world: World) -> None:
     producer = Asked(world)
     body = compress_body(b"plain" * 9000, 0x300, 5)
@@ -673,6 +731,19 @@ async def test_a_compressed_body_is_shown_plain(world: World) -> None:
     await world.round()
     ((_, shown),) = await producer.until(1)
     assert (shown.body, shown.sys_flag & 1) == (b"plain" * 9000, 0)
+
+
+@pytest.mark.parametrize("kind", [0x100, 0x200, 0x300], ids=["lz4", "zstd", "zlib"])
+async def test_a_body_that_no_frame_has_room_for_is_sent_compressed(
+    world: World, kind: int
+) -> None:
+    """Its producers would close their connections, and get no other check."""
+    producer = Asked(world)
+    body = compress_body(bytes(20 * 1024 * 1024), kind, 5)
+    world.half(body, sys_flag=kind | 1)
+    await world.round()
+    ((_, shown),) = await producer.until(1)
+    assert (shown.body, shown.sys_flag & 1) == (body, 1)
 
 
 async def test_a_body_that_cannot_be_decompressed_is_shown_as_it_is(world: World) -> None:

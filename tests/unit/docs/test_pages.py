@@ -342,3 +342,12 @@ def _measured(path: Path, title: str, flush: str) -> Iterator[tuple[str, str, st
                 rate, _, times = cell.partition("<br>")
                 server = name.partition("<br>")[0]
                 yield readme.get(server, server), f"{rate} k/s", times
+
+
+def test_each_example_has_topics_of_its_own() -> None:
+    """Readers follow several pages on one server: no example may meet the messages of another."""
+    topics = re.compile(r'^TOPIC\b.*?= "([^"]+)"', re.MULTILINE)
+    texts = [path.read_text() for path in sorted((pages.ROOT / "examples").glob("*.py"))]
+    found = [topic for text in texts for topic in topics.findall(text)]
+    assert len(found) > 20
+    assert [topic for topic in found if found.count(topic) > 1] == []

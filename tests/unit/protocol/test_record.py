@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from cometmq.model.errors import InvalidMessageError
 from cometmq.model.flags import SysFlag
-from cometmq.protocol.compression import CompressionError, compress_body, decompress_body
+from cometmq.protocol.compression import (
+    CompressionError,
+    InflatedTooLargeError,
+    compress_body,
+    decompress_body,
+)
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import (
     BODY_CRC_AT,
@@ -234,10 +239,13 @@ def test_hosts_are_shown_with_their_ports() -> None:
 def test_bodies_that_are_cut_or_too_large_are_refused() -> None:
     packed = zlib.compress(b"x" * 1000)
 
-    assert decompress_body(packed, SysFlag.COMPRESSED, inflated_bytes_max=1001) == b"x" * 1000
-    for body, limit in ((packed[:-1], 2000), (packed, 100)):
-        with pytest.raises(CompressionError, match="cut short or exceeds"):
-            decompress_body(body, SysFlag.COMPRESSED, inflated_bytes_max=limit)
+    assert decompress_body(packed, SysFlag.COMPRESSED, inflated_bytes_max=1000) == b"x" * 1000
+    for limit in (2000, 1000):
+        with pytest.raises(CompressionError, match="cut short"):
+            decompress_body(packed[:-1], SysFlag.COMPRESSED, inflated_bytes_max=limit)
+    for limit in (999, 1):
+        with pytest.raises(InflatedTooLargeError, match=f"exceeds {limit} bytes"):
+            decompress_body(packed, SysFlag.COMPRESSED, inflated_bytes_max=limit)
 
 
 def test_unknown_compression_is_refused() -> None:
@@ -255,7 +263,8 @@ def test_optional_compression_works_or_names_its_package(kind: int, package: str
         assert f"the package {package} is needed" in str(refusal)  # noqa: PT017
         return
     assert decompress_body(packed, SysFlag.COMPRESSED | kind) == b"x" * 1000
-    with pytest.raises(CompressionError):
+    assert decompress_body(packed, SysFlag.COMPRESSED | kind, inflated_bytes_max=1000)
+    with pytest.raises(InflatedTooLargeError):
         decompress_body(packed, SysFlag.COMPRESSED | kind, inflated_bytes_max=100)
     with pytest.raises(CompressionError):
         decompress_body(b"neither", SysFlag.COMPRESSED | kind)

@@ -113,7 +113,7 @@ def test_a_search_evaluates_only_what_the_bit_maps_let_pass(
     put(store, b"without", properties={"a": "yes"})
     met: list[tuple[str, bytes, int]] = []
 
-    def bitmap_of(topic: str, properties: bytes, at_once: int) -> bytes:
+    def bitmap_of(topic: str, properties: bytes, store_ms: int, at_once: int) -> bytes:
         met.append((topic, properties, at_once))
         return b"\0" if b"no" in properties else b"\1"
 
@@ -139,7 +139,7 @@ def test_messages_of_a_batch_are_counted_together(
     store = open_store(consume_queue_ext_enabled=True)
     counts: list[int] = []
 
-    def bitmap_of(topic: str, properties: bytes, at_once: int) -> bytes:
+    def bitmap_of(topic: str, properties: bytes, store_ms: int, at_once: int) -> bytes:
         counts.append(at_once)
         return b"\7"
 

@@ -12,7 +12,15 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from cometmq.broker.checks import check_body, check_client_id, check_group, check_subscribed_topic
+from cometmq.broker.checks import (
+    INT_MAX,
+    LONG_MAX,
+    check_body,
+    check_client_id,
+    check_group,
+    check_number,
+    check_subscribed_topic,
+)
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.member_subscriptions import Subscriptions, subscriptions_of
 from cometmq.broker.clients.producers import ProducerRegistry
@@ -292,6 +300,10 @@ def _check_content(data: HeartbeatData) -> None:
     _check_limit("tags and codes", tags, TAGS_MAX)
     expressions = sum(not is_tag_kind(entry.expression_type) for entry in subscriptions)
     _check_limit("SQL92 subscriptions", expressions, EXPRESSIONS_MAX)
+    for entry in subscriptions:
+        check_number("subVersion", entry.sub_version, -LONG_MAX - 1, LONG_MAX)
+        for code in entry.code_set or ():
+            check_number("codeSet", code, -INT_MAX - 1, INT_MAX)
     check_client_id(data.client_id)
     for producer in data.producer_data_set:
         check_group(producer.group_name)

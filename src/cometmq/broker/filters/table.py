@@ -2,11 +2,12 @@
 
     table := topic -> group -> FilterData          (config/consumerFilter.json, as in RocketMQ)
 
-Heartbeats register expressions. A newer version of a subscription replaces an older one. An
-expression that does not compile removes the older one, and pulls of its group are refused with the
-reason. A subscription that ends, or selects by tags from now on, is dead: new messages still get
-its bits, for a consumer that subscribes again, and retries are not filtered by it. It is removed
-after a day, or earlier if the table has no room for another one.
+Heartbeats register expressions. A newer version of a subscription replaces an older one, which is
+that of another member; once the group has ended the subscription, any version does, for the clocks
+of clients may be wrong. An expression that does not compile removes the older one, and pulls of its
+group are refused with the reason. A subscription that ends, or selects by tags from now on, is
+dead: new messages still get its bits, for a consumer that subscribes again, and retries are not
+filtered by it. It is removed after a day, or earlier if the table has no room for another one.
 
 The bit map of a message has the bits of every subscription to its topic that it matches, dead ones
 included (see ``bloom.py``); it is computed when the message is stored. A message gets none if its
@@ -137,8 +138,8 @@ class FilterData:
     """
 
     __slots__ = (
-        "bits", "born_ms", "dead_ms", "expression", "group", "kind", "positions", "searches",
-        "text", "topic", "version",
+        "bits", "born_ms", "dead_ms", "expression", "group", "has_ended", "kind", "positions",
+        "searches", "text", "topic", "version",
     )  # fmt: skip
 
     def __init__(
@@ -163,6 +164,8 @@ class FilterData:
         self.bits = bits_of(positions)
         self.born_ms = born_ms
         self.dead_ms = 0
+        self.has_ended = False
+        """Whether its group has ended the subscription; after a start this is not known."""
         self.version = version
 
     @property
@@ -228,6 +231,9 @@ class FilterTable:
         self._by_group: dict[str, dict[str, FilterData]] = {}
         """The same, by group and topic."""
         self._count = self._chars = 0
+        self._stored_ms = clock.now_ms()
+        """The latest store time of a message, or the time of the start: another clock, or this one
+        before it was set back, may be ahead."""
         self._changed = False
         self._is_full = False
 
@@ -287,14 +293,16 @@ class FilterTable:
     def _matcher_of(self, data: FilterData) -> SqlMatcher:
         return SqlMatcher(data.expression, data.bits, self.bloom.size_bytes, data.born_ms)
 
-    def bitmap_of(self, topic: str, properties: bytes, at_once: int) -> bytes:
+    def bitmap_of(self, topic: str, properties: bytes, store_ms: int, at_once: int) -> bytes:
         """Return the bit map of a message that is being stored; empty if it gets none.
 
         Args:
             topic: its topic.
             properties: its property string.
+            store_ms: its store time, by the clock of the master that stored it.
             at_once: how many messages are stored together.
         """
+        self._stored_ms = max(self._stored_ms, store_ms)
         found = self._topics.get(topic)
         if found is None or not self._settings().enable_calc_filter_bit_map:
             return b""
@@ -333,12 +341,16 @@ class FilterTable:
         text, kind = subscription.data.sub_string, subscription.data.expression_type
         if old is None:
             self._add(group, subscription)
-        elif subscription.version < old.version:
+        elif subscription.version < old.version and not old.has_ended:
             return
-        elif subscription.version == old.version or (text, kind) == (old.text, old.kind):
-            if old.is_dead or subscription.version > old.version:
+        elif (subscription.version == old.version and not old.has_ended) or (text, kind) == (
+            old.text,
+            old.kind,
+        ):
+            if old.is_dead or subscription.version != old.version:
                 self._changed = True
             old.version = subscription.version
+            old.has_ended = False
             old.dead_ms = 0  # born_ms stays: messages got its bits while it was dead, too
         else:
             self._remove(old)
@@ -368,7 +380,7 @@ class FilterTable:
                 subscription.data.expression_type,
                 expression,
                 self.bloom.positions(f"{group}#{topic}"),
-                self._clock.now_ms(),
+                max(self._clock.now_ms(), self._stored_ms),
                 subscription.version,
             )
         )
@@ -391,6 +403,7 @@ class FilterTable:
 
     def _end(self, subscriptions: Iterable[FilterData]) -> None:
         for data in subscriptions:
+            data.has_ended = True
             if not data.is_dead:
                 data.dead_ms = max(self._clock.now_ms(), data.born_ms)
                 self._changed = True
@@ -520,7 +533,7 @@ class FilterTable:
         A group may have changed its expression since the file was written; the bits of both have
         the same positions.
         """
-        now_ms = self._clock.now_ms()
+        now_ms = max(self._clock.now_ms(), self._stored_ms)
         for entry in self._entries():
             entry.born_ms = now_ms
             entry.dead_ms = max(entry.dead_ms, now_ms)

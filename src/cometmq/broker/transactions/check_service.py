@@ -27,6 +27,7 @@ import asyncio
 import logging
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from cometmq.broker.clients.members import Member
@@ -48,7 +49,11 @@ from cometmq.model.errors import CometError, InvalidMessageError, RemotingError
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import HALF_TOPIC, TRANSACTION_DISCARD_TOPIC
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.compression import CompressionError, decompress_body
+from cometmq.protocol.compression import (
+    CompressionError,
+    InflatedTooLargeError,
+    decompress_body,
+)
 from cometmq.protocol.headers import CheckTransactionStateRequest
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.record import RecordError, encode_record
@@ -63,6 +68,8 @@ ROUND_S_MAX = 60.0
 """A round that takes longer ends; the next one continues."""
 WRITABLE_S_MAX = 1.0
 """How long a round waits until a group reads its requests; then it sends the group none."""
+WAITS_S_MAX = 10.0
+"""How long a round waits for all groups together."""
 MEMBERS_MAX = 3
 """Members of a group that are considered for one request."""
 IMMUNE_MAX = 2_000_000
@@ -74,8 +81,12 @@ UNSTORABLE_MAX = 10_000
 UNSENT_MAX = 256
 UNSENT_BYTES = 4 * 1024 * 1024
 """Requests that wait together until their half messages are on the disk and on slaves."""
-INFLATED_AT_ONCE_BYTES = 16 * 1024
-"""Compressed bodies up to this size are decompressed in the event loop."""
+INFLATED_AT_ONCE_BYTES = 2 * 1024
+"""Compressed bodies up to this size are decompressed in the event loop: they may become a thousand
+times as large."""
+INFLATED_BYTES_MAX = 8 * 1024 * 1024
+"""A body that would become larger is sent compressed: clients close a connection with a frame of
+more than 16 MiB."""
 _MS_PER_HOUR = 3_600_000
 
 
@@ -161,6 +172,8 @@ class CheckService:
         self._segment = SharedCall(store.wait_for_segment)
         self._unresponsive: set[str] = set()
         """Groups that do not read their requests, in this round."""
+        self._waits_s = 0.0
+        """How long this round may still wait for groups."""
         self._failures = FailureLog(
             log,
             fails="transaction checks failed, retrying",
@@ -188,6 +201,7 @@ class CheckService:
 
     async def _round(self) -> None:
         self._unresponsive.clear()
+        self._waits_s = WAITS_S_MAX
         self._asks_slaves = True
         self._term = self._halves.term
         slices = Slices()
@@ -409,16 +423,18 @@ class CheckService:
         return None
 
     async def _until_ready(self, group: str, members: list[Member]) -> None:
+        clock = asyncio.get_running_loop().time
+        limit_s, began_s = max(min(WRITABLE_S_MAX, self._waits_s), 0.0), clock()
         try:
-            await members[self._last_member % len(members)].connection.until_writable(
-                WRITABLE_S_MAX
-            )
+            await members[self._last_member % len(members)].connection.until_writable(limit_s)
         except RemotingError as problem:
             self._unresponsive.add(group)
             log.warning(
                 "a producer group gets no checks in this round, it reads no requests group=%s: %s",
                 *(group, problem),
             )
+        finally:
+            self._waits_s -= clock() - began_s
 
     async def _send_requests(self, *, all_of_them: bool = True) -> None:
         """Send the checks of what was put back.
@@ -439,20 +455,22 @@ class CheckService:
                 end, asks_slaves=self._asks_slaves
             )
         unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        members: dict[str, list[Member]] = {}  # a group may have ten thousand
         for check in unsent if is_synced else ():
-            await self._send_request(check)
+            group = check.half.group
+            if group not in members:
+                members[group] = self._producers.members(group)
+            member = self._next_member(members[group])
+            if member is not None:
+                await self._send_request(check, member)
 
-    async def _send_request(self, check: _Check) -> None:
+    async def _send_request(self, check: _Check, member: Member) -> None:
         half, stored = check
-        member = self._next_member(half.group)
-        if member is None:
-            return
         topic, queue_id = half.named_target()
         record = half.record
         body, sys_flag = record.body, record.sys_flag
         if sys_flag & SysFlag.COMPRESSED:
-            body = await _decompressed(body, sys_flag, half.unique_key)
-            sys_flag &= ~SysFlag.COMPRESSED
+            body, sys_flag = await _decompressed(body, sys_flag, half.unique_key)
         header = CheckTransactionStateRequest(
             tran_state_table_offset=stored.queue_offset,
             commit_log_offset=stored.log_offset,
@@ -481,9 +499,8 @@ class CheckService:
         )
         member.connection.oneway(RequestCode.CHECK_TRANSACTION_STATE, header, data)
 
-    def _next_member(self, group: str) -> Member | None:
+    def _next_member(self, members: list[Member]) -> Member | None:
         """Return the next member of a group, in turn, that reads its requests; None for none."""
-        members = self._producers.members(group)
         for _ in range(min(MEMBERS_MAX, len(members))):
             self._last_member += 1
             member = members[self._last_member % len(members)]
@@ -492,12 +509,16 @@ class CheckService:
         return None
 
 
-async def _decompressed(body: bytes, sys_flag: int, message_id: str) -> bytes:
-    """Return a body as its producer made it; the producer sees one that cannot be read as it is."""
+async def _decompressed(body: bytes, sys_flag: int, message_id: str) -> tuple[bytes, int]:
+    """Return a body as its producer made it, and its flag.
+
+    The producer sees a body that cannot be decompressed as it is, and decompresses a large one.
+    """
+    inflate = partial(decompress_body, body, sys_flag, inflated_bytes_max=INFLATED_BYTES_MAX)
     try:
-        if len(body) <= INFLATED_AT_ONCE_BYTES:
-            return decompress_body(body, sys_flag)
-        return await off_loop(lambda: decompress_body(body, sys_flag))
+        body = inflate() if len(body) <= INFLATED_AT_ONCE_BYTES else await off_loop(inflate)
+    except InflatedTooLargeError:
+        return body, sys_flag
     except CompressionError as problem:
         log.warning("cannot decompress a half message id=%s: %s", message_id, problem)
-        return body
+    return body, sys_flag & ~SysFlag.COMPRESSED

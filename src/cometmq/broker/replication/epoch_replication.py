@@ -2,11 +2,11 @@
 
     lead        as the master of an epoch: sends the log, and keeps the in-sync set
     follow      as a slave: truncates the log to the common point, and copies that of the master
-    neither     after the start: nothing is copied or sent
+    stop        neither
 
 Which of them, and in which epoch, is decided by the life cycle of the broker, which knows the
-controller; so is the role. What a slave reports changes the in-sync set: the life cycle is asked to
-request another set from the controller, and says what became of the request.
+controller; so is the role. What slaves report changes the in-sync set: the life cycle is asked to
+request another one from the controller, and says what became of the request.
 
 Source: AutoSwitchHAService, RocketMQ 5.3.
 """
@@ -22,12 +22,12 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.replication.epoch_acknowledgements import EpochAcknowledgements
 from cometmq.broker.replication.epoch_master import EpochSlaveConnection
 from cometmq.broker.replication.epoch_slave import EpochLogCopy
-from cometmq.broker.replication.epochs import NO_EPOCH, EpochFile
+from cometmq.broker.replication.epochs import EpochFile
 from cometmq.broker.replication.in_sync import InSyncSet, Members
-from cometmq.broker.replication.master import Master
+from cometmq.broker.replication.master import UNSENT_BYTES_MAX, Master
 from cometmq.broker.role import Role
-from cometmq.model.errors import StoreError
-from cometmq.store import MessageStore
+from cometmq.model.errors import ProtocolError, StoreError
+from cometmq.store import CONFIRMS_ALL, MessageStore
 from cometmq.system.clock import Clock
 
 if TYPE_CHECKING:
@@ -37,32 +37,33 @@ log = logging.getLogger(__name__)
 
 CHECK_S: Final = 5.0
 FIRST_CHECK_S: Final = 3.0
-"""Members of the in-sync set have so long to connect after an election."""
 ASK_AGAIN_S: Final = 1.0
 """Least time between a request for another in-sync set that failed and the next one."""
+JOIN_S: Final = 1.0
+"""For so long sends wait for a slave that is about to become a member."""
 
 
 class EpochError(StoreError):
-    """This broker cannot be the master of the epoch: another one has to be elected, or it again
-    with a newer epoch."""
+    """This broker cannot be the master of an epoch; a newer one has to be elected."""
 
 
 class EpochReplication:
-    """Master and slave of one broker.
+    """Master and slave of one broker; one call of `lead` runs at a time.
 
     Args:
         role: of this broker; changed by the life cycle only.
-        store: the log.
+        store: the log; it confirms if ``allAckInSyncStateSet`` is set.
         settings: returns the current settings of the broker.
         epochs: those of the log.
-        ask: requests another in-sync set from the controller (1001), in the background: it returns
-            at once. What became of the request is said by `adopt`, `refused` or `lost`.
-        commit: ends the waits for the disk.
+        ask: requests another in-sync set from the controller, in the background: it returns at
+            once. What becomes of the request is said by `adopt`, `refused` or `lost`.
+        commit: syncs the log.
         sync_flush: whether received bytes are on the disk before they are reported.
         clock: tells when something was received.
+        on_truncated: called with the end of the log after it was truncated.
 
-    ``master`` listens for slaves: start and close it as without a controller. ``copy`` is the slave
-    side: start and close it as without a controller; it is idle until `follow`.
+    `master` and `copy` are started and closed like those of a broker without a controller; `copy`
+    is idle until `follow`.
     """
 
     def __init__(
@@ -76,16 +77,51 @@ class EpochReplication:
         commit: GroupCommit,
         sync_flush: bool,
         clock: Clock,
-    ) -> None: ...
+        on_truncated: Callable[[int], object],
+    ) -> None:
+        self._role = role
+        self._store = store
+        self._settings = settings
+        self._epochs = epochs
+        self._ask = ask
+        self._commit = commit
+        self.in_sync: InSyncSet | None = None
+        """The in-sync set while this broker leads."""
+        self.acknowledgements = EpochAcknowledgements(
+            role, settings, store, lambda: self.in_sync
+        )
+        self.master = Master(
+            role,
+            store,
+            settings,
+            connect=lambda master: EpochSlaveConnection(master, epochs, self),
+            acknowledgements=self.acknowledgements,
+        )
+        self.copy = EpochLogCopy(
+            role,
+            store,
+            settings,
+            epochs,
+            commit=commit if sync_flush else None,
+            clock=clock,
+            on_truncated=on_truncated,
+        )
+        self._begun: int | None = None
+        """The epoch that this process has begun last."""
+        self._epoch_start = 0
+        self._connections: dict[int, EpochSlaveConnection] = {}
+        self._gone: set[int] = set()
+        """Slaves that were connected to this master, and are not."""
+        self._ask_from_s = 0.0
+        self._timers: dict[str, asyncio.TimerHandle] = {}
 
     # --- life cycle -------------------------------------------------------------------------------
 
     async def lead(self, own_id: int, epoch: int, members: Members, version: int) -> None:
-        """Become the master of an epoch, or take a newer epoch as the master.
+        """Become the master of an epoch, or go on as the master in a newer one.
 
-        Call it before the role changes to SYNC_MASTER and before the first send is accepted. On
-        return the epoch is in the epoch file, which is on the disk, and slaves are served as soon
-        as the role is that of a master. A call that fails leaves this broker without a master.
+        Call it before the role changes to that of a master, and before the first send is accepted.
+        On return the epoch is on the disk. A call that fails leaves the log without a master.
 
         Args:
             own_id: the id that the controller gave to this broker.
@@ -93,52 +129,220 @@ class EpochReplication:
             members, version: the in-sync set at the election, and its epoch.
 
         Raises:
-            EpochError: this broker knows a newer epoch; or it was the master of this one before it
-                lost power, and its log may have lost bytes that slaves have. Stay fenced until the
-                controller elects with a newer epoch.
+            EpochError: this broker knows a newer epoch; or it has led this one before it lost
+                power, so that slaves may have bytes of it that the log here lacks. Accept no sends
+                until the controller elects with a newer epoch.
             StoreError: the disk refused; call it again.
         """
+        last = self._epochs.last
+        if epoch < last:
+            raise EpochError(f"cannot lead epoch {epoch}: the log has epoch {last} already")
+        if epoch == last and epoch != self._begun and self._store.may_lack_end:
+            raise EpochError(
+                f"cannot lead epoch {epoch} again: the power was lost, and slaves may have bytes of"
+                " that epoch which are missing here; waiting for a newer one"
+            )
+        self.copy.follow(own_id, "")
+        if self.in_sync is None:
+            await self.copy.settle()
+        if epoch > last:
+            try:
+                self._epochs.begin(epoch, self._store.written_to)
+            except ValueError as problem:
+                raise EpochError(f"cannot lead epoch {epoch}: {problem}") from problem
+        self._begun = epoch
+        self._epoch_start = self._epochs.epochs[-1].start
+        now_s = _now_s()
+        if self.in_sync is None:
+            self._gone.clear()
+            self.in_sync = InSyncSet(
+                own_id, members, version, confirmed_to=self._store.confirmed_to, now_s=now_s
+            )
+        else:
+            self.in_sync.adopt(members, version)
+        self._ask_from_s = now_s
+        self._set_changed()
+        self._at("check", FIRST_CHECK_S, self._check)
+        log.info(
+            "leads epoch=%d log_offset=%d in_sync=%s", epoch, self._epoch_start, sorted(members)
+        )
 
-    def follow(self, own_id: int, epoch: int, ha_address: str) -> None:
-        """Follow the master of an epoch; return at once.
+    def follow(self, own_id: int, ha_address: str) -> None:
+        """Copy the log of the elected master; return at once.
 
-        Call it after the role has changed to SLAVE. Sends that wait get their timeout at once.
-        Connections to another address end. A master that knows only older epochs than the log here
-        is refused.
+        Call it after the role has changed to that of a slave. Sends that wait get their timeout at
+        once, and connections to another address end.
 
         Args:
             own_id: the id that the controller gave to this broker.
-            epoch: the master epoch, as the controller says.
-            ha_address: where that master sends its log; empty if it is not known yet: call it again
-                when it is. It must be the address of the elected broker itself.
+            ha_address: ``host:port`` at which that master sends its log; empty while it is not
+                known. It must be from the elected broker itself: an address of an older master
+                would be obeyed until it knows of the election.
         """
+        self._stop_leading()
+        self.copy.follow(own_id, ha_address)
+        self._at("check", CHECK_S, self._check)
 
     def stop(self) -> None:
-        """Neither lead nor follow, for instance when the controller knows no master.
+        """Neither lead nor follow; call it after the role has changed to that of a slave."""
+        self._stop_leading()
+        self.copy.follow(self.copy.own_id, "")
 
-        Call it after the role has changed to SLAVE.
-        """
+    def _stop_leading(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        if self.in_sync is None:
+            return
+        self.in_sync = None
+        self._store.confirm(0)  # what readers have seen stays
+        self.acknowledgements.refresh()
+        self.acknowledgements.end_all()
+        self._commit.end_all()
 
     # --- the in-sync set --------------------------------------------------------------------------
 
     def adopt(self, members: Members, version: int) -> None:
-        """Take the in-sync set that the controller told, if it is newer; else do nothing.
+        """Take the in-sync set that the controller told for this epoch, if it is newer.
 
-        From the answer to a request, a poll (1004) or a notification (1008) of the same epoch.
+        It is the answer to a request, or was polled, or came with a notification.
         """
+        if self.in_sync is not None and self.in_sync.adopt(members, version):
+            log.info("in-sync set changed in_sync=%s version=%d", sorted(members), version)
+            self._set_changed()
+            self._request_without_gone()
 
     def refused(self) -> None:
         """Note that the controller has refused the request under way."""
+        if self.in_sync is not None:
+            self.in_sync.refused()
+            self._request_failed()
 
     def lost(self) -> None:
         """Note that the request under way has no answer: it may take effect at any time."""
+        if self.in_sync is not None:
+            self.in_sync.lost()
+            self._request_failed()
 
-    # --- state ------------------------------------------------------------------------------------
+    def _request_failed(self) -> None:
+        self._ask_from_s = _now_s() + ASK_AGAIN_S
+        self._set_changed()
+        self._at("ask", ASK_AGAIN_S, self._request_without_gone)
 
-    @property
-    def in_sync(self) -> InSyncSet | None:
-        """The in-sync set while this broker leads; None otherwise."""
+    def _request(self, members: Members | None) -> None:
+        """Request another in-sync set, unless that must not be now."""
+        in_sync = self.in_sync
+        assert in_sync is not None
+        if members is None or _now_s() < self._ask_from_s or not in_sync.ask(members):
+            return
+        self._set_changed()
+        self._ask(members)
 
-    @property
-    def confirmed_to(self) -> int:
-        """The confirm offset, for heartbeats to the controller (904) and the HA status (907)."""
+    def _request_without_gone(self) -> None:
+        """Request a set without members that have disconnected."""
+        if self.in_sync is not None and self._gone & self.in_sync.members:
+            self._request(self.in_sync.members - self._gone)
+
+    def _set_changed(self) -> None:
+        """Confirm, acknowledge and refuse by the members that there may be now."""
+        self._confirm()
+        self.acknowledgements.refresh()
+        self.acknowledgements.reported()
+
+    def _confirm(self) -> None:
+        in_sync = self.in_sync
+        assert in_sync is not None
+        confirmed_to = in_sync.written(self._store.written_to)
+        self._store.confirm(CONFIRMS_ALL if in_sync.is_alone else confirmed_to)
+
+    # --- slaves -----------------------------------------------------------------------------------
+
+    def greeted(self, connection: EpochSlaveConnection, slave_id: int) -> None:
+        """Take the connection of a slave, instead of an older one.
+
+        Raises:
+            ProtocolError: it names the id of this broker, or this broker does not lead.
+        """
+        in_sync = self.in_sync
+        if in_sync is None:
+            raise ProtocolError("this broker is not the master yet")
+        if slave_id == in_sync.own_id:
+            raise ProtocolError(f"it names the broker id {slave_id}, which is that of this broker")
+        older = self._connections.get(slave_id)
+        self._connections[slave_id] = connection
+        if older is not None:
+            older.close()
+            in_sync.disconnected(slave_id)
+            self._set_changed()
+
+    def reported(self, connection: EpochSlaveConnection, slave_id: int) -> None:
+        """Take the report of a slave."""
+        in_sync = self.in_sync
+        if in_sync is None or self._connections.get(slave_id) is not connection:
+            return
+        self._gone.discard(slave_id)
+        log_end = self._store.written_to
+        in_sync.reported(slave_id, connection.acknowledged_to, log_end, _now_s())
+        greeting = connection.greeting
+        if slave_id not in in_sync.members and greeting is not None and not greeting.is_learner:
+            self._admit(in_sync, slave_id, log_end)
+        self._confirm()
+        self.acknowledgements.reported()
+
+    def _admit(self, in_sync: InSyncSet, slave_id: int, log_end: int) -> None:
+        """Make a slave a member as soon as it has all that is confirmed."""
+        if _now_s() < self._ask_from_s:
+            return
+        if slave_id != in_sync.joining:
+            if not in_sync.join(slave_id, log_end, UNSENT_BYTES_MAX):
+                return
+            self._at("join", JOIN_S, self._end_joining)
+        self._request(in_sync.with_slave(slave_id, self._epoch_start))
+
+    def _end_joining(self) -> None:
+        """Let sends wait no more for a slave that did not become a member."""
+        if self.in_sync is not None and self.in_sync.joining is not None:
+            self.in_sync.end_joining()
+            self._ask_from_s = _now_s() + ASK_AGAIN_S
+            self._set_changed()
+
+    def disconnected(self, connection: EpochSlaveConnection, slave_id: int) -> None:
+        """Request a set without a slave whose connection has ended."""
+        if self._connections.get(slave_id) is not connection:
+            return
+        del self._connections[slave_id]
+        if self.in_sync is not None:
+            self._gone.add(slave_id)
+            self.in_sync.disconnected(slave_id)
+            self._set_changed()
+            self._request_without_gone()
+
+    def has_member(self, slave_id: int) -> bool:
+        """Return whether a slave is a member of the in-sync set."""
+        return self.in_sync is not None and slave_id in self.in_sync.members
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def _at(self, name: str, seconds: float, call: Callable[[], None]) -> None:
+        """Call a function later, instead of an earlier call with the same name."""
+        timer = self._timers.get(name)
+        if timer is not None:
+            timer.cancel()
+        self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
+
+    def _check(self) -> None:
+        """Remove members that were left behind, and epochs of deleted files; at intervals."""
+        self._at("check", CHECK_S, self._check)
+        try:
+            self._epochs.deleted_before(self._store.min_log_offset)
+        except StoreError as problem:
+            log.warning("cannot remove the epochs of deleted files: %s", problem)
+        if self.in_sync is not None:
+            now_s, limit_ms = _now_s(), self._settings().ha_max_time_slave_not_catchup_ms
+            self.in_sync.idle(self._store.written_to, now_s)
+            self._request(self.in_sync.without_slow(now_s, limit_ms / 1000))
+            self.acknowledgements.refresh()  # minInSyncReplicas may have changed
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -168,9 +168,7 @@ class Replica:
             self.replication.follow(self.number, f"10.0.0.{master}:{PORT}")
             return
         try:
-            await self.replication.lead(
-                self.number, epoch, controller.members, controller.version
-            )
+            await self.replication.lead(self.number, epoch, controller.members, controller.version)
         except EpochError:
             self.world.note(f"cannot lead {self.number} epoch {epoch}")
             if controller.epoch == epoch:

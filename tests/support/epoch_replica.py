@@ -72,9 +72,7 @@ class EpochReplica:
 
     async def lead(self, epoch: int, *members: int, version: int = 1) -> None:
         """Become the master of an epoch; the only member, unless others are named."""
-        await self.replication.lead(
-            self.number, epoch, frozenset({self.number, *members}), version
-        )
+        await self.replication.lead(self.number, epoch, frozenset({self.number, *members}), version)
         self.role.change(SYNC_MASTER, MASTER_ID)
 
     def follow(self, address: str) -> None:

@@ -20,7 +20,7 @@ from cometmq.store.abort_file import AbortFile, Ending
 from cometmq.store.appender import Appended, AppendedBatch, Appender, Arrival, NewMessage
 from cometmq.store.checkpoint import read_checkpoint
 from cometmq.store.cleaner import DISK_FULL, Cleaner
-from cometmq.store.commit_log import CONFIRMS_ALL, CommitLog, segment_failure
+from cometmq.store.commit_log import CommitLog, segment_failure
 from cometmq.store.config import StoreSettings
 from cometmq.store.consume_queue_ext import ExtUnit
 from cometmq.store.dispatch import BitmapOf, Dispatcher, QueueTable

@@ -87,9 +87,7 @@ class EpochReplication:
         self._commit = commit
         self.in_sync: InSyncSet | None = None
         """The in-sync set while this broker leads."""
-        self.acknowledgements = EpochAcknowledgements(
-            role, settings, store, lambda: self.in_sync
-        )
+        self.acknowledgements = EpochAcknowledgements(role, settings, store, lambda: self.in_sync)
         self.master = Master(
             role,
             store,

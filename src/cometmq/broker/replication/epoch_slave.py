@@ -1,4 +1,4 @@
-"""Copies the log of a master that a controller elected, after what the master does not have is gone.
+"""Copies the log of an elected master, after records that the master does not have are removed.
 
     greeting    what this slave is; at once
     epochs      those of the master: the log here is truncated to the common point
@@ -175,8 +175,8 @@ class EpochMasterConnection(MasterConnection):
             self._epochs.keep(common.epochs)
         elif end > master.log_end:
             raise ReplicaError(
-                f"the log here has {end} bytes and no epochs, expected at most {master.log_end}, the"
-                " end of the master's; empty the store, so that the log is copied again"
+                f"the log here has no epochs and ends at {end}, expected at most {master.log_end},"
+                " the end of the master's; empty the store, so that the log is copied again"
             )
         self._master_epochs = master.epochs
         self._whole_to = self._replica.received_to

@@ -218,9 +218,7 @@ class LogCopy:
 
     def status(self) -> HAClientRuntimeInfo:
         """Return the state of the connection."""
-        found = HAClientRuntimeInfo(
-            master_addr=self._address, max_offset=self.store.written_to
-        )
+        found = HAClientRuntimeInfo(master_addr=self._address, max_offset=self.store.written_to)
         connection = self._connection
         if connection is not None:
             found.transferred_byte_in_second = connection.bytes_per_second

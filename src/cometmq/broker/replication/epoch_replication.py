@@ -110,6 +110,8 @@ class EpochReplication:
         self._connections: dict[int, EpochSlaveConnection] = {}
         self._gone: set[int] = set()
         """Slaves that were connected to this master, and are not."""
+        self._moved = asyncio.Event()
+        """Set when the confirm offset may have moved."""
         self._ask_from_s = 0.0
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
@@ -165,6 +167,16 @@ class EpochReplication:
             "leads epoch=%d log_offset=%d in_sync=%s", epoch, self._epoch_start, sorted(members)
         )
 
+    async def wait_confirmed(self) -> None:
+        """Wait until all that the log has now is confirmed, or this broker leads no more.
+
+        A new master reads what the log says of transactions and delayed messages after that.
+        """
+        log_end = self._store.written_to
+        while self.in_sync is not None and self._store.confirmed_to < log_end:
+            self._moved.clear()
+            await self._moved.wait()
+
     def follow(self, own_id: int, ha_address: str) -> None:
         """Copy the log of the elected master; return at once.
 
@@ -193,6 +205,7 @@ class EpochReplication:
         if self.in_sync is None:
             return
         self.in_sync = None
+        self._moved.set()
         self._store.confirm(0)  # what readers have seen stays
         self.acknowledgements.refresh()
         self.acknowledgements.end_all()
@@ -252,6 +265,7 @@ class EpochReplication:
         assert in_sync is not None
         confirmed_to = in_sync.written(self._store.written_to)
         self._store.confirm(CONFIRMS_ALL if in_sync.is_alone else confirmed_to)
+        self._moved.set()
 
     # --- slaves -----------------------------------------------------------------------------------
 

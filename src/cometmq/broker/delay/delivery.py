@@ -136,8 +136,7 @@ class ScheduledDelivery:
         self._noted: tuple[Numbers, int] = {}, 0
         """The offsets after the last slice, and the end of the log then."""
         self._unconfirmed: list[tuple[Numbers, int]] = []
-        """Such pairs in their order, from the last one that is confirmed; empty if nothing has to
-        be confirmed."""
+        """Such pairs in their order, from the last confirmed one on, if the log is confirmed."""
         self._running = False
         self._saving = threading.Lock()
         self._saved: Numbers = {}
@@ -304,11 +303,8 @@ class ScheduledDelivery:
 
     def confirmed_offsets(self) -> Numbers:
         """Return those that count no message whose delivery may be truncated yet."""
-        if not self._store.confirms:
-            return self.offsets()
         self._drop_confirmed()
-        first = self._unconfirmed[:1]
-        return dict(first[0][0]) if first and first[0][1] <= self._store.confirmed_to else {}
+        return dict(self._unconfirmed[0][0]) if self._unconfirmed else self.offsets()
 
     def _drop_confirmed(self) -> None:
         """Keep the last confirmed pair, and those behind it."""

@@ -378,8 +378,12 @@ class Elections:
         low, high = store.bounds(TOPIC, 0)
         replica.read_to = min(max(replica.read_to, low), high)
         found = store.get(TOPIC, 0, replica.read_to, 32)
+        messages = split(b"".join(found.slices))
+        expected = list(range(replica.read_to, found.next_begin_offset))
+        if [message.queue_offset for message in messages] != expected:
+            self.failures.append(f"{replica.number} leaves out one of {expected}")
         replica.read_to = found.next_begin_offset
-        for message in split(b"".join(found.slices)):
+        for message in messages:
             known = self.seen.setdefault(message.queue_offset, message.body)
             if known != message.body and self.settings.all_ack_in_sync_state_set:
                 self.failures.append(

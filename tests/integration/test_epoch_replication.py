@@ -494,3 +494,83 @@ async def test_a_disk_that_refuses_the_epoch_leaves_the_log_without_a_master(
     monkeypatch.setattr(master.epochs, "begin", begin)
     await master.lead(1)
     assert master.replication.in_sync is not None
+
+
+# --- logs that differ though their epochs do not -------------------------------------------------
+
+
+async def diverged(start: Start, own: list[int], other: list[int]) -> tuple[EpochReplica, ...]:
+    """A slave and a master that wrote messages of these sizes in the same epoch, behind another.
+
+    Masters of RocketMQ 5.3 make such logs.
+    """
+    slave, master = await start(1), await start(2)
+    await master.lead(1)
+    slave.follow(master.ha_address)
+    put(master.store, b"common")
+    await equal(slave, master)
+    slave.follow("")
+    border = master.store.written_to
+    await master.lead(2)
+    slave.epochs.received(2, border)
+    for replica, name, sizes in ((slave, b"s", own), (master, b"m", other)):
+        for size in sizes:
+            put(replica.store, name * size)
+    return slave, master
+
+
+@pytest.mark.parametrize(
+    ("own", "other"),
+    [
+        ([50], [50]),
+        ([50], [50, 70]),
+        ([50], [500]),  # the common point is inside a record of the master
+        ([500], [50]),  # it is inside a record of the slave
+        ([50, 60, 70], [70, 60, 50]),
+        ([40] * 9, [70] * 200),
+    ],
+)
+async def test_logs_that_differ_in_the_last_epoch_become_equal(
+    start: Start, caplog: pytest.LogCaptureFixture, own: list[int], other: list[int]
+) -> None:
+    slave, master = await diverged(start, own, other)
+    slave.follow(master.ha_address)
+    await equal(slave, master)
+    assert slave.truncated[-1] == master.epochs.epochs[-1].start
+    assert "copied again from" in caplog.text
+    assert slave.epochs.epochs == master.epochs.epochs
+    master.asked.clear()
+    master.replication.adopt(frozenset({1, 2}), 2)
+    put(master.store, b"after")
+    await equal(slave, master)
+
+
+async def test_equal_logs_are_compared_and_stay(start: Start) -> None:
+    master, slave = await start(1, ha_transfer_batch_size=16), await start(2)
+    await master.lead(1)
+    for number in range(10):
+        put(master.store, b"%d" % number)
+    slave.follow(master.ha_address)
+    await equal(master, slave)
+    slave.follow("")
+    put(master.store, b"more")
+    slave.follow(master.ha_address)
+    await equal(master, slave)
+    assert slave.truncated == []
+
+
+async def test_one_message_is_compared_though_a_new_slave_would_begin_elsewhere(
+    start: Start,
+) -> None:
+    files = {"commit_log_file_bytes": 4096}
+    master = await start(1, store=files)
+    slave = await start(2, store=files, sync_from_last_file=True)
+    await master.lead(1)
+    put(master.store, b"first")
+    slave.follow(master.ha_address)
+    await equal(master, slave)
+    slave.follow("")
+    for _ in range(20):
+        put(master.store, b"x" * 900)
+    slave.follow(master.ha_address)
+    await equal(master, slave)

@@ -628,12 +628,15 @@ class MessageStore:
         return max(_REQUESTED_RECORD_BYTES, self.settings.message_bytes_max + _RECORD_REST_BYTES)
 
     def last_record(self) -> bytes | None:
-        """Return the record at the end of the log, or None if none with a queue ends there."""
+        """Return the record at the end of the log, or None if none with a queue ends there.
+
+        Readers may not see it yet.
+        """
         end = self._log.written_to
         for queue in self._table.all():
             if queue.max_physical == end and queue.max_offset > queue.min_offset:
                 log_offset, size, _ = queue.unit(queue.max_offset - 1)
-                return self.record_at(log_offset, size)
+                return bytes(self._log.slice(log_offset, log_offset + size))
         return None
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:

@@ -5,6 +5,11 @@
     report      what this slave has then; RocketMQ's slaves send their first one after 5 s
     chunk       appended, with its epoch
 
+RocketMQ 5.3 gives a master no epoch of its own if nothing was written in the one before. Then logs
+may differ in the last epoch of the master. So it sends the last record before the common point
+again; unless that is the record here, the whole epoch is copied again. So it is if the common point
+is inside a record.
+
 A master that does not know the newest epoch of this log is refused: it was elected before the
 one that wrote it. A log without a common epoch is left as it is; an operator has to empty it.
 
@@ -29,11 +34,16 @@ from cometmq.broker.replication.epoch_wire import (
     read_chunk,
     read_epochs,
 )
-from cometmq.broker.replication.epochs import Epoch, EpochFile, common_point
+from cometmq.broker.replication.epochs import Common, Epoch, EpochFile, common_point
 from cometmq.broker.replication.slave import LogCopy, MasterConnection
 from cometmq.broker.role import Role
-from cometmq.model.errors import ProtocolError
-from cometmq.store import MessageStore, ReplicaError
+from cometmq.model.errors import ProtocolError, StoreError
+from cometmq.store import (
+    MessageStore,
+    ReplicaError,
+    SegmentNotReadyError,
+    StoreUnavailableError,
+)
 from cometmq.system.clock import Clock
 
 if TYPE_CHECKING:
@@ -111,6 +121,12 @@ class EpochMasterConnection(MasterConnection):
         self._own_id = copy.own_id
         self._on_truncated = copy.on_truncated
         self._may_report = False
+        self._has_joined = False
+        """Whether the epochs of the master were received."""
+        self._compared_to = -1
+        """The log offset before which bytes of the last record were compared; -1 if none are."""
+        self._copied_from = 0
+        """Where the log is copied anew if they differ."""
         self._master_epochs: list[Epoch] = []
         self._chunk: ChunkHeader | None = None
         """The header of the current chunk."""
@@ -118,15 +134,16 @@ class EpochMasterConnection(MasterConnection):
     def _greet(self) -> None:
         assert self._transport is not None
         settings = self._copy.settings()
+        from_last_file = settings.sync_from_last_file and self._whole_to == 0
         self._transport.write(
-            Greeting(self._own_id, settings.sync_from_last_file, settings.async_learner).encode()
+            Greeting(self._own_id, from_last_file, settings.async_learner).encode()
         )
 
     def _encoded_report(self, offset: int) -> bytes:
         return REPORT.pack(TRANSFER, offset)
 
     def _take_header(self, at: int, end: int) -> int:
-        if not self._may_report:
+        if not self._has_joined:
             found = read_epochs(self._view[at:end], end - at)
             if found is None:
                 return 0
@@ -137,7 +154,13 @@ class EpochMasterConnection(MasterConnection):
         header = read_chunk(self._buffer, at)
         self._check_epoch(header)
         self._chunk = header
-        if header.size == 0 and self._replica.received_to == 0:
+        if self._compared_to >= 0:
+            if header.log_offset != self._compared_to:
+                raise ProtocolError(
+                    f"a chunk from log offset {header.log_offset} on, expected {self._compared_to}"
+                )
+            self._chunk_left = header.size
+        elif header.size == 0 and self._replica.received_to == 0:
             self._completed()  # where an empty log begins is known with the first bytes
         else:
             self._chunk_begins(header.log_offset, header.size)
@@ -171,7 +194,7 @@ class EpochMasterConnection(MasterConnection):
                     " copied again"
                 )
             if common.point < end:
-                self._truncate(common.point)
+                self._truncate_to(common)
             self._epochs.keep(common.epochs)
         elif end > master.log_end:
             raise ReplicaError(
@@ -180,7 +203,48 @@ class EpochMasterConnection(MasterConnection):
             )
         self._master_epochs = master.epochs
         self._whole_to = self._replica.received_to
-        self._may_report = True
+        self._has_joined = True
+        last_record = self._store.last_record() if own else None
+        if last_record is not None and self._epochs.epochs[-1:] == master.epochs[-1:]:
+            self._compared_to = self._whole_to - len(last_record)
+            self._copied_from = master.epochs[-1].start
+            self._report(self._compared_to)
+        else:
+            self._may_report = True
+
+    def _append(self, data: memoryview) -> int:
+        if self._compared_to < 0:
+            return super()._append(data)
+        end = self._replica.received_to
+        count = min(len(data), end - self._compared_to)
+        if self._store.log_bytes(self._compared_to, count) != data[:count]:
+            self._truncate(self._copied_from)
+            raise ReplicaError(
+                f"the record before log offset {end} differs from the master's, though both have"
+                f" the same epoch there; the log is copied again from {self._copied_from} on"
+            )
+        self._compared_to += count
+        if self._compared_to == end:
+            self._compared_to = -1
+            self._may_report = True
+        return count
+
+    def _truncate_to(self, common: Common) -> None:
+        """Truncate the log to a common point, or to the start of its epoch if no record ends there.
+
+        Raises:
+            StoreError: the log cannot be truncated there either, or the disk refused.
+        """
+        try:
+            self._truncate(common.point)
+        except (StoreUnavailableError, SegmentNotReadyError):
+            raise
+        except StoreError as problem:
+            if not common.epochs:
+                raise
+            start = common.epochs[-1].start
+            log.warning("the log is copied again from %d on: %s", start, problem)
+            self._truncate(start)
 
     def _truncate(self, point: int) -> None:
         confirmed_to = self._store.confirmed_to

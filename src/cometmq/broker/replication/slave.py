@@ -326,7 +326,7 @@ class MasterConnection(asyncio.BufferedProtocol):
 
     def _append_received(self) -> None:
         """Append complete headers and all bytes of chunks, and count them as taken."""
-        replica, end = self._replica, self._filled
+        end = self._filled
         at = self._taken = 0
         while True:
             if self._chunk_left == 0:
@@ -338,9 +338,9 @@ class MasterConnection(asyncio.BufferedProtocol):
                 return
             else:
                 stop = min(end, at + self._chunk_left)
-                replica.append(self._view[at:stop])
-                self._chunk_left -= stop - at
-                at = stop
+                count = self._append(self._view[at:stop])
+                self._chunk_left -= count
+                at += count
                 if self._chunk_left == 0:
                     self._completed()
             self._taken = at
@@ -374,6 +374,15 @@ class MasterConnection(asyncio.BufferedProtocol):
             return 0
         self._chunk_begins(*read_header(self._buffer, at))
         return HEADER.size
+
+    def _append(self, data: memoryview) -> int:
+        """Append bytes of a chunk; return how many were taken.
+
+        Raises:
+            StoreError: they do not continue the log, or the disk refused.
+        """
+        self._replica.append(data)
+        return len(data)
 
     def _encoded_report(self, offset: int) -> bytes:
         return REPORT.pack(offset)

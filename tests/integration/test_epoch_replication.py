@@ -258,6 +258,29 @@ async def test_too_few_members_refuse_sends_and_acknowledge_none(start: Start) -
     assert acknowledgements.refusal is None
 
 
+async def test_a_send_waits_for_so_many_members(start: Start) -> None:
+    master = await start(1, all_ack_in_sync_state_set=False, in_sync_replicas=2)
+    slave = await start(2)
+    acknowledgements = master.replication.acknowledgements
+    await master.lead(1)
+    assert acknowledgements.are_needed()
+    outcomes: list[int] = []
+    end = put(master.store, b"m")
+    acknowledgements.wait(end.log_offset + end.size_bytes, outcomes.append)
+    assert shown(master) == [b"m"]
+    slave.follow(master.ha_address)
+    await until(lambda: master.asked == [frozenset({1, 2})])
+    assert outcomes == []  # one that is not elected does not count
+    master.replication.adopt(master.asked.pop(), 2)
+    assert outcomes == [ResponseCode.SUCCESS]
+
+
+async def test_by_default_a_send_waits_for_no_member(start: Start) -> None:
+    master = await start(1, all_ack_in_sync_state_set=False)
+    await master.lead(1)
+    assert not master.replication.acknowledgements.are_needed()
+
+
 # --- elections ----------------------------------------------------------------------------------
 
 

@@ -221,7 +221,7 @@ class EpochReplication:
         if self.in_sync is not None and self.in_sync.adopt(members, version):
             log.info("in-sync set changed in_sync=%s version=%d", sorted(members), version)
             self._set_changed()
-            self._request_without_gone()
+            self._request_next()
 
     def refused(self) -> None:
         """Note that the controller has refused the request under way."""
@@ -238,7 +238,7 @@ class EpochReplication:
     def _request_failed(self) -> None:
         self._ask_from_s = _now_s() + ASK_AGAIN_S
         self._set_changed()
-        self._at("ask", ASK_AGAIN_S, self._request_without_gone)
+        self._at("ask", ASK_AGAIN_S, self._request_next)
 
     def _request(self, members: Members | None) -> None:
         """Request another in-sync set, unless that must not be now."""
@@ -249,10 +249,15 @@ class EpochReplication:
         self._set_changed()
         self._ask(members)
 
-    def _request_without_gone(self) -> None:
-        """Request a set without members that have disconnected."""
-        if self.in_sync is not None and self._gone & self.in_sync.members:
-            self._request(self.in_sync.members - self._gone)
+    def _request_next(self) -> None:
+        """Request a set without members that have disconnected, or with a slave that may join."""
+        in_sync = self.in_sync
+        if in_sync is None:
+            return
+        if self._gone & in_sync.members:
+            self._request(in_sync.members - self._gone)
+        for slave_id, connection in list(self._connections.items()):
+            self._admit(in_sync, slave_id, connection)
 
     def _set_changed(self) -> None:
         """Confirm, acknowledge and refuse by the members that there may be now."""
@@ -293,20 +298,20 @@ class EpochReplication:
         if in_sync is None or self._connections.get(slave_id) is not connection:
             return
         self._gone.discard(slave_id)
-        log_end = self._store.written_to
-        in_sync.reported(slave_id, connection.acknowledged_to, log_end, _now_s())
-        greeting = connection.greeting
-        if slave_id not in in_sync.members and greeting is not None and not greeting.is_learner:
-            self._admit(in_sync, slave_id, log_end)
+        in_sync.reported(slave_id, connection.acknowledged_to, self._store.written_to, _now_s())
+        self._admit(in_sync, slave_id, connection)
         self._confirm()
         self.acknowledgements.reported()
 
-    def _admit(self, in_sync: InSyncSet, slave_id: int, log_end: int) -> None:
-        """Make a slave a member as soon as it has all that is confirmed."""
+    def _admit(self, in_sync: InSyncSet, slave_id: int, connection: EpochSlaveConnection) -> None:
+        """Make a slave a member, unless it is one, as soon as it has all that is confirmed."""
+        greeting = connection.greeting
+        if slave_id in in_sync.members or greeting is None or greeting.is_learner:
+            return
         if _now_s() < self._ask_from_s:
             return
         if slave_id != in_sync.joining:
-            if not in_sync.join(slave_id, log_end, UNSENT_BYTES_MAX):
+            if not in_sync.join(slave_id, self._store.written_to, UNSENT_BYTES_MAX):
                 return
             self._at("join", JOIN_S, self._end_joining)
         self._request(in_sync.with_slave(slave_id, self._epoch_start))
@@ -327,7 +332,7 @@ class EpochReplication:
             self._gone.add(slave_id)
             self.in_sync.disconnected(slave_id)
             self._set_changed()
-            self._request_without_gone()
+            self._request_next()
 
     def has_member(self, slave_id: int) -> bool:
         """Return whether a slave is a member of the in-sync set."""

@@ -124,6 +124,12 @@ class LogCopy:
 
     # --- connections ------------------------------------------------------------------------------
 
+    def began(self, connection: MasterConnection) -> None:
+        """Take a connection that was made; end it if the role has changed meanwhile."""
+        self._connection = connection
+        if self._changed.is_set():
+            self._disconnect()
+
     def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close("the address of the master or the role changed")
@@ -174,9 +180,6 @@ class LogCopy:
                 "closed during the TLS handshake; if the master has no TLS for the log, set"
                 " haTlsEnable=false"
             ) from None
-        self._connection = connection
-        if self._changed.is_set():
-            self._disconnect()
         try:
             reason = await connection.ended
         finally:
@@ -271,6 +274,9 @@ class MasterConnection(asyncio.BufferedProtocol):
         """Report what this slave has."""
         self._transport = cast(asyncio.Transport, transport)
         self._rate_from_s = self._read_s = self._now_s()
+        self._copy.began(self)
+        if self.ended.done():
+            return
         self._greet()
         self._tick()
         log.info("connected to the master address=%s from=%d", self._address, self._whole_to)

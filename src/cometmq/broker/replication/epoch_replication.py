@@ -112,7 +112,8 @@ class EpochReplication:
         """Slaves that were connected to this master, and are not."""
         self._moved = asyncio.Event()
         """Set when the confirm offset may have moved."""
-        self._ask_from_s = 0.0
+        self._is_pausing = False
+        """Whether a request has failed, so that no other one is made for a while."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     # --- life cycle -------------------------------------------------------------------------------
@@ -160,7 +161,6 @@ class EpochReplication:
             )
         else:
             self.in_sync.adopt(members, version)
-        self._ask_from_s = now_s
         self._set_changed()
         self._at("check", FIRST_CHECK_S, self._check)
         log.info(
@@ -202,6 +202,7 @@ class EpochReplication:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._is_pausing = False
         if self.in_sync is None:
             return
         self.in_sync = None
@@ -227,24 +228,29 @@ class EpochReplication:
         """Note that the controller has refused the request under way."""
         if self.in_sync is not None:
             self.in_sync.refused()
-            self._request_failed()
+            self._pause()
 
     def lost(self) -> None:
         """Note that the request under way has no answer: it may take effect at any time."""
         if self.in_sync is not None:
             self.in_sync.lost()
-            self._request_failed()
+            self._pause()
 
-    def _request_failed(self) -> None:
-        self._ask_from_s = _now_s() + ASK_AGAIN_S
+    def _pause(self) -> None:
+        """Request nothing for a while."""
+        self._is_pausing = True
         self._set_changed()
-        self._at("ask", ASK_AGAIN_S, self._request_next)
+        self._at("pause", ASK_AGAIN_S, self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._is_pausing = False
+        self._request_next()
 
     def _request(self, members: Members | None) -> None:
         """Request another in-sync set, unless that must not be now."""
         in_sync = self.in_sync
         assert in_sync is not None
-        if members is None or _now_s() < self._ask_from_s or not in_sync.ask(members):
+        if members is None or self._is_pausing or not in_sync.ask(members):
             return
         self._set_changed()
         self._ask(members)
@@ -308,11 +314,12 @@ class EpochReplication:
         greeting = connection.greeting
         if slave_id in in_sync.members or greeting is None or greeting.is_learner:
             return
-        if _now_s() < self._ask_from_s:
+        if self._is_pausing:
             return
         if slave_id != in_sync.joining:
             if not in_sync.join(slave_id, self._store.written_to, UNSENT_BYTES_MAX):
                 return
+            self._confirm()  # nothing behind the log's end here without that slave
             self._at("join", JOIN_S, self._end_joining)
         self._request(in_sync.with_slave(slave_id, self._epoch_start))
 
@@ -320,8 +327,7 @@ class EpochReplication:
         """Let sends wait no more for a slave that did not become a member."""
         if self.in_sync is not None and self.in_sync.joining is not None:
             self.in_sync.end_joining()
-            self._ask_from_s = _now_s() + ASK_AGAIN_S
-            self._set_changed()
+            self._pause()
 
     def disconnected(self, connection: EpochSlaveConnection, slave_id: int) -> None:
         """Request a set without a slave whose connection has ended."""

@@ -162,6 +162,7 @@ class EpochReplication:
         else:
             self.in_sync.adopt(members, version)
         self._set_changed()
+        self._request_next()
         self._at("check", FIRST_CHECK_S, self._check)
         log.info(
             "leads epoch=%d log_offset=%d in_sync=%s", epoch, self._epoch_start, sorted(members)

@@ -214,8 +214,8 @@ class InSyncSet:
         """
         others = self.all - {self.own_id}
         if others <= self._slaves.keys():
-            ends = (self._slaves[slave_id].acknowledged_to for slave_id in others)
-            self.confirmed_to = max(self.confirmed_to, min(log_end, log_end, *ends))
+            ends = [self._slaves[slave_id].acknowledged_to for slave_id in others]
+            self.confirmed_to = max(self.confirmed_to, min([log_end, *ends]))
         return self.confirmed_to
 
     @property

@@ -206,11 +206,12 @@ class EpochMasterConnection(MasterConnection):
         self._has_joined = True
         last_record = self._store.last_record() if own else None
         if last_record is not None and self._epochs.epochs[-1:] == master.epochs[-1:]:
-            self._compared_to = self._whole_to - len(last_record)
             self._copied_from = master.epochs[-1].start
-            self._report(self._compared_to)
-        else:
-            self._may_report = True
+            if (start := self._whole_to - len(last_record)) >= self._copied_from:
+                self._compared_to = start
+                self._report(start)
+                return
+        self._may_report = True
 
     def _append(self, data: memoryview) -> int:
         if self._compared_to < 0:

@@ -199,7 +199,6 @@ def imported(tree: ast.Module) -> Iterator[str]:
 
 NOT_CALLED = {
     "buffer_updated": "asyncio calls it",
-    "connection_lost": "asyncio calls it",
     "connection_made": "asyncio calls it",
     "data_received": "asyncio calls it",
     "encode_command": "deploy/healthcheck.py calls it",
@@ -209,14 +208,12 @@ NOT_CALLED = {
     "log_offsets": "tests read it",
     "pause_writing": "asyncio calls it",
     "ManualClock": "the clock of tests",
-    "truncate_log": "for slaves under a controller",
+    "EpochReplication": "for the life cycle under a controller",
+    "replicas_changed": "for the life cycle under a controller",
 }
 """Functions and classes without a caller in the package, with the reason for each."""
 
-NOT_USED_YET = {
-    f"replication/{name}.py"
-    for name in ("epochs", "epoch_master", "epoch_wire", "identity", "in_sync")
-}
+NOT_USED_YET = {"replication/identity.py"}
 """Modules of the broker that nothing imports yet: the parts of controller mode that are built."""
 
 

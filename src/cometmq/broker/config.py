@@ -62,6 +62,32 @@ class BrokerSettings:
     ``SLAVE_NOT_AVAILABLE`` if none is connected.
     """
 
+    all_ack_in_sync_state_set: bool = setting(False, key="allAckInSyncStateSet")
+    """Whether a master that a controller elected acknowledges a message when all members of the
+    in-sync set have it, and shows consumers only such messages; else ``inSyncReplicas`` decides. An
+    acknowledged message then survives every failover.
+    """
+
+    min_in_sync_replicas: int = setting(1, key="minInSyncReplicas", low=1, high=65, remote=True)
+    """A master that a controller elected refuses messages while the in-sync set has fewer members,
+    itself included, and acknowledges none that it has stored already.
+    """
+
+    ha_max_time_slave_not_catchup_ms: int = setting(
+        15_000, key="haMaxTimeSlaveNotCatchup", unit="ms", low=100, high=600_000, remote=True
+    )
+    """A slave that has not caught up for so long is removed from the in-sync set."""
+
+    sync_from_last_file: bool = setting(False, key="syncFromLastFile")
+    """Whether an empty slave copies only the last file of the log of a master that a controller
+    elected, instead of the whole log.
+    """
+
+    async_learner: bool = setting(False, key="asyncLearner")
+    """Whether this broker copies the log under a controller but never becomes a member of the
+    in-sync set, and so never the master.
+    """
+
     slave_timeout_ms: int = setting(
         3_000, key="slaveTimeout", unit="ms", low=1, high=600_000, remote=True
     )

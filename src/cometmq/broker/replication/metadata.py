@@ -180,7 +180,8 @@ class MetadataCopy:
             await self._offsets.copy(found.offset_table, found.data_version)
 
     async def _copy_delays(self, master: str) -> None:
-        log_end = self._store.written_to  # before the request: the offsets cover all up to here
+        # Before the request: the offsets cover all up to here.
+        log_end = self._store.confirmed_to
         found = await self._fetch(
             master, RequestCode.GET_ALL_DELAY_OFFSET, DelayOffsetSerializeWrapper
         )

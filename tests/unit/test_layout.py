@@ -208,13 +208,8 @@ NOT_CALLED = {
     "log_offsets": "tests read it",
     "pause_writing": "asyncio calls it",
     "ManualClock": "the clock of tests",
-    "EpochReplication": "for the life cycle under a controller",
-    "replicas_changed": "for the life cycle under a controller",
 }
 """Functions and classes without a caller in the package, with the reason for each."""
-
-NOT_USED_YET = {"replication/identity.py"}
-"""Modules of the broker that nothing imports yet: the parts of controller mode that are built."""
 
 
 def test_every_function_of_the_servers_has_a_caller() -> None:
@@ -228,7 +223,6 @@ def test_every_function_of_the_servers_has_a_caller() -> None:
             *("broker", "namesrv", "filtersrv"),
         )
         for path, tree in modules(package)
-        if str(path) not in NOT_USED_YET
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         and not node.name.startswith("__")

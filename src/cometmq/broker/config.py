@@ -36,12 +36,15 @@ class BrokerSettings:
     broker_name: str = setting(factory=_host_name, key="brokerName")
     """The name that a master and its slaves share. Default: the host name."""
 
-    broker_id: int = setting(0, key="brokerId", low=0, high=2**31 - 1)
-    """0 for a master; each of its slaves has another number above 0."""
+    broker_id: int = setting(0, key="brokerId", low=-1, high=2**31 - 1)
+    """0 for a master; each of its slaves has another number above 0. With
+    ``enableControllerMode=true`` it has no effect.
+    """
 
     broker_role: str = setting(ASYNC_MASTER, key="brokerRole", choices=ROLES)
     """``SLAVE`` copies log and tables of the master with the same ``brokerName``. A ``SYNC_MASTER``
     acknowledges a message when a slave has it, too; an ``ASYNC_MASTER`` does not wait for slaves.
+    With ``enableControllerMode=true`` it has no effect.
     """
 
     ha_master_address: str = setting("", key="haMasterAddress")
@@ -117,6 +120,38 @@ class BrokerSettings:
         20_000, key="haHousekeepingInterval", unit="ms", low=20, high=600_000, remote=True
     )
     """A connection between master and slave on which nothing arrives for so long is closed."""
+
+    enable_controller_mode: bool = setting(False, key="enableControllerMode")
+    """Whether a controller decides which broker of this name is the master, and elects another one
+    when it is lost.
+    """
+
+    controller_addr: tuple[str, ...] = setting((), key="controllerAddr")
+    """``host:port`` of each controller."""
+
+    controller_heartbeat_timeout_ms: int = setting(
+        10_000,
+        key="controllerHeartBeatTimeoutMills",
+        unit="ms",
+        low=100,
+        high=3_600_000,
+        remote=True,
+    )
+    """After so long without a heartbeat a controller takes this broker as lost; it does so at once
+    when the connection of the heartbeats ends.
+    """
+
+    sync_broker_metadata_period_ms: int = setting(
+        5_000, key="syncBrokerMetadataPeriod", unit="ms", low=10, high=600_000, remote=True
+    )
+    """Interval at which the controller is asked for the master and the in-sync set, beside its
+    notifications.
+    """
+
+    broker_election_priority: int = setting(
+        2**31 - 1, key="brokerElectionPriority", low=0, high=2**31 - 1, remote=True
+    )
+    """Of brokers with equally long logs the one with the smallest number is elected."""
 
     broker_ip1: str = setting("", key="brokerIP1")
     """The address that name servers give to clients. Default: the listen address, or the address of
@@ -300,7 +335,9 @@ class BrokerSettings:
     broker_heartbeat_interval_ms: int = setting(
         1_000, key="brokerHeartbeatInterval", unit="ms", low=10, high=600_000, remote=True
     )
-    """Interval of heartbeats to name servers with ``enableSlaveActingMaster=true``."""
+    """Interval of heartbeats: to name servers with ``enableSlaveActingMaster=true``, to controllers
+    with ``enableControllerMode=true``.
+    """
 
     broker_not_active_timeout_ms: int = setting(
         10_000, key="brokerNotActiveTimeoutMillis", unit="ms", low=100, high=86_400_000, remote=True
@@ -398,8 +435,30 @@ class BrokerSettings:
                 raise ConfigError(f"namesrvAddr={address}: expected host:port;host:port")
         if self.ha_master_address and not ADDRESS.fullmatch(self.ha_master_address):
             raise ConfigError(f"haMasterAddress={self.ha_master_address}: expected host:port")
-        check_role(self.broker_role, self.broker_id)
+        if self.enable_controller_mode:
+            self._check_controllers()
+        else:
+            check_role(self.broker_role, self.broker_id)
         try:
             check_topic_name(self.msg_trace_topic_name)
         except InvalidNameError as problem:
             raise ConfigError(f"msgTraceTopicName={self.msg_trace_topic_name}: {problem}") from None
+
+    def _check_controllers(self) -> None:
+        if not self.controller_addr:
+            raise ConfigError(
+                "enableControllerMode=true without controllerAddr: expected the addresses of the"
+                " controllers, host:port;host:port"
+            )
+        for address in self.controller_addr:
+            if not ADDRESS.fullmatch(address):
+                raise ConfigError(f"controllerAddr={address}: expected host:port;host:port")
+        if self.ha_master_address:
+            raise ConfigError(
+                f"haMasterAddress={self.ha_master_address} with enableControllerMode=true: remove"
+                " it, the controller names the master"
+            )
+        if self.enable_slave_acting_master:
+            raise ConfigError(
+                "enableSlaveActingMaster=true with enableControllerMode=true: choose one of them"
+            )

@@ -736,6 +736,11 @@ class MessageStore:
             return [None] * count
         return [queue.ext.get(queue.unit(at)[2]) for at in range(index, index + count)]
 
+    @property
+    def topic_count(self) -> int:
+        """How many topics have queues."""
+        return len(self._table.topics)
+
     def queue_keys(self) -> list[tuple[str, int]]:
         """Return topic and number of every queue."""
         return [(queue.topic, queue.queue_id) for queue in self._table.all()]

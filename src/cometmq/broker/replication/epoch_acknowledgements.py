@@ -4,8 +4,10 @@
     true                    all members, also those that the controller is asked to add or remove
     false                   inSyncReplicas - 1 members beside this broker: nothing, by default
 
-With fewer members than ``minInSyncReplicas`` no send is acknowledged. RocketMQ compares that number
-before it stores a message, and acknowledges it with one copy if the others leave meanwhile.
+After the process stood still, no send is acknowledged before the controllers were asked: they may
+have elected another master. With fewer members than ``minInSyncReplicas`` none is, either. RocketMQ
+compares that number before it stores a message, and acknowledges it with one copy if the others
+leave meanwhile.
 
 Source: CommitLog.handleHA and GroupTransferService, RocketMQ 5.3.
 """
@@ -43,6 +45,8 @@ class EpochAcknowledgements(Acknowledgements):
         super().__init__(role, settings, lambda: ())
         self._store = store
         self._in_sync = in_sync
+        self.is_doubtful: Callable[[], bool] = _never
+        """Returns whether it is to be asked first if another master was elected meanwhile."""
 
     def are_needed(self) -> bool:
         """Return whether sends wait for members."""
@@ -51,12 +55,15 @@ class EpochAcknowledgements(Acknowledgements):
             settings.all_ack_in_sync_state_set
             or settings.in_sync_replicas > 1
             or settings.min_in_sync_replicas > 1
+            or self.is_doubtful()
         )
 
     def reached(self) -> int:
         """Return the log offset up to which sends are acknowledged; -1 for none."""
         in_sync, settings = self._in_sync(), self._settings()
         if in_sync is None or in_sync.least_count < settings.min_in_sync_replicas:
+            return -1
+        if self.is_doubtful():
             return -1
         if settings.all_ack_in_sync_state_set:
             return self._store.confirmed_to
@@ -76,3 +83,7 @@ class EpochAcknowledgements(Acknowledgements):
 
 def _not_enough() -> ResponseError:
     return ResponseError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough")
+
+
+def _never() -> bool:
+    return False

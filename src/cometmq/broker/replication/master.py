@@ -72,9 +72,9 @@ class Master:
         self.settings = settings
         self.slaves: list[SlaveConnection] = []
         """The connections that have reported at least once."""
-        self.acknowledgements = acknowledgements or Acknowledgements(
-            role, settings, lambda: self.slaves
-        )
+        if acknowledgements is None:
+            acknowledgements = Acknowledgements(role, settings, lambda: self.slaves)
+        self.acknowledgements = acknowledgements
         self.tasks = Supervisor("replication")
         self._connect = connect or SlaveConnection
         self._connections: list[SlaveConnection] = []

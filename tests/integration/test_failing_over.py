@@ -7,10 +7,9 @@ import re
 import signal
 from pathlib import Path
 
-from support.guides import LIMIT_S, Guide, consumed, following, send
-
 from cometmq.client import AdminClient
 from support.etcd_server import etcd
+from support.guides import LIMIT_S, Guide, consumed, following, send
 
 
 async def until_in_sync(guide: Guide, port: str) -> None:

@@ -8,7 +8,9 @@ A name server, a master and a slave run as processes on this machine.
 - catch-up: how fast an empty slave copies a log file of the master, from the start of its process;
 - latency: of one send at a time, with synchronous flush at the master alone, at the slave alone,
   for which the master waits, and at both; and the last over the slower of the others in the same
-  round, which is 1 if the master flushes while it waits. Both processes sync to the same disk here.
+  round, which is 1 if the master flushes while it waits. Both processes sync to the same disk here;
+- failover: seconds from the kill of a master that a controller elected to the first send that its
+  slave acknowledges as the new master, to a client of ours with default settings.
 
 Examples::
 
@@ -19,6 +21,7 @@ Examples::
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import shutil
 import sys
@@ -39,6 +42,8 @@ import kit  # noqa: E402
 from codes import Request  # noqa: E402
 from servers import CometBroker, CometNameServer, Settings, connect  # noqa: E402
 
+from support.elected import COMET, running_elected  # noqa: E402
+from support.failover_load import Load, create_topic  # noqa: E402
 from support.replicas import CometReplica  # noqa: E402
 
 RESULTS = machine.ROOT / machine.RESULT_FILES
@@ -199,6 +204,21 @@ def _latency(*, master_flushes: bool, slave_flushes: bool) -> Callable[[Path, fl
     return measure
 
 
+def _failover(folder: Path, _seconds: float) -> float:
+    shutil.rmtree(folder, ignore_errors=True)
+    with running_elected(COMET, (COMET, COMET), folder, allAckInSyncStateSet=True) as cluster:
+        cluster.await_in_sync(2)
+        create_topic(cluster)
+        master = cluster.await_master()
+
+        async def measure() -> float:
+            async with Load(cluster.namesrv) as load:
+                await load.until_acknowledged(500)
+                return await load.time_after(master.kill)
+
+        return asyncio.run(measure())
+
+
 FIGURES = (
     Figure("cost of one slave", "s/M", 0.4, False, _cost),
     Figure("lag under load, 99 of 100 within", "ms", 10.0, False, _lag),
@@ -209,6 +229,7 @@ FIGURES = (
     Figure(SLAVE_ALONE, "ms", 0.0, False, _latency(master_flushes=False, slave_flushes=True)),
     Figure(BOTH, "ms", 0.0, False, _latency(master_flushes=True, slave_flushes=True)),
     Figure(OVER_SLOWER, "x", 1.2, False, None),
+    Figure("failover after the kill of a master", "s", 5.0, False, _failover),
 )
 
 

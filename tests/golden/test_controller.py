@@ -8,12 +8,21 @@ from typing import Any
 import msgspec
 import pytest
 
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.replication.elected_handler import epoch_cache
+from cometmq.broker.replication.epochs import Epoch
 from cometmq.controller.broker_set import BrokerSet, Replica
 from cometmq.controller.config import ControllerSettings
 from cometmq.controller.etcd import Put
 from cometmq.model.errors import ResponseError
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import REQUEST_BODIES, RESPONSE_BODIES, Body, decode_body
+from cometmq.protocol.bodies import (
+    REQUEST_BODIES,
+    RESPONSE_BODIES,
+    Body,
+    EpochEntryCache,
+    decode_body,
+)
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import (
     REQUEST_HEADERS,
@@ -67,6 +76,18 @@ def test_each_code_is_recorded(code: RequestCode) -> None:
 def test_headers_and_bodies_lose_nothing() -> None:
     for row in ROWS:
         check(row)
+
+
+def test_a_broker_shows_its_epochs_as_recorded() -> None:
+    settings = BrokerSettings(broker_cluster_name="HaCluster", broker_name="broker-a")
+    recorded = [row for row in ROWS if row["name"] == "GET_BROKER_EPOCH_CACHE_RESPONSE"]
+    for row in recorded:
+        body = one_command(bytes.fromhex(row["hex"])).body
+        found = EpochEntryCache.decode(body)
+        epochs = [Epoch(each.epoch, each.start_offset) for each in found.epoch_list]
+        shown = epoch_cache(settings, found.broker_id, epochs, found.max_offset)
+        assert shown.encode() == body
+    assert len(recorded) >= 6
 
 
 def check(row: dict[str, Any]) -> None:

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.config import BrokerSettings
-from cometmq.broker.replication.epoch_master import EpochSlaveConnection
 from cometmq.broker.replication.epoch_wire import (
     CHUNK,
+    EPOCH,
     EPOCHS,
     GREETING,
     REPORT,
@@ -27,15 +26,12 @@ from cometmq.broker.replication.epoch_wire import (
     read_chunk,
     read_epochs,
 )
-from cometmq.broker.replication.epochs import OFFSET_MAX, Epoch, EpochFile
-from cometmq.broker.replication.master import Master
-from cometmq.broker.role import SYNC_MASTER, Role
-from cometmq.system.files import SystemFiles
+from cometmq.broker.replication.epochs import OFFSET_MAX, Epoch
 from golden.recordings import VECTORS
-from support.stores import opened
+from support.epoch_replica import running
 
 RECORDING = VECTORS / "ha/5.3.3-controller"
-FILE_BYTES = 65536
+FILES = {"commit_log_file_bytes": 65536}
 WAIT_S = 60.0
 
 
@@ -61,6 +57,10 @@ class Slave:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
+    @classmethod
+    async def connect(cls, port: int) -> Slave:
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
     async def read(self, count: int) -> bytes:
         async with asyncio.timeout(WAIT_S):
             return await self.reader.readexactly(count)
@@ -83,22 +83,15 @@ class Slave:
 async def test_our_master_sends_what_the_recorded_one_sent(tmp_path: Path, number: int) -> None:
     recorded, chunks = sent(number)
     before = [(header, data) for header, data in chunks if header.log_offset < recorded.log_end]
-    store = opened(tmp_path, commit_log_file_bytes=FILE_BYTES)
-    store.replica.begin()
-    for _, data in before:
-        store.replica.append(data)
-    epochs = EpochFile(tmp_path, SystemFiles())
-    for epoch in recorded.epochs:
-        epochs.received(*epoch)
-    master = Master(
-        Role(SYNC_MASTER),
-        store,
-        BrokerSettings,
-        connect=lambda master: EpochSlaveConnection(master, epochs, lambda: store.written_to),
-    )
-    await master.start("127.0.0.1", 0)
-    slave = Slave(*await asyncio.open_connection("127.0.0.1", master.port))
-    try:
+    async with running(tmp_path, 9, store=FILES) as master:
+        store = master.store
+        store.replica.begin()
+        for _, data in before:
+            store.replica.append(data)
+        for epoch in recorded.epochs:
+            master.epochs.received(*epoch)
+        await master.lead(recorded.epochs[-1].number)
+        slave = await Slave.connect(master.replication.master.port)
         slave.writer.write(Greeting(3).encode())
         told = await slave.epochs()
         assert told.epochs == recorded.epochs
@@ -107,7 +100,7 @@ async def test_our_master_sends_what_the_recorded_one_sent(tmp_path: Path, numbe
         for header, data in chunks:
             if (header, data) not in before:
                 store.replica.append(data)
-                master.written()
+                master.replication.master.written()
             ours, ours_data = await slave.chunk()
             assert ours_data == data
             assert ours.log_offset == header.log_offset
@@ -115,10 +108,7 @@ async def test_our_master_sends_what_the_recorded_one_sent(tmp_path: Path, numbe
             assert is_border or ours.epoch == header.epoch
             assert ours.epoch.start <= ours.log_offset
             slave.writer.write(REPORT.pack(TRANSFER, header.log_offset + header.size))
-    finally:
         slave.writer.transport.abort()
-        await master.close()
-        store.abandon()
 
 
 @pytest.mark.parametrize(
@@ -126,61 +116,37 @@ async def test_our_master_sends_what_the_recorded_one_sent(tmp_path: Path, numbe
     [
         Greeting(3).encode() + REPORT.pack(TRANSFER, 0),
         Greeting(0).encode(),
+        Greeting(9).encode(),
         GREETING.pack(TRANSFER, 0, 0, 3),
     ],
 )
 async def test_a_slave_that_breaks_the_order_is_disconnected(
     tmp_path: Path, hostile: bytes
 ) -> None:
-    store = opened(tmp_path)
-    epochs = EpochFile(tmp_path, SystemFiles())
-    epochs.begin(1, 0)
-    master = Master(
-        Role(SYNC_MASTER),
-        store,
-        BrokerSettings,
-        connect=lambda master: EpochSlaveConnection(master, epochs, lambda: 0),
-    )
-    await master.start("127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection("127.0.0.1", master.port)
-    try:
-        writer.write(hostile)
-        async with asyncio.timeout(WAIT_S):
-            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-                await reader.readexactly(1)
-    finally:
-        writer.transport.abort()
-        await master.close()
-        store.abandon()
+    async with running(tmp_path, 9) as master:
+        await master.lead(1)
+        slave = await Slave.connect(master.replication.master.port)
+        slave.writer.write(hostile)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await slave.read(EPOCHS.size + EPOCH.size + 1)
+        slave.writer.transport.abort()
 
 
 async def test_a_slave_that_needs_bytes_of_a_forgotten_epoch_is_disconnected(
     tmp_path: Path,
 ) -> None:
     _, chunks = sent(1)
-    store = opened(tmp_path, commit_log_file_bytes=FILE_BYTES)
-    store.replica.begin()
-    epochs = EpochFile(tmp_path, SystemFiles())
-    epochs.begin(1, 0)
-    master = Master(
-        Role(SYNC_MASTER),
-        store,
-        BrokerSettings,
-        connect=lambda master: EpochSlaveConnection(master, epochs, lambda: 0),
-    )
-    await master.start("127.0.0.1", 0)
-    slave = Slave(*await asyncio.open_connection("127.0.0.1", master.port))
-    try:
+    async with running(tmp_path, 9, store=FILES) as master:
+        await master.lead(1)
+        slave = await Slave.connect(master.replication.master.port)
         slave.writer.write(Greeting(3).encode())
         await slave.epochs()
         slave.writer.write(REPORT.pack(TRANSFER, 0))
         assert read_chunk(await slave.read(CHUNK.size), 0).size == 0  # the slave is connected
-        epochs.keep([Epoch(5, OFFSET_MAX)])
-        store.replica.append(chunks[0][1])
-        master.written()
+        master.epochs.keep([Epoch(5, OFFSET_MAX)])
+        master.store.replica.begin()
+        master.store.replica.append(chunks[0][1])
+        master.replication.master.written()
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await slave.chunk()
-    finally:
         slave.writer.transport.abort()
-        await master.close()
-        store.abandon()

@@ -56,13 +56,20 @@ def controller(folder: Path, name: str, store: str) -> Iterator[tuple[subprocess
         f"controllerDLegerGroup={folder.name}\ncontrollerLeaseSeconds=2\n"
         "scanInactiveMasterInterval=500\n"
     )
-    command = [sys.executable, "-m", "cometmq", "controller", "-c", str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with server("controller", file) as (process, addresses):
+        yield process, addresses["controller"]
+
+
+@contextmanager
+def server(command: str, file: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """Run a command until it is ready, and give its process and what its line says."""
+    arguments = [sys.executable, "-m", "cometmq", command, "-c", str(file)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line.startswith("ready controller=127.0.0.1:"), line
-            yield process, line.split()[1].partition("=")[2]
+            ready, *words = process.stdout.readline().split()
+            assert ready == "ready", words
+            yield process, dict(word.split("=") for word in words)
         finally:
             process.kill()
 
@@ -127,6 +134,37 @@ async def test_a_second_controller_takes_over_and_knows_the_broker_set(
             }  # fmt: skip
             second.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(second.wait, TIMEOUT_S) == 0
+
+
+async def test_a_name_server_runs_a_controller_too(
+    tmp_path: Path, store: str, client: RemotingClient
+) -> None:
+    own = tmp_path / "controller.conf"
+    own.write_text(
+        f"controllerStore=etcd://{store}\nlistenPort=0\ncontrollerDLegerGroup={tmp_path.name}\n"
+    )
+    file = tmp_path / "namesrv.conf"
+    file.write_text(
+        f"listenPort=0\nkvConfigPath={tmp_path / 'kv.json'}\nenableControllerInNamesrv=true\n"
+        f"controllerConfigPath={own}\n"
+    )
+    with server("namesrv", file) as (process, addresses):
+        await until_active(client, addresses["controller"])
+        await begin(client, addresses["controller"])
+        listed = await ask(client, addresses["namesrv"], RequestCode.GET_BROKER_CLUSTER_INFO)
+        assert listed.code == ResponseCode.SUCCESS
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, TIMEOUT_S) == 0
+
+
+def test_a_name_server_with_a_controller_needs_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text("enableControllerInNamesrv=true\n")
+    command = [sys.executable, "-m", "cometmq", "namesrv", "-c", str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+    assert ended.returncode == 2
+    assert "enableControllerInNamesrv=true without controllerConfigPath" in ended.stderr
 
 
 async def begin(client: RemotingClient, address: str) -> None:

@@ -7,13 +7,16 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cometmq.broker.app import Broker
+from cometmq.broker.config import BrokerSettings
 from cometmq.broker.replication import master as master_module
 from cometmq.broker.replication import slave as slave_module
 from cometmq.broker.replication.wire import HEADER, REPORT
+from cometmq.broker.role import Role
 from cometmq.client import (
     AdminClient,
     LocalState,
@@ -26,9 +29,10 @@ from cometmq.model.message import StoredMessage
 from cometmq.protocol.bodies import HARuntimeInfo
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingClient
+from cometmq.system.clock import SystemClock
 from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
 from support.replication import Peer, listening
-from support.stores import put, split
+from support.stores import opened, put, split
 
 SYNC = {"brokerRole": "SYNC_MASTER"}
 
@@ -410,3 +414,27 @@ async def test_a_port_that_is_taken_is_named(pairs: Pairs) -> None:
     first = await pairs.start("master")
     with pytest.raises(Exception, match="haListenPort chooses another port"):
         await pairs.start("other", haListenPort=str(first.parts.master.port))
+
+
+async def test_a_connection_that_is_made_while_the_role_changes_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a new master would go on to copy the log of the old one."""
+    store = opened(tmp_path)
+    loop = asyncio.get_running_loop()
+    connect = loop.create_connection
+    async with listening() as masters:
+        role = Role("SLAVE", 1, ha_address=masters.address)
+
+        async def change_meanwhile(*args: Any, **options: Any) -> Any:
+            made = await connect(*args, **options)
+            role.change("ASYNC_MASTER", 0)
+            return made
+
+        monkeypatch.setattr(loop, "create_connection", change_meanwhile)
+        copy = slave_module.LogCopy(role, store, BrokerSettings, commit=None, clock=SystemClock())
+        copy.start()
+        master = await masters.accept()
+        await master.closed()
+        await copy.close()
+    store.close()

@@ -165,7 +165,9 @@ class _Server:
         )
 
 
-class _RealServer(_Server):
+class RealServer(_Server):
+    """A server of a release of RocketMQ."""
+
     main_class = ""
     log_name = ""
 
@@ -191,7 +193,7 @@ class _RealServer(_Server):
         self._process = Process(arguments, home / f"{self.log_name}.out", env=env, cwd=home)
 
 
-class RealNameServer(_RealServer):
+class RealNameServer(RealServer):
     """RocketMQ's own name server."""
 
     main_class = "org.apache.rocketmq.namesrv.NamesrvStartup"
@@ -209,7 +211,7 @@ class RealNameServer(_RealServer):
         self.process.wait_until(lambda: accepts(self.port), "its port", READY_SECONDS_MAX)
 
 
-class RealBroker(_RealServer):
+class RealBroker(RealServer):
     """RocketMQ's own broker, at any name server, on any store."""
 
     main_class = "org.apache.rocketmq.broker.BrokerStartup"

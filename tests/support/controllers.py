@@ -1,8 +1,10 @@
-"""Controllers over the model of etcd, without sockets."""
+"""Controllers over the model of etcd, with and without a port."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from cometmq.controller.app import Controller
 from cometmq.controller.config import ControllerSettings, EtcdSettings
@@ -83,3 +85,28 @@ class OneController:
             )
             command = Command(RequestCode.BROKER_HEARTBEAT, fields=encode_fields(header))
             await self.handle(command, self.connections[id_])
+
+
+@asynccontextmanager
+async def listening_controller(store: EtcdStore, **settings: object) -> AsyncIterator[Controller]:
+    """Run a controller that listens on a port, within ``async with``.
+
+    Args:
+        store: shared by the controllers of a group.
+        settings: fields of `ControllerSettings`.
+    """
+    controller = Controller(
+        Configuration.of(
+            ControllerSettings(**({"listen_port": 0} | settings)),  # type: ignore[arg-type]
+            EtcdSettings(),
+            RemotingSettings(),
+            TlsSettings(),
+            TlsClientSettings(),
+        ),
+        ModelEtcd(store),
+    )
+    await controller.start()
+    try:
+        yield controller
+    finally:
+        await controller.stop(0.1)

@@ -42,8 +42,8 @@ class ReplicatedCluster(Cluster):
             self._servers = [name_server, master]
 
 
-class _Replica:
-    """The registration of a replica, which is no master."""
+class Registered:
+    """A broker that counts as started when it is registered, with whatever id."""
 
     address: str
     process: Process
@@ -63,7 +63,7 @@ class _Replica:
         )
 
 
-class CometReplica(_Replica, CometBroker):
+class CometReplica(Registered, CometBroker):
     """Our broker that follows the master of a cluster."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
@@ -71,7 +71,7 @@ class CometReplica(_Replica, CometBroker):
         super().__init__(folder, cluster.namesrv, store=store, settings=SLAVE)
 
 
-class RealReplica(_Replica, RealBroker):
+class RealReplica(Registered, RealBroker):
     """RocketMQ's broker that follows the master of a cluster."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:

@@ -29,7 +29,7 @@ class Peer:
 
     async def header(self) -> tuple[int, int]:
         """Offset and size of the next chunk or heartbeat."""
-        offset, size = HEADER.unpack(await self._read(HEADER.size))
+        offset, size = HEADER.unpack(await self.read(HEADER.size))
         return offset, size
 
     async def chunk(self) -> tuple[int, bytes]:
@@ -37,11 +37,11 @@ class Peer:
         while True:
             offset, size = await self.header()
             if size:
-                return offset, await self._read(size)
+                return offset, await self.read(size)
 
     async def report(self) -> int:
         """The next report of a slave."""
-        return int(REPORT.unpack(await self._read(REPORT.size))[0])
+        return int(REPORT.unpack(await self.read(REPORT.size))[0])
 
     async def closed(self) -> None:
         """Wait until the other side has closed the connection."""
@@ -53,7 +53,8 @@ class Peer:
                 pass
         self.close()
 
-    async def _read(self, count: int) -> bytes:
+    async def read(self, count: int) -> bytes:
+        """The next bytes."""
         async with asyncio.timeout(WAIT_S):
             return await self._reader.readexactly(count)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cometmq.broker.assembly import FEATURES, Endpoint, Parts, assemble
 from cometmq.broker.config import BrokerSettings
@@ -48,6 +48,9 @@ from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files, SystemFiles
 
+if TYPE_CHECKING:
+    from cometmq.broker.replication.elected_role import ElectedRole
+
 log = logging.getLogger(__name__)
 
 SETTINGS = (BrokerSettings, StoreSettings, RemotingSettings, TlsSettings, TlsClientSettings)
@@ -55,6 +58,8 @@ SETTINGS = (BrokerSettings, StoreSettings, RemotingSettings, TlsSettings, TlsCli
 
 SLAVES_S = 2.0
 """How long a stop waits for slaves to have what was sent."""
+DECISION_S = 10.0
+"""How long a start waits for controllers and name servers."""
 DRAIN_S = 1.0
 JOBS_S = 0.5
 
@@ -105,6 +110,10 @@ class Broker:
         )
         self._jobs: JobRunner | None = None
         self._role_tasks = Supervisor("role")
+        self._settled = asyncio.Event()
+        """Set while the role is in force: a slave, or a master that accepts sends."""
+        self._settled.set()
+        self._taking_over: asyncio.Task[None] | None = None
         self._is_stopped = False
 
     @property
@@ -157,7 +166,27 @@ class Broker:
         self._jobs.start()
         if parts.role.is_slave:
             parts.log_copy.get().start(self._log_context)
-        await parts.registration.start(self._identity(), self._name_servers())
+        if parts.elected is None:
+            await parts.registration.start(self._identity(), self._name_servers())
+        else:
+            await self._start_elected(parts, parts.elected)
+
+    async def _start_elected(self, parts: Parts, elected: ElectedRole) -> None:
+        """Register with the controllers, and with name servers once these have decided the role."""
+
+        async def register_once_decided() -> None:
+            await elected.decided.wait()
+            await self._settled.wait()
+            await parts.registration.start(self._identity(), self._name_servers())
+
+        elected.start(self.address)
+        registering = self._role_tasks.spawn(register_once_decided(), "register-elected")
+        _, late = await asyncio.wait([registering], timeout=DECISION_S)
+        if late:
+            log.warning(
+                "refusing sends until the role is decided, retrying controllers=%s",
+                ";".join(self._settings().controller_addr),
+            )
 
     async def _take_back_offsets(self, parts: Parts) -> None:
         """Take over what happened at a slave while this master was gone."""
@@ -187,17 +216,23 @@ class Broker:
 
     def _role_changed(self) -> None:
         """Start or stop what only masters do."""
+        if self._is_stopped:
+            return
         parts = self.parts
         log.info("role changed role=%s id=%d", parts.role.name, parts.role.broker_id)
+        if self._taking_over is not None:
+            self._taking_over.cancel()
         if parts.role.is_slave:
             parts.delay.stop()
             parts.half_queue.unload()
             parts.store.release()
-            if parts.log_copy.made() is None and not self._is_stopped:
+            self._settled.set()
+            if parts.log_copy.made() is None:
                 parts.log_copy.get().start(self._log_context)
         else:
             parts.store.hold("this broker is about to take the place of its master")
-            self._role_tasks.spawn(self._take_over(parts), "take-over")
+            self._settled.clear()
+            self._taking_over = self._role_tasks.spawn(self._take_over(parts), "take-over")
 
     async def _take_over(self, parts: Parts) -> None:
         """Do what a master does beside serving requests; the role may change again meanwhile."""
@@ -210,6 +245,9 @@ class Broker:
             return
         parts.half_queue.note_log_end()
         parts.store.release()
+        self._settled.set()
+        if parts.elected is not None:  # what follows reads the log
+            await parts.elected.replication.wait_confirmed()
         await parts.offsets.correct(parts.store.bounds)
         if not parts.role.is_slave:
             await self._load_half_queue(parts.half_queue)
@@ -323,6 +361,8 @@ class Broker:
                 parts.registration.stop(),
             ]
         )
+        if parts.elected is not None:  # from now on another master may be elected
+            await parts.elected.stop()
         await _all_of([server.stop(DRAIN_S) for server in self._servers])
         await parts.master.close()
         await _all_of([parts.topics.close(), parts.groups.close()])

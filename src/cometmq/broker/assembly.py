@@ -40,7 +40,7 @@ from cometmq.broker.registration import Registration
 from cometmq.broker.replication import feature as replication
 from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.replication.master import Master
-from cometmq.broker.role import Role
+from cometmq.broker.role import SLAVE, UNKNOWN_ID, Role
 from cometmq.broker.sending import feature as sending
 from cometmq.broker.sending.flow_control import FlowControl, flow_limits
 from cometmq.broker.sending.group_commit import GroupCommit
@@ -64,6 +64,8 @@ from cometmq.system.files import Files
 
 if TYPE_CHECKING:
     from cometmq.broker.acting_master.service import ActingMaster
+    from cometmq.broker.replication.elected_role import ElectedRole
+    from cometmq.broker.replication.epoch_replication import EpochReplication
     from cometmq.broker.replication.metadata import MetadataCopy
     from cometmq.broker.replication.slave import LogCopy
 
@@ -119,6 +121,8 @@ class Parts(msgspec.Struct, frozen=True):
     master: Master
     log_copy: Deferred[LogCopy]
     """Copies the log of the master: made when this broker is a slave."""
+    elected: ElectedRole | None
+    """Takes the role that a controller decides; None without a controller."""
     acting: ActingMaster | None
     """Acts as the master while there is none; None without ``enableSlaveActingMaster``."""
     address: BrokerAddress
@@ -194,16 +198,20 @@ def assemble(
     """
     settings = configuration.reader_of(BrokerSettings)
     store_settings = configuration[StoreSettings]
-    role = Role(
-        settings().broker_role, settings().broker_id, ha_address=settings().ha_master_address
-    )
+    role = _first_role(settings())
     folder = store_settings.root / "config"
     tables = {name: JsonFile(folder / f"{name}.json", files) for name in _TABLES}
     topics = TopicTable(settings, tables["topics"], clock=clock)
     groups = GroupTable(settings, tables["subscriptionGroup"], clock=clock)
     filters = FilterTable(settings, tables["consumerFilter"], clock=clock)
     store = MessageStore(
-        store_settings, clock=clock, files=files, threaded=True, is_copy=role.is_slave
+        store_settings,
+        clock=clock,
+        files=files,
+        threaded=True,
+        # An elected broker may become the master of the log as it is.
+        is_copy=role.is_slave and not role.is_elected,
+        confirms=role.is_elected and settings().all_ack_in_sync_state_set,
     )
     filters.load()  # only read: the store computes bit maps if it dispatches messages again
     store.compute_bitmaps(filters.bitmap_of)
@@ -240,6 +248,13 @@ def assemble(
     topics.notify(parts.registration.wake)
     parts.filter_servers.on_change = parts.registration.wake
     return parts
+
+
+def _first_role(settings: BrokerSettings) -> Role:
+    """Return the role with which a broker starts: a slave of none, if a controller decides it."""
+    if settings.enable_controller_mode:
+        return Role(SLAVE, UNKNOWN_ID, is_elected=True)
+    return Role(settings.broker_role, settings.broker_id, ha_address=settings.ha_master_address)
 
 
 def _build_parts(
@@ -284,7 +299,6 @@ def _build_parts(
     Arrivals(store, held, delay.arrived, commit.request_sync)
     silent_ms_max = broker_settings.channel_expired_timeout_ms
     address = broker_address(broker_settings)
-    master = Master(role, store, settings)
     synced_by = commit if store_settings().sync_flush else None
     registration = Registration(
         client, topics, settings, role=role, filter_servers=servers.addresses
@@ -306,10 +320,34 @@ def _build_parts(
         )
 
     def make_log_copy() -> LogCopy:
+        if elected_log is not None:
+            return elected_log.copy
         from cometmq.broker.replication.slave import LogCopy
 
         return LogCopy(role, store, settings, commit=synced_by, clock=clock)
 
+    elected_log: EpochReplication | None = None
+    elected: ElectedRole | None = None
+    if role.is_elected:
+        from cometmq.broker.replication.elected_role import elect_role
+
+        elected_log, elected = elect_role(
+            role,
+            store,
+            settings,
+            topics,
+            client,
+            root=store_settings().root,
+            commit=commit,
+            sync_flush=store_settings().sync_flush,
+            clock=clock,
+            files=files,
+            on_truncated=delay.truncated,
+        )
+    master = Master(role, store, settings) if elected_log is None else elected_log.master
+    waits = master.acknowledgements
+    flow = FlowControl(lambda: flow_limits(settings()), clock=clock, role=role)
+    waits.on_refusal = lambda: flow.replicas_changed(waits.refusal)
     log_copy = Deferred(make_log_copy)
     half_queue = HalfQueue(store, offsets, levels, clock=clock, cold_reads=cold_reads)
     acting: ActingMaster | None = None
@@ -361,15 +399,16 @@ def _build_parts(
             new_unique_key=UniqueIds().next,
             now_ms=clock.now_ms,
         ),
-        flow=FlowControl(lambda: flow_limits(settings()), clock=clock, role=role),
+        flow=flow,
         commit=commit,
-        confirmation=Confirmation(synced_by, master.acknowledgements),
+        confirmation=Confirmation(synced_by, waits),
         stats=stats,
         throughput=Throughput(stats, clock=clock),
         registration=registration,
         metadata=Deferred(make_metadata),
         master=master,
         log_copy=log_copy,
+        elected=elected,
         acting=acting,
         address=address,
     )

@@ -36,12 +36,15 @@ class BrokerSettings:
     broker_name: str = setting(factory=_host_name, key="brokerName")
     """The name that a master and its slaves share. Default: the host name."""
 
-    broker_id: int = setting(0, key="brokerId", low=0, high=2**31 - 1)
-    """0 for a master; each of its slaves has another number above 0."""
+    broker_id: int = setting(0, key="brokerId", low=-1, high=2**31 - 1)
+    """0 for a master; each of its slaves has another number above 0. With
+    ``enableControllerMode=true`` it has no effect.
+    """
 
     broker_role: str = setting(ASYNC_MASTER, key="brokerRole", choices=ROLES)
     """``SLAVE`` copies log and tables of the master with the same ``brokerName``. A ``SYNC_MASTER``
     acknowledges a message when a slave has it, too; an ``ASYNC_MASTER`` does not wait for slaves.
+    With ``enableControllerMode=true`` it has no effect.
     """
 
     ha_master_address: str = setting("", key="haMasterAddress")
@@ -60,6 +63,32 @@ class BrokerSettings:
     """How many brokers have a message, this one included, when a ``SYNC_MASTER`` acknowledges it.
     1 waits for no slave. 0 waits for one slave, and acknowledges at once with
     ``SLAVE_NOT_AVAILABLE`` if none is connected.
+    """
+
+    all_ack_in_sync_state_set: bool = setting(False, key="allAckInSyncStateSet")
+    """Whether a master that a controller elected acknowledges a message when all members of the
+    in-sync set have it, and shows consumers only such messages; else ``inSyncReplicas`` decides. An
+    acknowledged message then survives every failover.
+    """
+
+    min_in_sync_replicas: int = setting(1, key="minInSyncReplicas", low=1, high=65, remote=True)
+    """A master that a controller elected refuses messages while the in-sync set has fewer members,
+    itself included, and acknowledges none that it has stored already.
+    """
+
+    ha_max_time_slave_not_catchup_ms: int = setting(
+        15_000, key="haMaxTimeSlaveNotCatchup", unit="ms", low=100, high=600_000, remote=True
+    )
+    """A slave that has not caught up for so long is removed from the in-sync set."""
+
+    sync_from_last_file: bool = setting(False, key="syncFromLastFile")
+    """Whether an empty slave copies only the last file of the log of a master that a controller
+    elected, instead of the whole log.
+    """
+
+    async_learner: bool = setting(False, key="asyncLearner")
+    """Whether this broker copies the log under a controller but never becomes a member of the
+    in-sync set, and so never the master.
     """
 
     slave_timeout_ms: int = setting(
@@ -91,6 +120,38 @@ class BrokerSettings:
         20_000, key="haHousekeepingInterval", unit="ms", low=20, high=600_000, remote=True
     )
     """A connection between master and slave on which nothing arrives for so long is closed."""
+
+    enable_controller_mode: bool = setting(False, key="enableControllerMode")
+    """Whether a controller decides which broker of this name is the master, and elects another one
+    when it is lost.
+    """
+
+    controller_addr: tuple[str, ...] = setting((), key="controllerAddr")
+    """``host:port`` of each controller."""
+
+    controller_heartbeat_timeout_ms: int = setting(
+        10_000,
+        key="controllerHeartBeatTimeoutMills",
+        unit="ms",
+        low=100,
+        high=3_600_000,
+        remote=True,
+    )
+    """After so long without a heartbeat a controller takes this broker as lost; it does so at once
+    when the connection of the heartbeats ends.
+    """
+
+    sync_broker_metadata_period_ms: int = setting(
+        5_000, key="syncBrokerMetadataPeriod", unit="ms", low=10, high=600_000, remote=True
+    )
+    """Interval at which the controller is asked for the master and the in-sync set, beside its
+    notifications.
+    """
+
+    broker_election_priority: int = setting(
+        2**31 - 1, key="brokerElectionPriority", low=0, high=2**31 - 1, remote=True
+    )
+    """Of brokers with equally long logs the one with the smallest number is elected."""
 
     broker_ip1: str = setting("", key="brokerIP1")
     """The address that name servers give to clients. Default: the listen address, or the address of
@@ -274,7 +335,9 @@ class BrokerSettings:
     broker_heartbeat_interval_ms: int = setting(
         1_000, key="brokerHeartbeatInterval", unit="ms", low=10, high=600_000, remote=True
     )
-    """Interval of heartbeats to name servers with ``enableSlaveActingMaster=true``."""
+    """Interval of heartbeats: to name servers with ``enableSlaveActingMaster=true``, to controllers
+    with ``enableControllerMode=true``.
+    """
 
     broker_not_active_timeout_ms: int = setting(
         10_000, key="brokerNotActiveTimeoutMillis", unit="ms", low=100, high=86_400_000, remote=True
@@ -372,8 +435,30 @@ class BrokerSettings:
                 raise ConfigError(f"namesrvAddr={address}: expected host:port;host:port")
         if self.ha_master_address and not ADDRESS.fullmatch(self.ha_master_address):
             raise ConfigError(f"haMasterAddress={self.ha_master_address}: expected host:port")
-        check_role(self.broker_role, self.broker_id)
+        if self.enable_controller_mode:
+            self._check_controllers()
+        else:
+            check_role(self.broker_role, self.broker_id)
         try:
             check_topic_name(self.msg_trace_topic_name)
         except InvalidNameError as problem:
             raise ConfigError(f"msgTraceTopicName={self.msg_trace_topic_name}: {problem}") from None
+
+    def _check_controllers(self) -> None:
+        if not self.controller_addr:
+            raise ConfigError(
+                "enableControllerMode=true without controllerAddr: expected the addresses of the"
+                " controllers, host:port;host:port"
+            )
+        for address in self.controller_addr:
+            if not ADDRESS.fullmatch(address):
+                raise ConfigError(f"controllerAddr={address}: expected host:port;host:port")
+        if self.ha_master_address:
+            raise ConfigError(
+                f"haMasterAddress={self.ha_master_address} with enableControllerMode=true: remove"
+                " it, the controller names the master"
+            )
+        if self.enable_slave_acting_master:
+            raise ConfigError(
+                "enableSlaveActingMaster=true with enableControllerMode=true: choose one of them"
+            )

@@ -21,6 +21,9 @@ ROLES: Final = (ASYNC_MASTER, SYNC_MASTER, SLAVE)
 MASTER_ID: Final = 0
 """The broker id of every master; slaves have ids above it."""
 
+UNKNOWN_ID: Final = 1
+"""The broker id before a controller has given one; it is shown to no other server."""
+
 Listener = Callable[[], None]
 
 
@@ -46,17 +49,26 @@ class Role:
         name: one of `ROLES`.
         broker_id: 0 for a master.
         ha_address: where the master sends its log, whatever name servers say.
+        is_elected: whether a controller names the master, so that name servers only add where it
+            sends its log.
 
     Raises:
         ConfigError: role and id do not belong together.
     """
 
     def __init__(
-        self, name: str = ASYNC_MASTER, broker_id: int = MASTER_ID, *, ha_address: str = ""
+        self,
+        name: str = ASYNC_MASTER,
+        broker_id: int = MASTER_ID,
+        *,
+        ha_address: str = "",
+        is_elected: bool = False,
     ) -> None:
         self._listeners: list[Listener] = []
         self._master_listeners: list[Listener] = []
         self._has_fixed_ha_address = bool(ha_address)
+        self.is_elected = is_elected
+        """Whether a controller names the master."""
         self.master_address = ""
         """``host:port`` of the master of a slave; empty if it is not known."""
         self.master_ha_address = ha_address
@@ -83,10 +95,25 @@ class Role:
             listener()
 
     def follow(self, master_address: str, ha_address: str) -> None:
-        """Take the addresses of the master; an empty one leaves the known one as it is."""
+        """Take the addresses of the master; an empty one leaves the known one as it is.
+
+        If a controller names the master, the addresses of another broker are ignored.
+        """
+        if self.is_elected and master_address != self.master_address:
+            return
         if self._has_fixed_ha_address:
             ha_address = ""
-        found = (master_address or self.master_address, ha_address or self.master_ha_address)
+        self._follow(master_address or self.master_address, ha_address or self.master_ha_address)
+
+    def follow_elected(self, master_address: str) -> None:
+        """Take the address of the elected master, empty if there is none.
+
+        Where it sends its log is not known then, see `follow`.
+        """
+        self._follow(master_address, "")
+
+    def _follow(self, master_address: str, ha_address: str) -> None:
+        found = (master_address, ha_address)
         if found == (self.master_address, self.master_ha_address):
             return
         self.master_address, self.master_ha_address = found

@@ -116,16 +116,23 @@ class StoredTable:
         version = self.version.next(self._clock.now_ms())
         self._apply(values, _save(self.file, self._texts, values, version), version)
 
-    async def change(self, changes: Iterable[Change]) -> None:
+    async def change(self, changes: Iterable[Change], *, state_version: int | None = None) -> None:
         """Make changes, all of them or none; returns when they are on disk.
 
         Without any change the version is counted up.
+
+        Args:
+            changes: what to change.
+            state_version: the state in the version from now on; None leaves it as it is.
 
         Raises:
             StoreError: the file cannot be written; nothing was changed.
             ResponseError: 2, too many changes wait; or what a change raises.
         """
-        await self._write_soon(list(changes), None)
+        version = None
+        if state_version is not None:
+            version = self.version.next(self._clock.now_ms(), state_version)
+        await self._write_soon(list(changes), version)
 
     async def replace(
         self,

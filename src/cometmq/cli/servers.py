@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from cometmq.system.configuration import Configuration
 
 if TYPE_CHECKING:
     from cometmq.broker.app import Broker
+    from cometmq.controller.app import Controller
     from cometmq.namesrv.app import NameServer
 
 log = logging.getLogger(__name__)
@@ -69,6 +71,26 @@ class Standalone:
         return f"namesrv={self.name_server.address} broker={self.broker.address}"
 
 
+class NameServerWithController:
+    """A name server and a controller in one process."""
+
+    def __init__(self, name_server: NameServer, controller: Controller) -> None:
+        self._name_server = name_server
+        self._controller = controller
+
+    async def start(self) -> None:
+        """Serve as both."""
+        await self._name_server.start()
+        await self._controller.start()
+
+    async def stop(self) -> None:
+        """Stop both; another controller becomes active."""
+        await asyncio.gather(self._controller.stop(), self._name_server.stop())
+
+    def __str__(self) -> str:
+        return f"namesrv={self._name_server.address} controller={self._controller.address}"
+
+
 def standalone(
     *,
     namesrv_port: int | None = None,
@@ -98,10 +120,19 @@ def name_server(
     print_config: bool = False,
     log_level: str = INFO,
 ) -> int:
-    """Run a name server; gives the exit code."""
+    """Run a name server, perhaps with a controller; gives the exit code."""
     from cometmq.namesrv.app import NameServer
+    from cometmq.namesrv.config import NameServerSettings
 
     names = namesrv_configuration(port, host, config)
+    settings = names[NameServerSettings]
+    if settings.enable_controller:
+        parts = controller_configuration(None, None, settings.controller_config_path)
+        if print_config:
+            return _show(names, parts)
+        _begin(log_level, names, parts)
+        both = NameServerWithController(NameServer(names), _controller(parts))
+        return serve(both, lambda: f"{both} build={build()}")
     if print_config:
         return _show(names)
     _begin(log_level, names)
@@ -170,17 +201,20 @@ def controller(
     log_level: str = INFO,
 ) -> int:
     """Run a controller; gives the exit code."""
-    from cometmq.controller.app import Controller
-    from cometmq.controller.config import EtcdSettings
-
     parts = controller_configuration(port, host, config)
     if print_config:
         return _show(parts)
     _begin(log_level, parts)
+    server = _controller(parts)
+    return serve(server, lambda: f"controller={server.address} build={build()}")
+
+
+def _controller(parts: Configuration) -> Controller:
+    from cometmq.controller.app import Controller
+    from cometmq.controller.config import EtcdSettings
     from cometmq.controller.gateway import open_gateway
 
-    server = Controller(parts, open_gateway(parts[EtcdSettings]))
-    return serve(server, lambda: f"controller={server.address} build={build()}")
+    return Controller(parts, open_gateway(parts[EtcdSettings]))
 
 
 COMMANDS: dict[str, Callable[..., int]] = {

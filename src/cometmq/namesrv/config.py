@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from cometmq.model.errors import ConfigError
 from cometmq.system.settings import setting
 
 
@@ -73,6 +74,12 @@ class NameServerSettings:
     )
     """Whether a topic that is missing in a broker's registration is removed for this broker."""
 
+    enable_controller: bool = setting(False, key="enableControllerInNamesrv")
+    """Whether ``cometmq namesrv`` runs a controller in the same process, too."""
+
+    controller_config_path: Path | None = setting(None)
+    """The configuration file of that controller, as for ``cometmq controller``."""
+
     needs_wait_for_service: bool = setting(False, key="needWaitForService", remote=True)
     """Whether route requests are refused after the start until brokers had time to register."""
 
@@ -80,6 +87,18 @@ class NameServerSettings:
         45, key="waitSecondsForService", unit="s", low=0, high=3600, remote=True
     )
     """How long route requests are refused after the start if ``needWaitForService`` is true."""
+
+    def __post_init__(self) -> None:
+        """Check what a range cannot say.
+
+        Raises:
+            ConfigError: a controller has no configuration file.
+        """
+        if self.enable_controller and self.controller_config_path is None:
+            raise ConfigError(
+                "enableControllerInNamesrv=true without controllerConfigPath: expected the"
+                " configuration file of the controller"
+            )
 
 
 def files_below(directory: Path) -> dict[str, str]:

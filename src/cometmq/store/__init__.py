@@ -4,6 +4,7 @@
 """
 
 from cometmq.store.appender import Appended, AppendedBatch, NewMessage
+from cometmq.store.commit_log import CONFIRMS_ALL
 from cometmq.store.config import StoreSettings
 from cometmq.store.errors import (
     SegmentCreateError,
@@ -20,6 +21,7 @@ from cometmq.store.replica import Replica, ReplicaError
 __all__ = [
     "MessageStore",
     "StoreSettings",
+    "CONFIRMS_ALL",
     "Appended",
     "AppendedBatch",
     "NewMessage",

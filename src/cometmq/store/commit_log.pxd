@@ -13,6 +13,7 @@ cdef class CommitLog:
     cdef readonly object allocator
     cdef readonly long long written_to
     cdef public long long flushed_to
+    cdef public long long confirmed_to
     cdef readonly bint shows_unsynced
     cdef public long long last_store_ms
     cdef unsigned char* memory
@@ -29,6 +30,7 @@ cdef class CommitLog:
     cdef object _view
 
     cpdef long long min_offset(self)
+    @cython.locals(end=cython.longlong)
     cpdef long long readable_to(self)
     cpdef bint has_room(self, long long size)
     cpdef make_room(self, long long size)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 from cometmq.model.errors import StoreError
 from cometmq.protocol import octets
@@ -38,6 +38,8 @@ _BUFFER_BYTES = 256 * 1024
 _RECENT_BYTES = 64 * 1024 * 1024
 """The newest bytes of the log, which the page cache keeps longest."""
 _FEW_BYTES = 4096
+CONFIRMS_ALL: Final = 2**63 - 1
+"""The confirm offset of a log whose readers wait for no replica."""
 
 
 def segment_failure(problem: OSError) -> StoreError:
@@ -71,6 +73,8 @@ class CommitLog:
         self.shows_unsynced = shows_unsynced
         self.written_to = 0
         self.flushed_to = 0
+        self.confirmed_to = CONFIRMS_ALL
+        """Readers see no record behind it."""
         self.last_store_ms = 0
         self.filled = 0
         self._began_at = 0
@@ -89,7 +93,8 @@ class CommitLog:
 
     def readable_to(self) -> int:
         """Return the log offset up to which readers see records."""
-        return self.written_to if self.shows_unsynced else self.flushed_to
+        end = self.written_to if self.shows_unsynced else self.flushed_to
+        return end if end < self.confirmed_to else self.confirmed_to
 
     def begin_at(self, offset: int) -> None:
         """Begin to write at ``offset``; all before it is on the disk."""

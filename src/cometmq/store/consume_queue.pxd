@@ -6,7 +6,7 @@ from cometmq.store.unit_buffers cimport UnitBuffers
 
 
 cdef int _UNIT_BYTES, _PAGE_BYTES, _RESERVE_BYTES, _RECENT_UNITS, _FIRST_PAGE_UNITS
-cdef int _BUFFER_BYTES, _BUFFER_UNITS, _NO_BUFFER
+cdef int _BUFFER_BYTES, _BUFFER_UNITS, _NO_BUFFER, _SIZE_AT, _FILLER_SIZE
 
 
 cdef class ConsumeQueue:
@@ -55,7 +55,7 @@ cdef class ConsumeQueue:
         low=cython.longlong, high=cython.longlong, step=cython.longlong, middle=cython.longlong)
     cpdef long long end_at(self, long long log_end)
     @cython.locals(segment=Segment)
-    cdef long long _log_offset(self, long long queue_offset) except? -1
+    cdef long long _record_end(self, long long queue_offset) except? -1
     cpdef long long recent_from(self)
     cpdef make_room(self, long long units)
     cpdef put(
@@ -85,3 +85,5 @@ cdef bint _has_unit(Segment segment, long long number) except -1
 @cython.locals(
     total=cython.longlong, low=cython.longlong, high=cython.longlong, middle=cython.longlong)
 cdef long long _count_by_halves(Segment segment) except -1
+@cython.locals(size=cython.int)
+cdef long long _end_of(const unsigned char* memory, Py_ssize_t at) noexcept

@@ -31,11 +31,12 @@ logger = logging.getLogger(__name__)
 
 UNIT_BYTES = 20
 FILLER_SIZE = 0x7FFFFFFF
-_UNIT_BYTES = UNIT_BYTES  # a C number once compiled
+_UNIT_BYTES, _FILLER_SIZE = UNIT_BYTES, FILLER_SIZE  # C numbers once compiled
 _PAGE_BYTES = 4096
 _BUFFER_BYTES = BUFFER_BYTES
 _BUFFER_UNITS = BUFFER_UNITS
 _NO_BUFFER = -1
+_SIZE_AT = 8
 _CODE_AT = 12
 _ADDRESS_BYTE = 0x80
 """The first byte of the address of an extension unit; hashes and times begin with others."""
@@ -229,28 +230,26 @@ class ConsumeQueue:
         step = 1
         while low > self.min_offset:
             low = max(self.min_offset, high - step)
-            if self._log_offset(low) < log_end:
+            if self._record_end(low) <= log_end:
                 break
             high = low
             step *= 2
         while low < high:
             middle = (low + high) // 2
-            if self._log_offset(middle) < log_end:
+            if self._record_end(middle) <= log_end:
                 low = middle + 1
             else:
                 high = middle
         return high
 
-    def _log_offset(self, queue_offset: int) -> int:
-        """Return where the record of a unit between the bounds begins; 0 for a filler."""
+    def _record_end(self, queue_offset: int) -> int:
+        """Return where the record of a unit between the bounds ends; 0 for a filler."""
         if self.is_buffered(queue_offset):
-            return record_layout.get_i64(self._buffers.memory, self.buffer_position(queue_offset))
+            return _end_of(self._buffers.memory, self.buffer_position(queue_offset))
         segment = self.segments.find(queue_offset * _UNIT_BYTES)
         if segment is None:
             return 0
-        return record_layout.get_i64(
-            segment.memory, queue_offset * _UNIT_BYTES - segment.base_offset
-        )
+        return _end_of(segment.memory, queue_offset * _UNIT_BYTES - segment.base_offset)
 
     def correct_min(self, log_min: int) -> None:
         """Move the first offset behind the units of deleted records."""
@@ -677,3 +676,9 @@ def _count_by_halves(segment: Segment) -> int:
         else:
             high = middle
     return low
+
+
+def _end_of(memory: Any, at: int) -> int:
+    """Return where the record of the unit at a position ends; 0 for a filler."""
+    size = record_layout.get_i32(memory, at + _SIZE_AT)
+    return 0 if size == _FILLER_SIZE else record_layout.get_i64(memory, at) + size

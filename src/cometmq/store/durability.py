@@ -61,6 +61,8 @@ class Durability:
         self.checkpoint = Checkpoint()
         self.failure: str | None = None
         self.on_flush: Callable[[], object] | None = None
+        self.keeps_confirm = False
+        """Whether the checkpoint has the confirm offset."""
         self.needed_from = 0
         """The log offset from which a start after a power cut reads, by the checkpoint on disk."""
         self._files = files
@@ -157,6 +159,8 @@ class Durability:
         with self._checkpoint_lock:
             self._raise_failure()
             flushed_to = self._log.flushed_to
+            if self.keeps_confirm:
+                self.checkpoint.confirm = min(self._log.confirmed_to, flushed_to)
             # Before the first complete sync of the queues the log alone is known to be on disk.
             at = self.checkpoint.position or Position()
             at = replace(at, log_offset=flushed_to, queues_offset=min(at.queues_offset, flushed_to))

@@ -79,6 +79,8 @@ def facts_from(log: CommitLog, log_offset: int) -> Iterator[RecordFacts]:
                 return
             if facts.total == 0:  # the blank at the end of a file
                 break
+            if segment.base_offset + position + facts.total > log.readable_to():
+                return
             yield facts
             position += facts.total
 

@@ -80,6 +80,7 @@ class MessageStore:
             may be refused with `SegmentNotReadyError` until `wait_for_segment` returns.
         is_copy: whether it is the store of a slave, which opens without the end of its log: the
             master has that.
+        confirms: see the attribute.
 
     Example: ``store = MessageStore(StoreSettings(root=Path("/srv/store"))); store.open()``
     """
@@ -92,6 +93,7 @@ class MessageStore:
         files: Files | None = None,
         threaded: bool = False,
         is_copy: bool = False,
+        confirms: bool = False,
     ) -> None:
         self.settings = settings
         self.paths = StorePaths(settings)
@@ -101,12 +103,17 @@ class MessageStore:
         self._lock: FileLock | None = None
         self._threaded = threaded
         self._is_copy = is_copy
+        self.confirms = confirms
+        """Whether readers see only what `confirm` says that all replicas have."""
+        self._on_readable: Callable[[], object] | None = None
         self._held: str | None = None
         """The reason why messages are refused until `release`."""
         self.continues_rocketmq = False
         """Whether RocketMQ wrote the store last, before `open`; also if there was none."""
         self.was_closed = False
         """Whether the process that wrote the store last closed it, before `open`."""
+        self.may_lack_end = False
+        """Whether a power cut may have removed the end of the log, before `open`."""
         self._remover = Remover(self._files, in_thread=threaded)
         self._build()
 
@@ -209,6 +216,7 @@ class MessageStore:
         self.continues_rocketmq = checkpoint.position is None
         ending = self._abort.read()
         self.was_closed = ending is Ending.CLOSED
+        self.may_lack_end = ending is Ending.POWER_LOST
         self._log.segments.load()
         knows_queues = ending is Ending.CLOSED and self._load_from_ends()
         if not knows_queues:
@@ -254,6 +262,9 @@ class MessageStore:
         buffers.begin()
         self._abort.map()
         self._durability.begin(checkpoint)
+        if self.confirms:
+            self._durability.keeps_confirm = True
+            self._log.confirmed_to = min(checkpoint.confirm, self._log.written_to)
         if self.settings.sync_flush:  # a killed process may have left records that readers wait for
             self.flush()
         self._appender.on_new_topics = None
@@ -525,6 +536,36 @@ class MessageStore:
         return self._log.shows_unsynced
 
     @property
+    def shows_at_once(self) -> bool:
+        """Whether readers see messages as soon as they are written, and wait for nothing."""
+        return self._log.shows_unsynced and not self.confirms
+
+    @property
+    def readable_to(self) -> int:
+        """The log offset up to which readers see records."""
+        return self._log.readable_to()
+
+    @property
+    def confirmed_to(self) -> int:
+        """The confirm offset; the end of the log if readers wait for no replica."""
+        return min(self._log.confirmed_to, self._log.written_to)
+
+    def confirm(self, log_offset: int) -> None:
+        """Let readers see the records before an offset; they never see less than before.
+
+        Without effect unless the store was made to wait for that.
+
+        Args:
+            log_offset: the confirm offset, or `CONFIRMS_ALL` for all that is written from now on.
+        """
+        if not self.confirms or log_offset == self._log.confirmed_to:
+            return
+        before = self._log.readable_to()
+        self._log.confirmed_to = max(log_offset, before)
+        if self._on_readable is not None and self._log.readable_to() > before:
+            self._on_readable()
+
+    @property
     def reader(self) -> QueueReader:
         """The reader behind `get`, for hot paths."""
         return self._reader
@@ -587,12 +628,15 @@ class MessageStore:
         return max(_REQUESTED_RECORD_BYTES, self.settings.message_bytes_max + _RECORD_REST_BYTES)
 
     def last_record(self) -> bytes | None:
-        """Return the record at the end of the log, or None if none with a queue ends there."""
+        """Return the record at the end of the log, or None if none with a queue ends there.
+
+        Readers may not see it yet.
+        """
         end = self._log.written_to
         for queue in self._table.all():
             if queue.max_physical == end and queue.max_offset > queue.min_offset:
                 log_offset, size, _ = queue.unit(queue.max_offset - 1)
-                return self.record_at(log_offset, size)
+                return bytes(self._log.slice(log_offset, log_offset + size))
         return None
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
@@ -692,6 +736,11 @@ class MessageStore:
             return [None] * count
         return [queue.ext.get(queue.unit(at)[2]) for at in range(index, index + count)]
 
+    @property
+    def topic_count(self) -> int:
+        """How many topics have queues."""
+        return len(self._table.topics)
+
     def queue_keys(self) -> list[tuple[str, int]]:
         """Return topic and number of every queue."""
         return [(queue.topic, queue.queue_id) for queue in self._table.all()]
@@ -753,6 +802,8 @@ class MessageStore:
         check_border(self._log, offset)
         self._allocator.discard_ahead()
         self.write_out()
+        if self.confirms:
+            self._log.confirmed_to = min(self._log.confirmed_to, offset)
         truncate(offset, self._log, self._table, self._index, self._durability, self._abort)
         self.replica.discard_partial()
 
@@ -796,9 +847,12 @@ class MessageStore:
         """
         self._durability.flush_queues(least_pages, with_index=with_index)
 
-    def notify_of_flushes(self, flushed: Callable[[], object]) -> None:
-        """Call ``flushed`` after each flush of the log, in the thread that flushes."""
-        self._durability.on_flush = flushed
+    def notify_of_readable(self, changed: Callable[[], object]) -> None:
+        """Call ``changed`` when readers may see more of the log.
+
+        That is after each flush, in the thread that flushes, and after `confirm`.
+        """
+        self._durability.on_flush = self._on_readable = changed
 
     def bring_in_index_slots(self) -> None:
         """Read what the keys of the next messages change into memory; from any thread.

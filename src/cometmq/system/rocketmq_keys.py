@@ -218,7 +218,7 @@ _CONTROLLER = """
 BROKER_KEYS = Keys(_BROKER, _STORE, _NETWORK, _AUTH)
 """What RocketMQ reads from a broker's configuration file."""
 
-NAMESRV_KEYS = Keys(_NAMESRV, _NETWORK)
+NAMESRV_KEYS = Keys(_NAMESRV, _CONTROLLER, _NETWORK)
 """What RocketMQ reads from a name server's configuration file."""
 
 FILTERSRV_KEYS = Keys(_FILTERSRV, _NETWORK)

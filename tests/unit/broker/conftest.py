@@ -133,6 +133,7 @@ def open_store(
     *,
     filters: FilterTable | None = None,
     files: Files | None = None,
+    confirms: bool = False,
     **changes: object,
 ) -> MessageStore:
     """A store with small files, on the tables' clock; reads see what is written."""
@@ -145,7 +146,7 @@ def open_store(
         "segment_wait_ms": 60_000,
     }
     settings = StoreSettings(root=root, **(small | changes))  # type: ignore[arg-type]
-    store = MessageStore(settings, clock=tables.clock, files=files)
+    store = MessageStore(settings, clock=tables.clock, files=files, confirms=confirms)
     if filters is not None:
         store.compute_bitmaps(filters.bitmap_of)
     store.open()

@@ -12,9 +12,9 @@ from cometmq.broker.pulling.arrivals import Arrivals
 from cometmq.broker.pulling.long_polling import HeldPull, HeldPulls
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.hashing import java_hash
-from cometmq.store import MessageStore, StoreUnavailableError, TagMatcher
+from cometmq.store import CONFIRMS_ALL, MessageStore, StoreUnavailableError, TagMatcher
 from support.faulty_files import FaultyFiles
-from support.stores import TOPIC, opened, put
+from support.stores import TOPIC, opened, put, small_settings
 from unit.broker.test_cold_reads import ColdDisk
 
 HOLD_MS = 60_000
@@ -228,3 +228,66 @@ async def test_with_asynchronous_flush_a_pull_is_notified_at_once(tmp_path: Path
     await settle()
     assert (pull.runs, scheduled) == (1, [2])
     store.close()
+
+
+# --- readers that wait for other replicas --------------------------------------------------------
+
+
+class Confirmed(Waiting):
+    """The same with a store whose readers wait for other replicas."""
+
+    def __init__(self, root: Path, flush: str) -> None:
+        self.flush = flush
+        super().__init__(root)
+
+    def open(self, root: Path) -> MessageStore:
+        settings = small_settings(root, flush_disk_type=self.flush)
+        store = MessageStore(settings, files=self.files, confirms=True)
+        store.open()
+        return store
+
+
+@pytest.fixture(params=["ASYNC_FLUSH", "SYNC_FLUSH"])
+def confirmed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Confirmed]:
+    made = Confirmed(tmp_path, request.param)
+    yield made
+    made.store.close()
+
+
+async def test_a_pull_is_notified_when_its_message_is_confirmed(confirmed: Confirmed) -> None:
+    pull = confirmed.hold()
+    confirmed.put("a")
+    put(confirmed.store, topic=DELAY_TOPIC, queue_id=2, properties={"DELAY": "3"})
+    confirmed.store.flush()
+    await settle()
+    assert pull.runs == 0
+    confirmed.scheduled.clear()
+    confirmed.store.confirm(confirmed.store.written_to)
+    await settle()
+    assert (pull.runs, confirmed.scheduled) == (1, [2])
+    assert confirmed.syncs_requested == (2 if confirmed.flush == "SYNC_FLUSH" else 0)
+
+
+async def test_without_other_replicas_a_pull_is_notified_as_before(confirmed: Confirmed) -> None:
+    confirmed.store.confirm(CONFIRMS_ALL)
+    pull = confirmed.hold()
+    confirmed.put("a")
+    if confirmed.flush == "SYNC_FLUSH":
+        await settle()
+        assert pull.runs == 0
+        confirmed.store.flush()
+    await settle()
+    assert pull.runs == 1
+
+
+async def test_a_pull_that_is_held_between_write_and_confirmation_is_notified(
+    confirmed: Confirmed,
+) -> None:
+    confirmed.put("a")
+    confirmed.store.flush()
+    pull = confirmed.hold()
+    await settle()
+    assert pull.runs == 0
+    confirmed.store.confirm(confirmed.store.written_to)
+    await settle()
+    assert pull.runs == 1

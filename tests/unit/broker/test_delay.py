@@ -6,13 +6,13 @@ import asyncio
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.delay import delivered, delivery
-from cometmq.broker.delay.delivery import RUN_MESSAGES_MAX, ScheduledDelivery
+from cometmq.broker.delay.delivery import RUN_MESSAGES_MAX, UNCONFIRMED_MAX, ScheduledDelivery
 from cometmq.broker.delay.routing import schedule
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.delay import DelayLevels
@@ -39,6 +39,8 @@ pytestmark = pytest.mark.usefixtures("virtual_time")
 class Delayed:
     """A store, its delivery, and the clock both go by."""
 
+    confirms = False
+
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
         self.clock = tables.clock
@@ -47,7 +49,9 @@ class Delayed:
             self.tables.topics.queue_for(*target)
         )
         tables.topic("T", queues=2)
-        self.store = open_store(tables.config.parent / "store", tables, delay_levels=LEVELS)
+        self.store = open_store(
+            tables.config.parent / "store", tables, delay_levels=LEVELS, confirms=self.confirms
+        )
         self.delivery = self._deliver()
 
     def _deliver(self) -> ScheduledDelivery:
@@ -830,3 +834,81 @@ async def test_offsets_of_a_slave_that_sent_messages_are_taken_over(delayed: Del
     delayed.delivery.start()
     delayed.clock.advance(1000)
     await delayed.bodies_become("b")
+
+
+# --- a log that other replicas confirm ----------------------------------------------------------
+
+
+class Confirmed(Delayed):
+    """The same with a store whose readers wait for other replicas."""
+
+    confirms = True
+
+    def confirm(self) -> int:
+        """Confirm all that is there; return where it ends."""
+        self.store.confirm(self.store.written_to)
+        return self.store.written_to
+
+
+@pytest.fixture
+async def confirmed(tables: Tables) -> AsyncIterator[Confirmed]:
+    made = Confirmed(tables)
+    yield made
+    made.delivery.stop()
+    made.store.close()
+
+
+async def deliver(confirmed: Confirmed, body: str) -> None:
+    """Have a message of level 1 delivered; what was there before is confirmed."""
+    count = confirmed.store.next_offset("T", 0)
+    confirmed.park(body, 1)
+    confirmed.confirm()
+    confirmed.delivery.arrived(0)
+    confirmed.clock.advance(1000)
+    async with asyncio.timeout(60):
+        while confirmed.store.next_offset("T", 0) == count:
+            await asyncio.sleep(0.002)
+
+
+async def test_slaves_copy_offsets_whose_deliveries_are_confirmed(confirmed: Confirmed) -> None:
+    confirmed.delivery.start()
+    await deliver(confirmed, "a")
+    assert confirmed.delivery.offsets() == {1: 1}
+    assert confirmed.delivery.confirmed_offsets() == {}
+    confirmed.confirm()
+    assert confirmed.delivery.confirmed_offsets() == {1: 1}
+    for number in range(UNCONFIRMED_MAX + 10):
+        confirmed.delivery.persist()
+        confirmed.delivery.stop()  # notes the offsets
+        confirmed.delivery.start()
+        if number == 0:
+            await deliver(confirmed, "b")
+    assert confirmed.delivery.offsets() == {1: 2}
+    assert confirmed.delivery.confirmed_offsets() == {1: 1}
+    confirmed.confirm()
+    assert confirmed.delivery.confirmed_offsets() == {1: 2}
+
+
+async def test_what_was_delivered_behind_the_end_of_a_truncated_log_is_delivered_again(
+    confirmed: Confirmed,
+) -> None:
+    confirmed.delivery.start()
+    await deliver(confirmed, "a")
+    confirmed.park("b", 1)
+    end = confirmed.confirm()
+    confirmed.delivery.arrived(0)
+    confirmed.clock.advance(1000)
+    async with asyncio.timeout(60):
+        while confirmed.store.next_offset("T", 0) < 2:
+            await asyncio.sleep(0.002)
+    confirmed.delivery.stop()
+    assert confirmed.delivery.offsets() == {1: 2}
+    confirmed.store.truncate_log(end)
+    confirmed.delivery.truncated(end)
+    assert confirmed.delivery.offsets() == {1: 1}
+    await confirmed.delivery.take_over()
+    async with asyncio.timeout(60):
+        while confirmed.store.next_offset("T", 0) < 2:
+            await asyncio.sleep(0.002)
+    confirmed.confirm()
+    assert confirmed.bodies() == ["a", "b"]

@@ -92,7 +92,7 @@ def test_epochs_of_deleted_files_go_and_the_last_stays(tmp_path: Path) -> None:
 def test_the_epoch_of_a_byte(tmp_path: Path) -> None:
     epochs = opened(tmp_path)
     for number, start in ((1, 10), (2, 100), (3, 100), (4, 200)):
-        epochs.begin(number, start)
+        epochs.received(number, start)
     assert epochs.covering(9) is None
     assert epochs.covering(10) == (Epoch(1, 10), 100)
     assert epochs.covering(99) == (Epoch(1, 10), 100)
@@ -108,16 +108,39 @@ def test_the_list_is_bounded(tmp_path: Path) -> None:
     assert epochs.epochs == [*lines[1:], Epoch(ENTRIES_MAX, ENTRIES_MAX)]
 
 
-@pytest.mark.parametrize("damaged", ["", "1\n", "2\n1725254278\n1-0\n", "1\n1725254278\n1-1\n"])
-def test_a_damaged_file_is_replaced_by_its_backup(tmp_path: Path, damaged: str) -> None:
+@pytest.mark.parametrize("zeros", [0, 5])
+def test_a_torn_file_is_replaced_by_its_backup(tmp_path: Path, zeros: int) -> None:
     epochs = opened(tmp_path)
     epochs.begin(1, 0)
     epochs.begin(2, 10)
-    (tmp_path / "epochFileCheckpoint").write_text(damaged)
-    assert opened(tmp_path).epochs == [Epoch(1, 0)]
+    file = tmp_path / "epochFileCheckpoint"
+    whole = file.read_bytes()
+    for size in range(len(whole)):
+        file.write_bytes(whole[:size] + bytes(zeros))
+        assert opened(tmp_path).epochs == [Epoch(1, 0)], size
     (tmp_path / "epochFileCheckpoint.bak").write_text("x")
     with pytest.raises(StoreError, match="cannot read the epochs of"):
         opened(tmp_path)
+
+
+def test_a_damaged_file_is_not_replaced_by_its_backup(tmp_path: Path) -> None:
+    epochs = opened(tmp_path)
+    epochs.begin(1, 0)
+    epochs.begin(2, 10)
+    file = tmp_path / "epochFileCheckpoint"
+    whole = file.read_bytes()
+    for at in range(len(whole) * 8):
+        flipped = bytearray(whole)
+        flipped[at // 8] ^= 1 << at % 8
+        file.write_bytes(flipped)
+        with pytest.raises(StoreError, match="cannot read the epochs of"):
+            opened(tmp_path)
+
+
+def test_a_log_from_before_the_first_election_has_an_epoch(tmp_path: Path) -> None:
+    epochs = opened(tmp_path)
+    epochs.begin(1, 700)
+    assert opened(tmp_path).epochs == [Epoch(0, 0), Epoch(1, 700)]
 
 
 @pytest.mark.parametrize(

@@ -145,3 +145,24 @@ def test_a_change_of_the_role_does_not_open_a_stopping_broker() -> None:
     refused = world.look()
     assert refused is not None
     assert "stopping" in refused.remark
+
+
+def test_sends_are_refused_while_there_are_too_few_replicas() -> None:
+    world = World()
+    lack = ResponseError(1, "in-sync replicas not enough")
+    world.flow.replicas_changed(lack)
+    assert world.flow.refusal() is world.flow.lack_of_replicas is lack
+    assert world.look() is lack
+    world.role.change(SLAVE, 1)
+    refusal = world.flow.refusal()
+    assert refusal is not None
+    assert refusal.code == 14
+    world.role.change("SYNC_MASTER", 0)
+    assert world.flow.refusal() is lack
+    world.flow.replicas_changed(None)
+    assert world.flow.refusal() is None
+    world.flow.stop()
+    world.flow.replicas_changed(lack)
+    refusal = world.flow.refusal()
+    assert refusal is not None
+    assert refusal.code == 14

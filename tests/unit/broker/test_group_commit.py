@@ -104,6 +104,22 @@ async def disk(tmp_path: Path) -> AsyncIterator[Disk]:
     made.store.abandon()
 
 
+async def test_all_waits_end_at_once_and_later_ones_go_on(disk: Disk) -> None:
+    commit = disk.commit()
+    await disk.hang()
+    syncing = disk.stored(commit)
+    await disk.until_hanging()
+    waiting = disk.stored(commit)
+    commit.end_all()
+    assert not await syncing.synced()
+    assert not await waiting.synced()
+    assert len(commit) == 0
+    later = disk.stored(commit)
+    disk.files.go_on.set()
+    assert await later.synced()
+    assert (syncing.times, waiting.times, later.times) == (1, 1, 1)
+
+
 async def test_a_send_is_told_when_its_bytes_are_on_disk(disk: Disk) -> None:
     commit = disk.commit()
     told = disk.stored(commit)

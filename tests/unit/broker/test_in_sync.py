@@ -18,7 +18,7 @@ def in_sync(*ids: int, confirmed_to: int = 0) -> InSyncSet:
 def test_a_master_alone_confirms_what_it_writes() -> None:
     alone = in_sync(1)
     assert alone.written(50) == 50
-    assert alone.all_have(50)
+    assert alone.is_alone
     assert alone.least_count == 1
 
 
@@ -36,32 +36,35 @@ def test_both_sets_count_until_the_answer() -> None:
     found = in_sync(1, 2)
     found.reported(2, 50, 50, 100.0)
     found.reported(3, 30, 50, 100.0)
-    assert found.all_have(50)
+    assert found.confirmed_to == 50
     assert found.ask(members(1, 2, 3))
     assert found.all == members(1, 2, 3)
+    assert found.certain == members(1, 2)
     assert found.least_count == 2
-    assert found.have(50) == 2
-    assert not found.all_have(50)
+    found.reported(2, 70, 80, 100.0)
+    assert found.written(80) == 50
     found.refused()
-    assert found.all_have(50)
+    assert found.written(80) == 70
     assert found.ask(members(1, 2, 3))
     assert found.adopt(members(1, 2, 3), 8)
     assert (found.members, found.version, found.wanted) == (members(1, 2, 3), 8, None)
     assert found.least_count == 3
-    assert found.all_have(30)
-    assert not found.all_have(31)
+    found.reported(2, 90, 90, 100.0)
+    assert found.written(90) == 70
+    found.reported(3, 80, 90, 100.0)
+    assert found.written(90) == 80
 
 
 def test_a_removed_member_counts_until_the_answer() -> None:
     found = in_sync(1, 2, confirmed_to=20)
-    assert found.disconnected(2) == members(1)
+    found.disconnected(2)
     assert found.ask(members(1))
+    assert not found.is_alone
     assert found.least_count == 1
     assert found.written(50) == 20
-    assert not found.all_have(50)
     found.adopt(members(1), 8)
+    assert found.is_alone
     assert found.written(50) == 50
-    assert found.all_have(50)
 
 
 def test_one_request_is_under_way_at_a_time() -> None:
@@ -141,6 +144,51 @@ def test_a_member_that_has_all_of_an_idle_log_stays() -> None:
 def test_a_slave_that_connects_again_begins_anew() -> None:
     found = in_sync(1)
     found.reported(2, 50, 50, 100.0)
-    assert found.disconnected(2) is None
+    found.disconnected(2)
     assert found.with_slave(2, 0) is None
-    assert found.have(50) == 1
+    assert found.offset_at(2, 50) == -1
+
+
+def test_a_slave_joins_before_it_becomes_a_member() -> None:
+    found = in_sync(1)
+    found.reported(2, 90, 100, 100.0)
+    assert not found.join(2, 100, 9)  # it lacks too much
+    assert not found.join(3, 100, 100)  # it has not reported
+    assert found.join(2, 100, 10)
+    assert not found.join(2, 100, 10)
+    assert (found.all, found.certain, found.least_count) == (members(1, 2), members(1), 1)
+    assert found.written(120) == 100  # what it was alone with is confirmed, and nothing more
+    assert found.with_slave(2, 0) is None
+    found.reported(2, 99, 120, 100.0)
+    assert found.with_slave(2, 0) is None
+    found.reported(2, 110, 120, 100.0)
+    assert found.written(120) == 110
+    wanted = found.with_slave(2, 0)
+    assert wanted == members(1, 2)
+    assert found.ask(wanted)
+    assert found.joining is None
+    assert found.adopt(wanted, 8)
+    assert found.certain == members(1, 2)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_slave_that_does_not_become_a_member_counts_no_more(leaves: bool) -> None:
+    found = in_sync(1)
+    found.reported(2, 100, 100, 100.0)
+    assert found.join(2, 100, 10)
+    if leaves:
+        found.disconnected(2)
+    else:
+        found.end_joining()
+    assert found.is_alone
+    assert found.written(120) == 120
+
+
+def test_members_count_for_what_they_have_and_only_if_they_are_certain() -> None:
+    found = in_sync(1, 2, 3)
+    found.reported(2, 50, 90, 100.0)
+    found.reported(3, 70, 90, 100.0)
+    found.reported(4, 90, 90, 100.0)
+    assert [found.offset_at(count, 90) for count in (0, 1, 2, 3, 4)] == [90, 90, 70, 50, -1]
+    assert found.ask(members(1, 2))
+    assert found.offset_at(2, 90) == 50

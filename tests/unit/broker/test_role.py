@@ -79,6 +79,50 @@ def test_the_ha_address_of_the_settings_has_precedence() -> None:
     assert (role.master_address, role.master_ha_address) == ("a:1", "own:2")
 
 
+def test_name_servers_add_only_where_an_elected_master_sends_its_log() -> None:
+    role = Role("SLAVE", 1, is_elected=True)
+    followed = []
+    role.on_master(lambda: followed.append((role.master_address, role.master_ha_address)))
+    role.follow("old:1", "old:2")
+    role.follow_elected("new:1")
+    role.follow("old:1", "old:2")
+    role.follow("new:1", "new:2")
+    role.follow_elected("new:1")
+    role.follow_elected("")
+    assert followed == [("new:1", ""), ("new:1", "new:2"), ("new:1", ""), ("", "")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({}, "enableControllerMode=true without controllerAddr"),
+        ({"controller_addr": ("here",)}, "controllerAddr=here: expected host:port;host:port"),
+        (
+            {"controller_addr": ("a:1",), "ha_master_address": "b:2"},
+            "haMasterAddress=b:2 with enableControllerMode=true",
+        ),
+        (
+            {"controller_addr": ("a:1",), "enable_slave_acting_master": True},
+            "enableSlaveActingMaster=true with enableControllerMode=true",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_with_a_controller_are_refused(
+    settings: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        BrokerSettings(enable_controller_mode=True, **settings)  # type: ignore[arg-type]
+
+
+def test_role_and_id_of_the_settings_have_no_effect_with_a_controller() -> None:
+    settings = BrokerSettings(
+        enable_controller_mode=True, controller_addr=("a:1",), broker_id=-1, broker_role="SLAVE"
+    )
+    assert settings.broker_id == -1
+    with pytest.raises(ConfigError, match="brokerId=-1 with brokerRole=ASYNC_MASTER"):
+        BrokerSettings(broker_id=-1)
+
+
 @pytest.mark.parametrize("address", ["here", "here:", ":1", "a:1;b:2", "a:123456"])
 def test_an_ha_address_without_a_port_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match=f"haMasterAddress={address}: expected host:port"):

@@ -19,7 +19,7 @@ from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.throughput import Throughput
 from cometmq.model.delay import DelayLevels
-from cometmq.model.errors import StoreError
+from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.batch import encode_batch
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
@@ -480,6 +480,20 @@ async def test_a_sender_that_does_not_wait_is_answered_at_once_and_synced_soon(
     assert world.flow.waiting == 0
     await world.synced.wait()
     assert world.store.flushed_to == world.store.written_to
+
+
+@both
+async def test_too_few_replicas_refuse_the_senders_that_wait_for_them(
+    make: Make, sync: bool
+) -> None:
+    world = make(sync=sync)
+    world.flow.replicas_changed(ResponseError(1, "in-sync replicas not enough"))
+    world.ask()
+    world.ask(opaque=2, i="WAIT\x01false\x02")
+    refused, stored = sorted(await world.answers(2), key=lambda answer: answer.opaque)
+    assert (refused.code, refused.remark) == (1, "in-sync replicas not enough")
+    assert stored.code == 0
+    assert [message.properties["WAIT"] for message in world.stored()] == ["false"]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ import pytest
 
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.prerequisites import with_prerequisites
+from cometmq.broker.replication.acknowledgements import Acknowledgements
 from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.sending.send_back import SendBackHandler
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.model.delay import DelayLevels
+from cometmq.model.errors import ResponseError
 from cometmq.model.group import CustomizedRetryPolicy, GroupRetryPolicy
 from cometmq.model.message import StoredMessage
 from cometmq.protocol.codes import RequestCode
@@ -34,6 +36,7 @@ class Broker:
         self.tables = tables
         self.store = store
         tables.topic("T")
+        self.slaves = Acknowledgements(tables.role, lambda: tables.settings, lambda: ())
         self.stats = BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False)
         back = SendBackHandler(
             store,
@@ -44,7 +47,7 @@ class Broker:
             host="10.0.0.1",
             settings=lambda: tables.settings,
             role=tables.role,
-            confirmation=Confirmation(None),
+            confirmation=Confirmation(None, self.slaves),
             store_host=US,
             cold_reads=ColdReads(),
             queue_chance=lambda queues: queues - 1,
@@ -108,6 +111,13 @@ async def test_a_message_sent_back_waits_in_the_delay_topic(broker: Broker) -> N
     assert (message.born_time_ms, message.born_host) == (11, "10.0.0.9:10911")
     assert message.store_host == "10.0.0.1:10911"
     assert message.reconsume_times == 1
+
+
+async def test_too_few_replicas_refuse_a_message_sent_back(broker: Broker) -> None:
+    broker.slaves.refusal = ResponseError(1, "in-sync replicas not enough")
+    answer = await broker.send_back()
+    assert (answer.code, answer.remark) == (1, "in-sync replicas not enough")
+    assert broker.stored("SCHEDULE_TOPIC_XXXX", 0) is None
 
 
 async def test_the_broker_chooses_a_level_by_the_tries_so_far(broker: Broker) -> None:

@@ -124,6 +124,15 @@ def test_reserved_names_are_system_topics_even_before_they_exist(world: World, n
     assert not world.table.is_system("mine")
 
 
+async def test_a_new_master_puts_its_epoch_into_the_version(world: World) -> None:
+    before = world.table.version
+    await world.table.begin_epoch(7)
+    assert world.table.version.state_version == 7
+    assert world.table.version.counter == before.counter + 1
+    await world.table.touch()
+    assert (world.table.version.state_version, world.open().version) == (7, world.table.version)
+
+
 # --- creation by a send -----------------------------------------------------------------------
 
 

@@ -27,7 +27,7 @@ from cometmq.broker.transactions.half_message import HalfMessage, half_propertie
 from cometmq.broker.transactions.half_queue import GROUP, HalfMessageFigures, HalfQueue
 from cometmq.broker.transactions.handler import TransactionHandler
 from cometmq.model.delay import DelayLevels
-from cometmq.model.errors import StoreError
+from cometmq.model.errors import ResponseError, StoreError
 from cometmq.model.message import StoredMessage
 from cometmq.model.topic import (
     DELAY_TOPIC,
@@ -483,6 +483,36 @@ async def test_a_slave_ends_no_transactions(world: World) -> None:
     half = world.half()
     world.tables.role.change("SLAVE", 1)
     assert (await world.end(half, UNKNOWN)).code == 11
+
+
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+async def test_too_few_replicas_refuse_decisions(world: World, decision: int) -> None:
+    half = world.half()
+    world.acknowledgements.refusal = ResponseError(1, "in-sync replicas not enough")
+    answer = await world.end(half, decision)
+    assert (answer.code, answer.remark) == (1, "in-sync replicas not enough")
+    assert world.bodies() == []
+    world.acknowledgements.refusal = None
+    assert (await world.end(half, decision)).code == 0
+
+
+async def test_offsets_are_committed_when_their_decisions_are_confirmed(
+    tmp_path: Path, tables: Tables
+) -> None:
+    """Else a master that is elected would take half messages for decided, and lack why."""
+    world = await World(tmp_path, tables, confirms=True).start()
+    halves = [world.half() for _ in range(2)]
+    world.store.confirm(world.store.written_to)
+    await world.end(halves[0], COMMIT)
+    await world.round(0)
+    await world.round(0)
+    assert world.committed() == (0, 0)
+    world.store.confirm(world.store.written_to)
+    await world.round(0)
+    await world.round(0)
+    assert world.committed() == (1, 1)
+    await world.stop()
+    world.store.close()
 
 
 @pytest.mark.parametrize("target", [{"REAL_TOPIC": "../T"}, {"REAL_QID": "x"}])

@@ -12,20 +12,11 @@ if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts
 
 
-def build(parts: Parts, endpoint: Endpoint) -> Feature:
+def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """Build the heartbeats to name servers, and what finds out whether there is a master."""
     acting = parts.acting
     if acting is None:
         return Feature({})
-    from cometmq.broker.acting_master.service import HaInfoHandler
-
-    addresses = HaInfoHandler(
-        parts.role,
-        acting,
-        address=endpoint.address,
-        ha_address=lambda: parts.address.at(parts.master.port),
-        log_end=parts.store.written_to,
-    )
 
     def heartbeat_s() -> float:
         return parts.settings().broker_heartbeat_interval_ms / 1000
@@ -34,10 +25,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         return parts.settings().sync_broker_member_group_period_ms / 1000
 
     return Feature(
-        {
-            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: acting.smallest_id_changed,
-            RequestCode.EXCHANGE_BROKER_HA_INFO: addresses.exchange,
-        },
+        {RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: acting.smallest_id_changed},
         [
             Job("send-heartbeats", heartbeat_s, parts.registration.send_heartbeats),
             Job("check-master", check_s, acting.check),

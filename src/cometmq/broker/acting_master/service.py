@@ -33,11 +33,7 @@ from cometmq.broker.role import MASTER_ID, Role
 from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import (
-    ExchangeBrokerHaInfoRequest,
-    ExchangeBrokerHaInfoResponse,
-    GetBrokerMemberGroupRequest,
-)
+from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest, GetBrokerMemberGroupRequest
 from cometmq.remoting import RemotingClient, Request, Response, Supervisor
 from cometmq.system.failure_log import FailureLog
 from cometmq.system.settings import ADDRESS
@@ -216,45 +212,3 @@ class ActingMaster:
             await self._end("the master announced itself")
         self._role.follow(master, header.master_ha_address)
         return Response()
-
-
-class HaInfoHandler:
-    """Handles the exchange of addresses between a master and its slaves.
-
-    Args:
-        role: which of both this broker is.
-        acting: takes the addresses of a master.
-        address, ha_address: where clients and slaves reach this broker.
-        log_end: the end of its log when it started.
-    """
-
-    def __init__(
-        self,
-        role: Role,
-        acting: ActingMaster,
-        *,
-        address: str,
-        ha_address: Callable[[], str],
-        log_end: int,
-    ) -> None:
-        self._role = role
-        self._acting = acting
-        self._address = address
-        self._ha_address = ha_address
-        self._log_end = log_end
-
-    async def exchange(self, request: Request) -> Response:
-        """EXCHANGE_BROKER_HA_INFO (906)."""
-        if self._role.is_slave:
-            return await self._acting.announced(request)
-        if request.header(ExchangeBrokerHaInfoRequest).master_ha_address is not None:
-            raise ResponseError(
-                ResponseCode.SYSTEM_ERROR, "this broker is a master, expected one that follows"
-            )
-        return Response(
-            header=ExchangeBrokerHaInfoResponse(
-                master_ha_address=self._ha_address(),
-                master_flush_offset=self._log_end,
-                master_address=self._address,
-            )
-        )

@@ -9,6 +9,9 @@ start. RocketMQ ignores that entry, and removes it when it stores the file.
 A slave that acts as the master sends messages to other brokers instead, one of each level at a
 time, and advances the offset when they are stored there.
 
+If other replicas must confirm the log, slaves copy only offsets whose deliveries are confirmed: a
+master that is elected may lack the others, and delivers those messages itself.
+
 Levels that the settings do not have any more are delivered as well, at the times in their queues.
 
 One timer per level waits for the level's next message; it reads the clock at least once a second,
@@ -70,6 +73,8 @@ READ_AHEAD_MS: Final = 1000
 """Messages that are due within this time are read with those that are due now."""
 READS_AT_ONCE: Final = 2
 """For the queue entries and for the messages; a level that needs more reads waits between them."""
+UNCONFIRMED_MAX: Final = 256
+"""Positions that are kept until they are confirmed; then the newest one is replaced."""
 UNRECORDED_BYTES_MAX: Final = 64 * 1024 * 1024
 """While scheduled messages wait, the end of the log is stored again after so many bytes."""
 
@@ -146,6 +151,8 @@ class ScheduledDelivery:
         self._skipped = RateLimitedLog(log, "scheduled messages were skipped or moved")
         self._noted: tuple[Numbers, int] = {}, 0
         """The offsets after the last slice, and the end of the log then."""
+        self._unconfirmed: list[tuple[Numbers, int]] = []
+        """Such pairs in their order, from the last confirmed one on, if the log is confirmed."""
         self._running = False
         self._send: Send | None = None
         self._saving = threading.Lock()
@@ -216,8 +223,22 @@ class ScheduledDelivery:
         if self._running:
             return
         self._offsets = dict(offsets)
-        self._noted = dict(offsets), log_offset
+        self._note(log_offset)
         self.version = version or self.version
+        self._is_copy = True
+
+    def truncated(self, log_offset: int) -> None:
+        """Take back what was delivered behind the new end of the log; not while it is delivered.
+
+        Args:
+            log_offset: where the log ends now.
+        """
+        before = [noted for noted in self._unconfirmed if noted[1] <= log_offset]
+        if before:
+            offsets, log_offset = before[-1]
+            self._offsets = dict(offsets)
+        self._unconfirmed.clear()
+        self._note(min(log_offset, self._noted[1]))
         self._is_copy = True
 
     def advance(self, offsets: Numbers) -> int:
@@ -326,6 +347,17 @@ class ScheduledDelivery:
         """Return the offset of each level in its queue: the messages that were delivered."""
         return dict(self._offsets)
 
+    def confirmed_offsets(self) -> Numbers:
+        """Return those that count no message whose delivery may be truncated yet."""
+        self._drop_confirmed()
+        return dict(self._unconfirmed[0][0]) if self._unconfirmed else self.offsets()
+
+    def _drop_confirmed(self) -> None:
+        """Keep the last confirmed pair, and those behind it."""
+        confirmed_to, kept = self._store.confirmed_to, self._unconfirmed
+        while len(kept) > 1 and kept[1][1] <= confirmed_to:
+            del kept[0]
+
     def progress(self) -> dict[int, tuple[int, int]]:
         """Return for each level that was used its offset and the end of its queue."""
         ends = {
@@ -405,7 +437,17 @@ class ScheduledDelivery:
 
         The offsets count every message that was delivered before this end.
         """
-        self._noted = dict(self._offsets), self._store.written_to
+        self._note(self._store.written_to)
+
+    def _note(self, log_offset: int) -> None:
+        self._noted = noted = dict(self._offsets), log_offset
+        if not self._store.confirms:
+            return
+        self._drop_confirmed()
+        if len(self._unconfirmed) >= UNCONFIRMED_MAX:
+            self._unconfirmed[-1] = noted
+        else:
+            self._unconfirmed.append(noted)
 
     def _deliver_slice(self, level: int) -> float | None:
         end_s, left_bytes = monotonic() + SLICE_S, RUN_BYTES_MAX
@@ -519,7 +561,8 @@ class ScheduledDelivery:
 
     def _corrected(self, level: int, offset: int) -> int:
         """Return an offset within its queue."""
-        low, high = self._store.bounds(DELAY_TOPIC, delay_queue(level))
+        low = self._store.bounds(DELAY_TOPIC, delay_queue(level))[0]
+        high = self._store.next_offset(DELAY_TOPIC, delay_queue(level))
         if self._store.dispatch_backlog_bytes:  # a full disk keeps messages out of the queue
             high = max(high, offset)
         return min(max(offset, low), high)

@@ -26,7 +26,7 @@ at the next start, which is quicker the less there is."""
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """Build the handler that shows the schedule offsets, and their write to the file."""
     warn_of_retention(parts.levels, parts.store.settings)
-    delayed = DelayOffsetsHandler(lambda: (parts.delay.offsets(), parts.delay.version))
+    delayed = DelayOffsetsHandler(lambda: (parts.delay.confirmed_offsets(), parts.delay.version))
     persist = Job("persist-delay-offsets", lambda: PERSIST_S, parts.delay.persist, blocking=True)
     return Feature({RequestCode.GET_ALL_DELAY_OFFSET: delayed.all}, [persist])
 

@@ -2,9 +2,10 @@
 
 With asynchronous flush that is each message as soon as it is stored. With synchronous flush readers
 see a message when it is on disk. So the held pulls of a queue with a new message are checked after
-the next sync; a sync is requested if none is running.
+the next sync; a sync is requested if none is running. If readers wait for replicas, held pulls are
+checked when the confirm offset moves.
 
-Used in the event loop's thread; only `flushed` is called by the threads that sync.
+Used in the event loop's thread; only `readable` is called by the threads that sync.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ class Arrivals:
         self._held = held
         self._scheduled = scheduled
         self._request_sync = request_sync
-        self._unsynced: dict[tuple[str, int], None] = {}
+        self._unseen: dict[tuple[str, int], None] = {}
         """Queues with messages that readers may not have seen at the last sync."""
         self._loop: asyncio.AbstractEventLoop | None = None
         held.awaited[DELAY_TOPIC] = 1  # by the delivery of delayed messages
         store.notify_of_arrivals(self._arrived, held.awaited)
-        if not store.shows_unsynced:
-            held.on_hold = self._check_after_sync
-            store.notify_of_flushes(self.flushed)
+        if not store.shows_at_once:
+            held.on_hold = self._check_when_readable
+            store.notify_of_readable(self.readable)
 
     def _arrived(
         self,
@@ -61,47 +62,48 @@ class Arrivals:
     ) -> None:
         # The message is stored, even if this fails.
         try:
-            if self._store.shows_unsynced:
+            if self._store.shows_at_once:
                 self._held.arrived(
                     topic, queue_id, queue_offset, tags_code, store_time_ms, properties
                 )
                 if topic == DELAY_TOPIC:
                     self._scheduled(queue_id)
-            elif (topic, queue_id) not in self._unsynced:
-                self._wait_for_sync((topic, queue_id))
-                self._request_sync()
+            elif (topic, queue_id) not in self._unseen:
+                self._wait((topic, queue_id))
+                if not self._store.shows_unsynced:
+                    self._request_sync()
         except Exception:
             log.exception("cannot notify held pulls topic=%s queue=%d", topic, queue_id)
 
-    def _check_after_sync(self, pull: HeldPull) -> None:
+    def _check_when_readable(self, pull: HeldPull) -> None:
         """Check a pull after the next sync if messages are stored that it could not see."""
         if self._store.next_offset(pull.topic, pull.queue_id) > pull.offset:
-            self._wait_for_sync((pull.topic, pull.queue_id))
+            self._wait((pull.topic, pull.queue_id))
 
-    def _wait_for_sync(self, queue: tuple[str, int]) -> None:
+    def _wait(self, queue: tuple[str, int]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._unsynced[queue] = None
-        if self._store.flushed_to >= self._store.written_to:  # a sync has ended since
+        self._unseen[queue] = None
+        if self._store.readable_to >= self._store.written_to:  # a sync has ended since
             self._loop.call_soon(self._notify)
 
-    def flushed(self) -> None:
-        """Check held pulls after a sync; from any thread."""
-        if self._unsynced and self._loop is not None:
+    def readable(self) -> None:
+        """Check held pulls when readers may see more of the log; from any thread."""
+        if self._unseen and self._loop is not None:
             try:
                 self._loop.call_soon_threadsafe(self._notify)
             except RuntimeError:  # the loop is closed: the broker has stopped
                 return
 
     def _notify(self) -> None:
-        """Notify held pulls and scheduled delivery of messages that are on disk now."""
-        queues, self._unsynced = self._unsynced, {}
+        """Notify held pulls and scheduled delivery of messages that readers see now."""
+        queues, self._unseen = self._unseen, {}
         for topic, queue_id in queues:
             try:
                 if (
                     self._store.next_offset(topic, queue_id)
                     > self._store.bounds(topic, queue_id)[1]
                 ):
-                    self._wait_for_sync((topic, queue_id))  # more messages, not yet synced
+                    self._wait((topic, queue_id))  # more messages, which readers do not see yet
                 if topic == DELAY_TOPIC:
                     self._scheduled(queue_id)
                 self._held.check(topic, queue_id, self._finds)

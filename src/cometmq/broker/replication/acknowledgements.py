@@ -21,6 +21,7 @@ from typing import Protocol
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.role import Role
+from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,10 @@ class Acknowledgements:
         self._waiting: deque[tuple[int, float, Outcome]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event | None = None
+        self.refusal: ResponseError | None = None
+        """Why sends that would wait must not be stored at all; never without a controller."""
+        self.on_refusal: Callable[[], object] = _ignore
+        """Called when that has changed."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -70,20 +75,25 @@ class Acknowledgements:
 
     def wait(self, log_offset_end: int, on_outcome: Outcome) -> None:
         """Call ``on_outcome`` when enough slaves have the log up to an offset, or do not get it."""
-        settings = self._settings()
         if self.reached() >= log_offset_end:
             on_outcome(SUCCESS)
             return
-        if settings.in_sync_replicas == 0:
-            newest = max((slave.acknowledged_to for slave in self._slaves()), default=-1)
-            if newest < 0 or log_offset_end - newest >= settings.ha_slave_fallbehind_max:
-                on_outcome(int(ResponseCode.SLAVE_NOT_AVAILABLE))
-                return
+        if self._lacks_slaves(log_offset_end):
+            on_outcome(int(ResponseCode.SLAVE_NOT_AVAILABLE))
+            return
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + settings.slave_timeout_ms / 1000
+        deadline_s = loop.time() + self._settings().slave_timeout_ms / 1000
         self._waiting.append((log_offset_end, deadline_s, on_outcome))
         if self._timer is None:
             self._timer = loop.call_at(deadline_s, self._expire)
+
+    def _lacks_slaves(self, log_offset_end: int) -> bool:
+        """Return whether a send would wait for slaves in vain."""
+        settings = self._settings()
+        if settings.in_sync_replicas != 0:
+            return False
+        newest = max((slave.acknowledged_to for slave in self._slaves()), default=-1)
+        return newest < 0 or log_offset_end - newest >= settings.ha_slave_fallbehind_max
 
     def reached(self) -> int:
         """Return the log offset that enough slaves have; -1 for none."""
@@ -124,11 +134,20 @@ class Acknowledgements:
                     await self._emptied.wait()
             except TimeoutError:
                 log.warning("sends still wait for slaves at the stop count=%d", len(self._waiting))
+        self.end_all()
+
+    def end_all(self) -> None:
+        """End all waits with a timeout."""
         while self._waiting:
             _call(self._waiting.popleft()[2], int(ResponseCode.FLUSH_SLAVE_TIMEOUT))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._note_emptied()
+
+
+def _ignore() -> None:
+    """Listener of parts for which no send is refused."""
 
 
 def _call(on_outcome: Outcome, code: int) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cometmq.broker.replication.acknowledgements import SUCCESS, Acknowledgements
-from cometmq.model.errors import StoreError
+from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ class Confirmation:
     def __init__(self, commit: GroupCommit | None, slaves: Acknowledgements | None = None) -> None:
         self._commit = commit
         self._slaves = slaves
+
+    @property
+    def refusal(self) -> ResponseError | None:
+        """Why a message must not be stored, or None: it could not be confirmed."""
+        return None if self._slaves is None else self._slaves.refusal
 
     def waits(self) -> bool:
         """Return whether a response waits for anything."""

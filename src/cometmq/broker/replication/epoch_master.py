@@ -11,12 +11,32 @@ Source: AutoSwitchHAConnection, RocketMQ 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from cometmq.broker.replication.epoch_wire import ChunkHeader, Greeting, MasterEpochs, SlaveMessages
 from cometmq.broker.replication.epochs import Epoch, EpochFile
 from cometmq.broker.replication.master import Master, SlaveConnection
 from cometmq.model.errors import ProtocolError
+
+
+class Leader(Protocol):
+    """Keeps the in-sync set by what the connections of slaves tell it."""
+
+    def greeted(self, connection: EpochSlaveConnection, slave_id: int) -> None:
+        """Take the connection of a slave, instead of an older one.
+
+        Raises:
+            ProtocolError: the slave cannot be one of this broker.
+        """
+
+    def reported(self, connection: EpochSlaveConnection, slave_id: int) -> None:
+        """Take the report of a slave."""
+
+    def disconnected(self, connection: EpochSlaveConnection, slave_id: int) -> None:
+        """Forget a connection."""
+
+    def has_member(self, slave_id: int) -> bool:
+        """Return whether a slave is a member of the in-sync set."""
 
 
 class EpochSlaveConnection(SlaveConnection):
@@ -25,13 +45,13 @@ class EpochSlaveConnection(SlaveConnection):
     Args:
         master: whose slave it is.
         epochs: those of the log.
-        confirmed_to: returns the confirm offset.
+        leader: keeps the in-sync set.
     """
 
-    def __init__(self, master: Master, epochs: EpochFile, confirmed_to: Callable[[], int]) -> None:
+    def __init__(self, master: Master, epochs: EpochFile, leader: Leader) -> None:
         super().__init__(master)
         self._epochs = epochs
-        self._confirmed_to = confirmed_to
+        self._leader = leader
         self._messages = SlaveMessages()
         self._epoch = Epoch(0, 0)
         self._epoch_end = -1
@@ -39,11 +59,26 @@ class EpochSlaveConnection(SlaveConnection):
         self.greeting: Greeting | None = None
         """What the slave says of itself; None before it is received."""
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the slave."""
+        super().connection_lost(exc)
+        if self.greeting is not None:
+            self._leader.disconnected(self, self.greeting.broker_id)
+
+    def is_in_sync(self, log_end: int) -> bool:
+        """Return whether the slave is a member of the in-sync set."""
+        return self.greeting is not None and self._leader.has_member(self.greeting.broker_id)
+
+    def _has_reported(self) -> None:
+        assert self.greeting is not None
+        self._leader.reported(self, self.greeting.broker_id)
+
     def _newest_report(self, data: bytes) -> int | None:
         newest = self._messages.newest(data)
         if self.greeting is None and self._messages.greeting is not None:
             if newest is not None:
                 raise ProtocolError("a slave reported before it was told the epochs of this log")
+            self._leader.greeted(self, self._messages.greeting.broker_id)
             self.greeting = self._messages.greeting
             assert self._transport is not None
             self._transport.write(
@@ -65,7 +100,7 @@ class EpochSlaveConnection(SlaveConnection):
 
     def _header(self, size: int) -> bytes:
         self._end_of_epoch()
-        return ChunkHeader(size, self.sent_to, self._epoch, self._confirmed_to()).encode()
+        return ChunkHeader(size, self.sent_to, self._epoch, self._store.confirmed_to).encode()
 
     def _end_of_epoch(self) -> int:
         """Return where the epoch at `sent_to` ends."""

@@ -119,7 +119,7 @@ def _read_greeting(data: bytes) -> Greeting:
     return Greeting(broker_id, from_last_file == 1, is_learner == 1)
 
 
-def read_epochs(data: bytes | bytearray, end: int) -> tuple[MasterEpochs, int] | None:
+def read_epochs(data: bytes | bytearray | memoryview, end: int) -> tuple[MasterEpochs, int] | None:
     """Return the epochs that a master sends first, and their length; None before they are complete.
 
     Args:

@@ -8,6 +8,10 @@ Epochs ascend; their start offsets never descend. An epoch in which nothing was 
 the next one does, and has its line all the same: without it, a replica that wrote in an older epoch
 beyond that offset could not tell that its log differs. RocketMQ 5.3 leaves such a line out.
 
+The backup lacks the newest epoch, so it counts only if the file is missing or was torn while it was
+written, as RocketMQ writes it: then no byte of that epoch was stored. Without the epoch, its bytes
+would count for the one before.
+
 Two replicas find their common point in the newest epoch that both have with the same start offset:
 up to the end of that epoch on either side, their logs are equal.
 
@@ -27,6 +31,8 @@ from cometmq.system.files import Files, load_with_backup, save_with_backup
 FILE_NAME: Final = "epochFileCheckpoint"
 NO_EPOCH: Final = -1
 """The last epoch of a list that has none."""
+UNKNOWN_EPOCH: Final = 0
+"""The epoch of what was written before a controller elected a master; elections begin with 1."""
 ENTRIES_MAX: Final = 1000
 """How many of the newest epochs are kept: a handshake has room for no more."""
 EPOCH_MAX: Final = 2**31 - 1
@@ -103,14 +109,18 @@ class EpochFile:
         files: the file system.
 
     Raises:
-        StoreError: there is a file, and neither it nor its backup can be read.
+        StoreError: the file is damaged, or torn and has no backup.
     """
 
     def __init__(self, folder: Path, files: Files) -> None:
         self._path = folder / FILE_NAME
         self._files = files
         try:
-            found = load_with_backup(files, self._path, parse)
+            data = files.read(self._path)
+            if data and not is_torn(data):
+                found: list[Epoch] | None = parse(data)
+            else:
+                found = load_with_backup(files, self._path, parse)
         except (OSError, ValueError) as problem:
             raise StoreError(f"cannot read the epochs of {self._path}: {problem}") from problem
         self._epochs = found or []
@@ -141,6 +151,8 @@ class EpochFile:
         if number <= self.last:
             raise ValueError(f"met epoch {number}, expected {self.last + 1} or more")
         older = [epoch for epoch in self._epochs if epoch.start <= start]
+        if not self._epochs and start > 0:
+            older = [Epoch(UNKNOWN_EPOCH, 0)]
         self._replace([*older, Epoch(number, start)])
 
     def received(self, number: int, start: int) -> None:
@@ -228,6 +240,18 @@ def parse(data: bytes) -> list[Epoch]:
         raise ValueError(f"met {len(epochs)} epochs, expected {count}, and at least 1")
     check_epochs(epochs)
     return epochs
+
+
+def is_torn(data: bytes) -> bool:
+    """Return whether bytes are the first ones of an epoch file."""
+    written = data.rstrip(b"\0")
+    count, _, rest = written.partition(b"\n")
+    checksum, _, lines = rest.partition(b"\n")
+    if written.strip(b"0123456789-\n"):
+        return False
+    is_complete = count.isdigit() and checksum.isdigit() and lines.endswith(b"\n")
+    found = zlib.crc32(lines) & _CHECKSUM_MASK
+    return not is_complete or (lines.count(b"\n") < int(count) and found != int(checksum))
 
 
 def _epoch(line: str) -> Epoch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting.features import Deferred, Feature
+from cometmq.remoting.features import Deferred, Feature, Routes
 from cometmq.remoting.jobs import every
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 COPY_CHECK_S = 1.0
 
 
-def build(parts: Parts, _endpoint: Endpoint) -> Feature:
+def build(parts: Parts, endpoint: Endpoint) -> Feature:
     """Build the handlers that serve slaves, and the copy of the master's tables."""
 
     async def copy_tables() -> None:
@@ -38,6 +38,8 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     tables, state = Deferred(make_tables), Deferred(make_state)
     return Feature(
         {
+            **_elected_routes(parts),
+            **_address_routes(parts, endpoint),
             RequestCode.GET_BROKER_HA_STATUS: state.handler(lambda h: h.status),
             RequestCode.GET_TIMER_CHECK_POINT: tables.handler(lambda h: h.timer_checkpoint),
             RequestCode.GET_TIMER_METRICS: tables.handler(lambda h: h.timer_metrics),
@@ -45,3 +47,32 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         },
         [every(COPY_CHECK_S, copy_tables, "copy-tables", first_s=0.0)],
     )
+
+
+def _elected_routes(parts: Parts) -> Routes:
+    """Return the handlers of a broker whose role a controller decides."""
+    if parts.elected is None:
+        return {}
+    from cometmq.broker.replication.elected_handler import ElectedHandler
+
+    handler = ElectedHandler(parts.elected, parts.role, parts.settings)
+    return {
+        RequestCode.NOTIFY_BROKER_ROLE_CHANGED: handler.role_changed,
+        RequestCode.GET_BROKER_EPOCH_CACHE: handler.epochs,
+    }
+
+
+def _address_routes(parts: Parts, endpoint: Endpoint) -> Routes:
+    """Return the handler that tells other brokers where to find a master."""
+    if parts.elected is None and parts.acting is None:
+        return {}
+    from cometmq.broker.replication.handler import HaInfoHandler
+
+    addresses = HaInfoHandler(
+        parts.role,
+        None if parts.acting is None else parts.acting.announced,
+        address=endpoint.address,
+        ha_address=lambda: parts.address.at(parts.master.port),
+        log_end=parts.store.written_to,
+    )
+    return {RequestCode.EXCHANGE_BROKER_HA_INFO: addresses.exchange}

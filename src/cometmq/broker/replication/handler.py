@@ -1,21 +1,27 @@
-"""Handles requests with which slaves of RocketMQ 5 copy tables that this broker does not have.
+"""Handles requests between a master and its slaves.
 
-There are no timer messages and no pop consumption here, so those tables are empty. Without a
-response a slave would log an error at every copy.
+Slaves of RocketMQ 5 copy tables that this broker does not have: there are no timer messages and no
+pop consumption here, so those tables are empty. Without a response a slave would log an error at
+every copy.
 
-Source: AdminBrokerProcessor.getTimerCheckPoint and getTimerMetrics, TimerCheckpoint, and
-QueryAssignmentProcessor, RocketMQ 5.3.
+Source: AdminBrokerProcessor.getTimerCheckPoint, getTimerMetrics and exchangeBrokerHaInfo,
+TimerCheckpoint, and QueryAssignmentProcessor, RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Awaitable, Callable
 
+from cometmq.broker.role import Role
+from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import (
     DataVersion,
     MessageRequestModeSerializeWrapper,
     TimerMetricsSerializeWrapper,
 )
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest, ExchangeBrokerHaInfoResponse
 from cometmq.remoting import Request, Response
 from cometmq.system.clock import Clock
 
@@ -53,3 +59,45 @@ class SlaveTablesHandler:
     def request_modes(self, request: Request) -> Response:
         """GET_ALL_MESSAGE_REQUEST_MODE (402)."""
         return Response(body=MessageRequestModeSerializeWrapper().encode())
+
+
+class HaInfoHandler:
+    """Handles the exchange of addresses between a master and its slaves.
+
+    Args:
+        role: which of both this broker is.
+        announced: takes the addresses of a master; None if only controllers name it.
+        address, ha_address: where clients and slaves reach this broker.
+        log_end: the end of its log when it started.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        announced: Callable[[Request], Awaitable[Response]] | None,
+        *,
+        address: str,
+        ha_address: Callable[[], str],
+        log_end: int,
+    ) -> None:
+        self._role = role
+        self._announced = announced
+        self._address = address
+        self._ha_address = ha_address
+        self._log_end = log_end
+
+    async def exchange(self, request: Request) -> Response:
+        """EXCHANGE_BROKER_HA_INFO (906)."""
+        if self._role.is_slave:
+            return Response() if self._announced is None else await self._announced(request)
+        if request.header(ExchangeBrokerHaInfoRequest).master_ha_address is not None:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR, "this broker is a master, expected one that follows"
+            )
+        return Response(
+            header=ExchangeBrokerHaInfoResponse(
+                master_ha_address=self._ha_address(),
+                master_flush_offset=self._log_end,
+                master_address=self._address,
+            )
+        )

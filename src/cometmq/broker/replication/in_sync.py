@@ -10,6 +10,10 @@ waits for all members waits for those of both, and a slave of either counts for 
 A request without an answer may take effect at any time until the controller tells a newer set: it
 accepts one change of each version. So the sets of all requests since then count.
 
+A slave may be elected as soon as it is a member, so it needs all confirmed bytes before. While the
+log grows it never has all of it. So it joins first: it counts like a member, and nothing more is
+confirmed until it has what was confirmed before.
+
 Source: AutoSwitchHAService, RocketMQ 5.3, where a member that has not reported yet holds nothing
 back.
 """
@@ -50,7 +54,13 @@ class InSyncSet:
         """Which number the controller gave to this set."""
         self.wanted: Members | None = None
         """The set that the request under way asks for."""
+        self.joining: int | None = None
+        """The slave that is about to become a member."""
         self.confirmed_to = confirmed_to
+        self.all = self.certain = members
+        """All that may be members, and those that are for certain."""
+        self.least_count = len(members)
+        """How many members there are for certain."""
         self._lost: set[Members] = set()
         """The sets of requests of this version that had no answer."""
         self._began_s = now_s
@@ -64,6 +74,9 @@ class InSyncSet:
         if self.wanted is not None or members == self.members or self.own_id not in members:
             return False
         self.wanted = members
+        if self.joining in members:
+            self.joining = None
+        self._combine()
         return True
 
     def adopt(self, members: Members, version: int) -> bool:
@@ -72,33 +85,33 @@ class InSyncSet:
             return False
         self.members, self.version = members, version
         self.wanted = None
+        if self.joining in members:
+            self.joining = None
         self._lost.clear()
+        self._combine()
         return True
 
     def refused(self) -> None:
         """Note that the controller has refused the request under way."""
         self.wanted = None
+        self._combine()
 
     def lost(self) -> None:
         """Note that the request under way gets no answer: it may take effect at any time."""
         if self.wanted is not None:
             self._lost.add(self.wanted)
             self.wanted = None
+            self._combine()
 
-    def _possible(self) -> list[Members]:
-        """Return the sets of which one is the true one."""
-        wanted = [] if self.wanted is None else [self.wanted]
-        return [self.members, *self._lost, *wanted]
-
-    @property
-    def all(self) -> Members:
-        """All that may be members."""
-        return self.members.union(*self._possible())
-
-    @property
-    def least_count(self) -> int:
-        """How many members there are for certain."""
-        return min(map(len, self._possible()))
+    def _combine(self) -> None:
+        """Combine the sets of which one is the true one."""
+        possible = [self.members, *self._lost]
+        if self.wanted is not None:
+            possible.append(self.wanted)
+        joining = () if self.joining is None else (self.joining,)
+        self.all = self.members.union(*possible, joining)
+        self.certain = self.members.intersection(*possible)
+        self.least_count = min(map(len, possible))
 
     # --- slaves ---------------------------------------------------------------------------------
 
@@ -113,7 +126,7 @@ class InSyncSet:
             now = before._replace(acknowledged_to=acknowledged_to)
         self._slaves[slave_id] = now
         if slave_id in self.all:
-            self._confirm(log_end)
+            self.written(log_end)
 
     def idle(self, log_end: int, now_s: float) -> None:
         """Note the time for all slaves that have the whole log."""
@@ -121,10 +134,11 @@ class InSyncSet:
             if slave.acknowledged_to >= log_end:
                 self.reported(slave_id, slave.acknowledged_to, log_end, now_s)
 
-    def disconnected(self, slave_id: int) -> Members | None:
-        """Forget a slave; return the set to ask for if it was a member."""
+    def disconnected(self, slave_id: int) -> None:
+        """Forget the reports of a slave."""
         self._slaves.pop(slave_id, None)
-        return self.members - {slave_id} if slave_id in self.members else None
+        if slave_id == self.joining:
+            self.end_joining()
 
     def with_slave(self, slave_id: int, epoch_start: int) -> Members | None:
         """Return the set to ask for if a slave has caught up that is no member, else None.
@@ -141,6 +155,29 @@ class InSyncSet:
             return None
         return self.members | {slave_id}
 
+    def join(self, slave_id: int, log_end: int, lag_max: int) -> bool:
+        """Count a slave like a member if it may become one and lacks few bytes; else return False.
+
+        Args:
+            slave_id: which one.
+            log_end: the end of the log.
+            lag_max: how many bytes it may lack.
+        """
+        slave = self._slaves.get(slave_id)
+        if slave is None or slave_id in self.members or log_end - slave.acknowledged_to > lag_max:
+            return False
+        if self.joining is not None or self.wanted is not None:
+            return False
+        self.written(log_end)
+        self.joining = slave_id
+        self._combine()
+        return True
+
+    def end_joining(self) -> None:
+        """Count the slave that was about to become a member no more, unless it is one."""
+        self.joining = None
+        self._combine()
+
     def without_slow(self, now_s: float, limit_s: float) -> Members | None:
         """Return the set to ask for if members were left behind for longer than a limit."""
         slow = {
@@ -154,28 +191,34 @@ class InSyncSet:
         slave = self._slaves.get(member)
         return self._began_s if slave is None else slave.caught_up_s
 
-    def have(self, log_offset: int) -> int:
-        """Return how many of all that may be members have the log up to an offset, this one too."""
-        return 1 + sum(
-            slave.acknowledged_to >= log_offset
-            for slave_id, slave in self._slaves.items()
-            if slave_id in self.all
+    def offset_at(self, count: int, log_end: int) -> int:
+        """Return the log offset that so many certain members have, this one too; -1 for none."""
+        offsets = sorted(
+            (
+                slave.acknowledged_to
+                for slave_id, slave in self._slaves.items()
+                if slave_id in self.certain
+            ),
+            reverse=True,
         )
-
-    def all_have(self, log_offset: int) -> bool:
-        """Return whether all that may be members have the log up to an offset."""
-        return self.have(log_offset) == len(self.all)
+        if count <= 1:
+            return log_end
+        return offsets[count - 2] if len(offsets) >= count - 1 else -1
 
     # --- the confirm offset ---------------------------------------------------------------------
 
     def written(self, log_end: int) -> int:
-        """Return the confirm offset for a log that ends there."""
-        if self.all == {self.own_id}:
-            self.confirmed_to = max(self.confirmed_to, log_end)
-        return self.confirmed_to
+        """Return the confirm offset for a log that ends there.
 
-    def _confirm(self, log_end: int) -> None:
+        While a member is not connected it stays as it is.
+        """
         others = self.all - {self.own_id}
         if others <= self._slaves.keys():
-            ends = (self._slaves[slave_id].acknowledged_to for slave_id in others)
-            self.confirmed_to = max(self.confirmed_to, min(log_end, *ends))
+            ends = [self._slaves[slave_id].acknowledged_to for slave_id in others]
+            self.confirmed_to = max(self.confirmed_to, min([log_end, *ends]))
+        return self.confirmed_to
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this broker is the only one that may be a member."""
+        return self.all == {self.own_id}

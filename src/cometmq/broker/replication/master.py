@@ -55,6 +55,7 @@ class Master:
         store: whose log it is.
         settings: returns the current settings of the broker.
         connect: makes the side of the master of a connection.
+        acknowledgements: the sends that wait for slaves.
     """
 
     def __init__(
@@ -64,13 +65,16 @@ class Master:
         settings: Callable[[], BrokerSettings],
         *,
         connect: Callable[[Master], SlaveConnection] | None = None,
+        acknowledgements: Acknowledgements | None = None,
     ) -> None:
         self.role = role
         self.store = store
         self.settings = settings
         self.slaves: list[SlaveConnection] = []
         """The connections that have reported at least once."""
-        self.acknowledgements = Acknowledgements(role, settings, lambda: self.slaves)
+        if acknowledgements is None:
+            acknowledgements = Acknowledgements(role, settings, lambda: self.slaves)
+        self.acknowledgements = acknowledgements
         self.tasks = Supervisor("replication")
         self._connect = connect or SlaveConnection
         self._connections: list[SlaveConnection] = []
@@ -174,13 +178,13 @@ class Master:
 
     def status(self) -> list[HAConnectionRuntimeInfo]:
         """Return what is known of each slave."""
-        end, limit = self.store.written_to, self.settings().ha_slave_fallbehind_max
+        end = self.store.written_to
         return [
             HAConnectionRuntimeInfo(
                 addr=slave.peer,
                 slave_ack_offset=slave.acknowledged_to,
                 diff=end - slave.acknowledged_to,
-                in_sync=end - slave.acknowledged_to < limit,
+                in_sync=slave.is_in_sync(end),
                 transferred_byte_in_second=slave.bytes_per_second,
                 transfer_from_where=slave.sent_to,
             )
@@ -266,7 +270,7 @@ class SlaveConnection(asyncio.Protocol):
         if self.acknowledged_to < 0:
             self._begin(reported)
         self.acknowledged_to = reported
-        self._master.acknowledgements.reported()
+        self._has_reported()
 
     def pause_writing(self) -> None:
         """Wait until the slave has received most of what was sent."""
@@ -287,7 +291,15 @@ class SlaveConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # --- messages: others if a controller elects masters -----------------------------------------
+    # --- others if a controller elects masters ----------------------------------------------------
+
+    def is_in_sync(self, log_end: int) -> bool:
+        """Return whether the slave counts as having the log."""
+        return log_end - self.acknowledged_to < self._master.settings().ha_slave_fallbehind_max
+
+    def _has_reported(self) -> None:
+        """End the waits of sends that the slave has now."""
+        self._master.acknowledgements.reported()
 
     def _newest_report(self, data: bytes) -> int | None:
         """Return the newest report in received bytes; None if none is complete yet.

@@ -5,7 +5,9 @@
     schedule offsets (45)         replaced
 
 The first copy is made as soon as the address of the master is known, the next ones follow every ten
-seconds. A table that cannot be copied does not prevent the others.
+seconds. A table that cannot be copied does not prevent the others. If a controller elects masters,
+a copy is also made soon after messages of a topic that is new here: this broker may have to serve
+them at any time.
 
 Source: SlaveSynchronize, RocketMQ 4.9 and 5.3, which copies tables that need RocketMQ 5's timer
 messages and pop consumption, too.
@@ -85,6 +87,8 @@ class MetadataCopy:
         self._find_master = find_master
         self._clock = clock
         self._due_s = 0.0
+        self._topic_count = 0
+        """How many topics the store had when that was last looked at."""
         self._find_from_s = 0.0
         """When the name servers may be asked for the master again."""
         self._unknown_from_s: float | None = None
@@ -110,6 +114,8 @@ class MetadataCopy:
         if not master:
             self._note_unknown(now_s)
             return
+        if self._role.is_elected and self._has_new_topics():
+            self._hurry()
         if now_s < self._due_s:
             return
         self._failures.succeeded(UNKNOWN)
@@ -124,12 +130,19 @@ class MetadataCopy:
             self._find_from_s = now_s + INTERVAL_S
             self._find_master()
 
+    def _has_new_topics(self) -> bool:
+        """Return whether the store has got messages of further topics."""
+        before, self._topic_count = self._topic_count, self._store.topic_count
+        return self._topic_count > before
+
     def _note_unknown(self, now_s: float) -> None:
         """Log once if no name server knows the master for a while."""
         if self._unknown_from_s is None:
             self._unknown_from_s = now_s
         elif now_s - self._unknown_from_s >= UNKNOWN_S:
             problem = "no name server knows a broker of this brokerName with brokerId=0"
+            if self._role.is_elected:
+                problem = "the controllers name no master"
             self._failures.failed(UNKNOWN, CometError(problem))
 
     async def _copy_all(self, master: str) -> Exception | None:
@@ -180,7 +193,8 @@ class MetadataCopy:
             await self._offsets.copy(found.offset_table, found.data_version)
 
     async def _copy_delays(self, master: str) -> None:
-        log_end = self._store.written_to  # before the request: the offsets cover all up to here
+        # Before the request: the offsets cover all up to here.
+        log_end = self._store.confirmed_to
         found = await self._fetch(
             master, RequestCode.GET_ALL_DELAY_OFFSET, DelayOffsetSerializeWrapper
         )

@@ -111,8 +111,25 @@ class LogCopy:
         self._disconnect()
 
     def _master_changed(self) -> None:
-        if self.role.master_ha_address != self._address:
+        if self._master_address() != self._address:
             self._role_changed()
+
+    # --- others if a controller elects masters ---------------------------------------------------
+
+    def _master_address(self) -> str:
+        """Return where the master sends its log; empty if there is none to follow."""
+        return self.role.master_ha_address if self.role.is_slave else ""
+
+    def _connection_to(self, address: str) -> MasterConnection:
+        return MasterConnection(self, address)
+
+    # --- connections ------------------------------------------------------------------------------
+
+    def began(self, connection: MasterConnection) -> None:
+        """Take a connection that was made; end it if the role has changed meanwhile."""
+        self._connection = connection
+        if self._changed.is_set():
+            self._disconnect()
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -123,8 +140,8 @@ class LogCopy:
         while True:
             self._changed.clear()
             next_s = loop.time() + RETRY_S
-            address = self._address = self.role.master_ha_address
-            if not self.role.is_slave or not address:
+            address = self._address = self._master_address()
+            if not address:
                 await self._changed.wait()
                 continue
             try:
@@ -146,12 +163,14 @@ class LogCopy:
             CometError, OSError: why it ended, or could not be made.
         """
         host, port = split_address(address)
-        await self._begin()
+        await self.settle()
+        if self._changed.is_set():
+            return
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_S):
                 _, connection = await loop.create_connection(
-                    lambda: MasterConnection(self, address), host, port, ssl=self._tls
+                    lambda: self._connection_to(address), host, port, ssl=self._tls
                 )
         except TimeoutError:
             raise OSError(f"no connection after {CONNECT_S:g} s") from None
@@ -162,7 +181,6 @@ class LogCopy:
                 "closed during the TLS handshake; if the master has no TLS for the log, set"
                 " haTlsEnable=false"
             ) from None
-        self._connection = connection
         try:
             reason = await connection.ended
         finally:
@@ -171,7 +189,7 @@ class LogCopy:
         if not self._changed.is_set():
             raise ReplicaError(reason)
 
-    async def _begin(self) -> None:
+    async def settle(self) -> None:
         """Bring the log into the state from which a master can continue it.
 
         Raises:
@@ -209,9 +227,7 @@ class LogCopy:
 
     def status(self) -> HAClientRuntimeInfo:
         """Return the state of the connection."""
-        found = HAClientRuntimeInfo(
-            master_addr=self.role.master_ha_address, max_offset=self.store.written_to
-        )
+        found = HAClientRuntimeInfo(master_addr=self._address, max_offset=self.store.written_to)
         connection = self._connection
         if connection is not None:
             found.transferred_byte_in_second = connection.bytes_per_second
@@ -244,6 +260,8 @@ class MasterConnection(asyncio.BufferedProtocol):
         self._is_waiting = False
         """Whether the next file of the log is being allocated."""
         self._reported = -1
+        self._may_report = True
+        """Whether the master takes reports already."""
         self._whole_to = self._replica.received_to
         """The log offset behind the last chunk that is complete."""
         self._is_syncing = False
@@ -262,7 +280,10 @@ class MasterConnection(asyncio.BufferedProtocol):
         """Report what this slave has."""
         self._transport = cast(asyncio.Transport, transport)
         self._rate_from_s = self._read_s = self._now_s()
-        self._report(self._whole_to)
+        self._copy.began(self)
+        if self.ended.done():
+            return
+        self._greet()
         self._tick()
         log.info("connected to the master address=%s from=%d", self._address, self._whole_to)
 
@@ -312,38 +333,73 @@ class MasterConnection(asyncio.BufferedProtocol):
         if at and rest:
             self._buffer[:rest] = self._buffer[at : self._filled]
         self._filled = rest
-        if self._transport is not None and self._whole_to > self._reported:
+        if self._may_report and self._whole_to > self._reported:
             self._acknowledge()
 
     def _append_received(self) -> None:
         """Append complete headers and all bytes of chunks, and count them as taken."""
-        replica, end = self._replica, self._filled
+        end = self._filled
         at = self._taken = 0
         while True:
             if self._chunk_left == 0:
-                if end - at < HEADER.size:
+                header_bytes = self._take_header(at, end)
+                if header_bytes == 0:
                     return
-                offset, size = read_header(self._buffer, at)
-                replica.expect(offset)
-                self._chunk_left = size
-                at += HEADER.size
-                if size == 0:
-                    self._completed()
+                at += header_bytes
             elif at == end:
                 return
             else:
                 stop = min(end, at + self._chunk_left)
-                replica.append(self._view[at:stop])
-                self._chunk_left -= stop - at
-                at = stop
+                count = self._append(self._view[at:stop])
+                self._chunk_left -= count
+                at += count
                 if self._chunk_left == 0:
                     self._completed()
             self._taken = at
+
+    def _chunk_begins(self, offset: int, size: int) -> None:
+        """Expect so many bytes for a log offset, or a heartbeat."""
+        self._replica.expect(offset)
+        self._chunk_left = size
+        if size == 0:
+            self._completed()
 
     def _completed(self) -> None:
         """Note that a chunk or a heartbeat is complete."""
         self._whole_to = self._replica.received_to
         self._copy.works(self._address)
+
+    # --- messages: others if a controller elects masters -----------------------------------------
+
+    def _greet(self) -> None:
+        """Send the first message."""
+        self._report(self._whole_to)
+
+    def _take_header(self, at: int, end: int) -> int:
+        """Take a header out of the buffer; return its size, 0 if it is not complete.
+
+        Raises:
+            ProtocolError: it is out of range.
+            StoreError: it does not continue the log.
+        """
+        if end - at < HEADER.size:
+            return 0
+        self._chunk_begins(*read_header(self._buffer, at))
+        return HEADER.size
+
+    def _append(self, data: memoryview) -> int:
+        """Append bytes of a chunk; return how many were taken.
+
+        Raises:
+            StoreError: they do not continue the log, or the disk refused.
+        """
+        self._replica.append(data)
+        return len(data)
+
+    def _encoded_report(self, offset: int) -> bytes:
+        return REPORT.pack(offset)
+
+    # --- receiving: files -------------------------------------------------------------------------
 
     def _wait_for_segment(self) -> None:
         """Receive nothing until the next file of the log is allocated."""
@@ -397,7 +453,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         self._reported = offset
         self._written_s = self._now_s()
         self.written_ms = self._copy.clock.now_ms()
-        self._transport.write(REPORT.pack(offset))
+        self._transport.write(self._encoded_report(offset))
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -418,7 +474,7 @@ class MasterConnection(asyncio.BufferedProtocol):
             self.close(f"nothing arrived for {limit_s:g} s (haHousekeepingInterval)")
             return
         interval_s = settings.ha_send_heartbeat_interval_ms / 1000
-        if now_s - self._written_s >= interval_s:
+        if self._may_report and now_s - self._written_s >= interval_s:
             self._report(self._reported)
         self.read_ms = self._copy.clock.now_ms() - int((now_s - self._read_s) * 1000)
         if now_s - self._rate_from_s >= RATE_S:

@@ -13,7 +13,8 @@ that the store is overloaded:
 
 The response has code 2: nothing was stored, and the client may try another broker. A single late
 measurement is ignored: after a pause of the machine the backlog is served. A slave and a broker
-that stops refuse all sends, with code 14.
+that stops refuse all sends, with code 14. A master that a controller elected refuses them while it
+has too few replicas, with code 1.
 
 Source: BrokerFastFailure and SendMessageProcessor.rejectRequest, RocketMQ 5.3 (codes, texts,
 limits).
@@ -70,6 +71,8 @@ class FlowControl:
         self._clock = clock
         self._role = role
         self._is_stopping = False
+        self.lack_of_replicas: ResponseError | None = None
+        """Why sends that wait for replicas are refused; others are not."""
         self._measured_s = clock.monotonic()
         self._late_measurements = 0
         self._closed: ResponseError | None = None
@@ -94,7 +97,12 @@ class FlowControl:
 
     def _role_changed(self) -> None:
         if not self._is_stopping:
-            self._close(sent_to_slave() if self._role.is_slave else None)
+            self._close(sent_to_slave() if self._role.is_slave else self.lack_of_replicas)
+
+    def replicas_changed(self, lack: ResponseError | None) -> None:
+        """Refuse sends that wait for replicas for a reason, or accept them again."""
+        self.lack_of_replicas = lack
+        self._role_changed()
 
     def _close(self, reason: ResponseError | None) -> None:
         self._closed = self._slow = reason

@@ -88,6 +88,12 @@ class GroupCommit:
         if self._thread is not None and not self._running:
             self._thread.join(timeout_s)
 
+    def end_all(self) -> None:
+        """End all waits with the outcome that the bytes may not be on disk."""
+        late = [*self._syncing, *self._waiting]
+        self._syncing, self._waiting = [], []
+        _report(late, 0, None)
+
     def oldest_age_s(self) -> float:
         """Return how long the oldest waiting send has waited."""
         oldest = self._syncing or self._waiting

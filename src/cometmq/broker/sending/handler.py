@@ -128,7 +128,9 @@ class SendHandler:
         command = request.command
         try:
             refusal = self.flow.refusal()
-            if refusal is not None:
+            if refusal is not None and (
+                refusal is not self.flow.lack_of_replicas or _waits(header.properties or "")
+            ):
                 raise refusal
             self.validation.route(send)
             end = self.store(send, command.opaque, command.serialization == BINARY_HEADER, 0)

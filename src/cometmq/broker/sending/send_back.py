@@ -105,6 +105,8 @@ class SendBackHandler:
                 ResponseCode.SYSTEM_ERROR,
                 "SERVICE_NOT_AVAILABLE: this broker is a slave, its master stores messages",
             )
+        if self._confirmation.refusal is not None:
+            raise self._confirmation.refusal
         group = self._groups.require(header.group)
         settings = self._settings()
         if not settings.broker_permission & Perm.WRITE:

@@ -375,6 +375,16 @@ class TopicTable(ConfigTable[TopicConfig]):
         """
         await self._stored.change([])
 
+    async def begin_epoch(self, epoch: int) -> None:
+        """Put the epoch of the master that this broker becomes into the version.
+
+        Name servers refuse a master whose epoch is older than that of the one they know.
+
+        Raises:
+            StoreError: the file cannot be written.
+        """
+        await self._stored.change([], state_version=epoch)
+
 
 def _ordered(config: TopicConfig | None) -> TopicConfig | None:
     return None if config is None else msgspec.structs.replace(config, order=True)

@@ -132,6 +132,8 @@ class HalfQueue:
         """The log's last record at the start, until it is loaded."""
         self._has_read = False
         """Whether only the append of what is missing is left to do."""
+        self._unconfirmed: tuple[int, int, int] | None = None
+        """The last offsets to commit, of half queue and op queue, and the end of the log then."""
         self._loading = asyncio.Lock()
         self.term = 0
         """Counts how often this broker became a slave: then what was read counts no more."""
@@ -147,6 +149,7 @@ class HalfQueue:
         """
         self.is_loaded = self._has_read = False
         self._last_record = None
+        self._unconfirmed = None
         self.term += 1
 
     def note_log_end(self) -> None:
@@ -581,10 +584,27 @@ class HalfQueue:
             await slices.pause()
         if self.term != term:
             return
-        for topic, done_to in ((HALF_TOPIC, base), (OP_HALF_TOPIC, self._op_offset)):
+        done_before = self._confirmed(base, self._op_offset)
+        if done_before is None:
+            return
+        for topic, done_to in zip((HALF_TOPIC, OP_HALF_TOPIC), done_before, strict=True):
             # Without a change there is nothing to write to the file, nor a log to flush before.
             if done_to != (self._offsets.committed(GROUP, topic, HALF_QUEUE) or 0):
                 self._offsets.commit(GROUP, topic, HALF_QUEUE, done_to)
+
+    def _confirmed(self, base: int, op_offset: int) -> tuple[int, int] | None:
+        """Return offsets to commit whose op messages cannot be truncated any more.
+
+        If other replicas must confirm the log, those are the ones of the last call: a master that
+        is elected may lack the newest op messages, and a half message before its committed offset
+        would count as decided there.
+        """
+        if not self._store.confirms:
+            return base, op_offset
+        before, self._unconfirmed = self._unconfirmed, (base, op_offset, self._store.written_to)
+        if before is None or before[2] > self._store.confirmed_to:
+            return None
+        return before[:2]
 
 
 class _Records(NamedTuple):

@@ -147,6 +147,8 @@ class TransactionHandler:
             )
         if header.commit_or_rollback == _UNKNOWN:
             return None
+        if self._confirmation.refusal is not None:
+            raise self._confirmation.refusal
         self._require_loaded()
         try:
             return self._decide(request, header, self._half_of(header))

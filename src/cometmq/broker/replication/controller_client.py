@@ -1,0 +1,203 @@
+"""Sends the requests of a broker to its controllers.
+
+One of the controllers is active, and only that one decides. It is looked for with the first request
+and again after a request that it did not answer. Heartbeats go to all of them, so that another one
+which becomes active knows which brokers live.
+
+Source: BrokerOuterAPI and ReplicasManager, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from cometmq.model.errors import CometError, RemotingError
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers import (
+    BrokerHeartbeatRequest,
+    ControllerGetMetadataInfoResponse,
+    Header,
+)
+from cometmq.remoting import ConnectError, RemotingClient, Supervisor, check
+from cometmq.system.failure_log import FailureLog
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S: Final = 3.0
+"""Timeout of one request."""
+FIND_S: Final = 2.0
+"""How long controllers have to say which of them is active."""
+
+
+class _Leader(NamedTuple):
+    address: str
+    """Of the controller that responded."""
+    is_leader: bool
+    """Whether it is the active one."""
+    named: str
+    """The address of the active one as it knows it; may be empty."""
+
+
+class ControllerUnavailableError(CometError):
+    """No controller has decided.
+
+    Args:
+        reason: why.
+        was_sent: whether a controller may have taken the request all the same.
+    """
+
+    def __init__(self, reason: str, *, was_sent: bool) -> None:
+        super().__init__(reason)
+        self.was_sent = was_sent
+
+
+def _found(task: asyncio.Future[_Leader]) -> _Leader | None:
+    return task.result() if task.exception() is None else None
+
+
+def _reason(task: asyncio.Future[_Leader]) -> str:
+    return str(task.exception() or "")
+
+
+class ControllerClient:
+    """The connection to a group of controllers.
+
+    Args:
+        client: carries the requests.
+        addresses: returns the addresses of the controllers.
+    """
+
+    def __init__(self, client: RemotingClient, addresses: Callable[[], Sequence[str]]) -> None:
+        self._client = client
+        self._addresses = addresses
+        self._active = ""
+        """The address of the active controller; empty if it is not known."""
+        self._tasks = Supervisor("controllers")
+        self._beats: dict[str, asyncio.Task[None]] = {}
+        self._failures = FailureLog(
+            log,
+            fails="cannot send heartbeats to a controller, retrying",
+            works="heartbeats reach the controller again",
+            name="address",
+        )
+
+    async def call(self, code: RequestCode, header: Header, body: bytes = b"") -> Command:
+        """Return the response of the active controller, of any code.
+
+        Raises:
+            ControllerUnavailableError: there is none, or it gives no response.
+        """
+        known = self._active
+        try:
+            return await self._call(code, header, body)
+        except ControllerUnavailableError as problem:
+            if problem.was_sent or not known:
+                raise
+        return await self._call(code, header, body)  # another one may be active by now
+
+    async def _call(self, code: RequestCode, header: Header, body: bytes) -> Command:
+        address = self._active = self._active or await self._find()
+        try:
+            response = await self._client.call(address, code, header, body, timeout=TIMEOUT_S)
+        except RemotingError as problem:
+            self._active = ""
+            was_sent = not isinstance(problem, ConnectError)
+            raise ControllerUnavailableError(f"{problem}", was_sent=was_sent) from problem
+        if response.code == ResponseCode.CONTROLLER_NOT_LEADER:
+            # Also the response of an active controller that cannot tell whether its store has
+            # taken the change.
+            self._active = ""
+            raise ControllerUnavailableError(
+                f"controller {address}: {response.remark}", was_sent=True
+            )
+        return response
+
+    async def heartbeat(self, header: BrokerHeartbeatRequest) -> None:
+        """Send a heartbeat to the active controller, and return when it has taken it.
+
+        Raises:
+            ControllerUnavailableError: there is none, or it gives no response.
+            ResponseError: it refuses the heartbeat.
+        """
+        check(await self.call(RequestCode.BROKER_HEARTBEAT, header))
+
+    def heartbeat_all(self, header: BrokerHeartbeatRequest) -> None:
+        """Send a heartbeat to each controller, in the background.
+
+        A controller that takes none does not delay the others, and gets no second one meanwhile.
+        """
+        for address in {*self._addresses(), self._active} - {""}:
+            if address not in self._beats:
+                task = self._tasks.spawn(self._beat(address, header), f"heartbeat-{address}")
+                self._beats[address] = task
+
+    async def _beat(self, address: str, header: BrokerHeartbeatRequest) -> None:
+        try:
+            await self._client.oneway(address, RequestCode.BROKER_HEARTBEAT, header)
+        except RemotingError as problem:
+            self._failures.failed(address, problem)
+        else:
+            self._failures.succeeded(address)
+        finally:
+            del self._beats[address]
+
+    async def report_loss(self, header: BrokerHeartbeatRequest) -> None:
+        """Let the active controller see that this broker, as it was before its start, is lost.
+
+        The end of the connection of the last heartbeat is what tells a controller of a loss.
+
+        Raises:
+            ControllerUnavailableError: there is none, or it gives no response.
+            ResponseError: it refuses the heartbeat.
+        """
+        await self.heartbeat(header)
+        self._client.disconnect(self._active)
+
+    async def _find(self) -> str:
+        """Return the address of the active controller.
+
+        Raises:
+            ControllerUnavailableError: no controller knows one.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + FIND_S
+        pending = {asyncio.ensure_future(self._leader(address)) for address in self._addresses()}
+        named = ""
+        reasons: list[str] = []
+        try:
+            while pending and (left_s := deadline_s - loop.time()) > 0:
+                done, pending = await asyncio.wait(
+                    pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                found = [one for one in map(_found, done) if one is not None]
+                reasons += [text for text in map(_reason, done) if text]
+                for leader in found:
+                    if leader.is_leader:
+                        return leader.address
+                    named = named or leader.named
+        finally:
+            for task in pending:
+                task.cancel()
+        if named:
+            return named
+        reason = "; ".join(reasons) or "none of them is active"
+        raise ControllerUnavailableError(
+            f"no controller of {';'.join(self._addresses())} decides: {reason}", was_sent=False
+        )
+
+    async def _leader(self, address: str) -> _Leader:
+        response = await self._client.call(
+            address, RequestCode.CONTROLLER_GET_METADATA_INFO, timeout=FIND_S
+        )
+        found = check(response).header(ControllerGetMetadataInfoResponse)
+        return _Leader(address, found.is_leader, found.controller_leader_address or "")
+
+    async def close(self) -> None:
+        """End the connections, which tells the controllers that this broker stops."""
+        await self._tasks.cancel()
+        for address in {*self._addresses(), self._active} - {""}:
+            self._client.disconnect(address)

@@ -1,0 +1,626 @@
+"""Keeps the role of this broker as the controller decides it.
+
+    start       a slave without a master, which no name server knows: it refuses sends
+    id          given once by the controller, kept in the store
+    register    tells the controller the address; then heartbeats begin
+    elect       asks for an election if there is no master
+    look        asks for master, epoch and in-sync set: at intervals, and when notified
+
+An epoch is one mastership. A larger one replaces the role; whatever has a smaller one is out of
+date. A master whose controllers do not respond goes on: there is no lease. It acknowledges nothing
+that another master could lack as long as all of the in-sync set must have a message, because the
+set changes only with the controller's consent. A process that stood still for longer than its
+heartbeats last asks the controller before it acknowledges anything.
+
+A master that was killed may find at its start that the controller has not noticed. If its log may
+lack bytes, it does not go on in its epoch: slaves may have those bytes. It lets the controller see
+the loss, and waits until the epoch is over.
+
+Source: ReplicasManager, RocketMQ 5.3, which acts on the content of a notification, begins an old
+epoch anew, and learns only from name servers where a master sends its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.replication.controller_client import (
+    ControllerClient,
+    ControllerUnavailableError,
+)
+from cometmq.broker.replication.epoch_replication import EpochError, EpochReplication
+from cometmq.broker.replication.epochs import NO_EPOCH, Epoch, EpochFile
+from cometmq.broker.replication.identity import Applied, IdentityFiles
+from cometmq.broker.replication.in_sync import InSyncSet, Members
+from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
+from cometmq.broker.topics.table import TopicTable
+from cometmq.model.errors import CometError, StoreError
+from cometmq.protocol.bodies import ElectMasterResponseBody, SyncStateSet
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import (
+    BrokerHeartbeatRequest,
+    ControllerAlterSyncStateSetRequest,
+    ControllerApplyBrokerIdRequest,
+    ControllerElectMasterRequest,
+    ControllerElectMasterResponse,
+    ControllerGetNextBrokerIdRequest,
+    ControllerGetNextBrokerIdResponse,
+    ControllerGetReplicaInfoRequest,
+    ControllerGetReplicaInfoResponse,
+    ControllerRegisterBrokerRequest,
+    ControllerRegisterBrokerResponse,
+    ExchangeBrokerHaInfoRequest,
+    ExchangeBrokerHaInfoResponse,
+)
+from cometmq.remoting import RemotingClient, Supervisor, check
+from cometmq.store import MessageStore
+from cometmq.system.clock import Clock
+from cometmq.system.failure_log import FailureLog
+from cometmq.system.files import Files
+
+if TYPE_CHECKING:
+    from cometmq.broker.sending.group_commit import GroupCommit
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 1.0
+"""Pause after a failure."""
+SHARED_S: Final = 0.05
+"""Least time between two questions for the master."""
+IDS_MAX: Final = 5
+"""How often this broker applies for an id before it pauses, because others were given those."""
+NEVER_S: Final = float("inf")
+ASK_S: Final = 3.0
+"""Timeout of the question where the master sends its log."""
+ASK_AGAIN_S: Final = 0.05
+"""First pause after that question; each later one is twice as long, up to `RETRY_S`."""
+LOSS_S: Final = 15.0
+"""Interval at which the controller is shown a loss that it has not noticed."""
+LOST_TIMEOUT_MS: Final = 1_000
+"""The time-out of the heartbeat that shows a loss."""
+
+
+class Decision(NamedTuple):
+    """What the controller says of the brokers of this name."""
+
+    master_id: int | None
+    """None if there is no master."""
+    master_address: str
+    epoch: int
+    members: Members
+    """The in-sync set."""
+    version: int
+    """The number of that set."""
+
+
+class UndecidedError(CometError):
+    """The controller has decided nothing that this broker can follow."""
+
+
+class ElectedRole:
+    """The role of one broker.
+
+    Args:
+        role: what it changes.
+        controllers: decide.
+        identity: the id of this broker.
+        replication: of the log; it leads and follows with the role.
+        epochs: those of the log.
+        topics: their version names the epoch.
+        client: asks the master where it sends its log.
+        settings: returns the current settings of the broker.
+        store: the log.
+        clock: makes the check code of a new id unique.
+
+    Raises:
+        ConfigError: the store belongs to a broker of another name or cluster.
+        StoreError: the file with the id cannot be read.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        controllers: ControllerClient,
+        identity: IdentityFiles,
+        replication: EpochReplication,
+        epochs: EpochFile,
+        topics: TopicTable,
+        client: RemotingClient,
+        settings: Callable[[], BrokerSettings],
+        *,
+        store: MessageStore,
+        clock: Clock,
+    ) -> None:
+        self._role = role
+        self._controllers = controllers
+        self._identity = identity
+        self.replication = replication
+        """Of the log."""
+        self._epochs = epochs
+        self._topics = topics
+        self._client = client
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self._tasks = Supervisor("elected-role")
+        self._wake = asyncio.Event()
+        self._address = ""
+        self._id = identity.broker_id()
+        self._is_registered = False
+        self._epoch = NO_EPOCH
+        """That of the role; `NO_EPOCH` before the first decision."""
+        self._finding: asyncio.Task[None] | None = None
+        self._failures = FailureLog(
+            log,
+            fails="no decision of the controllers, retrying",
+            works="the controllers decide again",
+            name="broker",
+        )
+        self.decided = asyncio.Event()
+        """Set once the role is decided."""
+        self._ran_s = NEVER_S
+        """When heartbeats were last sent, or would have been."""
+        self._stood_still_s = NEVER_S
+        """When heartbeats were found to be late; `NEVER_S` if the controllers were asked since."""
+        role.on_master(self._follow)
+        replication.acknowledgements.is_doubtful = self._is_doubtful
+
+    @property
+    def epochs(self) -> list[Epoch]:
+        """The epochs of the log, the oldest first."""
+        return self._epochs.epochs
+
+    @property
+    def log_end(self) -> int:
+        """The log offset at which the log ends."""
+        return self._store.written_to
+
+    def start(self, address: str) -> None:
+        """Register with the controllers, and take the role that they decide, now and later.
+
+        Args:
+            address: ``host:port`` at which other servers reach this broker.
+        """
+        self._address = address
+        self._tasks.spawn(self._run(), "decisions")
+        self._tasks.spawn(self._send_heartbeats(), "heartbeats")
+
+    async def stop(self) -> None:
+        """Leave the controllers, which then elect another master if this broker was it."""
+        await self._tasks.cancel()
+        await self._controllers.close()
+
+    def notified(self) -> None:
+        """Ask for the master soon: it may be another one."""
+        self._wake.set()
+
+    # --- decisions ------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        name = self._settings().broker_name
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wake.clear()
+            began_s = loop.time()
+            try:
+                await self._step()
+            except Exception as problem:  # whatever it is, the next decision must not be missed
+                self._failures.failed(name, problem)
+                pause_s = RETRY_S
+            else:
+                self._failures.succeeded(name)
+                pause_s = self._settings().sync_broker_metadata_period_ms / 1000
+            if began_s >= self._stood_still_s:
+                self._stood_still_s = NEVER_S
+                self.replication.acknowledgements.reported()
+            await asyncio.sleep(SHARED_S)
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _step(self) -> None:
+        """Ask for the decision, and follow it.
+
+        Raises:
+            CometError: there is none, or it cannot be followed; try again.
+        """
+        decision = await (self._look() if self._is_registered else self._register())
+        if decision.master_id is None:
+            if decision.epoch > max(self._epoch, 0):
+                self._be_slave(decision)
+            decision = await self._elect()
+        known = max(self._epoch, self._epochs.last)
+        if decision.epoch < known:
+            raise UndecidedError(
+                f"the controllers are in epoch {decision.epoch}, expected {known} or more, which"
+                " the log of this broker has; they have lost what they knew, or are others"
+            )
+        if decision.master_id == self._id:
+            await self._lead(decision)
+        elif decision.epoch > self._epoch or self._role.master_address != decision.master_address:
+            self._be_slave(decision)
+        self.decided.set()
+
+    async def _lead(self, decision: Decision) -> None:
+        """Be the master.
+
+        Raises:
+            CometError: this broker cannot be it, or not yet.
+        """
+        assert self._id is not None
+        if decision.epoch == self._epoch:
+            self.replication.adopt(decision.members, decision.version)
+            return
+        await self._topics.begin_epoch(decision.epoch)
+        self._stop_finding()
+        self._role.follow_elected("")
+        try:
+            await self.replication.lead(
+                self._id, decision.epoch, decision.members, decision.version
+            )
+        except StoreError as problem:
+            self._role.change(SLAVE, self._id)
+            self.replication.stop()
+            if isinstance(problem, EpochError):
+                await self._let_epoch_end(decision.epoch, problem)
+            raise
+        self._epoch = decision.epoch
+        log.info("this broker is the master id=%d epoch=%d", self._id, decision.epoch)
+        self._role.change(SYNC_MASTER, MASTER_ID)
+
+    async def _let_epoch_end(self, epoch: int, problem: EpochError) -> None:
+        """Return when the controllers have a newer epoch, in which this broker may be anything."""
+        log.warning("cannot be the master of epoch %d, waiting for a newer one: %s", epoch, problem)
+        self._is_registered = False
+        loop = asyncio.get_running_loop()
+        shown_s = loop.time() - LOSS_S
+        while True:
+            if loop.time() - shown_s >= LOSS_S:
+                shown_s = loop.time()
+                lost = msgspec.structs.replace(
+                    self._heartbeat(), heartbeat_timeout_mills=LOST_TIMEOUT_MS
+                )
+                await self._controllers.report_loss(lost)
+            await asyncio.sleep(RETRY_S)
+            if (await self._look()).epoch > epoch:
+                self.notified()
+                return
+
+    def _be_slave(self, decision: Decision) -> None:
+        """Be a slave of another broker, or of none as long as there is no master."""
+        assert self._id is not None
+        self._epoch = decision.epoch
+        log.info("this broker is a slave id=%d %s", self._id, _text(decision))
+        self._role.change(SLAVE, self._id)
+        self._role.follow_elected(decision.master_address)
+        self._follow()
+        self._stop_finding()
+        if decision.master_address:
+            self._finding = self._tasks.spawn(
+                self._find_log(decision.master_address), "find-log-of-master"
+            )
+
+    def _follow(self) -> None:
+        """Copy the log of the master; the address may have come from a name server."""
+        if not self._role.is_slave or self._id is None:
+            return
+        if self._role.master_address:
+            self.replication.follow(self._id, self._role.master_ha_address)
+        else:
+            self.replication.stop()
+
+    # --- where the master sends its log ---------------------------------------------------------
+
+    def _stop_finding(self) -> None:
+        if self._finding is not None:
+            self._finding.cancel()
+            self._finding = None
+
+    async def _find_log(self, master: str) -> None:
+        """Ask the master where it sends its log, until it says so.
+
+        A broker of RocketMQ learns that from name servers only, up to 30 seconds later. It does
+        not respond with an address before it is the master.
+        """
+        pause_s = ASK_AGAIN_S
+        while self._role.master_address == master:
+            try:
+                response = check(
+                    await self._client.call(
+                        master,
+                        RequestCode.EXCHANGE_BROKER_HA_INFO,
+                        ExchangeBrokerHaInfoRequest(),
+                        timeout=ASK_S,
+                    )
+                )
+                found = response.header(ExchangeBrokerHaInfoResponse)
+                if found.master_ha_address:
+                    self._role.follow(master, found.master_ha_address)
+                    return
+            except CometError as problem:
+                log.debug("the master does not say where it sends its log: %s", problem)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RETRY_S)
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def _heartbeat(self) -> BrokerHeartbeatRequest:
+        settings = self._settings()
+        return BrokerHeartbeatRequest(
+            cluster_name=settings.broker_cluster_name,
+            broker_addr=self._address,
+            broker_name=settings.broker_name,
+            broker_id=self._id,
+            epoch=self._epochs.last,
+            max_offset=self.log_end,
+            confirm_offset=self._store.confirmed_to,
+            heartbeat_timeout_mills=settings.controller_heartbeat_timeout_ms,
+            election_priority=settings.broker_election_priority,
+        )
+
+    async def _send_heartbeats(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._is_late():
+                log.warning(
+                    "stood still for %.1f s, asking the controllers", loop.time() - self._ran_s
+                )
+                self._stood_still_s = loop.time()
+                self.notified()
+            self._ran_s = loop.time()
+            if self._is_registered:
+                self._controllers.heartbeat_all(self._heartbeat())
+            await asyncio.sleep(self._settings().broker_heartbeat_interval_ms / 1000)
+
+    def _is_late(self) -> bool:
+        """Return whether the controllers may have missed so many heartbeats that they elected."""
+        limit_s = self._settings().controller_heartbeat_timeout_ms / 1000
+        return asyncio.get_running_loop().time() - self._ran_s > limit_s
+
+    def _is_doubtful(self) -> bool:
+        return self._stood_still_s != NEVER_S or self._is_late()
+
+    async def _register(self) -> Decision:
+        """Tell the controller the address of this broker; heartbeats begin.
+
+        Raises:
+            CometError: the controllers do not respond, or refuse.
+        """
+        if self._id is None:
+            self._id = await self._obtain_id()
+        settings = self._settings()
+        response = await self._controllers.call(
+            RequestCode.CONTROLLER_REGISTER_BROKER,
+            ControllerRegisterBrokerRequest(
+                cluster_name=settings.broker_cluster_name,
+                broker_name=settings.broker_name,
+                broker_id=self._id,
+                broker_address=self._address,
+                invoke_time=self._clock.now_ms(),
+            ),
+        )
+        if response.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
+            raise UndecidedError(
+                f"the controllers do not know the id {self._id} of this broker: {response.remark};"
+                " they have lost what they knew, or are others; to apply for a new id, delete the"
+                " file brokerIdentity in the store"
+            )
+        found = check(response).header(ControllerRegisterBrokerResponse)
+        await self._controllers.heartbeat(self._heartbeat())  # only living brokers are elected
+        self._is_registered = True
+        return _decision(found, SyncStateSet.decode(response.body) if response.body else None)
+
+    async def _obtain_id(self) -> int:
+        """Return the id that the controller gives to this broker, now or before a crash.
+
+        Raises:
+            CometError: the controllers do not respond, or others were given each id.
+        """
+        settings = self._settings()
+        cluster, name = settings.broker_cluster_name, settings.broker_name
+        for _ in range(IDS_MAX):
+            applied = self._identity.applied()
+            if applied is None:
+                response = check(
+                    await self._controllers.call(
+                        RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
+                        ControllerGetNextBrokerIdRequest(cluster_name=cluster, broker_name=name),
+                    )
+                )
+                next_id = response.header(ControllerGetNextBrokerIdResponse).next_broker_id
+                if next_id is None:
+                    raise UndecidedError("the controller responded without nextBrokerId")
+                applied = Applied(next_id, f"{self._address};{self._clock.now_ms()}")
+                self._identity.apply(applied)
+            response = await self._controllers.call(
+                RequestCode.CONTROLLER_APPLY_BROKER_ID,
+                ControllerApplyBrokerIdRequest(
+                    cluster_name=cluster,
+                    broker_name=name,
+                    applied_broker_id=applied.broker_id,
+                    register_check_code=applied.check_code,
+                ),
+            )
+            if response.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+                self._identity.give_up()
+                continue
+            check(response)
+            self._identity.take(applied.broker_id)
+            return applied.broker_id
+        raise UndecidedError(f"other brokers were given {IDS_MAX} ids in a row")
+
+    async def _look(self) -> Decision:
+        """Return the decision as the controller knows it.
+
+        Raises:
+            CometError: the controllers do not respond, or do not know this broker.
+        """
+        response = await self._controllers.call(
+            RequestCode.CONTROLLER_GET_REPLICA_INFO,
+            ControllerGetReplicaInfoRequest(broker_name=self._settings().broker_name),
+        )
+        if response.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
+            self._is_registered = False
+        found = check(response).header(ControllerGetReplicaInfoResponse)
+        return _decision(found, SyncStateSet.decode(response.body))
+
+    async def _elect(self) -> Decision:
+        """Ask for an election.
+
+        Raises:
+            CometError: no broker can be elected, or the controllers do not respond.
+        """
+        settings = self._settings()
+        assert self._id is not None
+        if settings.async_learner:  # the first broker that asks would be elected
+            raise UndecidedError("there is no master, and a broker with asyncLearner=true is none")
+        response = await self._controllers.call(
+            RequestCode.CONTROLLER_ELECT_MASTER,
+            ControllerElectMasterRequest(
+                cluster_name=settings.broker_cluster_name,
+                broker_name=settings.broker_name,
+                broker_id=self._id,
+                invoke_time=self._clock.now_ms(),
+            ),
+        )
+        if response.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
+            self._is_registered = False
+        if response.code != ResponseCode.CONTROLLER_MASTER_STILL_EXIST:
+            check(response)
+        found = response.header(ControllerElectMasterResponse)
+        members = ElectMasterResponseBody.decode(response.body).sync_state_set
+        in_sync = SyncStateSet(
+            sync_state_set=members, sync_state_set_epoch=found.sync_state_set_epoch or 0
+        )
+        return _decision(found, in_sync)
+
+    # --- the in-sync set ------------------------------------------------------------------------
+
+    def ask(self, members: Members) -> None:
+        """Ask the controller for another in-sync set, in the background."""
+        in_sync = self.replication.in_sync
+        assert in_sync is not None
+        self._tasks.spawn(self._alter(in_sync, in_sync.version, members), "alter-in-sync-set")
+
+    async def _alter(self, in_sync: InSyncSet, version: int, members: Members) -> None:
+        wanted = SyncStateSet(sync_state_set=sorted(members), sync_state_set_epoch=version)
+        header = ControllerAlterSyncStateSetRequest(
+            broker_name=self._settings().broker_name,
+            master_broker_id=in_sync.own_id,
+            master_epoch=self._epoch,
+            invoke_time=self._clock.now_ms(),
+        )
+        code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
+        try:
+            response = await self._controllers.call(code, header, wanted.encode())
+        except ControllerUnavailableError as problem:
+            log.warning("cannot change the in-sync set members=%s: %s", sorted(members), problem)
+            if self.replication.in_sync is in_sync:
+                if problem.was_sent:
+                    self.replication.lost()
+                else:
+                    self.replication.refused()
+            return
+        if self.replication.in_sync is not in_sync:
+            return  # the answer to an earlier mastership
+        if response.code != ResponseCode.SUCCESS:
+            log.warning(
+                "the controller refuses the in-sync set members=%s code=%d: %s",
+                *(sorted(members), response.code, response.remark),
+            )
+            self.replication.refused()
+            self.notified()  # it may know a newer set, or another master
+            return
+        changed = SyncStateSet.decode(response.body)
+        log.info("in-sync set members=%s", sorted(changed.sync_state_set))
+        self.replication.adopt(frozenset(changed.sync_state_set), changed.sync_state_set_epoch)
+
+
+def elect_role(
+    role: Role,
+    store: MessageStore,
+    settings: Callable[[], BrokerSettings],
+    topics: TopicTable,
+    client: RemotingClient,
+    *,
+    root: Path,
+    commit: GroupCommit,
+    sync_flush: bool,
+    clock: Clock,
+    files: Files,
+    on_truncated: Callable[[int], object],
+) -> tuple[EpochReplication, ElectedRole]:
+    """Return the replication of a broker whose role controllers decide, and that role.
+
+    Args:
+        role, store, settings, topics: those of the broker.
+        client: sends requests to other servers.
+        root: the folder of the store.
+        commit, sync_flush, clock, on_truncated: as for `EpochReplication`.
+        files: the file system.
+
+    Raises:
+        ConfigError: the store belongs to a broker of another name or cluster.
+        StoreError: a file with epochs or the id cannot be read.
+    """
+
+    def ask(members: Members) -> None:
+        elected.ask(members)
+
+    epochs = EpochFile(root, files)
+    replication = EpochReplication(
+        role,
+        store,
+        settings,
+        epochs,
+        ask=ask,
+        commit=commit,
+        sync_flush=sync_flush,
+        clock=clock,
+        on_truncated=on_truncated,
+    )
+    elected = ElectedRole(
+        role,
+        ControllerClient(client, lambda: settings().controller_addr),
+        IdentityFiles(
+            root, files, cluster=settings().broker_cluster_name, name=settings().broker_name
+        ),
+        replication,
+        epochs,
+        topics,
+        client,
+        settings,
+        store=store,
+        clock=clock,
+    )
+    return replication, elected
+
+
+def _decision(
+    found: ControllerRegisterBrokerResponse
+    | ControllerElectMasterResponse
+    | ControllerGetReplicaInfoResponse,
+    in_sync: SyncStateSet | None,
+) -> Decision:
+    in_sync = in_sync or SyncStateSet()
+    has_master = bool(found.master_address) and found.master_broker_id is not None
+    return Decision(
+        found.master_broker_id if has_master else None,
+        found.master_address or "",
+        found.master_epoch or 0,
+        frozenset(in_sync.sync_state_set),
+        in_sync.sync_state_set_epoch,
+    )
+
+
+def _text(decision: Decision) -> str:
+    return f"master={decision.master_address or 'none'} epoch={decision.epoch}"

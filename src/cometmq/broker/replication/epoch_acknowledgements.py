@@ -1,0 +1,89 @@
+"""Sends that wait for members of the in-sync set, on a master that a controller elected.
+
+    allAckInSyncStateSet    a send waits for
+    true                    all members, also those that the controller is asked to add or remove
+    false                   inSyncReplicas - 1 members beside this broker: nothing, by default
+
+After the process stood still, no send is acknowledged before the controllers were asked: they may
+have elected another master. With fewer members than ``minInSyncReplicas`` none is, either. RocketMQ
+compares that number before it stores a message, and acknowledges it with one copy if the others
+leave meanwhile.
+
+Source: CommitLog.handleHA and GroupTransferService, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.replication.acknowledgements import Acknowledgements
+from cometmq.broker.replication.in_sync import InSyncSet
+from cometmq.broker.role import Role
+from cometmq.model.errors import ResponseError
+from cometmq.protocol.codes import ResponseCode
+from cometmq.store import MessageStore
+
+
+class EpochAcknowledgements(Acknowledgements):
+    """Lets sends wait until members of the in-sync set have them.
+
+    Args:
+        role: only a master waits.
+        settings: returns the current settings of the broker.
+        store: the log, whose confirm offset is what all members have.
+        in_sync: returns the in-sync set; None while this broker does not lead.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        settings: Callable[[], BrokerSettings],
+        store: MessageStore,
+        in_sync: Callable[[], InSyncSet | None],
+    ) -> None:
+        super().__init__(role, settings, lambda: ())
+        self._store = store
+        self._in_sync = in_sync
+        self.is_doubtful: Callable[[], bool] = _never
+        """Returns whether it is to be asked first if another master was elected meanwhile."""
+
+    def are_needed(self) -> bool:
+        """Return whether sends wait for members."""
+        settings = self._settings()
+        return self._role.is_sync_master and (
+            settings.all_ack_in_sync_state_set
+            or settings.in_sync_replicas > 1
+            or settings.min_in_sync_replicas > 1
+            or self.is_doubtful()
+        )
+
+    def reached(self) -> int:
+        """Return the log offset up to which sends are acknowledged; -1 for none."""
+        in_sync, settings = self._in_sync(), self._settings()
+        if in_sync is None or in_sync.least_count < settings.min_in_sync_replicas:
+            return -1
+        if self.is_doubtful():
+            return -1
+        if settings.all_ack_in_sync_state_set:
+            return self._store.confirmed_to
+        return in_sync.offset_at(settings.in_sync_replicas, self._store.written_to)
+
+    def refresh(self) -> None:
+        """Refuse sends, or accept them again, by the number of members; after each change."""
+        in_sync, least = self._in_sync(), self._settings().min_in_sync_replicas
+        lacks = in_sync is not None and in_sync.least_count < least
+        if lacks != (self.refusal is not None):
+            self.refusal = _not_enough() if lacks else None
+            self.on_refusal()
+
+    def _lacks_slaves(self, _log_offset_end: int) -> bool:
+        return False
+
+
+def _not_enough() -> ResponseError:
+    return ResponseError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough")
+
+
+def _never() -> bool:
+    return False

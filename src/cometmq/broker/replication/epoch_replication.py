@@ -1,0 +1,372 @@
+"""Replicates the log of a broker whose master a controller elects.
+
+    lead        as the master of an epoch: sends the log, and keeps the in-sync set
+    follow      as a slave: truncates the log to the common point, and copies that of the master
+    stop        neither
+
+Which of them, and in which epoch, is decided by the life cycle of the broker, which knows the
+controller; so is the role. What slaves report changes the in-sync set: the life cycle is asked to
+request another one from the controller, and says what became of the request.
+
+Source: AutoSwitchHAService, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.replication.epoch_acknowledgements import EpochAcknowledgements
+from cometmq.broker.replication.epoch_master import EpochSlaveConnection
+from cometmq.broker.replication.epoch_slave import EpochLogCopy
+from cometmq.broker.replication.epochs import EpochFile
+from cometmq.broker.replication.in_sync import InSyncSet, Members
+from cometmq.broker.replication.master import UNSENT_BYTES_MAX, Master
+from cometmq.broker.role import Role
+from cometmq.model.errors import ProtocolError, StoreError
+from cometmq.store import CONFIRMS_ALL, MessageStore
+from cometmq.system.clock import Clock
+
+if TYPE_CHECKING:
+    from cometmq.broker.sending.group_commit import GroupCommit
+
+log = logging.getLogger(__name__)
+
+CHECK_S: Final = 5.0
+FIRST_CHECK_S: Final = 3.0
+ASK_AGAIN_S: Final = 1.0
+"""Least time between a request for another in-sync set that failed and the next one."""
+JOIN_S: Final = 1.0
+"""For so long sends wait for a slave that is about to become a member."""
+
+
+class EpochError(StoreError):
+    """This broker cannot be the master of an epoch; a newer one has to be elected."""
+
+
+class EpochReplication:
+    """Master and slave of one broker; one call of `lead` runs at a time.
+
+    Args:
+        role: of this broker; changed by the life cycle only.
+        store: the log; it confirms if ``allAckInSyncStateSet`` is set.
+        settings: returns the current settings of the broker.
+        epochs: those of the log.
+        ask: requests another in-sync set from the controller, in the background: it returns at
+            once. What becomes of the request is said by `adopt`, `refused` or `lost`.
+        commit: syncs the log.
+        sync_flush: whether received bytes are on the disk before they are reported.
+        clock: tells when something was received.
+        on_truncated: called with the end of the log after it was truncated.
+
+    `master` and `copy` are started and closed like those of a broker without a controller; `copy`
+    is idle until `follow`.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        store: MessageStore,
+        settings: Callable[[], BrokerSettings],
+        epochs: EpochFile,
+        *,
+        ask: Callable[[Members], None],
+        commit: GroupCommit,
+        sync_flush: bool,
+        clock: Clock,
+        on_truncated: Callable[[int], object],
+    ) -> None:
+        self._role = role
+        self._store = store
+        self._settings = settings
+        self._epochs = epochs
+        self._ask = ask
+        self._commit = commit
+        self.in_sync: InSyncSet | None = None
+        """The in-sync set while this broker leads."""
+        self.acknowledgements = EpochAcknowledgements(role, settings, store, lambda: self.in_sync)
+        self.master = Master(
+            role,
+            store,
+            settings,
+            connect=lambda master: EpochSlaveConnection(master, epochs, self),
+            acknowledgements=self.acknowledgements,
+        )
+        self.copy = EpochLogCopy(
+            role,
+            store,
+            settings,
+            epochs,
+            commit=commit if sync_flush else None,
+            clock=clock,
+            on_truncated=on_truncated,
+        )
+        self._begun: int | None = None
+        """The epoch that this process has begun last."""
+        self._epoch_start = 0
+        self._connections: dict[int, EpochSlaveConnection] = {}
+        self._gone: set[int] = set()
+        """Slaves that were connected to this master, and are not."""
+        self._moved = asyncio.Event()
+        """Set when the confirm offset may have moved."""
+        self._is_pausing = False
+        """Whether a request has failed, so that no other one is made for a while."""
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    # --- life cycle -------------------------------------------------------------------------------
+
+    async def lead(self, own_id: int, epoch: int, members: Members, version: int) -> None:
+        """Become the master of an epoch, or go on as the master in a newer one.
+
+        Call it before the role changes to that of a master, and before the first send is accepted.
+        On return the epoch is on the disk. A call that fails leaves the log without a master.
+
+        Args:
+            own_id: the id that the controller gave to this broker.
+            epoch: the master epoch.
+            members, version: the in-sync set at the election, and its epoch.
+
+        Raises:
+            EpochError: this broker knows a newer epoch; or it has led this one before it lost
+                power, so that slaves may have bytes of it that the log here lacks. Accept no sends
+                until the controller elects with a newer epoch.
+            StoreError: the disk refused; call it again.
+        """
+        last = self._epochs.last
+        if epoch < last:
+            raise EpochError(f"cannot lead epoch {epoch}: the log has epoch {last} already")
+        if epoch == last and epoch != self._begun and self._store.may_lack_end:
+            raise EpochError(
+                f"cannot lead epoch {epoch} again: the power was lost, and slaves may have bytes of"
+                " that epoch which are missing here; waiting for a newer one"
+            )
+        self.copy.follow(own_id, "")
+        if self.in_sync is None:
+            await self.copy.settle()
+        if epoch > last:
+            try:
+                self._epochs.begin(epoch, self._store.written_to)
+            except ValueError as problem:
+                raise EpochError(f"cannot lead epoch {epoch}: {problem}") from problem
+        self._begun = epoch
+        self._epoch_start = self._epochs.epochs[-1].start
+        now_s = _now_s()
+        if self.in_sync is None:
+            self._gone.clear()
+            self.in_sync = InSyncSet(
+                own_id, members, version, confirmed_to=self._store.confirmed_to, now_s=now_s
+            )
+        else:
+            self.in_sync.adopt(members, version)
+        self._set_changed()
+        self._request_next()
+        self._at("check", FIRST_CHECK_S, self._check)
+        log.info(
+            "leads epoch=%d log_offset=%d in_sync=%s", epoch, self._epoch_start, sorted(members)
+        )
+
+    async def wait_confirmed(self) -> None:
+        """Wait until all that the log has now is confirmed, or this broker leads no more.
+
+        A new master reads what the log says of transactions and delayed messages after that.
+        """
+        log_end = self._store.written_to
+        while self.in_sync is not None and self._store.confirmed_to < log_end:
+            self._moved.clear()
+            await self._moved.wait()
+
+    def follow(self, own_id: int, ha_address: str) -> None:
+        """Copy the log of the elected master; return at once.
+
+        Call it after the role has changed to that of a slave. Sends that wait get their timeout at
+        once, and connections to another address end.
+
+        Args:
+            own_id: the id that the controller gave to this broker.
+            ha_address: ``host:port`` at which that master sends its log; empty while it is not
+                known. It must be from the elected broker itself: an address of an older master
+                would be obeyed until it knows of the election.
+        """
+        self._stop_leading()
+        self.copy.follow(own_id, ha_address)
+        self._at("check", CHECK_S, self._check)
+
+    def stop(self) -> None:
+        """Neither lead nor follow; call it after the role has changed to that of a slave."""
+        self._stop_leading()
+        self.copy.follow(self.copy.own_id, "")
+
+    def _stop_leading(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._is_pausing = False
+        if self.in_sync is None:
+            return
+        self.in_sync = None
+        self._moved.set()
+        self._store.confirm(0)  # what readers have seen stays
+        self.acknowledgements.refresh()
+        self.acknowledgements.end_all()
+        self._commit.end_all()
+
+    # --- the in-sync set --------------------------------------------------------------------------
+
+    def adopt(self, members: Members, version: int) -> None:
+        """Take the in-sync set that the controller told for this epoch, if it is newer.
+
+        It is the answer to a request, or was polled, or came with a notification.
+        """
+        if self.in_sync is not None and self.in_sync.adopt(members, version):
+            log.info("in-sync set changed in_sync=%s version=%d", sorted(members), version)
+            self._set_changed()
+            self._request_next()
+
+    def refused(self) -> None:
+        """Note that the controller has refused the request under way."""
+        if self.in_sync is not None:
+            self.in_sync.refused()
+            self._pause()
+
+    def lost(self) -> None:
+        """Note that the request under way has no answer: it may take effect at any time."""
+        if self.in_sync is not None:
+            self.in_sync.lost()
+            self._pause()
+
+    def _pause(self) -> None:
+        """Request nothing for a while."""
+        self._is_pausing = True
+        self._set_changed()
+        self._at("pause", ASK_AGAIN_S, self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._is_pausing = False
+        self._request_next()
+
+    def _request(self, members: Members | None) -> None:
+        """Request another in-sync set, unless that must not be now."""
+        in_sync = self.in_sync
+        assert in_sync is not None
+        if members is None or self._is_pausing or not in_sync.ask(members):
+            return
+        self._set_changed()
+        self._ask(members)
+
+    def _request_next(self) -> None:
+        """Request a set without members that have disconnected, or with a slave that may join."""
+        in_sync = self.in_sync
+        if in_sync is None:
+            return
+        if self._gone & in_sync.members:
+            self._request(in_sync.members - self._gone)
+        for slave_id, connection in list(self._connections.items()):
+            self._admit(in_sync, slave_id, connection)
+
+    def _set_changed(self) -> None:
+        """Confirm, acknowledge and refuse by the members that there may be now."""
+        self._confirm()
+        self.acknowledgements.refresh()
+        self.acknowledgements.reported()
+
+    def _confirm(self) -> None:
+        in_sync = self.in_sync
+        assert in_sync is not None
+        confirmed_to = in_sync.written(self._store.written_to)
+        self._store.confirm(CONFIRMS_ALL if in_sync.is_alone else confirmed_to)
+        self._moved.set()
+
+    # --- slaves -----------------------------------------------------------------------------------
+
+    def greeted(self, connection: EpochSlaveConnection, slave_id: int) -> None:
+        """Take the connection of a slave, instead of an older one.
+
+        Raises:
+            ProtocolError: it names the id of this broker, or this broker does not lead.
+        """
+        in_sync = self.in_sync
+        if in_sync is None:
+            raise ProtocolError("this broker is not the master yet")
+        if slave_id == in_sync.own_id:
+            raise ProtocolError(f"it names the broker id {slave_id}, which is that of this broker")
+        older = self._connections.get(slave_id)
+        self._connections[slave_id] = connection
+        if older is not None:
+            older.close()
+            in_sync.disconnected(slave_id)
+            self._set_changed()
+
+    def reported(self, connection: EpochSlaveConnection, slave_id: int) -> None:
+        """Take the report of a slave."""
+        in_sync = self.in_sync
+        if in_sync is None or self._connections.get(slave_id) is not connection:
+            return
+        self._gone.discard(slave_id)
+        in_sync.reported(slave_id, connection.acknowledged_to, self._store.written_to, _now_s())
+        self._admit(in_sync, slave_id, connection)
+        self._confirm()
+        self.acknowledgements.reported()
+
+    def _admit(self, in_sync: InSyncSet, slave_id: int, connection: EpochSlaveConnection) -> None:
+        """Make a slave a member, unless it is one, as soon as it has all that is confirmed."""
+        greeting = connection.greeting
+        if slave_id in in_sync.members or greeting is None or greeting.is_learner:
+            return
+        if self._is_pausing:
+            return
+        if slave_id != in_sync.joining:
+            if not in_sync.join(slave_id, self._store.written_to, UNSENT_BYTES_MAX):
+                return
+            self._confirm()  # nothing behind the log's end here without that slave
+            self._at("join", JOIN_S, self._end_joining)
+        self._request(in_sync.with_slave(slave_id, self._epoch_start))
+
+    def _end_joining(self) -> None:
+        """Let sends wait no more for a slave that did not become a member."""
+        if self.in_sync is not None and self.in_sync.joining is not None:
+            self.in_sync.end_joining()
+            self._pause()
+
+    def disconnected(self, connection: EpochSlaveConnection, slave_id: int) -> None:
+        """Request a set without a slave whose connection has ended."""
+        if self._connections.get(slave_id) is not connection:
+            return
+        del self._connections[slave_id]
+        if self.in_sync is not None:
+            self._gone.add(slave_id)
+            self.in_sync.disconnected(slave_id)
+            self._set_changed()
+            self._request_next()
+
+    def has_member(self, slave_id: int) -> bool:
+        """Return whether a slave is a member of the in-sync set."""
+        return self.in_sync is not None and slave_id in self.in_sync.members
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def _at(self, name: str, seconds: float, call: Callable[[], None]) -> None:
+        """Call a function later, instead of an earlier call with the same name."""
+        timer = self._timers.get(name)
+        if timer is not None:
+            timer.cancel()
+        self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
+
+    def _check(self) -> None:
+        """Remove members that were left behind, and epochs of deleted files; at intervals."""
+        self._at("check", CHECK_S, self._check)
+        try:
+            self._epochs.deleted_before(self._store.min_log_offset)
+        except StoreError as problem:
+            log.warning("cannot remove the epochs of deleted files: %s", problem)
+        if self.in_sync is not None:
+            now_s, limit_ms = _now_s(), self._settings().ha_max_time_slave_not_catchup_ms
+            self.in_sync.idle(self._store.written_to, now_s)
+            self._request(self.in_sync.without_slow(now_s, limit_ms / 1000))
+            self.acknowledgements.refresh()  # minInSyncReplicas may have changed
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

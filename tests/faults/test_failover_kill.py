@@ -1,0 +1,149 @@
+"""Kills and stops of masters that a controller elected, under load: no acknowledgement is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import NamedTuple
+
+import kit
+import pytest
+from codes import Request
+from servers import connect
+
+from cometmq.client import PullConsumer, StartFrom
+from cometmq.protocol.codes import ResponseCode
+from support.elected import COMET, ElectedCluster, running_elected
+from support.failover_load import LIMIT_S, TOPIC, Load, create_topic
+from support.tiers import rounds
+
+ROUNDS = rounds(test=2, long=20)
+BETWEEN = 500
+"""Messages that are acknowledged before each kill."""
+FAILOVER_S = 5.0
+REFUSALS = (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SERVICE_NOT_AVAILABLE)
+
+
+class Outcome(NamedTuple):
+    """What a run has found."""
+
+    seconds: list[float]
+    acknowledged: int
+    failed: int
+    lost: int
+    twice: int
+
+
+async def run(cluster: ElectedCluster) -> Outcome:
+    """Kill the master in turn, under load."""
+    seconds = []
+    await asyncio.to_thread(create_topic, cluster)
+    async with Load(cluster.namesrv) as load:
+        for _ in range(ROUNDS):
+            await load.until_acknowledged(BETWEEN)
+            master = cluster.master()
+            assert master is not None
+            seconds.append(await load.time_after(master.kill))
+            await load.until_acknowledged(BETWEEN)
+            await asyncio.to_thread(master.start)
+            await asyncio.to_thread(cluster.await_in_sync, 2)
+    return await outcome_of(load, seconds, cluster.namesrv)
+
+
+async def outcome_of(load: Load, seconds: list[float], name_server: str) -> Outcome:
+    found = [int(body) for body in await read_all(name_server, len(load.acknowledged))]
+    numbers = set(found)
+    return Outcome(
+        seconds,
+        len(load.acknowledged),
+        load.failed,
+        len(load.acknowledged - numbers),
+        len(found) - len(numbers),
+    )
+
+
+async def read_all(name_server: str, least: int) -> list[bytes]:
+    """Read until nothing comes any more, and at least so many messages."""
+    found: list[bytes] = []
+    async with PullConsumer(
+        name_server, group="readers", subscriptions={TOPIC: "*"}, start_from=StartFrom.FIRST
+    ) as consumer:
+        messages = aiter(consumer)
+        while True:
+            try:
+                async with asyncio.timeout(LIMIT_S if len(found) < least else 3.0):
+                    found.append((await anext(messages)).body)
+            except TimeoutError:
+                return found
+
+
+@pytest.mark.timeout(900)
+async def test_nothing_acknowledged_is_lost_and_sends_go_on_within_seconds(
+    tmp_path: Path,
+) -> None:
+    with running_elected(COMET, (COMET, COMET), tmp_path, allAckInSyncStateSet=True) as cluster:
+        await asyncio.to_thread(cluster.await_in_sync, 2)
+        outcome = await run(cluster)
+    print(outcome)
+    assert outcome.lost == 0, outcome
+    assert outcome.acknowledged >= 2 * ROUNDS * BETWEEN, outcome
+    assert max(outcome.seconds) <= FAILOVER_S, outcome
+
+
+async def test_a_master_that_was_stopped_acknowledges_nothing_when_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    with running_elected(
+        COMET,
+        (COMET, COMET),
+        tmp_path,
+        allAckInSyncStateSet=True,
+        controllerHeartBeatTimeoutMills=2_000,
+    ) as cluster:
+        await asyncio.to_thread(cluster.await_in_sync, 2)
+        await asyncio.to_thread(create_topic, cluster)
+        old = cluster.master()
+        assert old is not None
+        async with Load(cluster.namesrv) as load:
+            await load.until_acknowledged(BETWEEN)
+            os.kill(old.process.pid, signal.SIGSTOP)
+            try:
+                new = await asyncio.to_thread(cluster.await_master, other_than=old)
+                await load.until_acknowledged(BETWEEN)
+            finally:
+                os.kill(old.process.pid, signal.SIGCONT)
+            await asyncio.to_thread(cluster.await_in_sync, 2)
+            assert cluster.master() is new
+            await load.until_acknowledged(BETWEEN)
+        outcome = await outcome_of(load, [], cluster.namesrv)
+    assert outcome.lost == 0, outcome
+
+
+async def test_a_master_that_stood_still_asks_before_it_acknowledges(tmp_path: Path) -> None:
+    """By default a send waits for no slave, so only the epoch tells that it would be lost."""
+    with running_elected(
+        COMET,
+        (COMET, COMET),
+        tmp_path,
+        controllerHeartBeatTimeoutMills=2_000,
+        flushDiskType="ASYNC_FLUSH",
+    ) as cluster:
+        await asyncio.to_thread(cluster.await_in_sync, 2)
+        await asyncio.to_thread(create_topic, cluster)
+        old = cluster.master()
+        assert old is not None
+        connection = connect(old.address)
+        kit.store(connection, TOPIC, b"before")
+        os.kill(old.process.pid, signal.SIGSTOP)
+        try:
+            late = connection.send(Request.SEND_MESSAGE_V2, kit.send_fields(TOPIC), b"late")
+            await asyncio.to_thread(cluster.await_master, other_than=old)
+        finally:
+            os.kill(old.process.pid, signal.SIGCONT)
+        answer = await asyncio.to_thread(connection.response, late, LIMIT_S)
+        connection.close()
+        assert answer.code in REFUSALS, answer
+        await asyncio.to_thread(cluster.await_in_sync, 2)
+        assert await read_all(cluster.namesrv, 1) == [b"before"]

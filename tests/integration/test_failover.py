@@ -1,0 +1,346 @@
+"""Brokers whose master a controller elects: how they start, change roles, and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.app import Broker
+from cometmq.client import Message, Producer
+from cometmq.controller.app import Controller
+from cometmq.model.errors import CometError, ConfigError
+from cometmq.protocol.bodies import EpochEntryCache, HARuntimeInfo
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers import (
+    ControllerElectMasterRequest,
+    ExchangeBrokerHaInfoResponse,
+    Header,
+    SendMessageRequest,
+)
+from cometmq.remoting import RemotingClient
+from support.controllers import listening_controller
+from support.etcd_model import EtcdStore
+from support.pairs import LIMIT_S, Pairs, running_pairs, until
+
+NAME = "pair"
+
+
+class ElectedPairs:
+    """Brokers of one name, and the controllers that elect their master."""
+
+    def __init__(self, pairs: Pairs, stack: AsyncExitStack) -> None:
+        self.pairs = pairs
+        self.store = EtcdStore(time.monotonic)
+        self.controllers: list[Controller] = []
+        self.client = RemotingClient(name="test")
+        self._stack = stack
+
+    async def controller(self, **settings: object) -> Controller:
+        """Start one more controller."""
+        started = await self._stack.enter_async_context(
+            listening_controller(self.store, **settings)
+        )
+        self.controllers.append(started)
+        return started
+
+    async def start(self, name: str, **settings: str) -> Broker:
+        """Start a broker."""
+        own = {
+            "enableControllerMode": "true",
+            "controllerAddr": ";".join(one.address for one in self.controllers),
+            "brokerHeartbeatInterval": "100",
+            "syncBrokerMetadataPeriod": "500",
+        }
+        return await self.pairs.start(name, **(own | settings))
+
+    async def call(
+        self, address: str, code: int, header: Header | None = None, body: bytes = b""
+    ) -> Command:
+        return await self.client.call(address, code, header, body, timeout=LIMIT_S)
+
+    async def elect(self, broker_id: int) -> Command:
+        """Let the active controller elect one broker, as an operator does."""
+        header = ControllerElectMasterRequest(
+            cluster_name="DefaultCluster",
+            broker_name=NAME,
+            broker_id=broker_id,
+            designate_elect=True,
+        )
+        active = next(one for one in self.controllers if one.active.is_active)
+        return await self.call(active.address, RequestCode.CONTROLLER_ELECT_MASTER, header)
+
+    async def send(self, broker: Broker, body: bytes, topic: str = "TBW102") -> Command:
+        """Send one message to a broker, whatever its role."""
+        header = SendMessageRequest(
+            producer_group="p",
+            topic=topic,
+            default_topic="TBW102",
+            default_topic_queue_nums=4,
+            queue_id=0,
+            sys_flag=0,
+            born_timestamp=1,
+            flag=0,
+            properties="",
+        )
+        return await self.call(broker.address, RequestCode.SEND_MESSAGE, header, body)
+
+
+@pytest.fixture
+async def elected(tmp_path: Path) -> AsyncIterator[ElectedPairs]:
+    async with AsyncExitStack() as stack:
+        pairs = await stack.enter_async_context(running_pairs(tmp_path))
+        made = ElectedPairs(pairs, stack)
+        stack.push_async_callback(made.client.close)
+        yield made
+        await pairs.close()  # ahead of the controllers
+
+
+def is_master(broker: Broker) -> bool:
+    return not broker.parts.role.is_slave
+
+
+def members(broker: Broker) -> set[int]:
+    """The in-sync set as the master knows it."""
+    elected = broker.parts.elected
+    assert elected is not None
+    in_sync = elected.replication.in_sync
+    return set() if in_sync is None else set(in_sync.members)
+
+
+def log_of(broker: Broker) -> bytes:
+    """All bytes of the log."""
+    store = broker.parts.store
+    parts, at = [], store.min_log_offset
+    while (data := store.log_bytes(at, 1 << 20)) is not None:
+        parts.append(bytes(data))
+        at += len(data)
+    return b"".join(parts)
+
+
+async def both(elected: ElectedPairs, **settings: str) -> tuple[Broker, Broker]:
+    """A master, and a slave that is in the in-sync set."""
+    if not elected.controllers:
+        await elected.controller()
+    master = await elected.start("a", **settings)
+    slave = await elected.start("b", **settings)
+    await until(lambda: members(master) == {1, 2})
+    return master, slave
+
+
+async def test_the_first_broker_is_elected_and_the_second_follows_it(
+    elected: ElectedPairs,
+) -> None:
+    master, slave = await both(elected)
+    assert (master.parts.role.name, master.parts.role.broker_id) == ("SYNC_MASTER", 0)
+    assert (slave.parts.role.name, slave.parts.role.broker_id) == ("SLAVE", 2)
+    registry = elected.pairs.name_server.registry
+    assert registry.groups[NAME].addresses == {0: master.address, 2: slave.address}
+
+    assert (await elected.send(master, b"1")).code == ResponseCode.SUCCESS
+    refused = await elected.send(slave, b"2")
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    await until(lambda: log_of(slave) == log_of(master) != b"")
+
+
+async def test_without_a_controller_a_broker_stays_fenced_and_unknown(
+    elected: ElectedPairs,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("cometmq.broker.app.DECISION_S", 0.1)
+    broker = await elected.start("a", controllerAddr="127.0.0.1:1")
+    refused = await elected.send(broker, b"1")
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert NAME not in elected.pairs.name_server.registry.groups
+    assert "refusing sends until the role is decided" in caplog.text
+    assert "no decision of the controllers" in caplog.text
+
+    controller = await elected.controller()
+    broker.configuration.set({"controllerAddr": controller.address})
+    await until(lambda: is_master(broker))
+    await until(lambda: NAME in elected.pairs.name_server.registry.groups)
+    assert (await elected.send(broker, b"1")).code == ResponseCode.SUCCESS
+
+
+async def test_a_slave_takes_over_and_the_old_master_returns_as_a_slave(
+    elected: ElectedPairs,
+) -> None:
+    first, second = await both(elected)
+    async with Producer(elected.pairs.name_server.address, group="p") as producer:
+        for number in range(20):
+            await producer.send(Message(topic="T", body=f"{number}".encode()))
+        await until(lambda: log_of(second) == log_of(first))
+
+        await elected.pairs.stop(first)
+
+        await until(lambda: is_master(second))
+        registry = elected.pairs.name_server.registry
+        await until(lambda: registry.groups[NAME].addresses == {0: second.address})
+        await until_sent(producer, Message(topic="T", body=b"20"))
+
+        first = await elected.start("a")
+        await until(lambda: members(second) == {1, 2})
+        assert (first.parts.role.name, first.parts.role.broker_id) == ("SLAVE", 1)
+        await producer.send(Message(topic="T", body=b"21"))
+        await until(lambda: log_of(first) == log_of(second))
+    bodies = await elected.pairs.consume("g", "T", 22)
+    assert sorted(map(int, bodies)) == list(range(22))
+
+
+async def until_sent(producer: Producer, message: Message) -> None:
+    """Send until it is acknowledged."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            try:
+                await producer.send(message)
+                return
+            except CometError:
+                await asyncio.sleep(0.05)
+
+
+async def test_roles_change_at_run_time_and_delayed_messages_are_delivered(
+    elected: ElectedPairs,
+) -> None:
+    first, second = await both(elected, messageDelayLevel="2s")
+    async with Producer(elected.pairs.name_server.address, group="p") as producer:
+        await producer.send(Message(topic="T", body=b"later", delay_level=1))
+        await until(lambda: log_of(second) == log_of(first))
+        await until(lambda: "T" in second.parts.topics)
+
+        assert (await elected.elect(2)).code == ResponseCode.SUCCESS
+        await until(lambda: is_master(second) and not is_master(first))
+
+        assert (first.parts.role.name, first.parts.role.broker_id) == ("SLAVE", 1)
+        refused = await elected.send(first, b"x")
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        registry = elected.pairs.name_server.registry
+        await until(
+            lambda: registry.groups[NAME].addresses == {0: second.address, 1: first.address}
+        )
+        await until(lambda: members(second) == {1, 2})
+    assert await elected.pairs.consume("g", "T", 1) == [b"later"]
+
+
+async def test_a_new_topic_is_copied_soon_after_its_first_message(elected: ElectedPairs) -> None:
+    _, slave = await both(elected)
+    async with Producer(elected.pairs.name_server.address, group="p") as producer:
+        await until(lambda: slave.parts.topics.version.counter)  # the first copy
+        for topic in ("T1", "T2"):
+            began_s = time.monotonic()
+            await producer.send(Message(topic=topic, body=b"1"))
+            await until(lambda topic=topic: topic in slave.parts.topics)
+            assert time.monotonic() - began_s < 8.0  # copies are made every ten seconds
+
+
+async def test_a_second_controller_goes_on_where_the_first_one_ended(
+    elected: ElectedPairs,
+) -> None:
+    await elected.controller(controller_id="n0", lease_s=2)
+    await elected.controller(controller_id="n1", lease_s=2)
+    first, second = await both(elected)
+    await elected.controllers[0].stop(0.1)
+    await until(lambda: elected.controllers[1].active.is_active)
+    assert is_master(first)
+
+    await elected.pairs.stop(first)
+
+    await until(lambda: is_master(second))
+
+
+async def test_a_master_goes_on_without_controllers(elected: ElectedPairs) -> None:
+    controller = await elected.controller()
+    master, slave = await both(elected)
+    await controller.stop(0.1)
+    assert (await elected.send(master, b"1")).code == ResponseCode.SUCCESS
+    await until(lambda: log_of(slave) == log_of(master))
+    assert is_master(master)
+
+
+async def test_tools_see_the_epochs_and_the_in_sync_set(elected: ElectedPairs) -> None:
+    master, slave = await both(elected)
+    await elected.send(master, b"1")
+    await until(lambda: log_of(slave) == log_of(master))
+    for broker, broker_id in ((master, 0), (slave, 2)):
+        response = await elected.call(broker.address, RequestCode.GET_BROKER_EPOCH_CACHE)
+        cache = EpochEntryCache.decode(response.body)
+        assert (cache.broker_name, cache.broker_id) == (NAME, broker_id)
+        assert cache.max_offset == master.parts.store.written_to
+        assert [(one.epoch, one.start_offset) for one in cache.epoch_list] == [(1, 0)]
+        assert cache.epoch_list[0].end_offset == 2**63 - 1
+    status = HARuntimeInfo.decode(
+        (await elected.call(master.address, RequestCode.GET_BROKER_HA_STATUS)).body
+    )
+    assert (status.master, status.in_sync_slave_nums) == (True, 1)
+    asked = await elected.call(master.address, RequestCode.EXCHANGE_BROKER_HA_INFO)
+    found = asked.header(ExchangeBrokerHaInfoResponse)
+    assert found.master_ha_address == f"127.0.0.1:{master.port + 1}"
+    asked = await elected.call(slave.address, RequestCode.EXCHANGE_BROKER_HA_INFO)
+    assert asked.header(ExchangeBrokerHaInfoResponse).master_ha_address is None
+
+
+async def test_the_store_of_a_broker_with_another_name_is_refused(
+    elected: ElectedPairs,
+) -> None:
+    await elected.controller()
+    broker = await elected.start("a")
+    await elected.pairs.stop(broker)
+    with pytest.raises(ConfigError, match="belongs to another broker"):
+        await elected.start("a", brokerName="other")
+
+
+def last_epoch(broker: Broker) -> int:
+    assert broker.parts.elected is not None
+    return broker.parts.elected.epochs[-1].number
+
+
+@pytest.mark.parametrize("power_lost", [False, True])
+async def test_a_master_whose_controllers_did_not_see_its_end(
+    elected: ElectedPairs, power_lost: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    controller = await elected.controller()
+    broker = await elected.start("a")
+    assert (await elected.send(broker, b"1")).code == ResponseCode.SUCCESS
+    await controller.stop(0.1)
+    abort = broker.parts.store.paths.abort
+    await elected.pairs.stop(broker)
+    if power_lost:
+        abort.write_bytes(b"1\nanother boot")
+    elected.controllers.clear()
+    await elected.controller()
+
+    broker = await elected.start("a")
+    await until(lambda: is_master(broker))
+
+    assert (last_epoch(broker) > 1) == power_lost
+    assert ("cannot be the master of epoch 1" in caplog.text) == power_lost
+    assert (await elected.send(broker, b"2")).code == ResponseCode.SUCCESS
+    assert await elected.pairs.consume("g", "TBW102", 2) == [b"1", b"2"]
+
+
+async def test_two_brokers_that_start_at_once_get_different_ids(elected: ElectedPairs) -> None:
+    await elected.controller()
+    brokers = await asyncio.gather(*(elected.start(name) for name in ("a", "b", "c")))
+    await until(lambda: any(members(broker) == {1, 2, 3} for broker in brokers))
+    assert sum(map(is_master, brokers)) == 1
+    registry = elected.pairs.name_server.registry
+    await until(lambda: len(registry.groups[NAME].addresses) == 3)
+
+
+async def test_a_learner_copies_the_log_and_is_never_elected(elected: ElectedPairs) -> None:
+    await elected.controller()
+    master = await elected.start("a")
+    learner = await elected.start("b", asyncLearner="true")
+    assert (await elected.send(master, b"1")).code == ResponseCode.SUCCESS
+    await until(lambda: log_of(learner) == log_of(master) != b"")
+    assert members(master) == {1}
+
+    await elected.pairs.stop(master)
+
+    await until(lambda: learner.parts.role.master_address == "")
+    assert not is_master(learner)

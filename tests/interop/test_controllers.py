@@ -1,0 +1,112 @@
+"""Brokers of RocketMQ and ours take over from each other, under a controller of either."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import kit
+import pytest
+from codes import Answer
+from mqadmin import MqAdmin
+from servers import CLUSTER, connect
+
+from support.elected import COMET, NAME, ElectedBroker, running_elected
+
+JAVA = "5.3.3"
+TOPIC = "T"
+COUNT = 200
+
+
+def store(broker: ElectedBroker, first: int) -> None:
+    """Store `COUNT` messages; each must be acknowledged."""
+    connection = connect(broker.address)
+    try:
+        for number in range(first, first + COUNT):
+            stored = kit.send(connection, TOPIC, b"%d" % number)
+            assert stored.code == Answer.SUCCESS, stored
+    finally:
+        connection.close()
+
+
+def check(broker: ElectedBroker, count: int) -> None:
+    """Read all messages of a master: they are there once, in their order."""
+    connection = connect(broker.address)
+    try:
+        kit.wait_for_queue(connection, TOPIC, count, timeout=60.0)
+        found = kit.read_queue(connection, "readers", TOPIC, count, timeout=60.0)
+    finally:
+        connection.close()
+    assert [message.body for message in found] == [b"%d" % number for number in range(count)]
+
+
+def create_topic(master: ElectedBroker, slave: ElectedBroker) -> None:
+    """Create the topic, and wait until the slave has copied it."""
+    connection = connect(master.address)
+    kit.ok(kit.create_topic(connection, TOPIC))
+    connection.close()
+    connection = connect(slave.address)
+    kit.eventually(lambda: kit.topic_config(connection, TOPIC), timeout=60.0, pause=0.2)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("controller", "brokers"),
+    [
+        (COMET, (COMET, COMET)),
+        pytest.param(COMET, (JAVA, JAVA), marks=pytest.mark.long),
+        pytest.param(COMET, (JAVA, COMET), marks=pytest.mark.long),
+        pytest.param(COMET, (COMET, JAVA), marks=pytest.mark.long),
+        pytest.param(JAVA, (COMET, COMET), marks=pytest.mark.long),
+        pytest.param(JAVA, (COMET, JAVA), marks=pytest.mark.long),
+    ],
+)
+@pytest.mark.timeout(600)
+def test_no_acknowledged_message_is_lost_when_masters_are_killed_in_turn(
+    controller: str, brokers: tuple[str, str], tmp_path: Path
+) -> None:
+    with running_elected(controller, brokers, tmp_path, allAckInSyncStateSet=True) as cluster:
+        first, second = cluster.brokers
+        cluster.await_in_sync(2)
+        assert cluster.master() is first
+        create_topic(first, second)
+        store(first, 0)
+
+        first.kill()
+        assert cluster.await_master(other_than=first) is second
+        check(second, COUNT)
+        store(second, COUNT)
+
+        first.start()
+        cluster.await_in_sync(2)
+        store(second, 2 * COUNT)
+
+        second.kill()
+        assert cluster.await_master(other_than=second) is first
+        check(first, 3 * COUNT)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_mqadmin_shows_the_in_sync_set_and_elects(tmp_path: Path) -> None:
+    with running_elected(COMET, (COMET, COMET), tmp_path, allAckInSyncStateSet=True) as cluster:
+        first, second = cluster.brokers
+        cluster.await_in_sync(2)
+        admin = MqAdmin(tmp_path / "admin", JAVA)
+        try:
+            shown = admin.run("", "getSyncStateSet", "-a", cluster.controller.address, "-b", NAME)
+            assert f"brokerAddress='{first.address}'" in shown.out.replace('"', "'"), shown
+            assert "MasterEpoch" in shown.out, shown
+            shown = admin.run(cluster.namesrv, "haStatus", "-b", first.address)
+            assert "InSync" in shown.out or "inSync" in shown.out, shown
+            shown = admin.run(cluster.namesrv, "getBrokerEpoch", "-b", NAME)
+            assert first.address in shown.out, shown
+            assert second.address in shown.out, shown
+            shown = admin.run(
+                "",
+                *("electMaster", "-a", cluster.controller.address, "-b", "2"),
+                *("-bn", NAME, "-c", CLUSTER),
+            )
+            assert cluster.await_master(other_than=first) is second, shown
+            cluster.await_in_sync(2)
+        finally:
+            admin.close()

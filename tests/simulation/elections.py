@@ -1,0 +1,485 @@
+"""Simulated replicas of one log: masters are elected, cut off, killed, and come back.
+
+The stores, the epoch files and both sides of the replication are the product's; so is what a send
+waits for. The controller, and the life cycle of a broker, are models of the rules that they keep:
+only a living member of the in-sync set is elected, a master learns of its successor late, requests
+for another in-sync set are lost, and so are their answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.replication.epoch_replication import EpochError, EpochReplication
+from cometmq.broker.replication.epochs import Epoch, EpochFile
+from cometmq.broker.replication.in_sync import Members
+from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
+from cometmq.model.errors import StoreError
+from cometmq.protocol.codes import ResponseCode
+from cometmq.store import MessageStore
+from simulation.kernel import Process, SimulatedLoop
+from simulation.network import Network
+from simulation.world import Disk, SimulatedCommit
+from support.power_files import PowerCutError
+from support.randomness import SeededRandomness
+from support.stores import TOPIC, all_messages, put, small_settings, split
+
+PORT = 10912
+SETTLE_S = 120.0
+"""How long, in virtual time, replicas have to become equal once all faults are over."""
+REQUEST_S = 0.5
+"""After so long a request has no answer."""
+
+
+class Controller:
+    """Keeps the in-sync set and elects masters."""
+
+    def __init__(self, world: Elections) -> None:
+        self._world = world
+        self.epoch = 0
+        self.version = 0
+        self.master: int | None = None
+        self.members: Members = frozenset()
+
+    def alter(self, sender: int, epoch: int, version: int, members: Members) -> bool:
+        """Take another in-sync set; return False if it is refused."""
+        is_current = (sender, epoch, version) == (self.master, self.epoch, self.version)
+        alive = {replica.number for replica in self._world.replicas if replica.is_alive}
+        if not is_current or members == self.members or not members <= alive | self.members:
+            return False
+        self.members, self.version = members, version + 1
+        return True
+
+    def elect(self, wanted: int | None = None) -> None:
+        """Elect a living member of the in-sync set, if there is one; any may be the first."""
+        alive = [replica.number for replica in self._world.replicas if replica.is_alive]
+        able = [number for number in alive if not self.epoch or number in self.members]
+        if wanted in able:
+            able = [wanted]
+        if not able:
+            self.master = None
+            return
+        self.master = able[self._world.chance.below(len(able))]
+        self.epoch += 1
+        self.members, self.version = frozenset({self.master}), self.version + 1
+        self._world.note(f"elected {self.master} epoch {self.epoch}")
+        for replica in self._world.replicas:
+            replica.notify()
+
+
+class Replica:
+    """A machine with a broker's log."""
+
+    def __init__(self, world: Elections, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.ip = f"10.0.0.{number}"
+        self.disk = Disk(world.chance)
+        self.process: Process | None = None
+        self.store: MessageStore
+        self.epochs: EpochFile
+        self.replication: EpochReplication
+        self.role: Role
+        self.read_to = 0
+        """The queue offset up to which a reader has read."""
+        self._known = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and not self.process.is_dead
+
+    @property
+    def leads(self) -> bool:
+        """Whether it takes itself for the master, whatever the controller says."""
+        return self.is_alive and not self.role.is_slave
+
+    def start(self) -> None:
+        """Boot; a controller without a master elects."""
+        self.process = process = Process(self.world.loop, f"replica-{self.number}", self.ip)
+        process.on_death.append(lambda: self.world.died(process))
+        self.disk.process = process
+        self._changed = asyncio.Event()
+        self._known = 0
+        self.role = Role(SLAVE, self.number)
+        self.world.note(f"start {self.number}")
+        process.spawn(self._run(process))
+
+    async def _run(self, process: Process) -> None:
+        world = self.world
+        root = Path(f"/{self.number}")
+        flush = "SYNC_FLUSH" if world.syncs else "ASYNC_FLUSH"
+        self.store = store = MessageStore(
+            small_settings(root, flush_disk_type=flush, commit_log_file_bytes=4096),
+            clock=process,  # type: ignore[arg-type]
+            files=self.disk,
+            confirms=world.settings.all_ack_in_sync_state_set,
+        )
+        store.open()
+        self.epochs = EpochFile(root, self.disk)
+        commit = SimulatedCommit(store)
+        commit.start()
+        self.replication = EpochReplication(
+            self.role,
+            store,
+            lambda: world.settings,
+            self.epochs,
+            ask=self._ask,
+            commit=commit,
+            sync_flush=world.syncs,
+            clock=process,  # type: ignore[arg-type]
+            on_truncated=lambda offset: world.note(f"truncated {self.number} {offset}"),
+        )
+        self.confirmation = Confirmation(
+            commit if world.syncs else None, self.replication.acknowledgements
+        )
+        await self.replication.master.start(self.ip, PORT)
+        self.replication.copy.start()
+        if world.controller.master is None:
+            world.controller.elect()
+        self.notify()
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await self._take_role()
+
+    # --- the life cycle -------------------------------------------------------------------------
+
+    def notify(self) -> None:
+        """Let it know of the last election, after a while."""
+        if self.process is not None and self.is_alive:
+            late_s = (0.01, 0.5, 3.0)[self.world.chance.below(3)] * self.world.chance.fraction()
+            self.world.loop.call_later(late_s, self._changed.set, context=self.process.context)
+
+    async def _take_role(self) -> None:
+        controller = self.world.controller
+        epoch, master = controller.epoch, controller.master
+        if master is None or epoch <= self._known:
+            return
+        if master != self.number:
+            self._known = epoch
+            self.role.change(SLAVE, self.number)
+            self.replication.follow(self.number, f"10.0.0.{master}:{PORT}")
+            return
+        try:
+            await self.replication.lead(self.number, epoch, controller.members, controller.version)
+        except EpochError:
+            self.world.note(f"cannot lead {self.number} epoch {epoch}")
+            if controller.epoch == epoch:
+                controller.elect()
+            return
+        if controller.epoch == epoch:
+            self._known = epoch
+            self.role.change(SYNC_MASTER, MASTER_ID)
+        else:
+            self.replication.stop()
+
+    def _ask(self, members: Members) -> None:
+        assert self.process is not None
+        self.process.spawn(self._request(members))
+
+    async def _request(self, members: Members) -> None:
+        chance, controller = self.world.chance, self.world.controller
+        in_sync = self.replication.in_sync
+        assert in_sync is not None
+        version, epoch = in_sync.version, self._known_epoch()
+        if chance.below(8) == 0:  # the request is lost, or waits somewhere until nobody does
+            late_s = REQUEST_S * (1 + chance.fraction() * 5)
+            self.world.loop.call_later(
+                late_s, controller.alter, self.number, epoch, version, members
+            )
+            await asyncio.sleep(REQUEST_S)
+            self._if_asked(in_sync, self.replication.lost)
+            return
+        await asyncio.sleep(chance.fraction() * 0.05)
+        is_taken = controller.alter(self.number, epoch, version, members)
+        answer = controller.members, controller.version
+        if chance.below(8) == 0:
+            await asyncio.sleep(REQUEST_S)
+            self._if_asked(in_sync, self.replication.lost)
+            return
+        await asyncio.sleep(chance.fraction() * 0.05)
+        if is_taken:
+            self._if_asked(in_sync, lambda: self.replication.adopt(*answer))
+        else:
+            self._if_asked(in_sync, self.replication.refused)
+
+    def _if_asked(self, in_sync: object, call: Callable[[], None]) -> None:
+        """Say what became of a request, unless this broker has another role since."""
+        if self.replication.in_sync is in_sync:
+            call()
+
+    def _known_epoch(self) -> int:
+        return self.epochs.last
+
+    def poll(self) -> None:
+        """Take the in-sync set of the controller, as brokers do every few seconds."""
+        controller = self.world.controller
+        if self.is_alive:
+            if controller.epoch > self._known:
+                self._changed.set()
+            elif controller.master == self.number and self.epochs.last == controller.epoch:
+                self.replication.adopt(controller.members, controller.version)
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def die(self, *, power: bool) -> None:
+        """Kill the process; with ``power`` the disk loses what was not synced."""
+        assert self.process is not None
+        self.world.note(f"{'power' if power else 'kill'} {self.number}")
+        self.process.die()
+        self.disk.process = None
+        if power:
+            self.disk.power_on()
+        else:
+            self.disk.kill()
+
+
+class Elections:
+    """One run.
+
+    Args:
+        seed: of all choices.
+        acks_all: the setting allAckInSyncStateSet.
+        least: the setting minInSyncReplicas.
+        syncs: whether the disks sync before anything is acknowledged; then they may lose power.
+    """
+
+    def __init__(
+        self, seed: int, *, acks_all: bool = True, least: int = 1, syncs: bool = False
+    ) -> None:
+        self.chance = SeededRandomness(seed)
+        self.loop = SimulatedLoop(self.chance)
+        self.network = Network(self.loop)
+        self.syncs = syncs
+        self.settings = replace(
+            BrokerSettings(),
+            all_ack_in_sync_state_set=acks_all,
+            min_in_sync_replicas=least,
+            ha_transfer_batch_size=512,
+        )
+        self.controller = Controller(self)
+        self.replicas: list[Replica] = []
+        self.lines: list[str] = []
+        self.acknowledged: dict[bytes, int] = {}
+        """The bodies of acknowledged messages, and their queue offsets."""
+        self.seen: dict[int, bytes] = {}
+        """What readers have seen at each queue offset."""
+        self.failures: list[str] = []
+        self.truncated = 0
+        self._processes: list[Process] = []
+        self._sent = 0
+        self._is_over = False
+
+    def note(self, line: str) -> None:
+        """Add a line to the history."""
+        self.truncated += line.startswith("truncated")
+        self.lines.append(f"{self.loop.now_s:.6f} {line}")
+
+    def died(self, process: Process) -> None:
+        """Cut the connections of a process; elect another master if it was that."""
+        self._processes.append(process)
+        self.network.process_died(process)
+        if self._is_over:
+            return
+        self.loop.call_soon(self.loop.forget, process)
+        self.loop.call_later(self.chance.fraction() * 2, self._elect_if_gone)
+
+    def _elect_if_gone(self) -> None:
+        master = self.controller.master
+        if master is None or not self.replicas[master - 1].is_alive:
+            self.controller.elect()
+
+    def run(self) -> list[str]:
+        """Run until the end; return what is wrong."""
+        level = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            self.loop.run_until_complete(self._direct())
+        finally:
+            self._close()
+            logging.disable(level)
+        return self.failures + self.loop.failures
+
+    def _close(self) -> None:
+        self._is_over = True
+        for replica in self.replicas:
+            if replica.process is not None:
+                replica.process.die()
+            replica.disk.cut_at = 0
+        self.loop.end_tasks()
+        for task in self.loop.kept:
+            if not task.cancelled():
+                task.exception()
+        self.loop.close()
+
+    async def _direct(self) -> None:
+        self.replicas += [Replica(self, number) for number in (1, 2, 3)]
+        for replica in self.replicas:
+            replica.start()
+            await asyncio.sleep(0.1)
+        for _ in range(6 + self.chance.below(8)):
+            await self._load(0.05 + self.chance.fraction() * 1.5)
+            await self._break()
+        self.network.heal()
+        await self._settle()
+
+    async def _load(self, seconds: float) -> None:
+        """Send to whoever takes itself for a master, and read everywhere, for a while."""
+        until_s = self.loop.now_s + seconds
+        while self.loop.now_s < until_s:
+            for replica in self.replicas:
+                if replica.leads and self.chance.below(2):
+                    self._send(replica)
+                if self.chance.below(4) == 0:
+                    self._read(replica)
+            if self.chance.below(5) == 0:
+                for replica in self.replicas:
+                    replica.poll()
+            await asyncio.sleep(self.chance.fraction() * 0.1)
+
+    def _send(self, replica: Replica) -> None:
+        if replica.confirmation.refusal is not None:
+            return
+        self._sent += 1
+        body = b"m%d" % self._sent + b"." * self.chance.below(200)
+        try:
+            stored = put(replica.store, body)
+        except StoreError as problem:
+            self.failures.append(f"{replica.number} does not store: {problem}")
+            return
+        except PowerCutError:
+            return
+        least = self.settings.min_in_sync_replicas
+
+        def on_outcome(code: int, error: StoreError | None) -> None:
+            if code == ResponseCode.SUCCESS and error is None:
+                in_sync = replica.replication.in_sync
+                if in_sync is None or in_sync.least_count < least:
+                    self.failures.append(f"{body!r} acknowledged with too few members")
+                self.acknowledged[body] = stored.queue_offset
+
+        def wait() -> None:
+            replica.confirmation.wait(stored.log_offset + stored.size_bytes, on_outcome)
+
+        assert replica.process is not None
+        replica.process.context.run(wait)
+
+    def _read(self, replica: Replica) -> None:
+        if not replica.is_alive:
+            return
+        store = replica.store
+        low, high = store.bounds(TOPIC, 0)
+        replica.read_to = min(max(replica.read_to, low), high)
+        found = store.get(TOPIC, 0, replica.read_to, 32)
+        messages = split(b"".join(found.slices))
+        expected = list(range(replica.read_to, found.next_begin_offset))
+        if [message.queue_offset for message in messages] != expected:
+            self.failures.append(f"{replica.number} leaves out one of {expected}")
+        replica.read_to = found.next_begin_offset
+        for message in messages:
+            known = self.seen.setdefault(message.queue_offset, message.body)
+            if known != message.body and self.settings.all_ack_in_sync_state_set:
+                self.failures.append(
+                    f"{self.loop.now_s:.6f} {replica.number} shows {message.body!r} at"
+                    f" {message.queue_offset}, readers have seen {known!r}"
+                )
+
+    async def _break(self) -> None:
+        replica = self.replicas[self.chance.below(3)]
+        kind = self.chance.below(6)
+        if kind <= 1 and replica.is_alive:
+            power = self.syncs and kind == 1
+            if power and self.chance.below(2):  # at one of its next operations
+                replica.disk.cut_at = replica.disk.operations + 1 + self.chance.below(40)
+                await self._load(0.5)
+            replica.die(power=power)
+            await self._load(self.chance.fraction() * 3)
+            replica.start()
+        elif kind == 2:
+            self.controller.elect(1 + self.chance.below(3))
+        elif kind == 3:
+            self.network.cut_some()
+        elif kind == 4:
+            names = [f"replica-{number}" for number in (1, 2, 3)]
+            del names[self.chance.below(3)]
+            for way in ([names], [names[::-1]], [names, names[::-1]])[self.chance.below(3)]:
+                self.network.part(*way)
+            await self._load(self.chance.fraction() * 6)
+            self.network.heal()
+        else:
+            await self._load(self.chance.fraction() * 4)
+
+    async def _settle(self) -> None:
+        until_s = self.loop.now_s + SETTLE_S
+        while not self._is_equal():
+            if self.loop.now_s > until_s:
+                self.failures.append(f"the replicas do not become equal: {self._state()}")
+                return
+            for replica in self.replicas:
+                replica.poll()
+            await asyncio.sleep(1.0)
+        self._check()
+
+    def _is_equal(self) -> bool:
+        master = self.controller.master
+        if master is None or not all(replica.is_alive for replica in self.replicas):
+            return False
+        lead = self.replicas[master - 1]
+        return (
+            lead.leads
+            and lead.epochs.last == self.controller.epoch
+            and len(self.controller.members) == len(self.replicas)
+            and all(r.store.written_to == lead.store.written_to for r in self.replicas)
+            and all(r.store.readable_to == lead.store.written_to for r in self.replicas)
+            and all(written(r.epochs.epochs) == written(lead.epochs.epochs) for r in self.replicas)
+        )
+
+    def _state(self) -> list[object]:
+        controller = self.controller
+        return [
+            (controller.master, controller.epoch, sorted(controller.members)),
+            *(
+                (r.number, r.role.name, r.store.written_to, r.store.readable_to, r.epochs.epochs)
+                for r in self.replicas
+            ),
+        ]
+
+    def _check(self) -> None:
+        master = self.controller.master
+        assert master is not None
+        lead = self.replicas[master - 1]
+        found = {message.queue_offset: message.body for message in all_messages(lead.store)}
+        for replica in self.replicas:
+            if log_of(replica.store) != log_of(lead.store):
+                self.failures.append(f"the log of {replica.number} differs from the master's")
+            if found != {m.queue_offset: m.body for m in all_messages(replica.store)}:
+                self.failures.append(f"the queue of {replica.number} differs from the master's")
+        if not self.settings.all_ack_in_sync_state_set:
+            return
+        lost = [body for body, at in self.acknowledged.items() if found.get(at) != body]
+        if lost:
+            self.failures.append(f"{len(lost)} acknowledged messages are lost: {lost[:3]}")
+        changed = [at for at, body in self.seen.items() if found.get(at) != body]
+        if changed:
+            self.failures.append(f"readers have seen others at the queue offsets {changed[:3]}")
+
+
+def written(epochs: list[Epoch]) -> list[Epoch]:
+    """Return the epochs that have bytes, and the last one: others may be unknown to replicas."""
+    behind = [epoch.start for epoch in epochs[1:]] + [-1] * bool(epochs)
+    return [epoch for epoch, start in zip(epochs, behind, strict=True) if epoch.start != start]
+
+
+def log_of(store: MessageStore) -> bytes:
+    """Return the whole log."""
+    found = bytearray()
+    while (data := store.log_bytes(store.min_log_offset + len(found), 1 << 20)) is not None:
+        found += data
+    return bytes(found)

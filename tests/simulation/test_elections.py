@@ -1,0 +1,84 @@
+"""Replicas of one log that elect, cut off and kill masters: nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cometmq.broker.replication.epoch_acknowledgements import EpochAcknowledgements
+from cometmq.broker.replication.epoch_replication import EpochReplication
+from cometmq.broker.replication.epoch_slave import EpochMasterConnection
+from cometmq.broker.replication.epochs import EpochFile
+from cometmq.store import CONFIRMS_ALL
+from simulation.elections import Elections
+from support.tiers import rounds
+
+SEEDS = rounds(test=40, long=4000)
+PLANTED_SEEDS = 60
+"""So many worlds are enough to find each planted bug."""
+KINDS: dict[str, dict[str, Any]] = {
+    "all members acknowledge": {},
+    "all members, at least two": {"least": 2},
+    "all members, disks that lose power": {"syncs": True},
+    "no member acknowledges": {"acks_all": False},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_replicas_become_equal_and_nothing_acknowledged_is_lost(kind: str) -> None:
+    wrong = []
+    truncated = acknowledged = 0
+    for seed in range(SEEDS):
+        world = Elections(seed, **KINDS[kind])
+        if failures := world.run():
+            wrong.append(f"seed {seed}: {failures[:5]}")
+        truncated += world.truncated
+        acknowledged += len(world.acknowledged)
+    assert not wrong, f"{len(wrong)} of {SEEDS} seeds:\n" + "\n".join(wrong[:20])
+    assert truncated > SEEDS / 4
+    assert acknowledged > 20 * SEEDS
+
+
+def test_logs_that_masters_of_rocketmq_let_diverge_become_equal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin = EpochFile.begin
+
+    def begin_like_rocketmq(self: EpochFile, number: int, start: int) -> None:
+        if not self.epochs or self.epochs[-1].start != start:
+            begin(self, number, start)
+
+    monkeypatch.setattr(EpochFile, "begin", begin_like_rocketmq)
+    for seed in range(SEEDS):
+        world = Elections(seed, acks_all=False)
+        assert not (failures := world.run()), f"seed {seed}: {failures[:5]}"
+
+
+def keep_the_end(self: EpochMasterConnection, point: int) -> None:
+    """Do not truncate on rejoin."""
+
+
+def confirm_all(self: EpochReplication) -> None:
+    assert self.in_sync is not None
+    self.in_sync.written(self._store.written_to)
+    self._store.confirm(CONFIRMS_ALL)
+
+
+def wait_on(self: EpochAcknowledgements) -> None:
+    """Do not end the waits of sends when another master is elected."""
+
+
+PLANTED: dict[str, tuple[type, str, Callable[..., None]]] = {
+    "no truncation on rejoin": (EpochMasterConnection, "_truncate", keep_the_end),
+    "confirms what members lack": (EpochReplication, "_confirm", confirm_all),
+    "acknowledges as an old master": (EpochAcknowledgements, "end_all", wait_on),
+}
+"""What is replaced, and by what."""
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_the_simulation_finds_planted_bugs(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*PLANTED[bug])
+    assert any(Elections(seed).run() for seed in range(PLANTED_SEEDS))

@@ -1,0 +1,188 @@
+"""Controllers and the brokers whose master they elect, of RocketMQ or ours, as processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import kit
+from codes import Answer
+from processes import accepts
+from servers import (
+    CometBroker,
+    CometNameServer,
+    RealBroker,
+    RealServer,
+    Server,
+    Settings,
+    connect,
+    registered_brokers,
+    write_settings,
+)
+
+from cometmq.protocol.codes import RequestCode
+from cometmq.remoting.ports import free_port
+from support.etcd_server import etcd
+from support.replicas import Registered
+
+WAIT_S = 180.0
+LOOK_S = 0.05
+NAME = "broker-a"
+COMET = "comet"
+"""Our servers, where others are named by their release."""
+
+
+class CometController(CometNameServer):
+    """Our controller, on an etcd."""
+
+    def __init__(self, folder: Path, store: str) -> None:
+        super().__init__(folder)
+        self._store = store
+
+    def start(self) -> None:
+        before = self._ready_lines()
+        settings: Settings = {
+            "listenPort": self.port,
+            "controllerStore": f"etcd://{self._store}",
+            "controllerDLegerGroup": self.folder.parent.name,
+        }
+        conf = write_settings(self.folder / "controller.conf", settings)
+        self._launch("controller", "-c", str(conf))
+        self._await_ready(before)
+
+
+class RealController(RealServer):
+    """RocketMQ's own controller, alone in its group."""
+
+    main_class = "org.apache.rocketmq.controller.ControllerStartup"
+    log_name = "controller"
+
+    def __init__(self, version: str, folder: Path) -> None:
+        super().__init__(version, folder, free_port())
+
+    def start(self) -> None:
+        settings: Settings = {
+            "controllerDLegerGroup": "group1",
+            "controllerDLegerPeers": f"n0-{self.address}",
+            "controllerDLegerSelfId": "n0",
+            "controllerStorePath": str(self.folder / "store"),
+            "mappedFileSize": 16 * 1024 * 1024,
+        }
+        self._launch("-c", str(write_settings(self.folder / "controller.conf", settings)))
+        self.process.wait_until(lambda: accepts(self.port), "its port", WAIT_S)
+
+
+class ElectedComet(Registered, CometBroker):
+    """Our broker, master or slave as the controller decides."""
+
+
+class ElectedReal(Registered, RealBroker):
+    """RocketMQ's broker, master or slave as the controller decides."""
+
+
+ElectedBroker = ElectedComet | ElectedReal
+
+
+class ElectedCluster:
+    """A name server, a controller, and brokers of one name.
+
+    Args:
+        controller: ours, or the release of RocketMQ's.
+        brokers: the same of each broker.
+        folder: where all files are.
+        store: the address of etcd, for our controller.
+        settings: further ones of the brokers.
+    """
+
+    def __init__(
+        self, controller: str, brokers: Sequence[str], folder: Path, store: str, settings: Settings
+    ) -> None:
+        self._name_server = CometNameServer(folder / "namesrv")
+        self.namesrv = self._name_server.address
+        self.controller: Server = (
+            CometController(folder / "controller", store)
+            if controller == COMET
+            else RealController(controller, folder / "controller")
+        )
+        self._elected: Settings = {
+            "enableControllerMode": True,
+            "controllerAddr": self.controller.address,
+            **settings,
+        }
+        self.brokers = [
+            self._broker(kind, folder / f"broker-{number}") for number, kind in enumerate(brokers)
+        ]
+
+    def _broker(self, kind: str, folder: Path) -> ElectedBroker:
+        store = folder.with_name(f"{folder.name}-store")
+        settings = dict(self._elected)
+        if kind == COMET:
+            return ElectedComet(folder, self.namesrv, store=store, settings=settings)
+        settings["storePathEpochFile"] = str(store / "epochFileCheckpoint")
+        settings["storePathBrokerIdentity"] = str(store / "brokerIdentity")
+        return ElectedReal(kind, folder, self.namesrv, store=store, settings=settings)
+
+    def start(self) -> None:
+        """Start all; the first broker becomes the master."""
+        self._name_server.start()
+        self.controller.start()
+        for broker in self.brokers:
+            broker.start()
+            self.await_master()
+
+    def kill(self) -> None:
+        """End all."""
+        for server in (*self.brokers, self.controller, self._name_server):
+            server.kill()
+
+    def master(self) -> ElectedBroker | None:
+        """The broker that the name server shows as the master."""
+        address = registered_brokers(self.namesrv).get(NAME)
+        return next((one for one in self.brokers if one.address == address), None)
+
+    def await_master(self, *, other_than: ElectedBroker | None = None) -> ElectedBroker:
+        """Wait until clients find a master."""
+
+        def found() -> ElectedBroker | None:
+            master = self.master()
+            return None if master is other_than else master
+
+        return kit.eventually(found, timeout=WAIT_S, pause=LOOK_S)
+
+    def await_in_sync(self, count: int) -> None:
+        """Wait until so many brokers are in the in-sync set."""
+        self.await_state(lambda state: len(state["syncStateSet"]) == count)
+
+    def await_state(self, holds: Callable[[dict[str, Any]], bool]) -> None:
+        """Wait for an in-sync set as the controller knows it."""
+        deadline = time.monotonic() + WAIT_S
+        connection = connect(self.controller.address)
+        state: Any = None
+        try:
+            while time.monotonic() < deadline:
+                answer = connection.request(
+                    RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": NAME}
+                )
+                if answer.code == Answer.SUCCESS and holds(state := answer.json()):
+                    return
+                time.sleep(LOOK_S)
+        finally:
+            connection.close()
+        raise AssertionError(f"the controller knows {state} after {WAIT_S:g} s")
+
+
+@contextmanager
+def running_elected(
+    controller: str, brokers: Sequence[str], folder: Path, **settings: str | int | bool
+) -> Iterator[ElectedCluster]:
+    """Run a cluster within ``with``."""
+    with etcd(folder / "etcd") as store:
+        cluster = ElectedCluster(controller, brokers, folder, store, settings)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.kill()

@@ -109,10 +109,12 @@ class Guide:
             for text in self._scripts
             if _has(text, words) and not re.search(r" &$", text, re.M)
         ]
-        scripts = str(Path(sys.executable).parent)
-        return self._done(
-            ["bash", "-euc", script], {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
-        )
+        return self.shell(script)
+
+    def shell(self, script: str) -> str:
+        """Run commands in the directory of the test; return what they printed."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        return self._done(["bash", "-euc", script], {"PATH": path})
 
     def program(self, *words: str, **constants: int) -> str:
         """Run the program that has all words, with other constants; return what it printed."""

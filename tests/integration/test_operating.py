@@ -120,6 +120,10 @@ async def test_disks_of_a_master_and_its_slave_are_replaced(tmp_path: Path) -> N
         await send(guide, "after the master's")
         await until_in_sync(guide, "10911")
 
+        await in_thread(guide.shell, "cometmq store backup slave --to of-the-slave -c slave.conf")
+        verified = await in_thread(guide.shell, "cometmq store verify of-the-slave")
+        assert re.search(rf"records={len(BODIES) + 1} .* findings=0\n", verified)
+
         await in_thread(guide.stop, "slave.conf")
         await in_thread(guide.run, "--to ./new-slave")
         guide.start("slave.conf", "./new-slave")

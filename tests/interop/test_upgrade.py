@@ -32,7 +32,7 @@ async def until_acknowledged_by_both(guide: Guide) -> None:
 
 
 @pytest.mark.parametrize(
-    "version", [pytest.param(VERSIONS[0], marks=pytest.mark.long), *VERSIONS[1:]]
+    "version", [VERSIONS[0], pytest.param(VERSIONS[1], marks=pytest.mark.long)]
 )
 async def test_a_pair_changes_under_load_and_loses_nothing(version: str, tmp_path: Path) -> None:
     with running_pair(version, tmp_path / "pair") as pair:
@@ -60,6 +60,15 @@ async def test_a_pair_changes_under_load_and_loses_nothing(version: str, tmp_pat
             await until_acknowledged_by_both(guide)
             sent = sender.acknowledged
             read = await consumed(guide, "audit", await stored(guide))
+
+            guide.start("namesrv")
+            await asyncio.to_thread(guide.run, "sed")
+            for server in ("broker -c slave.conf", "broker -c master.conf"):
+                await asyncio.to_thread(guide.stop, server)
+                guide.start(server)
+            pair.master.stop()
+            guide.name_servers = f"127.0.0.1:{guide.ports['9877']}"
+            await until_acknowledged_by_both(guide)
             await asyncio.to_thread(guide.stop, "broker -c master.conf")
             kept = await consumed(guide, "audit-of-the-slave", len(read))
     assert set(sent) <= set(read)

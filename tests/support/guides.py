@@ -28,10 +28,12 @@ from cometmq.remoting.ports import free_broker_port, free_port
 from docs import pages
 
 LIMIT_S = 90.0
+PAUSE_S = 0.002
+"""Between two messages of a `Sender`: servers and tests share the processors."""
 _BLOCK = re.compile(
     r"(?:`([\w-]+\.\w+)`[^\n]*:\n\n)?^( *)```(\w+)\n(.*?)^ *```", re.DOTALL | re.MULTILINE
 )
-_PORT = re.compile(r"^listenPort=(\d+)$", re.MULTILINE)
+_PORT = re.compile(r"(?:^listenPort=|--port )(\d+)\b", re.MULTILINE)
 
 
 class Guide:
@@ -82,7 +84,7 @@ class Guide:
         """Start the server whose command has all words; return when it is ready."""
         lines = [line for text in self._scripts for line in text.splitlines()]
         [command] = {line for line in lines if _has(line, words) and line.endswith(" &")}
-        arguments = shlex.split(command.removesuffix("&"))[1:]
+        arguments = shlex.split(self.placed(command.removesuffix("&")))[1:]
         if arguments == ["namesrv"]:
             arguments += ["--port", self.name_servers.rpartition(":")[2]]
         with self._log.open("ab") as log:
@@ -109,10 +111,12 @@ class Guide:
             for text in self._scripts
             if _has(text, words) and not re.search(r" &$", text, re.M)
         ]
-        scripts = str(Path(sys.executable).parent)
-        return self._done(
-            ["bash", "-euc", script], {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
-        )
+        return self.shell(self.placed(script))
+
+    def shell(self, script: str) -> str:
+        """Run commands in the directory of the test; return what they printed."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        return self._done(["bash", "-euc", script], {"PATH": path})
 
     def program(self, *words: str, **constants: int) -> str:
         """Run the program that has all words, with other constants; return what it printed."""
@@ -225,6 +229,7 @@ class Sender:
                 except CometError:
                     continue
                 self.acknowledged.append(body)
+                await asyncio.sleep(PAUSE_S)
 
     async def until(self, count: int) -> None:
         """Return when so many further messages are acknowledged."""

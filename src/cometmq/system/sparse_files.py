@@ -15,6 +15,8 @@ from pathlib import Path
 
 BLOCK_BYTES = 64 * 1024
 _ZEROS = bytes(BLOCK_BYTES)
+_SYNC_BYTES = 8 * 1024 * 1024
+"""A copy is synced whenever so much was written: other programs that sync then wait for little."""
 
 
 def digest_of(path: Path) -> str:
@@ -40,7 +42,7 @@ def copy_sparse(
     end: int | None = None,
     on_block: Callable[[], object] | None = None,
 ) -> str:
-    """Copy a file without its holes; return the digest of the copy, which is not synced.
+    """Copy a file without its holes; return the digest of the copy, whose end is not synced.
 
     Args:
         source: what is copied; another process may write to it meanwhile.
@@ -59,9 +61,14 @@ def copy_sparse(
             os.ftruncate(writing, facts.st_size)
             digest = _Digest(facts.st_size)
             stop = facts.st_size if end is None else min(end, facts.st_size)
+            unsynced = 0
             for position, block in _blocks(reading, stop, on_block):
                 _write_all(writing, block, position)
                 digest.add(position, block)
+                unsynced += len(block)
+                if unsynced >= _SYNC_BYTES:
+                    os.fdatasync(writing)
+                    unsynced = 0
             os.utime(writing, ns=(facts.st_atime_ns, facts.st_mtime_ns))
             return digest.text()
         finally:

@@ -7,25 +7,28 @@ import errno
 import itertools
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cometmq.model.errors import ConfigError, StoreError
-from cometmq.store import MessageStore, StoreCorruptError
+from cometmq.store import MessageStore, StoreCorruptError, backup
 from cometmq.store.backup import (
     FILE_NAME,
     Backup,
+    _Taking,
     read_backup,
     restore_backup,
     take_backup,
 )
+from cometmq.store.checkpoint import Checkpoint, write_checkpoint
 from cometmq.store.config_files import JsonFile
 from cometmq.store.inspect import StoreReader
 from cometmq.system import sparse_files
 from cometmq.system.clock import ManualClock
-from cometmq.system.files import SystemFiles
+from cometmq.system.files import Files, SystemFiles
 from cometmq.system.sparse_files import copy_sparse, digest_of
 from support.randomness import SeededRandomness
 from support.stores import bodies, files_of, opened, put, small_settings
@@ -35,6 +38,7 @@ NOW_MS = 1_700_000_000_000
 LATER_MS = 2**42
 """When all files have expired."""
 SMALL_BLOCKS = 512
+PLANTED_SEEDS = 100
 
 
 class Load:
@@ -114,19 +118,74 @@ def check_content(
                 assert sent[number] in reader.record_bytes(record), message
 
 
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse_files, "BLOCK_BYTES", SMALL_BLOCKS)
+
+
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("seed", range(rounds(test=25, long=1500)))
 def test_a_backup_of_a_store_in_use_has_all_that_was_acknowledged_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    tmp_path: Path, seed: int
 ) -> None:
-    """Between any two blocks that are copied, the broker goes on."""
-    monkeypatch.setattr(sparse_files, "BLOCK_BYTES", SMALL_BLOCKS)
+    check_backup_in_use(tmp_path, seed)
+
+
+def leave_out_topics(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Taking, "_copy_topics", lambda _: None)
+
+
+def read_tables_last(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Taking, "_copy_topics", _Taking._copy_others)
+    patch.setattr(_Taking, "_copy_others", lambda _: None)
+
+
+def read_the_checkpoint_last(patch: pytest.MonkeyPatch) -> None:
+    read = backup.read_checkpoint
+    patch.setattr(
+        backup, "write_checkpoint", lambda files, path, _: write_checkpoint(files, path, latest())
+    )
+    latest: Callable[[], Checkpoint] = Checkpoint
+
+    def remember(files: Files, path: Path) -> Checkpoint:
+        nonlocal latest
+        latest = partial(read, files, path)
+        return read(files, path)
+
+    patch.setattr(backup, "read_checkpoint", remember)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("plant", [leave_out_topics, read_tables_last, read_the_checkpoint_last])
+def test_the_cases_notice_a_backup_that_reads_in_another_order(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plant: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    plant(monkeypatch)
+
+    for seed in range(PLANTED_SEEDS):
+        try:
+            check_backup_in_use(tmp_path / str(seed), seed)
+        except (AssertionError, StoreError):
+            return
+    pytest.fail(f"{PLANTED_SEEDS} seeds have not found it")
+
+
+def check_backup_in_use(folder: Path, seed: int) -> None:
+    """Take a backup while a broker goes on between any two blocks that are copied; restore it."""
     chance = SeededRandomness(seed)
     message = f"seed {seed}"
-    store = opened(tmp_path / "store", file_reserved_hours=0)
+    store = opened(
+        folder / "store",
+        file_reserved_hours=0,
+        consume_queue_ext_enabled=chance.below(3) == 0,
+        mapped_queue_files_max=chance.below(3),  # 0 for many; else units wait in buffers
+    )
     load = Load(store, chance)
     for _ in range(chance.below(150)):
         load.step()
-    (tmp_path / "store/another").write_bytes(b"x" * 20 * SMALL_BLOCKS)
+    (folder / "store/another").write_bytes(b"x" * 20 * SMALL_BLOCKS)
     before = {queue: len(sent) for queue, sent in load.sent.items()}
     pace = 1 + chance.below(30)
 
@@ -135,7 +194,7 @@ def test_a_backup_of_a_store_in_use_has_all_that_was_acknowledged_before(
             load.step()
 
     try:
-        made = backup_of(store, tmp_path / "backup", on_block=go_on)
+        made = backup_of(store, folder / "backup", on_block=go_on)
     except StoreError as problem:
         if "expired while the backup was taken" not in str(problem):
             raise
@@ -143,7 +202,7 @@ def test_a_backup_of_a_store_in_use_has_all_that_was_acknowledged_before(
         assert all(ends[queue] >= count for queue, count in before.items()), message
         return
 
-    settings = made.read_settings(tmp_path / "backup")
+    settings = made.read_settings(folder / "backup")
     assert made.begin <= store.min_log_offset, message
     check_content(settings, load, before, message)
     with StoreReader(settings) as reader:
@@ -156,8 +215,8 @@ def test_a_backup_of_a_store_in_use_has_all_that_was_acknowledged_before(
     for name, offset in (offsets or {}).items():
         assert offset <= ends.get(name, offset), message
 
-    restored = small_settings(tmp_path / "restored", file_reserved_hours=0)
-    assert restore_backup(tmp_path / "backup", restored) == made
+    restored = made.read_settings(folder / "restored")
+    assert restore_backup(folder / "backup", restored) == made
     check_content(restored, load, before, message)
     store.abandon()
 

@@ -18,6 +18,7 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
+from support.etcd_server import etcd
 from support.guides import LIMIT_S, Guide, consumed, following, load, send
 from support.tiers import rounds
 
@@ -39,6 +40,20 @@ async def until_in_sync(guide: Guide, port: str) -> None:
             await asyncio.sleep(0.1)
 
 
+async def until_copied(guide: Guide, port: str) -> None:
+    """Wait until the slave at this port has copied the topic."""
+    async with asyncio.timeout(LIMIT_S), AdminClient(guide.name_servers) as admin:
+        while "orders" not in await admin.broker_topics(guide.address(port)):
+            await asyncio.sleep(0.1)
+
+
+async def until_routed(guide: Guide) -> None:
+    """Wait until the topic has a master."""
+    async with asyncio.timeout(LIMIT_S), AdminClient(guide.name_servers) as admin:
+        while "orders" not in await admin.topics():
+            await asyncio.sleep(0.1)
+
+
 async def test_a_backup_of_a_broker_under_load_has_what_was_acknowledged(tmp_path: Path) -> None:
     with following("back-up-a-store", tmp_path) as guide:
         guide.start("namesrv")
@@ -49,7 +64,7 @@ async def test_a_backup_of_a_broker_under_load_has_what_was_acknowledged(tmp_pat
                     await asyncio.to_thread(shutil.rmtree, tmp_path / "backup")
                 await sender.until(200)
                 before = list(sender.acknowledged)
-                printed = await in_thread(guide.run, "store backup")
+                printed = await in_thread(guide.run, "store backup ./store")
                 assert re.fullmatch(PRINTED, printed)
                 verified = await in_thread(guide.run, "store verify")
                 assert "orders" in verified
@@ -66,6 +81,38 @@ async def test_a_backup_of_a_broker_under_load_has_what_was_acknowledged(tmp_pat
         assert await consumed(guide, "audit", 1) == ["after"]
     assert len(set(restored)) == len(restored)
     assert set(before) <= set(restored) <= set(sender.acknowledged)
+
+
+async def test_a_broker_with_a_controller_starts_on_a_backup(tmp_path: Path) -> None:
+    with etcd(tmp_path / "etcd") as store, following("back-up-a-store", tmp_path) as guide:
+        for name in ("controller.conf", "unclean.conf"):
+            file = tmp_path / name
+            file.write_text(file.read_text().replace("127.0.0.1:2379", store))
+        for word in ("namesrv", "controller.conf", "first.conf"):
+            await in_thread(guide.start, word)
+        await send(guide, *BODIES)
+        async with load(guide) as sender:
+            await in_thread(guide.run, "--to ./second")
+            await in_thread(guide.start, "second.conf")
+            await sender.until(50)
+        await until_in_sync(guide, "10931")
+        await until_copied(guide, "10941")
+        await in_thread(guide.stop, "first.conf", signal.SIGKILL)
+        await send(guide, "to the second")
+        sent = [*BODIES, *sender.acknowledged, "to the second"]
+        assert await consumed(guide, "g", len(sent)) == sorted(sent)
+
+        await in_thread(guide.shell, "cometmq store backup second --to backup -c second.conf")
+        await send(guide, "lost")
+        await in_thread(guide.stop, "second.conf", signal.SIGKILL)
+        await in_thread(guide.shell, "rm -r first; cometmq store restore backup --to first")
+        await in_thread(guide.stop, "controller.conf")
+        await in_thread(guide.start, "controller -c unclean.conf")
+        await in_thread(guide.start, "first.conf")
+        await until_routed(guide)
+        await send(guide, "to the restored")
+        sent[-1:] = ["to the restored", "to the second"]
+        assert await consumed(guide, "audit", len(sent)) == sorted(sent)
 
 
 async def test_a_broker_moves_with_all_messages_and_offsets(tmp_path: Path) -> None:

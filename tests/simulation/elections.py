@@ -24,8 +24,9 @@ from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.store import MessageStore
 from simulation.kernel import Process, SimulatedLoop
+from simulation.machines import Disk, SimulatedCommit
 from simulation.network import Network
-from simulation.world import Disk, SimulatedCommit
+from simulation.seams import replaced
 from support.power_files import PowerCutError
 from support.randomness import SeededRandomness
 from support.stores import TOPIC, all_messages, put, small_settings, split
@@ -301,9 +302,12 @@ class Elections:
         level = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
         try:
-            self.loop.run_until_complete(self._direct())
+            with replaced(self.loop):
+                try:
+                    self.loop.run_until_complete(self._direct())
+                finally:
+                    self._close()
         finally:
-            self._close()
             logging.disable(level)
         return self.failures + self.loop.failures
 

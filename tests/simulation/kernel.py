@@ -211,10 +211,9 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     async def connect_accepted_socket(self, factory: Any, sock: Any, **_: Any) -> Any:  # type: ignore[override]
         return self.network.accepted(factory, sock)
 
-    async def create_server(
-        self, factory: Any, host: Any = None, port: Any = None, **_: Any
-    ) -> Any:  # type: ignore[override]
-        return self.network.serve(factory, host, port)
+    async def create_server(self, factory: Any, *, sock: Any, **_: Any) -> Any:  # type: ignore[override]
+        sock.factory = factory
+        return sock
 
 
 def _task(loop: Any, work: Any, **options: Any) -> asyncio.Task[Any]:

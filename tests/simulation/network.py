@@ -21,10 +21,10 @@ _numbers = itertools.count(1000)
 class Listener:
     """A socket that listens."""
 
-    def __init__(self, network: Network, process: Process, port: int, factory: Any = None) -> None:
+    def __init__(self, network: Network, process: Process, port: int) -> None:
         self.number = next(_numbers)
         self.process = process
-        self.factory = factory
+        self.factory: Any = None
         self.waiting: deque[Link] = deque()
         self._network = network
         self._name = (process.ip, port)
@@ -254,15 +254,7 @@ class Network:
     def listen(self, host: str, port: int, backlog: int) -> Listener:
         process = PROCESS.get()
         assert process is not None
-        return self._listen(process, port, None)
-
-    def serve(self, factory: Any, host: str, port: int) -> Listener:
-        process = PROCESS.get()
-        assert process is not None
-        return self._listen(process, port, factory)
-
-    def _listen(self, process: Process, port: int, factory: Any) -> Listener:
-        listener = Listener(self, process, port or next(_numbers), factory)
+        listener = Listener(self, process, port or next(_numbers))
         assert listener.getsockname() not in self.listeners
         self.listeners[listener.getsockname()] = listener
         return listener

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.app import Broker
+from cometmq.model.errors import ResponseError
 from cometmq.namesrv.brokers.liveness import header_of
 from cometmq.namesrv.brokers.registrations import read_registration
 from cometmq.namesrv.registry import BrokerKey, MinIdNotice, Registry
@@ -91,7 +92,7 @@ async def test_the_same_registrations_lead_to_the_recorded_notifications() -> No
             notices += await registry.disconnected("master 1")
         command = command_of(row)
         registration = read_registration(
-            RegisterBrokerRequest(**_typed(command)),
+            decode_fields(RegisterBrokerRequest, command.fields or {}),
             command.body,
             version=command.version,
             expiry_ms=120_000,
@@ -104,11 +105,6 @@ async def test_the_same_registrations_lead_to_the_recorded_notifications() -> No
     found = [encode_fields(header_of(notice)) for notice in notices if notice is not None]
     assert found == sent
     assert len(found) == 3
-
-
-def _typed(command: Command) -> dict[str, Any]:
-    header = decode_fields(RegisterBrokerRequest, command.fields)
-    return {name: getattr(header, name) for name in header.__struct_fields__}
 
 
 @pytest.fixture
@@ -192,3 +188,36 @@ async def test_name_servers_get_the_recorded_requests(pairs: Pairs, client: Remo
     assert fields.keys() == wanted.keys()
     for name in ("heartbeatTimeoutMillis", "enableActingMaster", "brokerId", "compressed"):
         assert fields[name] == wanted[name], name
+
+
+@pytest.mark.parametrize(
+    ("master", "ha_address"),
+    [("127.0.0.1:23512", "127.0.0.1"), ("", "127.0.0.1:23513"), ("x" * 1000, "y" * 1000)],
+)
+async def test_a_slave_takes_no_address_that_is_none(
+    pairs: Pairs, client: RemotingClient, master: str, ha_address: str
+) -> None:
+    slave = await pairs.start("slave", **SLAVE, **ACTING)
+    header = ExchangeBrokerHaInfoRequest(master_ha_address=ha_address, master_address=master)
+    with pytest.raises(ResponseError, match="expected host:port"):
+        await exchange(client, slave, header)
+    assert slave.parts.role.master_address == ""
+
+
+async def test_a_slave_follows_no_other_master_while_its_own_is_registered(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    master = await pairs.start("master", **ACTING)
+    slave = await pairs.start("slave", **SLAVE, **ACTING)
+    await until(lambda: slave.parts.role.master_address == master.address)
+    acting = slave.parts.acting
+    assert acting is not None
+    await acting.check()
+    other = ExchangeBrokerHaInfoRequest(
+        master_ha_address="127.0.0.1:23513", master_address="127.0.0.1:23512"
+    )
+    with pytest.raises(ResponseError, match="name servers still have"):
+        await exchange(client, slave, other)
+    with pytest.raises(ResponseError, match="this broker is a master"):
+        await exchange(client, master, other)
+    assert slave.parts.role.master_address == master.address

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from cometmq.broker.app import Broker
+from cometmq.broker.replication import metadata
 from cometmq.broker.transactions.half_queue import GROUP
 from cometmq.client import (
     AdminClient,
@@ -18,14 +22,18 @@ from cometmq.client import (
     MessageQueue,
     Producer,
     PushConsumer,
+    SendStatus,
+    StartFrom,
     TransactionProducer,
 )
 from cometmq.model.message import StoredMessage
-from cometmq.model.topic import HALF_TOPIC, Perm
+from cometmq.model.topic import HALF_TOPIC, SYNC_BROKER_MEMBER_PREFIX, Perm
 from cometmq.protocol.bodies import TopicRouteData
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import GetRouteinfoByTopicRequest
+from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest, GetRouteinfoByTopicRequest
 from cometmq.remoting import RemotingClient, check
+from cometmq.remoting.ports import free_broker_port
+from cometmq.testing import ServerProcess
 from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
 
 ACTING = {"enableSlaveActingMaster": "true"}
@@ -37,6 +45,19 @@ ESCAPING = ACTING | {
     "transactionTimeOut": "500",
 }
 OTHER = ESCAPING | {"brokerName": "other"}
+HANGING = {
+    "brokerName": "pair",
+    "messageDelayLevel": "1s 2s 3s",
+    "brokerHeartbeatInterval": "100",
+    "brokerNotActiveTimeoutMillis": "1000",
+    "haSendHeartbeatInterval": "200",
+}
+"""Of brokers that notice a master that hangs after a second, not after ten."""
+NAME_SERVER = {
+    "supportActingMaster": "true",
+    "notifyMinBrokerIdChanged": "true",
+    "scanNotActiveBrokerInterval": "100",
+}
 MESSAGES = [b"%d" % number for number in range(10)]
 
 
@@ -72,8 +93,8 @@ async def half_consumed(pairs: Pairs, **settings: str) -> tuple[Broker, Broker]:
     return master, slave
 
 
-async def route(pairs: Pairs, client: RemotingClient) -> TopicRouteData:
-    header = GetRouteinfoByTopicRequest(topic="T")
+async def route(pairs: Pairs, client: RemotingClient, topic: str = "T") -> TopicRouteData:
+    header = GetRouteinfoByTopicRequest(topic=topic)
     response = await client.call(
         pairs.name_server.address, RequestCode.GET_ROUTEINFO_BY_TOPIC, header, timeout=LIMIT_S
     )
@@ -88,6 +109,9 @@ async def test_consumers_go_on_with_a_slave_and_its_offsets_return_to_the_master
     shown = await route(pairs, client)
     assert shown.broker_datas[0].broker_addrs == {0: slave.address}
     assert shown.queue_datas[0].perm == Perm.READ
+    # RocketMQ's slaves see in this route that there is no master.
+    shown = await route(pairs, client, f"{SYNC_BROKER_MEMBER_PREFIX}pair")
+    assert shown.broker_datas[0].broker_addrs == {1: slave.address}
 
     assert await pairs.consume("G", "T", 5) == MESSAGES[5:]
     assert slave.parts.offsets.committed("G", "T", 0) == 10
@@ -203,9 +227,10 @@ async def send_scheduled(pairs: Pairs, *bodies: bytes) -> None:
 
 
 async def test_scheduled_messages_go_to_another_broker_and_are_delivered_once(
-    pairs: Pairs, caplog: pytest.LogCaptureFixture
+    pairs: Pairs, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
+    monkeypatch.setattr(metadata, "INTERVAL_S", 0.2)
     master, slave, other = await pair_and_other(pairs)
     await send_scheduled(pairs, b"first", b"second")
     await replicated(master, slave)
@@ -289,6 +314,30 @@ async def test_half_messages_are_checked_by_another_broker_and_committed_once(
         assert stored(master, "T") == 0
 
 
+async def test_a_slave_copies_no_tables_from_a_master_that_has_yet_to_take_them_back(
+    pairs: Pairs, client: RemotingClient
+) -> None:
+    """RocketMQ's master serves requests before it is registered."""
+    master, slave = await half_consumed(pairs, **ESCAPING)
+    await pairs.stop(master)
+    await until(lambda: slave.parts.acting is not None and slave.parts.acting.is_acting)
+    slave.parts.offsets.commit("G", "T", 0, 10)
+
+    master = await pairs.start("master", **ESCAPING | {"namesrvAddr": ""})
+    header = ExchangeBrokerHaInfoRequest(
+        master_address=f"localhost:{master.port}",  # a new address, from which tables are due
+        master_ha_address=f"localhost:{master.parts.master.port}",
+    )
+    response = await client.call(
+        slave.address, RequestCode.EXCHANGE_BROKER_HA_INFO, header, timeout=LIMIT_S
+    )
+    check(response)
+    assert slave._jobs is not None
+    await slave._jobs._jobs["copy-tables"].run()
+    assert slave.parts.offsets.committed("G", "T", 0) == 10
+    await until(lambda: master.parts.master.slaves)
+
+
 # --- who acts ----------------------------------------------------------------------------------
 
 
@@ -317,3 +366,66 @@ async def test_a_silent_master_is_replaced_but_sends_what_is_due_while_it_sends_
     assert acting is not None
     await acting.check()
     assert acting.is_acting != sends_log
+
+
+async def test_a_master_that_hangs_is_replaced_and_its_scheduled_messages_are_sent(
+    tmp_path: Path, client: RemotingClient
+) -> None:
+    """In processes of their own, of which one is stopped by a signal, not killed."""
+    names = await ServerProcess.start(
+        "namesrv", "-c", str(properties(tmp_path / "namesrv.conf", NAME_SERVER)), "--port", "0",
+        log=tmp_path / "namesrv.log", timeout=LIMIT_S,
+    )  # fmt: skip
+    async with names, AsyncExitStack() as stack:
+        address = names.addresses["namesrv"]
+
+        async def broker(name: str, **settings: str) -> ServerProcess:
+            file = properties(tmp_path / f"{name}.conf", ESCAPING | HANGING | settings)
+            started = await ServerProcess.start(
+                "broker", "-c", str(file), "--port", str(free_broker_port()),
+                "--store", str(tmp_path / name), "-n", address,
+                log=tmp_path / f"{name}.log", timeout=LIMIT_S,
+            )  # fmt: skip
+            return await stack.enter_async_context(started)
+
+        master = await broker("master", brokerRole="SYNC_MASTER")
+        await broker("slave", **SLAVE)
+        await broker("other", brokerName="other")
+        async with (
+            AdminClient(address) as admin,
+            Producer(address, group="p", route_refresh_ms=100) as producer,
+        ):
+            [queue] = await admin.create_topic("T", queues=1, brokers=["pair"])
+            first = Message("T", b"first", delay_level=1)
+            async with asyncio.timeout(LIMIT_S):
+                while (await producer.send(first, queue=queue)).status is not SendStatus.SEND_OK:
+                    await asyncio.sleep(0.05)
+            received: list[bytes] = []
+            has_both = asyncio.Event()
+
+            async def handle(message: StoredMessage) -> None:
+                received.append(message.body)
+                if len(set(received)) == 2:
+                    has_both.set()
+
+            async with PushConsumer(
+                address,
+                group="G",
+                handler=handle,
+                subscriptions={"T": "*"},
+                start_from=StartFrom.FIRST,
+                route_refresh_ms=100,
+            ):
+                await until(lambda: b"first" in received)
+                second = Message("T", b"second", delay_level=3)
+                assert (await producer.send(second, queue=queue)).status is SendStatus.SEND_OK
+                os.kill(master.pid, signal.SIGSTOP)
+                await admin.create_topic("T", queues=1, brokers=["other"])
+                async with asyncio.timeout(LIMIT_S):
+                    await has_both.wait()
+                os.kill(master.pid, signal.SIGCONT)
+
+
+def properties(file: Path, settings: dict[str, str]) -> Path:
+    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return file

@@ -199,11 +199,12 @@ class RealNameServer(RealServer):
     main_class = "org.apache.rocketmq.namesrv.NamesrvStartup"
     log_name = "namesrv"
 
-    def __init__(self, version: str, folder: Path) -> None:
+    def __init__(self, version: str, folder: Path, settings: Settings | None = None) -> None:
         super().__init__(version, folder, free_port())
+        self.settings = settings or {}
 
     def start(self) -> None:
-        settings: Settings = {
+        settings: Settings = self.settings | {
             "listenPort": self.port,
             "kvConfigPath": str(self.folder / "kvConfig.json"),
         }
@@ -244,8 +245,13 @@ class RealBroker(RealServer):
 
 
 class _CometServer(_Server):
+    def __init__(self, folder: Path, port: int) -> None:
+        super().__init__(folder, port)
+        self.env: dict[str, str] = {}
+        """Further environment variables, from the next start on."""
+
     def _launch(self, *arguments: str) -> None:
-        env = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+        env = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"} | self.env
         command = [sys.executable, "-m", "cometmq", *arguments]
         self._process = Process(command, self.folder / "cometmq.out", env=env, cwd=self.folder)
 
@@ -267,13 +273,16 @@ class _CometServer(_Server):
 class CometNameServer(_CometServer):
     """Our name server."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Settings | None = None) -> None:
         super().__init__(folder, free_port())
         folder.mkdir(parents=True, exist_ok=True)
+        self.settings = settings or {}
 
     def start(self) -> None:
         before = self._ready_lines()
-        self._launch("namesrv", "--port", str(self.port))
+        settings = self.settings | {"kvConfigPath": str(self.folder / "kvConfig.json")}
+        conf = write_settings(self.folder / "namesrv.conf", settings)
+        self._launch("namesrv", "--port", str(self.port), "-c", str(conf))
         self._await_ready(before)
 
 

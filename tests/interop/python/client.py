@@ -67,6 +67,7 @@ def result(receipt: SendReceipt) -> Fields:
         "status": receipt.status.name,
         "id": receipt.message_id,
         "offset_id": receipt.offset_message_id,
+        "broker": receipt.queue.broker_name,
         "queue": receipt.queue.queue_id,
         "offset": receipt.queue_offset,
     }

@@ -809,12 +809,14 @@ async def test_a_slave_sends_what_is_due_in_the_order_of_its_level(delayed: Dela
 async def test_the_end_waits_for_the_message_that_is_being_sent(delayed: Delayed) -> None:
     other = OtherBroker()
     other.is_open.clear()
-    delayed.park("a", 1)
-    delayed.park("b", 1)
+    for body, level in (("a", 1), ("b", 1), ("c", 2)):
+        delayed.park(body, level)
     await delayed.delivery.take_over(other.send)
     delayed.clock.advance(1000)
     await settle()
     ending = asyncio.ensure_future(delayed.delivery.finish())
+    await asyncio.sleep(0)
+    delayed.clock.advance(5000)  # nothing more is sent that becomes due
     await settle()
     assert not ending.done()
     other.is_open.set()
@@ -823,7 +825,7 @@ async def test_the_end_waits_for_the_message_that_is_being_sent(delayed: Delayed
     assert other.bodies == [b"a"]
     assert delayed.delivery.offsets() == {1: 1}
     delayed.delivery.start()
-    await delayed.bodies_become("b")
+    await delayed.bodies_become("b", "c")
 
 
 async def test_offsets_of_a_slave_that_sent_messages_are_taken_over(delayed: Delayed) -> None:

@@ -28,6 +28,6 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         {RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: acting.smallest_id_changed},
         [
             Job("send-heartbeats", heartbeat_s, parts.registration.send_heartbeats),
-            Job("check-master", check_s, acting.check),
+            Job("check-master", check_s, acting.check, first_s=0.0),
         ],
     )

@@ -80,11 +80,17 @@ class ActingMaster:
         self._halves = halves
         self._tasks = Supervisor("acting-master")
         self._changing = asyncio.Lock()
-        self._has_master = False
+        self.has_master = False
+        """Whether name servers have a master. One that returns takes tables back before it
+        registers: nothing is copied from it until then.
+        """
         self._waits_until_s = 0.0
         """Until when this slave waits for a master that has announced itself."""
         self._is_notified = False
         """Whether a check follows because of a notification."""
+        self._requested = self._known = 0
+        """The number of the last request for the members, and of the last whose response counts."""
+        self._is_stopped = False
         self._ended = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
         """Sends half messages."""
@@ -101,16 +107,21 @@ class ActingMaster:
         """Request who is there, and begin or end to act as the master."""
         if not self._role.is_slave:
             return
+        self._is_notified = False
+        self._requested += 1
+        number = self._requested
+        try:
+            members = await self._members()
+        except CometError as problem:  # it goes on as it is
+            self._failures.failed(_NAME_SERVERS, problem)
+            return
+        self._failures.succeeded(_NAME_SERVERS)
         async with self._changing:
-            self._is_notified = False
-            try:
-                members = await self._members()
-            except CometError as problem:  # it goes on as it is
-                self._failures.failed(_NAME_SERVERS, problem)
+            if number < self._known or self._is_stopped:
                 return
-            self._failures.succeeded(_NAME_SERVERS)
-            had_master, self._has_master = self._has_master, MASTER_ID in members
-            if self._has_master and not had_master:
+            self._known = number
+            had_master, self.has_master = self.has_master, MASTER_ID in members
+            if self.has_master and not had_master:
                 self._registration.wake()  # the response has the addresses of the master
             if not self._acts(members):
                 await self._end("the master is there, or another slave acts as the master")
@@ -133,9 +144,9 @@ class ActingMaster:
         )
 
     async def _begin(self) -> None:
-        self.is_acting = True
         settings = self._settings()
         if not settings.enable_remote_escape:
+            self.is_acting = True
             log.info("acting as the master, scheduled messages and transactions wait")
             return
         from cometmq.broker.acting_master.other_brokers import OtherBrokers
@@ -148,6 +159,7 @@ class ActingMaster:
             group=f"InnerProducerGroup_{settings.broker_name}_{self._role.broker_id}",
         )
         await self._delay.take_over(others.send_scheduled)
+        self.is_acting = True
         self._ended.clear()
         self._sending = self._tasks.spawn(self._send_halves(others), "send-half-messages")
 
@@ -175,7 +187,8 @@ class ActingMaster:
             self._halves.unload()
 
     async def stop(self) -> None:
-        """End; return when what is being sent is sent."""
+        """End for good; return when what is being sent is sent."""
+        self._is_stopped = True
         async with self._changing:
             await self._end("the broker stops")
         await self._tasks.cancel()
@@ -195,7 +208,7 @@ class ActingMaster:
         if header.master_ha_address is None:
             return Response()
         master = header.master_address or ""
-        if self._has_master and master != self._role.master_address:
+        if self.has_master and master != self._role.master_address:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR,
                 f"met the master {master[:80]!r}, expected {self._role.master_address}, which the"

@@ -282,25 +282,28 @@ class ScheduledDelivery:
 
     async def finish(self) -> None:
         """Stop the delivery; return when the messages that are being sent are sent."""
-        self._running = False
+        self._cancel_runs()
         if self._reading:
             await asyncio.wait(list(self._reading.values()))
         self.stop()
         self._send = None
 
-    def stop(self) -> None:
-        """Stop the delivery; the offsets still have to be persisted."""
+    def _cancel_runs(self) -> None:
         self._running = False
         for timer in self._timers.values():
             timer.cancel()
-        for task in self._reading.values():
-            task.cancel()
         if self._slice is not None:
             self._slice.cancel()
             self._slice = None
-        self._reading.clear()
         self._timers.clear()
         self._due.clear()
+
+    def stop(self) -> None:
+        """Stop the delivery; the offsets still have to be persisted."""
+        self._cancel_runs()
+        for task in self._reading.values():
+            task.cancel()
+        self._reading.clear()
         self._skipped.settle(now=True)
         self._note_progress()
 

@@ -20,7 +20,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
     """Build the handlers that serve slaves, and the copy of the master's tables."""
 
     async def copy_tables() -> None:
-        if parts.role.is_slave:
+        if parts.role.is_slave and (parts.acting is None or parts.acting.has_master):
             await parts.metadata.get().run()
 
     started_ms = parts.clock.now_ms()

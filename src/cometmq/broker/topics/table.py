@@ -32,6 +32,7 @@ from cometmq.model.topic import (
     OP_HALF_TOPIC,
     RETRY_PREFIX,
     SELF_TEST_TOPIC,
+    SYNC_BROKER_MEMBER_PREFIX,
     SYSTEM_TOPICS,
     TEMPLATE_TOPIC,
     Perm,
@@ -442,4 +443,6 @@ def _system_topics(settings: BrokerSettings) -> list[TopicConfig]:
         topics.append(own(TEMPLATE_TOPIC, settings.default_topic_queue_nums, shared))
     if settings.trace_topic_enable:
         topics.append(own(settings.msg_trace_topic_name, 1))
+    if settings.enable_slave_acting_master:  # its route shows slaves of RocketMQ who is there
+        topics.append(own(f"{SYNC_BROKER_MEMBER_PREFIX}{broker}", 1))
     return topics

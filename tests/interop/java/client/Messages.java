@@ -45,6 +45,7 @@ final class Messages {
         line.put("status", result.getSendStatus().name());
         line.put("id", result.getMsgId());
         line.put("offset_id", result.getOffsetMsgId());
+        line.put("broker", result.getMessageQueue().getBrokerName());
         line.put("queue", result.getMessageQueue().getQueueId());
         line.put("offset", result.getQueueOffset());
         return line;

@@ -48,7 +48,7 @@ async def run(cluster: ElectedCluster) -> Outcome:
             seconds.append(await load.time_after(master.kill))
             await load.until_acknowledged(BETWEEN)
             await asyncio.to_thread(master.start)
-            await asyncio.to_thread(cluster.await_in_sync, 2)
+            await asyncio.to_thread(cluster.await_in_sync, len(cluster.brokers))
     return await outcome_of(load, seconds, cluster.namesrv)
 
 
@@ -89,6 +89,19 @@ async def test_nothing_acknowledged_is_lost_and_sends_go_on_within_seconds(
     print(outcome)
     assert outcome.lost == 0, outcome
     assert outcome.acknowledged >= 2 * ROUNDS * BETWEEN, outcome
+    assert max(outcome.seconds) <= FAILOVER_S, outcome
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+async def test_three_brokers_keep_two_copies_of_all_when_masters_are_killed(tmp_path: Path) -> None:
+    with running_elected(
+        COMET, (COMET,) * 3, tmp_path, allAckInSyncStateSet=True, minInSyncReplicas=2
+    ) as cluster:
+        await asyncio.to_thread(cluster.await_in_sync, 3)
+        outcome = await run(cluster)
+    print(outcome)
+    assert outcome.lost == 0, outcome
     assert max(outcome.seconds) <= FAILOVER_S, outcome
 
 

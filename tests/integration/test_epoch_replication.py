@@ -107,6 +107,21 @@ async def test_a_slave_shows_what_is_confirmed(start: Start) -> None:
     await until(lambda: shown(slave)[:2] == [b"a", b"b"])
 
 
+async def test_a_slave_shows_nothing_that_its_master_may_lose_with_the_power(start: Start) -> None:
+    files = {"flush_disk_type": "SYNC_FLUSH"}
+    master, slave = await start(1, store=files), await start(2, store=files)
+    await master.lead(1)
+    slave.follow(master.ha_address)
+    for body in (b"a", b"b", b"c"):  # the master does not sync them
+        put(master.store, body)
+        await equal(master, slave)
+    assert slave.store.confirmed_to == 0
+    assert shown(slave) == []
+    master.store.flush()
+    put(master.store, b"d")
+    await until(lambda: shown(slave) == [b"a", b"b", b"c"])
+
+
 async def test_nothing_is_shown_that_a_member_lacks(start: Start) -> None:
     master, slave = await start(1), await start(2)
     await master.lead(1)
@@ -339,6 +354,21 @@ async def test_a_master_goes_on_in_a_newer_epoch(start: Start) -> None:
     await until(lambda: shown(master) == [b"a", b"b"])
     await equal(master, slave)
     assert slave.epochs.epochs == master.epochs.epochs == [Epoch(1, 0), Epoch(4, border)]
+
+
+async def test_an_empty_member_has_the_epoch_of_its_master(start: Start) -> None:
+    """Else it could be elected, and have no epoch in common with what its master wrote."""
+    old, new = await start(1), await start(2)
+    await old.lead(1)
+    await member(old, new)
+    assert new.epochs.epochs == [Epoch(1, 0)]
+    new.follow("")
+    put(old.store, b"o")
+    await new.lead(2)
+    put(new.store, b"n")
+    old.follow(new.ha_address)
+    await equal(old, new)
+    assert shown(new) == [b"n"]
 
 
 async def test_an_epoch_is_led_again_if_nothing_was_lost(start: Start, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.replication.epoch_replication import EpochError, EpochReplication
 from cometmq.broker.replication.epochs import Epoch, EpochFile
-from cometmq.broker.replication.in_sync import Members
+from cometmq.broker.replication.in_sync import InSyncSet, Members
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import ResponseCode
@@ -182,14 +182,17 @@ class Replica:
             self.replication.stop()
 
     def _ask(self, members: Members) -> None:
-        assert self.process is not None
-        self.process.spawn(self._request(members))
-
-    async def _request(self, members: Members) -> None:
-        chance, controller = self.world.chance, self.world.controller
         in_sync = self.replication.in_sync
+        if self.world.is_over:
+            return
+        assert self.process is not None
         assert in_sync is not None
-        version, epoch = in_sync.version, self._known_epoch()
+        self.process.spawn(self._request(in_sync, in_sync.version, self.epochs.last, members))
+
+    async def _request(
+        self, in_sync: InSyncSet, version: int, epoch: int, members: Members
+    ) -> None:
+        chance, controller = self.world.chance, self.world.controller
         if chance.below(8) == 0:  # the request is lost, or waits somewhere until nobody does
             late_s = REQUEST_S * (1 + chance.fraction() * 5)
             self.world.loop.call_later(
@@ -216,17 +219,15 @@ class Replica:
         if self.replication.in_sync is in_sync:
             call()
 
-    def _known_epoch(self) -> int:
-        return self.epochs.last
-
     def poll(self) -> None:
         """Take the in-sync set of the controller, as brokers do every few seconds."""
         controller = self.world.controller
-        if self.is_alive:
-            if controller.epoch > self._known:
-                self._changed.set()
-            elif controller.master == self.number and self.epochs.last == controller.epoch:
-                self.replication.adopt(controller.members, controller.version)
+        if self.process is None or self.process.is_dead:
+            return
+        if controller.epoch > self._known:
+            self._changed.set()
+        elif controller.master == self.number and self.epochs.last == controller.epoch:
+            self.process.context.run(self.replication.adopt, controller.members, controller.version)
 
     # --- faults ---------------------------------------------------------------------------------
 
@@ -276,7 +277,7 @@ class Elections:
         self.truncated = 0
         self._processes: list[Process] = []
         self._sent = 0
-        self._is_over = False
+        self.is_over = False
 
     def note(self, line: str) -> None:
         """Add a line to the history."""
@@ -287,7 +288,7 @@ class Elections:
         """Cut the connections of a process; elect another master if it was that."""
         self._processes.append(process)
         self.network.process_died(process)
-        if self._is_over:
+        if self.is_over:
             return
         self.loop.call_soon(self.loop.forget, process)
         self.loop.call_later(self.chance.fraction() * 2, self._elect_if_gone)
@@ -312,7 +313,7 @@ class Elections:
         return self.failures + self.loop.failures
 
     def _close(self) -> None:
-        self._is_over = True
+        self.is_over = True
         for replica in self.replicas:
             if replica.process is not None:
                 replica.process.die()
@@ -363,7 +364,7 @@ class Elections:
         least = self.settings.min_in_sync_replicas
 
         def on_outcome(code: int, error: StoreError | None) -> None:
-            if code == ResponseCode.SUCCESS and error is None:
+            if code == ResponseCode.SUCCESS and error is None and not self.is_over:
                 in_sync = replica.replication.in_sync
                 if in_sync is None or in_sync.least_count < least:
                     self.failures.append(f"{body!r} acknowledged with too few members")

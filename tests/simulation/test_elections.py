@@ -11,12 +11,13 @@ from cometmq.broker.replication.epoch_acknowledgements import EpochAcknowledgeme
 from cometmq.broker.replication.epoch_replication import EpochReplication
 from cometmq.broker.replication.epoch_slave import EpochMasterConnection
 from cometmq.broker.replication.epochs import EpochFile
+from cometmq.broker.replication.in_sync import InSyncSet
 from cometmq.store import CONFIRMS_ALL
 from simulation.elections import Elections
 from support.tiers import rounds
 
 SEEDS = rounds(test=40, long=4000)
-PLANTED_SEEDS = 60
+PLANTED_SEEDS = 300
 """So many worlds are enough to find each planted bug."""
 KINDS: dict[str, dict[str, Any]] = {
     "all members acknowledge": {},
@@ -74,6 +75,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., None]]] = {
     "no truncation on rejoin": (EpochMasterConnection, "_truncate", keep_the_end),
     "confirms what members lack": (EpochReplication, "_confirm", confirm_all),
     "acknowledges as an old master": (EpochAcknowledgements, "end_all", wait_on),
+    "forgets requests without an answer": (InSyncSet, "lost", InSyncSet.refused),
 }
 """What is replaced, and by what."""
 

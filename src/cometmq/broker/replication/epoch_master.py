@@ -100,7 +100,8 @@ class EpochSlaveConnection(SlaveConnection):
 
     def _header(self, size: int) -> bytes:
         self._end_of_epoch()
-        return ChunkHeader(size, self.sent_to, self._epoch, self._store.confirmed_to).encode()
+        # Not what this member may lose with the power: readers of the slave must not see it.
+        return ChunkHeader(size, self.sent_to, self._epoch, self._store.readable_to).encode()
 
     def _end_of_epoch(self) -> int:
         """Return where the epoch at `sent_to` ends."""

@@ -203,6 +203,9 @@ class EpochMasterConnection(MasterConnection):
             )
         self._master_epochs = master.epochs
         self._whole_to = self._replica.received_to
+        for epoch in master.epochs:  # a member of the in-sync set has the epoch of its master
+            if epoch.start <= self._whole_to:
+                self._note(epoch)
         self._has_joined = True
         last_record = self._store.last_record() if own else None
         if last_record is not None and self._epochs.epochs[-1:] == master.epochs[-1:]:

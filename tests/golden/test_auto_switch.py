@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.replication.epoch_wire import (
+from cometmq.broker.failover.epoch_wire import (
     CHUNK,
     EPOCHS,
     GREETING,
@@ -21,7 +21,7 @@ from cometmq.broker.replication.epoch_wire import (
     read_chunk,
     read_epochs,
 )
-from cometmq.broker.replication.epochs import Epoch, EpochFile, common_point, file_text, parse
+from cometmq.broker.failover.epochs import Epoch, EpochFile, common_point, file_text, parse
 from cometmq.system.files import SystemFiles
 from golden.recordings import VECTORS
 

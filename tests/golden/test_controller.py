@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.replication.elected_handler import epoch_cache
-from cometmq.broker.replication.epochs import Epoch
+from cometmq.broker.failover.epochs import Epoch
+from cometmq.broker.failover.handler import epoch_cache
 from cometmq.controller.broker_set import BrokerSet, Replica
 from cometmq.controller.config import ControllerSettings
 from cometmq.controller.etcd import Put

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.replication.epoch_wire import CHUNK, GREETING, REPORT, TRANSFER
-from cometmq.broker.replication.epochs import Epoch, parse
+from cometmq.broker.failover.epoch_wire import CHUNK, GREETING, REPORT, TRANSFER
+from cometmq.broker.failover.epochs import Epoch, parse
 from cometmq.store import MessageStore
 from golden.recordings import VECTORS
 from support.epoch_replica import running

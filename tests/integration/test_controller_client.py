@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from cometmq.broker.replication.controller_client import (
+from cometmq.broker.failover.controller_client import (
     ControllerClient,
     ControllerUnavailableError,
 )

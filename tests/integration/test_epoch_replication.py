@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.replication import epoch_replication as module
-from cometmq.broker.replication import slave as slave_module
-from cometmq.broker.replication.epoch_replication import EpochError
-from cometmq.broker.replication.epoch_wire import (
+from cometmq.broker.failover import epoch_replication as module
+from cometmq.broker.failover.epoch_replication import EpochError
+from cometmq.broker.failover.epoch_wire import (
     EPOCH,
     EPOCHS,
     REPORT,
@@ -22,7 +21,8 @@ from cometmq.broker.replication.epoch_wire import (
     Greeting,
     MasterEpochs,
 )
-from cometmq.broker.replication.epochs import Epoch
+from cometmq.broker.failover.epochs import Epoch
+from cometmq.broker.replication import slave as slave_module
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import ResponseCode
 from support.epoch_replica import EpochReplica, running

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.failover.epoch_replication import EpochError, EpochReplication
+from cometmq.broker.failover.epochs import Epoch, EpochFile
+from cometmq.broker.failover.in_sync import InSyncSet, Members
 from cometmq.broker.replication.confirmation import Confirmation
-from cometmq.broker.replication.epoch_replication import EpochError, EpochReplication
-from cometmq.broker.replication.epochs import Epoch, EpochFile
-from cometmq.broker.replication.in_sync import InSyncSet, Members
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import ResponseCode

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.replication.epoch_acknowledgements import EpochAcknowledgements
-from cometmq.broker.replication.epoch_replication import EpochReplication
-from cometmq.broker.replication.epoch_slave import EpochMasterConnection
-from cometmq.broker.replication.epochs import EpochFile
-from cometmq.broker.replication.in_sync import InSyncSet
+from cometmq.broker.failover.epoch_acknowledgements import EpochAcknowledgements
+from cometmq.broker.failover.epoch_replication import EpochReplication
+from cometmq.broker.failover.epoch_slave import EpochMasterConnection
+from cometmq.broker.failover.epochs import EpochFile
+from cometmq.broker.failover.in_sync import InSyncSet
 from cometmq.store import CONFIRMS_ALL
 from simulation.elections import Elections
 from support.tiers import rounds

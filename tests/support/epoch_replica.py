@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.replication.epoch_replication import EpochReplication
-from cometmq.broker.replication.epochs import EpochFile
-from cometmq.broker.replication.in_sync import Members
+from cometmq.broker.failover.epoch_replication import EpochReplication
+from cometmq.broker.failover.epochs import EpochFile
+from cometmq.broker.failover.in_sync import Members
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.store import MessageStore

@@ -49,7 +49,7 @@ from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files, SystemFiles
 
 if TYPE_CHECKING:
-    from cometmq.broker.replication.elected_role import ElectedRole
+    from cometmq.broker.failover.elected_role import ElectedRole
 
 log = logging.getLogger(__name__)
 

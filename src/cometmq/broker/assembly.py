@@ -23,6 +23,7 @@ from cometmq.broker.cold_reads import ColdReads, cold_read_limit
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay import feature as delay
 from cometmq.broker.delay.delivery import ScheduledDelivery
+from cometmq.broker.failover import feature as failover
 from cometmq.broker.filter_servers import feature as filter_servers
 from cometmq.broker.filter_servers.servers import FilterServers
 from cometmq.broker.filters import feature as filters
@@ -64,8 +65,8 @@ from cometmq.system.files import Files
 
 if TYPE_CHECKING:
     from cometmq.broker.acting_master.service import ActingMaster
-    from cometmq.broker.replication.elected_role import ElectedRole
-    from cometmq.broker.replication.epoch_replication import EpochReplication
+    from cometmq.broker.failover.elected_role import ElectedRole
+    from cometmq.broker.failover.epoch_replication import EpochReplication
     from cometmq.broker.replication.metadata import MetadataCopy
     from cometmq.broker.replication.slave import LogCopy
 
@@ -167,6 +168,7 @@ FEATURES: Sequence[Callable[[Parts, Endpoint], Feature]] = (
     delay.build,
     transactions.build,
     replication.build,
+    failover.build,
     acting_master.build,
     filter_servers.build,
     queries.build,
@@ -329,7 +331,7 @@ def _build_parts(
     elected_log: EpochReplication | None = None
     elected: ElectedRole | None = None
     if role.is_elected:
-        from cometmq.broker.replication.elected_role import elect_role
+        from cometmq.broker.failover.elected_role import elect_role
 
         elected_log, elected = elect_role(
             role,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.replication.identity import Applied, IdentityFiles
+from cometmq.broker.failover.identity import Applied, IdentityFiles
 from cometmq.model.errors import ConfigError, StoreError
 from cometmq.system.files import SystemFiles
 from golden.recordings import VECTORS

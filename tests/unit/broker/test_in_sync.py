@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.broker.replication.in_sync import InSyncSet, Members
+from cometmq.broker.failover.in_sync import InSyncSet, Members
 
 
 def members(*ids: int) -> Members:

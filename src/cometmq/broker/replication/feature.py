@@ -38,7 +38,6 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
     tables, state = Deferred(make_tables), Deferred(make_state)
     return Feature(
         {
-            **_elected_routes(parts),
             **_address_routes(parts, endpoint),
             RequestCode.GET_BROKER_HA_STATUS: state.handler(lambda h: h.status),
             RequestCode.GET_TIMER_CHECK_POINT: tables.handler(lambda h: h.timer_checkpoint),
@@ -47,19 +46,6 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         },
         [every(COPY_CHECK_S, copy_tables, "copy-tables", first_s=0.0)],
     )
-
-
-def _elected_routes(parts: Parts) -> Routes:
-    """Return the handlers of a broker whose role a controller decides."""
-    if parts.elected is None:
-        return {}
-    from cometmq.broker.replication.elected_handler import ElectedHandler
-
-    handler = ElectedHandler(parts.elected, parts.role, parts.settings)
-    return {
-        RequestCode.NOTIFY_BROKER_ROLE_CHANGED: handler.role_changed,
-        RequestCode.GET_BROKER_EPOCH_CACHE: handler.epochs,
-    }
 
 
 def _address_routes(parts: Parts, endpoint: Endpoint) -> Routes:

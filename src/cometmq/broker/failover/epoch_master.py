@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from cometmq.broker.replication.epoch_wire import ChunkHeader, Greeting, MasterEpochs, SlaveMessages
-from cometmq.broker.replication.epochs import Epoch, EpochFile
+from cometmq.broker.failover.epoch_wire import ChunkHeader, Greeting, MasterEpochs, SlaveMessages
+from cometmq.broker.failover.epochs import Epoch, EpochFile
 from cometmq.broker.replication.master import Master, SlaveConnection
 from cometmq.model.errors import ProtocolError
 

@@ -31,14 +31,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.replication.controller_client import (
+from cometmq.broker.failover.controller_client import (
     ControllerClient,
     ControllerUnavailableError,
 )
-from cometmq.broker.replication.epoch_replication import EpochError, EpochReplication
-from cometmq.broker.replication.epochs import NO_EPOCH, Epoch, EpochFile
-from cometmq.broker.replication.identity import Applied, IdentityFiles
-from cometmq.broker.replication.in_sync import InSyncSet, Members
+from cometmq.broker.failover.epoch_replication import EpochError, EpochReplication
+from cometmq.broker.failover.epochs import NO_EPOCH, Epoch, EpochFile
+from cometmq.broker.failover.identity import Applied, IdentityFiles
+from cometmq.broker.failover.in_sync import InSyncSet, Members
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import CometError, StoreError

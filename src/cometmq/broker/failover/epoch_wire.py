@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from cometmq.broker.replication.epochs import ENTRIES_MAX, NO_EPOCH, Epoch, check_epochs
+from cometmq.broker.failover.epochs import ENTRIES_MAX, NO_EPOCH, Epoch, check_epochs
 from cometmq.broker.replication.wire import CHUNK_BYTES_MAX
 from cometmq.model.errors import ProtocolError
 

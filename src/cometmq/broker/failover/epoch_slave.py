@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.replication.epoch_wire import (
+from cometmq.broker.failover.epoch_wire import (
     CHUNK,
     REPORT,
     TRANSFER,
@@ -34,7 +34,7 @@ from cometmq.broker.replication.epoch_wire import (
     read_chunk,
     read_epochs,
 )
-from cometmq.broker.replication.epochs import Common, Epoch, EpochFile, common_point
+from cometmq.broker.failover.epochs import Common, Epoch, EpochFile, common_point
 from cometmq.broker.replication.slave import LogCopy, MasterConnection
 from cometmq.broker.role import Role
 from cometmq.model.errors import ProtocolError, StoreError

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.replication.epoch_acknowledgements import EpochAcknowledgements
-from cometmq.broker.replication.epoch_master import EpochSlaveConnection
-from cometmq.broker.replication.epoch_slave import EpochLogCopy
-from cometmq.broker.replication.epochs import EpochFile
-from cometmq.broker.replication.in_sync import InSyncSet, Members
+from cometmq.broker.failover.epoch_acknowledgements import EpochAcknowledgements
+from cometmq.broker.failover.epoch_master import EpochSlaveConnection
+from cometmq.broker.failover.epoch_slave import EpochLogCopy
+from cometmq.broker.failover.epochs import EpochFile
+from cometmq.broker.failover.in_sync import InSyncSet, Members
 from cometmq.broker.replication.master import UNSENT_BYTES_MAX, Master
 from cometmq.broker.role import Role
 from cometmq.model.errors import ProtocolError, StoreError

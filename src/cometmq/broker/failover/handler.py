@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.replication.elected_role import ElectedRole
-from cometmq.broker.replication.epochs import Epoch
+from cometmq.broker.failover.elected_role import ElectedRole
+from cometmq.broker.failover.epochs import Epoch
 from cometmq.broker.role import Role
 from cometmq.protocol.bodies import EpochEntry, EpochEntryCache
 from cometmq.remoting import Request, Response

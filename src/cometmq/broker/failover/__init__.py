@@ -1,0 +1,1 @@
+"""Failover: a controller elects the master, and replicas follow by epochs."""

@@ -38,6 +38,8 @@ SMALL = {
     "maxHashSlotNum": "16",
     "maxIndexNum": "64",
     "defaultTopicQueueNums": str(QUEUES),
+    "transactionTimeOut": "2000",
+    "transactionCheckInterval": "5000",
 }
 
 

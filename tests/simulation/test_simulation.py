@@ -31,10 +31,16 @@ PLANTED_SEEDS = 40
 @pytest.mark.parametrize("part", range(PARTS))
 def test_messages_survive_everything_that_happens_to_a_cluster(part: int) -> None:
     wrong = []
-    for seed in range(part, SEEDS, PARTS):
-        if failures := simulate(seed).failures:
-            wrong.append(f"python tests/simulation/{REPLAY.name} {seed}: {failures[:5]}")
-    assert not wrong, f"{len(wrong)} of {SEEDS // PARTS} seeds:\n" + "\n".join(wrong[:20])
+    acknowledged = 0
+    seeds = range(part, SEEDS, PARTS)
+    for seed in seeds:
+        history = simulate(seed)
+        if history.failures:
+            replay = f"python tests/simulation/{REPLAY.name} {seed}"
+            wrong.append(f"{replay}: {history.failures[:5]}")
+        acknowledged += sum(send.is_acknowledged for send in history.sends.values())
+    assert not wrong, f"{len(wrong)} of {len(seeds)} seeds:\n" + "\n".join(wrong[:20])
+    assert acknowledged > 40 * len(seeds)
 
 
 def test_a_seed_gives_the_same_history_in_every_process_and_build() -> None:

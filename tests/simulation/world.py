@@ -12,10 +12,18 @@ import logging
 import random
 from collections.abc import Iterator
 
-from cometmq.client import Message, Producer, PushConsumer, SendStatus, StartFrom, StoredMessage
+from cometmq.client import (
+    LocalState,
+    Message,
+    PushConsumer,
+    SendStatus,
+    StartFrom,
+    StoredMessage,
+    TransactionProducer,
+)
 from cometmq.model.errors import CometError
 from simulation.faults import Faults
-from simulation.history import History, Place, Send
+from simulation.history import History, Kind, Place, Send
 from simulation.kernel import Process, SimulatedLoop
 from simulation.layouts import LAYOUTS, Layout
 from simulation.machines import (
@@ -62,6 +70,7 @@ class World:
         self._processes: list[Process] = []
         self._sent = 0
         self._ends_s = float("inf")
+        self._producer: TransactionProducer | None = None
         self._ips = 0
         count = 1 + seed // len(LAYOUTS) % 2
         self.name_server_machines: list[Machine] = [
@@ -177,8 +186,6 @@ class World:
             await asyncio.sleep(PROMOTED_S)
         self._ends_s = self.loop.now_s
         await asyncio.wait([sending])
-        if sending.exception() is not None:
-            self.history.failures.append(f"the producer failed: {sending.exception()!r}")
         until_s = self.loop.now_s + SETTLE_S
         while self.loop.now_s < until_s and (self.history.missing() or self._lagging()):
             await asyncio.sleep(1.0)
@@ -239,26 +246,34 @@ class World:
     # --- the clients ----------------------------------------------------------------------------
 
     async def _produce(self, process: Process) -> None:
-        async with Producer(
+        """Send until the load ends; after that the producer still answers checks."""
+        self._producer = producer = TransactionProducer(
             self.name_servers,
             group="shop",
+            listener=self,
             retries=RETRIES,
+            topics=(TOPIC,),
             client_ip=process.ip,
             instance_name="producer",
-        ) as producer:
-            while self.loop.now_s < self._ends_s:
-                await asyncio.gather(
-                    *(self._send(producer) for _ in range(1 + self.chance.below(4)))
-                )
-                await asyncio.sleep(self.chance.fraction() * 0.2)
+        )
+        await producer.start()
+        while self.loop.now_s < self._ends_s:
+            await asyncio.gather(*(self._send(producer) for _ in range(1 + self.chance.below(4))))
+            await asyncio.sleep(self.chance.fraction() * 0.2)
 
-    async def _send(self, producer: Producer) -> None:
+    async def _send(self, producer: TransactionProducer) -> None:
         self._sent += 1
         name = f"m{self._sent}"
         body = name.encode() + b"." * self.chance.below(300)
-        send = self.history.sends[name] = Send(self.note(f"send {name}"))
+        kind = (Kind.DELAYED, Kind.TRANSACTION, *[Kind.PLAIN] * 8)[self.chance.below(10)]
+        delay_level = 1 + self.chance.below(2) if kind is Kind.DELAYED else 0
+        message = Message(topic=TOPIC, body=body, keys=[name], delay_level=delay_level)
+        send = self.history.sends[name] = Send(self.note(f"send {name} {kind.value}"), kind)
         try:
-            receipt = await producer.send(Message(topic=TOPIC, body=body, keys=[name]))
+            if kind is Kind.TRANSACTION:
+                receipt = (await producer.send_in_transaction(message)).receipt
+            else:
+                receipt = await producer.send(message)
         except CometError as problem:
             self.note(f"failed {name} {type(problem).__name__} {problem}")
             return
@@ -266,7 +281,21 @@ class World:
         place = queue.topic, queue.broker_name, queue.queue_id, int(receipt.queue_offset)
         send.ended = self.note(f"sent {name} {receipt.status.name} {place}")
         if receipt.status is SendStatus.SEND_OK:
-            send.place = place
+            send.is_acknowledged = True
+            send.place = place if kind is Kind.PLAIN else None
+
+    async def execute(self, message: Message, argument: object) -> LocalState:
+        """Run the local transaction of a message; sometimes the broker has to ask later."""
+        name = message.keys[0]
+        send = self.history.sends[name]
+        send.is_committed = self.chance.below(3) > 0
+        self.note(f"{'commit' if send.is_committed else 'rollback'} {name}")
+        return LocalState.UNKNOWN if self.chance.below(3) == 0 else send.state
+
+    async def check(self, message: StoredMessage) -> LocalState:
+        """Return how the local transaction ended; one that has not run never will."""
+        self.note(f"check {message.keys[0]}")
+        return self.history.sends[message.keys[0]].state
 
     def replace_consumer(self, number: int) -> None:
         """Kill a consumer, and start another one on its machine."""

@@ -29,8 +29,11 @@ class Layout:
 
     @property
     def creates_topic(self) -> bool:
-        """Whether the topic is on all masters from the start, and not created by a send."""
-        return len(self.masters) > 1
+        """Whether masters create the topic at their start, and not with a send.
+
+        The new master may not have copied it yet: then its log says so, and an operator creates it.
+        """
+        return len(self.masters) > 1 or self.loses_master
 
 
 LAYOUTS = (

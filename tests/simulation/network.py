@@ -27,6 +27,7 @@ class Listener:
         self.number = next(_numbers)
         self.process = process
         self.factory: Any = None
+        """Makes the protocols of accepted connections, if the loop accepts them."""
         self.waiting: deque[Link] = deque()
         self._network = network
         self._name = (process.ip, port)

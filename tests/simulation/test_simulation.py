@@ -71,7 +71,7 @@ def commit_before_handled(update: Any) -> Any:
 
 def leave_the_end_out_of_the_queues(redispatch: Any) -> Any:
     def short(self: Recovery, start: int, end: int) -> Redispatched:
-        done: Redispatched = redispatch(self, start, max(start, end - 400))
+        done: Redispatched = redispatch(self, start, max(start, end - 1500))
         return done
 
     return short

@@ -7,7 +7,8 @@ import errno
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from simulation.machines import BrokerMachine, Machine
+from simulation.machines import BrokerMachine, ControllerMachine, Machine
+from support.etcd_model import Link
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -46,6 +47,8 @@ class Faults:
             self.disk_error,
             self.blackout,
         ]
+        if world.controllers:
+            self._kinds += [self.kill_controller, self.cut_etcd, self.kill_master]
 
     async def happen(self) -> None:
         """Let one fault happen."""
@@ -145,6 +148,36 @@ class Faults:
         machine.crash(power=False)
         await asyncio.sleep(self._chance.fraction() * DOWN_S_MAX)
         machine.start()
+
+    # --- elections ------------------------------------------------------------------------------
+
+    async def kill_master(self) -> None:
+        """Kill what takes itself for a master, so that another one is elected."""
+        masters = [machine for machine in self._world.brokers if not machine.is_slave]
+        if masters:
+            machine = masters[self._chance.below(len(masters))]
+            machine.crash(power=self._world.may_lose_power(machine) and self._chance.below(2) == 1)
+            await self._restart(machine)
+
+    def _controller(self) -> ControllerMachine:
+        controllers = self._world.controllers
+        return controllers[self._chance.below(len(controllers))]
+
+    async def kill_controller(self) -> None:
+        """A controller is gone for a while."""
+        machine = self._controller()
+        machine.crash(power=False)
+        await asyncio.sleep(self._chance.fraction() * DOWN_S_MAX)
+        machine.start()
+
+    async def cut_etcd(self) -> None:
+        """A controller does not reach etcd, or does not hear its responses."""
+        machine = self._controller()
+        link = (Link.NO_REQUEST, Link.NO_RESPONSE)[self._chance.below(2)]
+        self._world.note(f"etcd {machine.name} {link.value}")
+        machine.etcd.link = link
+        await asyncio.sleep(self._chance.fraction() * PARTED_S_MAX)
+        machine.etcd.link = Link.UP
 
     # --- network --------------------------------------------------------------------------------
 

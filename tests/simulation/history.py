@@ -78,13 +78,14 @@ class History:
         return hashlib.sha256("\n".join(self.events).encode()).hexdigest()
 
     def check(
-        self, *, attempts: int, committed: dict[Place, int], has_lost_master: bool = False
+        self, *, attempts: int, committed: list[tuple[Place, int]], has_lost_master: bool = False
     ) -> list[str]:
         """Return what is wrong.
 
         Args:
             attempts: how often a producer sends a message at most.
-            committed: the committed offset of each queue, its own offset left 0.
+            committed: queues, their own offset left 0, and what a broker has as the committed
+                offset of the group there.
             has_lost_master: whether messages may be gone that were consumed, but not acknowledged
                 to their producers.
         """
@@ -117,7 +118,7 @@ class History:
         for topic, broker, queue, offset in contents:
             key = topic, broker, queue, 0
             ends[key] = max(ends[key], offset + 1)
-        for key, offset in committed.items():
+        for key, offset in committed:
             if offset > ends[key]:
                 found.append(f"ahead: the group is at {offset} of {key}, consumed to {ends[key]}")
         return found

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cometmq.broker.replication.elected_role import ElectedRole
+from cometmq.broker.replication.epoch_slave import EpochMasterConnection
 
 from cometmq.broker.replication.acknowledgements import SUCCESS, Acknowledgements
+from cometmq.broker.replication.epoch_wire import MasterEpochs
 from cometmq.broker.replication.slave import MasterConnection
 from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.store.recovery import Recovery, Redispatched
@@ -85,6 +88,24 @@ def report_before_the_sync(acknowledge: Any) -> Any:
     return lambda self: self._report(self._whole_to)
 
 
+def change_the_set_without_the_controller(ask: Any) -> Any:
+    def alone(self: ElectedRole, members: Any) -> None:
+        in_sync = self.replication.in_sync
+        assert in_sync is not None
+        self.replication.adopt(members, in_sync.version + 1)
+
+    return alone
+
+
+def keep_what_the_master_lacks(join: Any) -> Any:
+    def untruncated(self: EpochMasterConnection, master: MasterEpochs) -> None:
+        self._epochs.keep(master.epochs)
+        self._whole_to = self._replica.received_to
+        self._may_report = True
+
+    return untruncated
+
+
 @dataclass(frozen=True)
 class Planted:
     """A bug: what is replaced, and by what, given the original."""
@@ -111,6 +132,12 @@ PLANTED = {
     ),
     "a slave reports what is not on its disk": Planted(
         MasterConnection, "_acknowledge", report_before_the_sync, "lost master"
+    ),
+    "a master is not fenced": Planted(
+        ElectedRole, "ask", change_the_set_without_the_controller, "elected"
+    ),
+    "a slave is not truncated": Planted(
+        EpochMasterConnection, "_join", keep_what_the_master_lacks, "elected"
     ),
 }
 

@@ -27,17 +27,20 @@ from simulation.history import History, Kind, Place, Send
 from simulation.kernel import Process, SimulatedLoop
 from simulation.layouts import LAYOUTS, Layout
 from simulation.machines import (
+    CONTROLLER_PORT,
     GROUP,
     NAME_SERVER_PORT,
     QUEUES,
     TOPIC,
     BrokerMachine,
+    ControllerMachine,
     Disk,
     Machine,
     NameServerMachine,
 )
 from simulation.network import Network
 from simulation.seams import replaced
+from support.etcd_model import EtcdStore
 from support.randomness import SeededRandomness
 
 RETRIES = 2
@@ -53,10 +56,9 @@ class World:
     Args:
         seed: of all choices.
         layout: the cluster; None to let the seed choose.
-        load_s: how long, in virtual time, there is load and faults happen.
     """
 
-    def __init__(self, seed: int, *, layout: Layout | None = None, load_s: float = 8.0) -> None:
+    def __init__(self, seed: int, *, layout: Layout | None = None) -> None:
         self.chance = SeededRandomness(seed)
         self.layout = layout or LAYOUTS[seed % len(LAYOUTS)]
         self.loop = SimulatedLoop(self.chance)
@@ -65,7 +67,6 @@ class World:
         self.is_over = False
         self.disks: list[Disk] = []
         self.consumers: list[Process] = []
-        self._load_s = load_s
         self._started = 0
         self._processes: list[Process] = []
         self._sent = 0
@@ -80,6 +81,11 @@ class World:
         self.name_servers = ";".join(
             f"{machine.ip}:{NAME_SERVER_PORT}" for machine in self.name_server_machines
         )
+        etcd = EtcdStore(self.loop.time)
+        self.controllers = [
+            ControllerMachine(self, f"controller-{number}", self._ip(), etcd)
+            for number in range(1, self.layout.controllers + 1)
+        ]
         self.brokers = list(self._new_brokers())
         self.note(f"{self.layout.name}, {count} name servers")
 
@@ -87,7 +93,12 @@ class World:
         layout = self.layout
         for broker_name in layout.masters:
             settings = layout.settings | layout.master_settings
-            yield BrokerMachine(self, broker_name, self._ip(), broker_name, settings)
+            if layout.controllers:
+                addresses = (f"{machine.ip}:{CONTROLLER_PORT}" for machine in self.controllers)
+                settings |= {"controllerAddr": ";".join(addresses)}
+            for number in range(layout.replicas):
+                name = f"{broker_name}-{number}" if layout.controllers else broker_name
+                yield BrokerMachine(self, name, self._ip(), broker_name, settings)
         for number in range(1, layout.slaves + 1):
             settings = layout.settings | {"brokerRole": "SLAVE", "brokerId": str(number)}
             name = layout.masters[0]
@@ -101,8 +112,8 @@ class World:
 
     @property
     def machines(self) -> list[Machine]:
-        """All machines of servers."""
-        return [*self.name_server_machines, *self.brokers]
+        """All machines of servers, in the order in which they start."""
+        return [*self.name_server_machines, *self.controllers, *self.brokers]
 
     def living(self) -> list[Process]:
         """Return all processes that run."""
@@ -118,9 +129,11 @@ class World:
 
     def may_lose_power(self, machine: Machine) -> bool:
         """Whether nothing may be lost if the power of a machine fails."""
-        if not isinstance(machine, BrokerMachine) or machine.is_slave:
+        if not isinstance(machine, BrokerMachine):
             return True
-        return self.layout.has_power_cuts and not self.slaves_of(machine)
+        if machine.is_elected:
+            return self.layout.has_power_cuts
+        return machine.is_slave or (self.layout.has_power_cuts and not self.slaves_of(machine))
 
     def note(self, text: str) -> int:
         """Append an event to the history; return its number."""
@@ -175,7 +188,7 @@ class World:
         sending = producer.spawn(self._produce(producer))
         for number in range(1 + self.chance.below(2)):
             self.consumers.append(self._consumer(f"consumer-{number}", self._ip()))
-        ends_s = self.loop.now_s + self._load_s
+        ends_s = self.loop.now_s + self.layout.load_s
         faults = Faults(self)
         while self.loop.now_s < ends_s:
             await asyncio.sleep(0.1 + self.chance.fraction() * 1.5)
@@ -225,23 +238,26 @@ class World:
                 yield master, slave
 
     def _lagging(self) -> list[str]:
+        """Return the slaves that do not have all of the log, and the names without a master."""
+        names = {machine.broker_name: None for machine in self.brokers if not machine.is_slave}
         return [
-            slave.name for master, slave in self._pairs() if slave.log_end() != master.log_end()
+            *(name for name in self.layout.masters if name not in names),
+            *(s.name for master, s in self._pairs() if s.log_end() != master.log_end()),
         ]
 
     def _different_copies(self) -> list[str]:
-        found = [f"diverging: {name} does not get the end of the log" for name in self._lagging()]
+        found = [f"diverging: {name} has no master, or lacks messages" for name in self._lagging()]
         for master, slave in self._pairs():
             found += [f"diverging: {text}" for text in slave.differences_from(master)]
         return found
 
-    def _committed(self) -> dict[Place, int]:
-        return {
-            (TOPIC, machine.broker_name, number, 0): offset
+    def _committed(self) -> list[tuple[Place, int]]:
+        return [
+            ((TOPIC, machine.broker_name, number, 0), offset)
             for machine in self.brokers
             for number in range(QUEUES)
             if (offset := machine.committed(number)) is not None
-        }
+        ]
 
     # --- the clients ----------------------------------------------------------------------------
 
@@ -332,7 +348,7 @@ class World:
         self.note(f"handled {name} {place}")
 
 
-def simulate(seed: int, *, layout: Layout | None = None, load_s: float = 8.0) -> History:
+def simulate(seed: int, *, layout: Layout | None = None) -> History:
     """Run the world of a seed; return what happened, and what is wrong with it."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -341,7 +357,7 @@ def simulate(seed: int, *, layout: Layout | None = None, load_s: float = 8.0) ->
     collects = gc.isenabled()
     gc.disable()
     try:
-        world = World(seed, layout=layout, load_s=load_s)
+        world = World(seed, layout=layout)
         with replaced(world.loop):
             return world.run()
     finally:

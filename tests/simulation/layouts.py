@@ -6,7 +6,12 @@ from dataclasses import dataclass, field
 
 SYNC = {"flushDiskType": "SYNC_FLUSH"}
 ASYNC = {"flushDiskType": "ASYNC_FLUSH"}
-ELECTED = {"enableControllerMode": "true", "allAckInSyncStateSet": "true"}
+ELECTED = {
+    "enableControllerMode": "true",
+    "allAckInSyncStateSet": "true",
+    "controllerHeartBeatTimeoutMills": "3000",
+    "haMaxTimeSlaveNotCatchup": "1500",
+}
 
 
 @dataclass(frozen=True)

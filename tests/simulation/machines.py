@@ -164,7 +164,12 @@ class ControllerMachine(Machine):
 
     async def _run(self, process: Process) -> None:
         configuration = Configuration.of(
-            ControllerSettings(bind_address=self.ip, listen_port=CONTROLLER_PORT),
+            ControllerSettings(
+                bind_address=self.ip,
+                listen_port=CONTROLLER_PORT,
+                expiry_scan_ms=1_000,
+                master_scan_ms=1_000,
+            ),
             EtcdSettings(),
             RemotingSettings(),
             TlsSettings(mode="disabled"),
@@ -224,6 +229,10 @@ class BrokerMachine(Machine):
         except StoreError as problem:
             self.world.history.failures.append(f"{self.name} does not start: {problem}")
             return
+        if self.is_elected:
+            role = self.broker.parts.role
+            role.on_change(lambda: self.world.note(f"{role.name} {self.name}"))
+            self.world.note(f"{role.name} {self.name}")
         if self.world.layout.creates_topic and not self.is_slave:
             config = TopicConfig(topic_name=TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
             await self.broker.parts.topics.create_all([config])
@@ -239,9 +248,10 @@ class BrokerMachine(Machine):
     def _store(self) -> MessageStore | None:
         return None if self._parts is None else self._parts.store
 
-    def log_end(self) -> int | None:
-        """Return where its log ends; None if it does not run."""
-        return None if self._store is None else self._store.written_to
+    def log_end(self) -> tuple[int, int] | None:
+        """Return where its log ends, for itself and for readers; None if it does not run."""
+        store = self._store
+        return None if store is None else (store.written_to, store.readable_to)
 
     def committed(self, queue_id: int) -> int | None:
         """Return the committed offset of the group in a queue of the topic."""

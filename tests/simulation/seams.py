@@ -18,7 +18,7 @@ import cometmq.client
 import cometmq.controller
 import cometmq.namesrv
 from cometmq.broker import assembly
-from cometmq.broker.replication import master as replication_master
+from cometmq.broker.replication import master
 from cometmq.remoting import server as remoting_server
 from cometmq.remoting import wire
 from cometmq.store import MessageStore, StoreSettings
@@ -34,11 +34,11 @@ def replaced(loop: SimulatedLoop) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assembly, "GroupCommit", SimulatedCommit)
         patch.setattr(assembly, "MessageStore", _store)
-        for module in (remoting_server, replication_master):
+        for module in (remoting_server, master):
             patch.setattr(module, "listening_socket", _listen)
         patch.setattr(wire, "write_batch_of", _write_batch)
-        for module, name, replacement in _CLOCKS:
-            patch.setattr(module, name, replacement)
+        for clock_user, name, replacement in _CLOCKS:
+            patch.setattr(clock_user, name, replacement)
         patch.setattr(time, "monotonic", _monotonic)
         patch.setattr(time, "perf_counter", _monotonic)
         patch.setattr(time, "time_ns", _time_ns)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cometmq.broker.replication.elected_role import ElectedRole
-from cometmq.broker.replication.epoch_slave import EpochMasterConnection
 
 from cometmq.broker.replication.acknowledgements import SUCCESS, Acknowledgements
+from cometmq.broker.replication.epoch_acknowledgements import EpochAcknowledgements
+from cometmq.broker.replication.epoch_slave import EpochMasterConnection
 from cometmq.broker.replication.epoch_wire import MasterEpochs
 from cometmq.broker.replication.slave import MasterConnection
 from cometmq.client.offsets import RemoteOffsetStore
@@ -34,7 +34,7 @@ PLANTED_SEEDS = 40
 @pytest.mark.parametrize("part", range(PARTS))
 def test_messages_survive_everything_that_happens_to_a_cluster(part: int) -> None:
     wrong = []
-    acknowledged = 0
+    acknowledged = elections = 0
     seeds = range(part, SEEDS, PARTS)
     for seed in seeds:
         history = simulate(seed)
@@ -42,8 +42,10 @@ def test_messages_survive_everything_that_happens_to_a_cluster(part: int) -> Non
             replay = f"python tests/simulation/{REPLAY.name} {seed}"
             wrong.append(f"{replay}: {history.failures[:5]}")
         acknowledged += sum(send.is_acknowledged for send in history.sends.values())
+        elections += sum(" SYNC_MASTER " in event for event in history.events)
     assert not wrong, f"{len(wrong)} of {len(seeds)} seeds:\n" + "\n".join(wrong[:20])
     assert acknowledged > 40 * len(seeds)
+    assert elections > len(seeds) / 4
 
 
 def test_a_seed_gives_the_same_history_in_every_process_and_build() -> None:
@@ -88,15 +90,6 @@ def report_before_the_sync(acknowledge: Any) -> Any:
     return lambda self: self._report(self._whole_to)
 
 
-def change_the_set_without_the_controller(ask: Any) -> Any:
-    def alone(self: ElectedRole, members: Any) -> None:
-        in_sync = self.replication.in_sync
-        assert in_sync is not None
-        self.replication.adopt(members, in_sync.version + 1)
-
-    return alone
-
-
 def keep_what_the_master_lacks(join: Any) -> Any:
     def untruncated(self: EpochMasterConnection, master: MasterEpochs) -> None:
         self._epochs.keep(master.epochs)
@@ -133,8 +126,8 @@ PLANTED = {
     "a slave reports what is not on its disk": Planted(
         MasterConnection, "_acknowledge", report_before_the_sync, "lost master"
     ),
-    "a master is not fenced": Planted(
-        ElectedRole, "ask", change_the_set_without_the_controller, "elected"
+    "a master acknowledges alone": Planted(
+        EpochAcknowledgements, "wait", acknowledge_before_a_slave_has_it, "elected"
     ),
     "a slave is not truncated": Planted(
         EpochMasterConnection, "_join", keep_what_the_master_lacks, "elected"

@@ -11,6 +11,7 @@ import gc
 import logging
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 
 from cometmq.client import (
     LocalState,
@@ -22,6 +23,9 @@ from cometmq.client import (
     TransactionProducer,
 )
 from cometmq.model.errors import CometError
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.headers import ControllerElectMasterRequest
+from cometmq.remoting import RemotingClient, RemotingSettings
 from simulation.faults import Faults
 from simulation.history import History, Kind, Place, Send
 from simulation.kernel import Process, SimulatedLoop
@@ -135,6 +139,27 @@ class World:
             return self.layout.has_power_cuts
         return machine.is_slave or (self.layout.has_power_cuts and not self.slaves_of(machine))
 
+    def operate(self, number: int) -> None:
+        """Ask the controllers to elect the broker with that id."""
+        process = self.process("operator", self._ip())
+        process.spawn(self._elect(number)).add_done_callback(lambda _: process.die())
+
+    async def _elect(self, number: int) -> None:
+        header = ControllerElectMasterRequest(
+            cluster_name="DefaultCluster",
+            broker_name=self.layout.masters[0],
+            broker_id=number,
+            designate_elect=True,
+        )
+        client = RemotingClient(RemotingSettings())
+        for machine in self.controllers:
+            with suppress(CometError):
+                address = f"{machine.ip}:{CONTROLLER_PORT}"
+                code = RequestCode.CONTROLLER_ELECT_MASTER
+                found = await client.call(address, code, header, timeout=3.0)
+                self.note(f"elected {number} by {machine.name}: {found.code}")
+        await client.close()
+
     def note(self, text: str) -> int:
         """Append an event to the history; return its number."""
         return self.history.note(f"{self.loop.now_s:.6f} {text}")
@@ -203,6 +228,8 @@ class World:
         while self.loop.now_s < until_s and (self.history.missing() or self._lagging()):
             await asyncio.sleep(1.0)
         await asyncio.sleep(6.0)  # offsets are committed every 5 s
+        while self.loop.now_s < until_s and self._lagging():  # a transaction was checked meanwhile
+            await asyncio.sleep(1.0)
         self.history.failures += self.loop.failures
         self.history.failures = self.history.check(
             attempts=RETRIES + 1,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cometmq.model.errors import CometError, StoreError
-from cometmq.store import MessageStore, StoreCorruptError
+from cometmq.store import MessageStore, StoreCorruptError, recovery
 from cometmq.store.inspect import StoreReader
 from cometmq.system.clock import ManualClock
 from support.power_files import PowerFiles
@@ -19,7 +22,11 @@ from support.tiers import rounds
 DAMAGED = 12
 ROOT = Path("/store")
 SENT = [b"%d-" % number + b"x" * (number * 7 % 90) for number in range(120)]
+SYNCED = 61
+"""How many messages were synced, if the power is lost."""
 FLIPS_EACH = 250
+FLIPS_MAX = 1_500
+"""So many flips are enough to show that a start does not look at something."""
 
 
 @pytest.fixture
@@ -122,7 +129,7 @@ def store_image(ending: str) -> dict[Path, bytes]:
     store = opened(ROOT, files=files, consume_queue_ext_enabled=True)
     for number, body in enumerate(SENT):
         put(store, body, properties={"KEYS": f"k{number}", "TAGS": "TagA"})
-        if number == len(SENT) // 2:
+        if number == SYNCED - 1:
             store.flush()
             store.flush_queues()
             store.write_checkpoint()
@@ -136,8 +143,21 @@ def store_image(ending: str) -> dict[Path, bytes]:
     return image
 
 
-def flip_one_bit(seed: int) -> tuple[PowerFiles, str]:
-    """Return the disk of a store with one flipped bit, and where it is."""
+@dataclass(frozen=True)
+class Flip:
+    """A store with one flipped bit."""
+
+    files: PowerFiles
+    place: str
+    """Where the bit is."""
+    least: int
+    """How many messages are there for certain, if the store opens: after a loss of power, what was
+    not synced may be torn; after a kill, the last one.
+    """
+
+
+def flip_one_bit(seed: int) -> Flip:
+    """Return the disk of a store with one flipped bit."""
     chance = SeededRandomness(seed)
     ending = ("closed", "killed", "power lost")[chance.below(3)]
     image = dict(store_image(ending))
@@ -152,7 +172,8 @@ def flip_one_bit(seed: int) -> tuple[PowerFiles, str]:
     files = PowerFiles(SeededRandomness(seed + 1))
     for name, content in image.items():
         files.write(name, content)
-    return files, f"{ending}, {path}, byte {at}, mask {mask}"
+    least = {"closed": len(SENT), "killed": len(SENT) - 1, "power lost": SYNCED}[ending]
+    return Flip(files, f"{ending}, {path}, byte {at}, mask {mask}", least)
 
 
 @pytest.mark.parametrize("first", range(0, rounds(test=500, long=20_000), FLIPS_EACH))
@@ -163,31 +184,59 @@ def test_no_flip_in_any_file_lets_a_wrong_message_be_served(first: int) -> None:
     has, may be wrong.
     """
     for seed in range(first, first + FLIPS_EACH):
-        files, flipped = flip_one_bit(seed)
+        flipped = flip_one_bit(seed)
         try:
-            audit_flip(files)
+            audit_flip(flipped)
         except Exception as problem:
-            raise AssertionError(f"seed {seed}: {flipped}: {problem!r}") from problem
+            raise AssertionError(f"seed {seed}: {flipped.place}: {problem!r}") from problem
 
 
-def audit_flip(files: PowerFiles) -> None:
+def audit_flip(flipped: Flip) -> None:
     settings = small_settings(ROOT, consume_queue_ext_enabled=True)
-    store = MessageStore(settings, clock=ManualClock(), files=files)
+    store = MessageStore(settings, clock=ManualClock(), files=flipped.files)
     try:
         store.open()
     except StoreError:
         return
     low, high = store.bounds(TOPIC, 0)
-    assert high <= len(SENT), f"a queue up to {high}"
+    assert flipped.least <= high <= len(SENT), f"a queue up to {high}"
     for offset in range(low, high):
         read = store.get(TOPIC, 0, offset, 1)
         try:
             served = split(b"".join(read.slices))
         except CometError:  # a consumer finds the damage too
             continue
-        found_at = read.next_begin_offset - 1  # later than asked for if a damaged unit is skipped
-        assert [message.body for message in served] in ([], [SENT[found_at]]), f"offset {found_at}"
+        able = SENT[offset : read.next_begin_offset]  # damaged units are skipped
+        assert len(served) <= 1, f"{len(served)} messages at offset {offset}"
+        assert all(message.body in able for message in served), f"offset {offset}"
     store.abandon()
+
+
+def no_checksums(find_end: Any) -> Any:
+    return lambda *log, **more: find_end(*log, **{**more, "check_crc": False})
+
+
+LOOKED_AT: dict[str, tuple[object, str, Callable[[Any], Any]]] = {
+    "the checksums of bodies": (recovery, "find_end", no_checksums),
+    "what follows damage in the log": (recovery, "find_follower", lambda _: lambda *_: None),
+}
+"""What a start looks at, and how it is replaced by one that does not, given the original."""
+
+
+@pytest.mark.parametrize("mutation", LOOKED_AT)
+def test_flips_show_what_a_start_does_not_look_at(
+    mutation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, name, replacement = LOOKED_AT[mutation]
+    monkeypatch.setattr(owner, name, replacement(getattr(owner, name)))
+    for seed in range(FLIPS_MAX):
+        flipped = flip_one_bit(seed)
+        try:
+            audit_flip(flipped)
+        except Exception as problem:
+            print(f"seed {seed}: {flipped.place}: {problem!r}")
+            return
+    pytest.fail(f"{FLIPS_MAX} flips have not shown it")
 
 
 def use_everything(store: MessageStore) -> None:

@@ -7,13 +7,16 @@ import errno
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from simulation.machines import BrokerMachine, Machine
+from simulation.machines import BrokerMachine, ControllerMachine, Machine
+from support.etcd_model import Link
 
 if TYPE_CHECKING:
     from simulation.world import World
 
 DOWN_S_MAX = 3.0
 PARTED_S_MAX = 4.0
+ISOLATED_S_MAX = 8.0
+"""More than the heartbeat timeout of controllers here."""
 SLOW_SYNC_S_MAX = 7.0
 """More than ``syncFlushTimeout``."""
 JUMP_MS, LONG_JUMP_MS = 10_000, 7_200_000
@@ -46,6 +49,9 @@ class Faults:
             self.disk_error,
             self.blackout,
         ]
+        if world.controllers:
+            self._kinds += [self.kill_controller, self.cut_etcd, self.kill_master, self.elect]
+            self._kinds += [self.isolate_master] * 2
 
     async def happen(self) -> None:
         """Let one fault happen."""
@@ -145,6 +151,59 @@ class Faults:
         machine.crash(power=False)
         await asyncio.sleep(self._chance.fraction() * DOWN_S_MAX)
         machine.start()
+
+    # --- elections ------------------------------------------------------------------------------
+
+    def _master(self) -> BrokerMachine:
+        """Return what takes itself for a master, or else any broker."""
+        world, chance = self._world, self._chance
+        masters = [machine for machine in world.brokers if not machine.is_slave] or world.brokers
+        return masters[chance.below(len(masters))]
+
+    async def kill_master(self) -> None:
+        """Another one is elected."""
+        machine = self._master()
+        machine.crash(power=self._world.may_lose_power(machine) and self._chance.below(2) == 1)
+        await self._restart(machine)
+
+    async def isolate_master(self) -> None:
+        """Clients reach a master, but no other broker and no controller does, or not both ways."""
+        world, chance, machine = self._world, self._chance, self._master()
+        kind = chance.below(3)
+        world.note(f"isolate {machine.name} {('sends', 'hears', 'both')[kind]}")
+        for other in (*world.brokers, *world.controllers):
+            if other is not machine and kind != 1:
+                world.network.part(machine.name, other.name)
+            if other is not machine and kind != 0:
+                world.network.part(other.name, machine.name)
+        await asyncio.sleep(chance.fraction() * ISOLATED_S_MAX)
+        world.network.heal()
+
+    async def elect(self) -> None:
+        """An operator names the next master."""
+        number = 1 + self._chance.below(len(self._world.brokers))
+        self._world.note(f"elect {number}")
+        self._world.operate(number)
+
+    def _controller(self) -> ControllerMachine:
+        controllers = self._world.controllers
+        return controllers[self._chance.below(len(controllers))]
+
+    async def kill_controller(self) -> None:
+        """A controller is gone for a while."""
+        machine = self._controller()
+        machine.crash(power=False)
+        await asyncio.sleep(self._chance.fraction() * DOWN_S_MAX)
+        machine.start()
+
+    async def cut_etcd(self) -> None:
+        """A controller does not reach etcd, or does not hear its responses."""
+        machine = self._controller()
+        link = (Link.NO_REQUEST, Link.NO_RESPONSE)[self._chance.below(2)]
+        self._world.note(f"etcd {machine.name} {link.value}")
+        machine.etcd.link = link
+        await asyncio.sleep(self._chance.fraction() * PARTED_S_MAX)
+        machine.etcd.link = Link.UP
 
     # --- network --------------------------------------------------------------------------------
 

@@ -5,9 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from dataclasses import dataclass, field
+from enum import Enum
+
+from cometmq.client import LocalState
 
 Place = tuple[str, str, int, int]
 """Topic, broker, queue and offset of a message."""
+
+
+class Kind(Enum):
+    """How a message is sent."""
+
+    PLAIN = "plain"
+    DELAYED = "delayed"
+    TRANSACTION = "in a transaction"
 
 
 @dataclass
@@ -15,9 +26,28 @@ class Send:
     """One message that a producer sent."""
 
     began: int
+    kind: Kind = Kind.PLAIN
     ended: int | None = None
+    is_acknowledged: bool = False
     place: Place | None = None
-    """Where it is stored, if its send was acknowledged."""
+    """Where a plain message is stored, if its send was acknowledged."""
+    is_committed: bool = False
+    """How the local transaction ended; false as long as it has not run."""
+
+    @property
+    def state(self) -> LocalState:
+        """What the producer says of the transaction."""
+        return LocalState.COMMIT if self.is_committed else LocalState.ROLLBACK
+
+    @property
+    def must_arrive(self) -> bool:
+        """Whether a consumer has to get it."""
+        return self.is_acknowledged and (self.kind is not Kind.TRANSACTION or self.is_committed)
+
+    @property
+    def may_arrive(self) -> bool:
+        """Whether a consumer may get it."""
+        return self.kind is not Kind.TRANSACTION or self.is_committed
 
 
 @dataclass
@@ -40,7 +70,7 @@ class History:
         return [
             name
             for name, send in self.sends.items()
-            if send.place is not None and name not in self.handled
+            if send.must_arrive and name not in self.handled
         ]
 
     def digest(self) -> str:
@@ -48,13 +78,14 @@ class History:
         return hashlib.sha256("\n".join(self.events).encode()).hexdigest()
 
     def check(
-        self, *, attempts: int, committed: dict[Place, int], has_lost_master: bool = False
+        self, *, attempts: int, committed: list[tuple[Place, int]], has_lost_master: bool = False
     ) -> list[str]:
         """Return what is wrong.
 
         Args:
             attempts: how often a producer sends a message at most.
-            committed: the committed offset of each queue, its own offset left 0.
+            committed: queues, their own offset left 0, and what a broker has as the committed
+                offset of the group there.
             has_lost_master: whether messages may be gone that were consumed, but not acknowledged
                 to their producers.
         """
@@ -72,6 +103,8 @@ class History:
             if send is None:
                 found.append(f"phantom: {name} was never sent")
                 continue
+            if not send.may_arrive:
+                found.append(f"phantom: the transaction of {name} was rolled back")
             if len(set(places)) > attempts:
                 found.append(f"duplicated: {name} is stored at {sorted(set(places))}")
             if send.place is not None and send.place not in places:
@@ -85,7 +118,7 @@ class History:
         for topic, broker, queue, offset in contents:
             key = topic, broker, queue, 0
             ends[key] = max(ends[key], offset + 1)
-        for key, offset in committed.items():
+        for key, offset in committed:
             if offset > ends[key]:
                 found.append(f"ahead: the group is at {offset} of {key}, consumed to {ends[key]}")
         return found

@@ -6,6 +6,12 @@ from dataclasses import dataclass, field
 
 SYNC = {"flushDiskType": "SYNC_FLUSH"}
 ASYNC = {"flushDiskType": "ASYNC_FLUSH"}
+ELECTED = {
+    "enableControllerMode": "true",
+    "allAckInSyncStateSet": "true",
+    "controllerHeartBeatTimeoutMills": "3000",
+    "haMaxTimeSlaveNotCatchup": "1500",
+}
 
 
 @dataclass(frozen=True)
@@ -26,11 +32,20 @@ class Layout:
     """Whether machines without slaves may lose their power."""
     loses_master: bool = False
     """Whether the first master is lost for ever at the end, and its slave takes its place."""
+    controllers: int = 0
+    """How many controllers there are; then each name of a master has brokers that they elect."""
+    replicas: int = 1
+    """How many brokers have the name of a master, if controllers elect it."""
+    load_s: float = 8.0
+    """How long, in virtual time, there is load and faults happen."""
 
     @property
     def creates_topic(self) -> bool:
-        """Whether the topic is on all masters from the start, and not created by a send."""
-        return len(self.masters) > 1
+        """Whether masters create the topic at their start, and not with a send.
+
+        The new master may not have copied it yet: then its log says so, and an operator creates it.
+        """
+        return len(self.masters) > 1 or self.loses_master
 
 
 LAYOUTS = (
@@ -43,4 +58,13 @@ LAYOUTS = (
     ),
     Layout("three masters", masters=("broker-a", "broker-b", "broker-c")),
     Layout("two masters, one with a slave", masters=("broker-a", "broker-b"), slaves=1),
+    Layout("elected", settings=SYNC | ELECTED, controllers=2, replicas=3, load_s=15.0),
+    Layout(
+        "elected, asynchronous flush",
+        settings=ASYNC | ELECTED | {"minInSyncReplicas": "2"},
+        has_power_cuts=False,
+        controllers=3,
+        replicas=3,
+        load_s=15.0,
+    ),
 )

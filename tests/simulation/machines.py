@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cometmq.broker.app import SETTINGS, Broker
+from cometmq.broker.assembly import Parts
+from cometmq.broker.replication.epochs import Epoch
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.controller.app import Controller
 from cometmq.controller.config import ControllerSettings, EtcdSettings
@@ -38,6 +40,8 @@ SMALL = {
     "maxHashSlotNum": "16",
     "maxIndexNum": "64",
     "defaultTopicQueueNums": str(QUEUES),
+    "transactionTimeOut": "2000",
+    "transactionCheckInterval": "5000",
 }
 
 
@@ -160,7 +164,12 @@ class ControllerMachine(Machine):
 
     async def _run(self, process: Process) -> None:
         configuration = Configuration.of(
-            ControllerSettings(bind_address=self.ip, listen_port=CONTROLLER_PORT),
+            ControllerSettings(
+                bind_address=self.ip,
+                listen_port=CONTROLLER_PORT,
+                expiry_scan_ms=1_000,
+                master_scan_ms=1_000,
+            ),
             EtcdSettings(),
             RemotingSettings(),
             TlsSettings(mode="disabled"),
@@ -200,9 +209,17 @@ class BrokerMachine(Machine):
         )
 
     @property
+    def is_elected(self) -> bool:
+        """Whether controllers decide its role."""
+        return "enableControllerMode" in self.settings
+
+    @property
     def is_slave(self) -> bool:
-        """Whether it copies the log of another broker."""
-        return self.settings.get("brokerRole") == "SLAVE"
+        """Whether it copies the log of another broker, or does not know yet what it is."""
+        if not self.is_elected:
+            return self.settings.get("brokerRole") == "SLAVE"
+        parts = self._parts
+        return parts is None or parts.role.is_slave
 
     async def _run(self, process: Process) -> None:
         configuration = load(SETTINGS, known_keys=BROKER_KEYS, command_line=self.settings)
@@ -212,6 +229,10 @@ class BrokerMachine(Machine):
         except StoreError as problem:
             self.world.history.failures.append(f"{self.name} does not start: {problem}")
             return
+        if self.is_elected:
+            role = self.broker.parts.role
+            role.on_change(lambda: self.world.note(f"{role.name} {self.name}"))
+            self.world.note(f"{role.name} {self.name}")
         if self.world.layout.creates_topic and not self.is_slave:
             config = TopicConfig(topic_name=TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
             await self.broker.parts.topics.create_all([config])
@@ -219,17 +240,33 @@ class BrokerMachine(Machine):
     # --- what it has ----------------------------------------------------------------------------
 
     @property
-    def _store(self) -> MessageStore | None:
-        return self.broker.parts.store if self.broker is not None and self.is_up else None
+    def _parts(self) -> Parts | None:
+        """Of the broker; None if it does not run, or has not opened its store."""
+        return self.broker._parts if self.broker is not None and self.is_up else None
 
-    def log_end(self) -> int | None:
-        """Return where its log ends; None if it does not run."""
-        return None if self._store is None else self._store.written_to
+    @property
+    def _store(self) -> MessageStore | None:
+        return None if self._parts is None else self._parts.store
+
+    def log_end(self) -> tuple[int, int] | None:
+        """Return where its log ends, for itself and for readers; None if it does not run."""
+        store = self._store
+        return None if store is None else (store.written_to, store.readable_to)
 
     def committed(self, queue_id: int) -> int | None:
         """Return the committed offset of the group in a queue of the topic."""
-        assert self.broker is not None
-        return self.broker.parts.offsets.committed(GROUP, TOPIC, queue_id)
+        parts = self._parts
+        return None if parts is None else parts.offsets.committed(GROUP, TOPIC, queue_id)
+
+    @property
+    def _epochs(self) -> list[Epoch]:
+        """The epochs of the log; those that have no bytes do not reach all copies."""
+        parts = self._parts
+        assert parts is not None
+        assert parts.elected is not None
+        epochs = parts.elected.epochs
+        ends = [epoch.start for epoch in epochs[1:]] + [parts.store.written_to]
+        return [epoch for epoch, end in zip(epochs, ends, strict=True) if epoch.start != end]
 
     def differences_from(self, master: BrokerMachine) -> list[str]:
         """Return where log and queues differ from those of its master, as far as both have them."""
@@ -249,4 +286,6 @@ class BrokerMachine(Machine):
             bounds = mine.bounds(TOPIC, queue_id), other.bounds(TOPIC, queue_id)
             if bounds[0][1] != bounds[1][1]:
                 found.append(f"queue {queue_id} of {self.name} and its master ends at {bounds}")
+        if self.is_elected and self._epochs != master._epochs:
+            found.append(f"the epochs of {self.name} are {self._epochs}, not {master._epochs}")
         return found

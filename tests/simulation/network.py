@@ -16,6 +16,8 @@ from typing import Any
 from simulation.kernel import PROCESS, Process, SimulatedLoop
 
 _numbers = itertools.count(1000)
+ORDER_S = 1e-6
+"""Least time between two arrivals of one direction of a connection."""
 
 
 class Listener:
@@ -25,6 +27,7 @@ class Listener:
         self.number = next(_numbers)
         self.process = process
         self.factory: Any = None
+        """Makes the protocols of accepted connections, if the loop accepts them."""
         self.waiting: deque[Link] = deque()
         self._network = network
         self._name = (process.ip, port)
@@ -102,19 +105,23 @@ class Pipe(asyncio.Transport):
 
     def _send(self, data: bytes | None) -> None:
         loop, other = self.link.network.loop, self.other
-        self._last_s = max(self._last_s, loop.now_s + self.link.network.delay_s())
+        # Timers of the same time would run in any order.
+        self._last_s = max(self._last_s + ORDER_S, loop.now_s + self.link.network.delay_s())
         self._on_way += len(data or b"")
         loop.call_at(self._last_s, self._reached, data, context=other.process.context)
 
     def _reached(self, data: bytes | None) -> None:
         network = self.link.network
-        if self.is_over:
+        if self.link.is_cut:
             return
         if network.is_parted(self.process, self.other.process):
             network.held.append((self, data))
             return
         self._on_way -= len(data or b"")
-        self.other.arrive(data)
+        if not self.other.is_closing():
+            self.other.arrive(data)
+        elif data is not None:
+            self.link.cut()  # that end does not read any more
 
     def get_write_buffer_size(self) -> int:
         return self._on_way
@@ -190,10 +197,12 @@ class Link:
         self.client = Pipe(self, client, (client.ip, next(_numbers)))
         self.server = Pipe(self, listener.process, listener.getsockname())
         self.client.other, self.server.other = self.server, self.client
+        self.is_cut = False
 
     def cut(self) -> None:
         """Reset the connection: each end learns of it after a while, what is under way is lost."""
         loop = self.network.loop
+        self.is_cut = True
         for end in (self.client, self.server):
             end._arrived.clear()
             reset = ConnectionResetError("connection reset by the simulation")

@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 
 from cometmq.broker.replication.acknowledgements import SUCCESS, Acknowledgements
+from cometmq.broker.replication.epoch_acknowledgements import EpochAcknowledgements
+from cometmq.broker.replication.epoch_slave import EpochMasterConnection
+from cometmq.broker.replication.epoch_wire import MasterEpochs
 from cometmq.broker.replication.slave import MasterConnection
 from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.store.recovery import Recovery, Redispatched
@@ -31,10 +34,18 @@ PLANTED_SEEDS = 40
 @pytest.mark.parametrize("part", range(PARTS))
 def test_messages_survive_everything_that_happens_to_a_cluster(part: int) -> None:
     wrong = []
-    for seed in range(part, SEEDS, PARTS):
-        if failures := simulate(seed).failures:
-            wrong.append(f"python tests/simulation/{REPLAY.name} {seed}: {failures[:5]}")
-    assert not wrong, f"{len(wrong)} of {SEEDS // PARTS} seeds:\n" + "\n".join(wrong[:20])
+    acknowledged = elections = 0
+    seeds = range(part, SEEDS, PARTS)
+    for seed in seeds:
+        history = simulate(seed)
+        if history.failures:
+            replay = f"python tests/simulation/{REPLAY.name} {seed}"
+            wrong.append(f"{replay}: {history.failures[:5]}")
+        acknowledged += sum(send.is_acknowledged for send in history.sends.values())
+        elections += sum(" SYNC_MASTER " in event for event in history.events)
+    assert not wrong, f"{len(wrong)} of {len(seeds)} seeds:\n" + "\n".join(wrong[:20])
+    assert acknowledged > 40 * len(seeds)
+    assert elections > len(seeds) / 4
 
 
 def test_a_seed_gives_the_same_history_in_every_process_and_build() -> None:
@@ -65,7 +76,7 @@ def commit_before_handled(update: Any) -> Any:
 
 def leave_the_end_out_of_the_queues(redispatch: Any) -> Any:
     def short(self: Recovery, start: int, end: int) -> Redispatched:
-        done: Redispatched = redispatch(self, start, max(start, end - 400))
+        done: Redispatched = redispatch(self, start, max(start, end - 1500))
         return done
 
     return short
@@ -77,6 +88,15 @@ def acknowledge_before_a_slave_has_it(wait: Any) -> Any:
 
 def report_before_the_sync(acknowledge: Any) -> Any:
     return lambda self: self._report(self._whole_to)
+
+
+def keep_what_the_master_lacks(join: Any) -> Any:
+    def untruncated(self: EpochMasterConnection, master: MasterEpochs) -> None:
+        self._epochs.keep(master.epochs)
+        self._whole_to = self._replica.received_to
+        self._may_report = True
+
+    return untruncated
 
 
 @dataclass(frozen=True)
@@ -105,6 +125,12 @@ PLANTED = {
     ),
     "a slave reports what is not on its disk": Planted(
         MasterConnection, "_acknowledge", report_before_the_sync, "lost master"
+    ),
+    "a master acknowledges alone": Planted(
+        EpochAcknowledgements, "wait", acknowledge_before_a_slave_has_it, "elected"
+    ),
+    "a slave is not truncated": Planted(
+        EpochMasterConnection, "_join", keep_what_the_master_lacks, "elected"
     ),
 }
 

@@ -11,25 +11,40 @@ import gc
 import logging
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 
-from cometmq.client import Message, Producer, PushConsumer, SendStatus, StartFrom, StoredMessage
+from cometmq.client import (
+    LocalState,
+    Message,
+    PushConsumer,
+    SendStatus,
+    StartFrom,
+    StoredMessage,
+    TransactionProducer,
+)
 from cometmq.model.errors import CometError
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.headers import ControllerElectMasterRequest
+from cometmq.remoting import RemotingClient, RemotingSettings
 from simulation.faults import Faults
-from simulation.history import History, Place, Send
+from simulation.history import History, Kind, Place, Send
 from simulation.kernel import Process, SimulatedLoop
 from simulation.layouts import LAYOUTS, Layout
 from simulation.machines import (
+    CONTROLLER_PORT,
     GROUP,
     NAME_SERVER_PORT,
     QUEUES,
     TOPIC,
     BrokerMachine,
+    ControllerMachine,
     Disk,
     Machine,
     NameServerMachine,
 )
 from simulation.network import Network
 from simulation.seams import replaced
+from support.etcd_model import EtcdStore
 from support.randomness import SeededRandomness
 
 RETRIES = 2
@@ -45,10 +60,9 @@ class World:
     Args:
         seed: of all choices.
         layout: the cluster; None to let the seed choose.
-        load_s: how long, in virtual time, there is load and faults happen.
     """
 
-    def __init__(self, seed: int, *, layout: Layout | None = None, load_s: float = 8.0) -> None:
+    def __init__(self, seed: int, *, layout: Layout | None = None) -> None:
         self.chance = SeededRandomness(seed)
         self.layout = layout or LAYOUTS[seed % len(LAYOUTS)]
         self.loop = SimulatedLoop(self.chance)
@@ -57,11 +71,11 @@ class World:
         self.is_over = False
         self.disks: list[Disk] = []
         self.consumers: list[Process] = []
-        self._load_s = load_s
         self._started = 0
         self._processes: list[Process] = []
         self._sent = 0
         self._ends_s = float("inf")
+        self._producer: TransactionProducer | None = None
         self._ips = 0
         count = 1 + seed // len(LAYOUTS) % 2
         self.name_server_machines: list[Machine] = [
@@ -71,6 +85,11 @@ class World:
         self.name_servers = ";".join(
             f"{machine.ip}:{NAME_SERVER_PORT}" for machine in self.name_server_machines
         )
+        etcd = EtcdStore(self.loop.time)
+        self.controllers = [
+            ControllerMachine(self, f"controller-{number}", self._ip(), etcd)
+            for number in range(1, self.layout.controllers + 1)
+        ]
         self.brokers = list(self._new_brokers())
         self.note(f"{self.layout.name}, {count} name servers")
 
@@ -78,7 +97,12 @@ class World:
         layout = self.layout
         for broker_name in layout.masters:
             settings = layout.settings | layout.master_settings
-            yield BrokerMachine(self, broker_name, self._ip(), broker_name, settings)
+            if layout.controllers:
+                addresses = (f"{machine.ip}:{CONTROLLER_PORT}" for machine in self.controllers)
+                settings |= {"controllerAddr": ";".join(addresses)}
+            for number in range(layout.replicas):
+                name = f"{broker_name}-{number}" if layout.controllers else broker_name
+                yield BrokerMachine(self, name, self._ip(), broker_name, settings)
         for number in range(1, layout.slaves + 1):
             settings = layout.settings | {"brokerRole": "SLAVE", "brokerId": str(number)}
             name = layout.masters[0]
@@ -92,8 +116,8 @@ class World:
 
     @property
     def machines(self) -> list[Machine]:
-        """All machines of servers."""
-        return [*self.name_server_machines, *self.brokers]
+        """All machines of servers, in the order in which they start."""
+        return [*self.name_server_machines, *self.controllers, *self.brokers]
 
     def living(self) -> list[Process]:
         """Return all processes that run."""
@@ -109,9 +133,32 @@ class World:
 
     def may_lose_power(self, machine: Machine) -> bool:
         """Whether nothing may be lost if the power of a machine fails."""
-        if not isinstance(machine, BrokerMachine) or machine.is_slave:
+        if not isinstance(machine, BrokerMachine):
             return True
-        return self.layout.has_power_cuts and not self.slaves_of(machine)
+        if machine.is_elected:
+            return self.layout.has_power_cuts
+        return machine.is_slave or (self.layout.has_power_cuts and not self.slaves_of(machine))
+
+    def operate(self, number: int) -> None:
+        """Ask the controllers to elect the broker with that id."""
+        process = self.process("operator", self._ip())
+        process.spawn(self._elect(number)).add_done_callback(lambda _: process.die())
+
+    async def _elect(self, number: int) -> None:
+        header = ControllerElectMasterRequest(
+            cluster_name="DefaultCluster",
+            broker_name=self.layout.masters[0],
+            broker_id=number,
+            designate_elect=True,
+        )
+        client = RemotingClient(RemotingSettings())
+        for machine in self.controllers:
+            with suppress(CometError):
+                address = f"{machine.ip}:{CONTROLLER_PORT}"
+                code = RequestCode.CONTROLLER_ELECT_MASTER
+                found = await client.call(address, code, header, timeout=3.0)
+                self.note(f"elected {number} by {machine.name}: {found.code}")
+        await client.close()
 
     def note(self, text: str) -> int:
         """Append an event to the history; return its number."""
@@ -166,7 +213,7 @@ class World:
         sending = producer.spawn(self._produce(producer))
         for number in range(1 + self.chance.below(2)):
             self.consumers.append(self._consumer(f"consumer-{number}", self._ip()))
-        ends_s = self.loop.now_s + self._load_s
+        ends_s = self.loop.now_s + self.layout.load_s
         faults = Faults(self)
         while self.loop.now_s < ends_s:
             await asyncio.sleep(0.1 + self.chance.fraction() * 1.5)
@@ -177,12 +224,12 @@ class World:
             await asyncio.sleep(PROMOTED_S)
         self._ends_s = self.loop.now_s
         await asyncio.wait([sending])
-        if sending.exception() is not None:
-            self.history.failures.append(f"the producer failed: {sending.exception()!r}")
         until_s = self.loop.now_s + SETTLE_S
         while self.loop.now_s < until_s and (self.history.missing() or self._lagging()):
             await asyncio.sleep(1.0)
         await asyncio.sleep(6.0)  # offsets are committed every 5 s
+        while self.loop.now_s < until_s and self._lagging():  # a transaction was checked meanwhile
+            await asyncio.sleep(1.0)
         self.history.failures += self.loop.failures
         self.history.failures = self.history.check(
             attempts=RETRIES + 1,
@@ -218,47 +265,58 @@ class World:
                 yield master, slave
 
     def _lagging(self) -> list[str]:
+        """Return the slaves that do not have all of the log, and the names without a master."""
+        names = {machine.broker_name: None for machine in self.brokers if not machine.is_slave}
         return [
-            slave.name for master, slave in self._pairs() if slave.log_end() != master.log_end()
+            *(name for name in self.layout.masters if name not in names),
+            *(s.name for master, s in self._pairs() if s.log_end() != master.log_end()),
         ]
 
     def _different_copies(self) -> list[str]:
-        found = [f"diverging: {name} does not get the end of the log" for name in self._lagging()]
+        found = [f"diverging: {name} has no master, or lacks messages" for name in self._lagging()]
         for master, slave in self._pairs():
             found += [f"diverging: {text}" for text in slave.differences_from(master)]
         return found
 
-    def _committed(self) -> dict[Place, int]:
-        return {
-            (TOPIC, machine.broker_name, number, 0): offset
+    def _committed(self) -> list[tuple[Place, int]]:
+        return [
+            ((TOPIC, machine.broker_name, number, 0), offset)
             for machine in self.brokers
             for number in range(QUEUES)
             if (offset := machine.committed(number)) is not None
-        }
+        ]
 
     # --- the clients ----------------------------------------------------------------------------
 
     async def _produce(self, process: Process) -> None:
-        async with Producer(
+        """Send until the load ends; after that the producer still answers checks."""
+        self._producer = producer = TransactionProducer(
             self.name_servers,
             group="shop",
+            listener=self,
             retries=RETRIES,
+            topics=(TOPIC,),
             client_ip=process.ip,
             instance_name="producer",
-        ) as producer:
-            while self.loop.now_s < self._ends_s:
-                await asyncio.gather(
-                    *(self._send(producer) for _ in range(1 + self.chance.below(4)))
-                )
-                await asyncio.sleep(self.chance.fraction() * 0.2)
+        )
+        await producer.start()
+        while self.loop.now_s < self._ends_s:
+            await asyncio.gather(*(self._send(producer) for _ in range(1 + self.chance.below(4))))
+            await asyncio.sleep(self.chance.fraction() * 0.2)
 
-    async def _send(self, producer: Producer) -> None:
+    async def _send(self, producer: TransactionProducer) -> None:
         self._sent += 1
         name = f"m{self._sent}"
         body = name.encode() + b"." * self.chance.below(300)
-        send = self.history.sends[name] = Send(self.note(f"send {name}"))
+        kind = (Kind.DELAYED, Kind.TRANSACTION, *[Kind.PLAIN] * 8)[self.chance.below(10)]
+        delay_level = 1 + self.chance.below(2) if kind is Kind.DELAYED else 0
+        message = Message(topic=TOPIC, body=body, keys=[name], delay_level=delay_level)
+        send = self.history.sends[name] = Send(self.note(f"send {name} {kind.value}"), kind)
         try:
-            receipt = await producer.send(Message(topic=TOPIC, body=body, keys=[name]))
+            if kind is Kind.TRANSACTION:
+                receipt = (await producer.send_in_transaction(message)).receipt
+            else:
+                receipt = await producer.send(message)
         except CometError as problem:
             self.note(f"failed {name} {type(problem).__name__} {problem}")
             return
@@ -266,7 +324,21 @@ class World:
         place = queue.topic, queue.broker_name, queue.queue_id, int(receipt.queue_offset)
         send.ended = self.note(f"sent {name} {receipt.status.name} {place}")
         if receipt.status is SendStatus.SEND_OK:
-            send.place = place
+            send.is_acknowledged = True
+            send.place = place if kind is Kind.PLAIN else None
+
+    async def execute(self, message: Message, argument: object) -> LocalState:
+        """Run the local transaction of a message; sometimes the broker has to ask later."""
+        name = message.keys[0]
+        send = self.history.sends[name]
+        send.is_committed = self.chance.below(3) > 0
+        self.note(f"{'commit' if send.is_committed else 'rollback'} {name}")
+        return LocalState.UNKNOWN if self.chance.below(3) == 0 else send.state
+
+    async def check(self, message: StoredMessage) -> LocalState:
+        """Return how the local transaction ended; one that has not run never will."""
+        self.note(f"check {message.keys[0]}")
+        return self.history.sends[message.keys[0]].state
 
     def replace_consumer(self, number: int) -> None:
         """Kill a consumer, and start another one on its machine."""
@@ -303,7 +375,7 @@ class World:
         self.note(f"handled {name} {place}")
 
 
-def simulate(seed: int, *, layout: Layout | None = None, load_s: float = 8.0) -> History:
+def simulate(seed: int, *, layout: Layout | None = None) -> History:
     """Run the world of a seed; return what happened, and what is wrong with it."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -312,7 +384,7 @@ def simulate(seed: int, *, layout: Layout | None = None, load_s: float = 8.0) ->
     collects = gc.isenabled()
     gc.disable()
     try:
-        world = World(seed, layout=layout, load_s=load_s)
+        world = World(seed, layout=layout)
         with replaced(world.loop):
             return world.run()
     finally:

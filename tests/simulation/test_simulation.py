@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.failover.epoch_acknowledgements import EpochAcknowledgements
+from cometmq.broker.failover.epoch_slave import EpochMasterConnection
+from cometmq.broker.failover.epoch_wire import MasterEpochs
 from cometmq.broker.replication.acknowledgements import SUCCESS, Acknowledgements
-from cometmq.broker.replication.epoch_acknowledgements import EpochAcknowledgements
-from cometmq.broker.replication.epoch_slave import EpochMasterConnection
-from cometmq.broker.replication.epoch_wire import MasterEpochs
 from cometmq.broker.replication.slave import MasterConnection
 from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.store.recovery import Recovery, Redispatched

@@ -837,6 +837,20 @@ async def test_without_slaves_checks_are_sent_all_the_same(world: World) -> None
     assert world.messages(HALF_TOPIC, 0)[-1].properties["TRANSACTION_CHECK_TIMES"] == "1"
 
 
+async def test_checks_count_only_while_decisions_are_accepted(world: World) -> None:
+    """Else transactionCheckMax of them pass, and the message is discarded though it is decided."""
+    asked = Asked(world)
+    world.half()
+    world.acknowledgements.refusal = ResponseError(1, "in-sync replicas not enough")
+    await world.round()
+    assert (len(world.messages(HALF_TOPIC)), asked.checks) == (1, [])
+
+    world.acknowledgements.refusal = None
+    await world.round()
+    await asked.until(1)
+    assert world.messages(HALF_TOPIC, 0)[-1].properties["TRANSACTION_CHECK_TIMES"] == "1"
+
+
 async def test_a_slave_checks_nothing(world: World) -> None:
     world.half()
     world.tables.role.change("SLAVE", 1)

@@ -15,7 +15,8 @@ With synchronous flush or replication, a check is sent when the put-back message
 on the slaves that the rule of sends asks for. If slaves are missing or late, it is sent all the
 same, and the rest of the round does not wait for them: a check that is held back would count, and
 after transactionCheckMax of them the message would be discarded. Nothing is lost by it, because the
-log of a slave is the beginning of this log: without the copy, it has the original undecided.
+log of a slave is the beginning of this log: without the copy, it has the original undecided. While
+the broker refuses decisions because the in-sync set has too few members, nothing is checked.
 
 The work is divided into slices, so that a million half messages never keep the event loop busy.
 Source: TransactionalMessageServiceImpl.check, RocketMQ 5.3.
@@ -297,6 +298,8 @@ class CheckService:
             if waiting is not None:
                 await self._until_ready(*waiting)
                 continue
+            if (plan.to_check or plan.to_discard) and self._confirmation.refusal is not None:
+                raise self._confirmation.refusal
             try:
                 self._apply(plan)
             except SegmentNotReadyError:

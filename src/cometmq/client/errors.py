@@ -22,6 +22,7 @@ CometError
 └── RemotingError
     ├── CallTimeoutError       no response in time (a TimeoutError, too)     (remoting.errors)
     ├── ConnectError           the peer cannot be reached; not sent          (remoting.errors)
+    │   └── NoMasterError      the brokers of the topic have no master now
     ├── NameServerError        no name server responded
     └── SendFailedError        no broker responded; ``maybe_stored`` says what that means
         └── SendTimeoutError   no response in time (a TimeoutError, too)
@@ -74,6 +75,7 @@ __all__ = [
     "ConsumeLater",
     "RemotingError",
     "ConnectError",
+    "NoMasterError",
     "ConnectionLostError",
     "CallTimeoutError",
     "TooManyCallsError",
@@ -304,6 +306,10 @@ class ConsumeLater(CometError):  # noqa: N818 - an order, not a failure
         super().__init__(f"consume later: delay level {delay_level}")
         self.delay_s = delay_s
         self.delay_level = delay_level
+
+
+class NoMasterError(ConnectError):
+    """The broker has no master now; not sent."""
 
 
 class NameServerError(RemotingError):

@@ -1,4 +1,4 @@
-"""What an application gives a client to call: handlers of messages, and listeners.
+"""Types of message handlers and listeners.
 
 Each may be an ``async def`` function, which runs in the event loop, or a plain one, which runs in a
 pool of threads. A handler that returns None is done with its messages; one that raises is not, and

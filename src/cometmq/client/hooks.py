@@ -1,4 +1,4 @@
-"""What may watch a client's messages on their way: sends, deliveries, ends of transactions.
+"""Hooks: called around sends, deliveries and ends of transactions.
 
 Trace, metrics and spans are made of these. Hooks are plain functions that must not block; what one
 raises is logged and changes nothing, except in a `ForbiddenHook`. Hooks of one kind are called in

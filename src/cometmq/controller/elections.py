@@ -1,4 +1,4 @@
-"""Elections: on request, when a master dies, and when a scan finds a set without one.
+"""Elections: on request, when a master is lost, and when a scan finds a set without one.
 
 Source: ControllerManager, RocketMQ 5.3.
 """

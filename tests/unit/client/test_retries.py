@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cometmq.client._sending.retry_policy import RetryPolicy, attempt_of
-from cometmq.client._sending.targets import NoMasterError
-from cometmq.client.errors import SendFailedError
+from cometmq.client.errors import NoMasterError, SendFailedError
 from cometmq.model.errors import CometError, ProtocolError, ResponseError
 from cometmq.remoting import (
     CallTimeoutError,

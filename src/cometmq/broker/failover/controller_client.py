@@ -186,7 +186,7 @@ class ControllerClient:
             return named
         reason = "; ".join(reasons) or "none of them is active"
         raise ControllerUnavailableError(
-            f"no controller of {';'.join(self._addresses())} decides: {reason}", was_sent=False
+            f"no active controller among {';'.join(self._addresses())}: {reason}", was_sent=False
         )
 
     async def _leader(self, address: str) -> _Leader:

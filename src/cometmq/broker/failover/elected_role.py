@@ -72,15 +72,15 @@ log = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0
 """Pause after a failure."""
-SHARED_S: Final = 0.05
-"""Least time between two questions for the master."""
+POLL_INTERVAL_MIN_S: Final = 0.05
+"""Least time between two requests for the master's id."""
 IDS_MAX: Final = 5
 """How often this broker applies for an id before it pauses, because others were given those."""
 NEVER_S: Final = float("inf")
-ASK_S: Final = 3.0
-"""Timeout of the question where the master sends its log."""
-ASK_AGAIN_S: Final = 0.05
-"""First pause after that question; each later one is twice as long, up to `RETRY_S`."""
+HA_ADDRESS_TIMEOUT_S: Final = 3.0
+"""Timeout of the request for the address at which the master sends its log."""
+HA_ADDRESS_RETRY_S: Final = 0.05
+"""First pause after that request; each later one is twice as long, up to `RETRY_S`."""
 LOSS_S: Final = 15.0
 """Interval at which the controller is shown a loss that it has not noticed."""
 LOST_TIMEOUT_MS: Final = 1_000
@@ -220,7 +220,7 @@ class ElectedRole:
             if began_s >= self._stood_still_s:
                 self._stood_still_s = NEVER_S
                 self.replication.acknowledgements.reported()
-            await asyncio.sleep(SHARED_S)
+            await asyncio.sleep(POLL_INTERVAL_MIN_S)
             try:
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
@@ -242,7 +242,8 @@ class ElectedRole:
         if decision.epoch < known:
             raise UndecidedError(
                 f"the controllers are in epoch {decision.epoch}, expected {known} or more, which"
-                " the log of this broker has; they have lost what they knew, or are others"
+                " the log of this broker has: their etcd was emptied, or controllerAddr names"
+                " controllers of another cluster"
             )
         if decision.master_id == self._id:
             await self._lead(decision)
@@ -331,7 +332,7 @@ class ElectedRole:
         A broker of RocketMQ learns that from name servers only, up to 30 seconds later. It does
         not respond with an address before it is the master.
         """
-        pause_s = ASK_AGAIN_S
+        pause_s = HA_ADDRESS_RETRY_S
         while self._role.master_address == master:
             try:
                 response = check(
@@ -339,7 +340,7 @@ class ElectedRole:
                         master,
                         RequestCode.EXCHANGE_BROKER_HA_INFO,
                         ExchangeBrokerHaInfoRequest(),
-                        timeout=ASK_S,
+                        timeout=HA_ADDRESS_TIMEOUT_S,
                     )
                 )
                 found = response.header(ExchangeBrokerHaInfoResponse)
@@ -411,8 +412,8 @@ class ElectedRole:
         if response.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
             raise UndecidedError(
                 f"the controllers do not know the id {self._id} of this broker: {response.remark};"
-                " they have lost what they knew, or are others; to apply for a new id, delete the"
-                " file brokerIdentity in the store"
+                " their etcd was emptied, or controllerAddr names controllers of another cluster;"
+                " to apply for a new id, delete the file brokerIdentity in the store"
             )
         found = check(response).header(ControllerRegisterBrokerResponse)
         await self._controllers.heartbeat(self._heartbeat())  # only living brokers are elected

@@ -232,7 +232,7 @@ class MemberAllocation:
     A broker that restarted lists only the members that have reconnected, and the others still
     consume their queues. So if members are missing in the first lists over a new connection, the
     allocation is unknown until they are listed again, for at most `RECONNECT_S` seconds. After
-    that, a member that unregisters or dies loses its queues at once.
+    that, a member that unregisters or is killed loses its queues at once.
 
     Args:
         instance: the connections and routes to use.

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._sending.outgoing import REPLY_TYPE
-from cometmq.client._sending.targets import NoMasterError
-from cometmq.client.errors import BackPressureError, ReplyError
+from cometmq.client.errors import BackPressureError, NoMasterError, ReplyError
 from cometmq.model import property_names as names
 from cometmq.model.errors import InvalidMessageError
 from cometmq.model.flags import SysFlag

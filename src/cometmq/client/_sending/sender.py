@@ -35,13 +35,8 @@ from cometmq.client._sending.retry_policy import (
     loop_time,
     seconds_left,
 )
-from cometmq.client._sending.targets import (
-    ANY_QUEUE,
-    NoMasterError,
-    SendTarget,
-    Targets,
-)
-from cometmq.client.errors import NameServerError, QueueNotFoundError
+from cometmq.client._sending.targets import ANY_QUEUE, SendTarget, Targets
+from cometmq.client.errors import NameServerError, NoMasterError, QueueNotFoundError
 from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
 from cometmq.client.receipt import SendReceipt, SendStatus, receipt_from
 from cometmq.client.settings import ProducerSettings

@@ -18,15 +18,10 @@ from cometmq.client._sending.broker_latency import LatencyTable
 from cometmq.client._sending.outgoing import Outgoing
 from cometmq.client._sending.queue_picker import QueuePicker, chosen
 from cometmq.client._sending.retry_policy import loop_time, seconds_left
-from cometmq.client.errors import QueueNotFoundError, TopicNotFoundError
+from cometmq.client.errors import NoMasterError, QueueNotFoundError, TopicNotFoundError
 from cometmq.client.handlers import QueueSelector
 from cometmq.client.settings import ProducerSettings
 from cometmq.model.queue import MessageQueue
-from cometmq.remoting import ConnectError
-
-
-class NoMasterError(ConnectError):
-    """The broker has no master now; not sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from cometmq.client import (
     StoredMessage,
 )
 from cometmq.client._connection.instance import core_of
-from cometmq.client._consuming.group_requests import GroupCalls
+from cometmq.client._consuming.group_calls import GroupCalls
 from cometmq.model.errors import CometError
 from support.cancelling import cancel_at_every_await
 from support.fault_proxy import Proxied

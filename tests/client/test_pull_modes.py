@@ -28,7 +28,7 @@ from cometmq.client import (
     TopicNotFoundError,
 )
 from cometmq.client._connection.instance import acquire_instance, core_of
-from cometmq.client._consuming.group_requests import check_filters
+from cometmq.client._consuming.group_calls import check_filters
 from cometmq.client.allocation import AveragelyByCircle
 from cometmq.client.errors import NotAssignedError, WrongModeError
 from cometmq.client.settings import ClientSettings

@@ -15,7 +15,7 @@ from typing import Any, Unpack
 from cometmq.client._connection.instance import ClientInstance, Membership
 from cometmq.client._consuming.consumer import check_parts, check_subscriptions, newer
 from cometmq.client._consuming.engine import bounded
-from cometmq.client._consuming.group_requests import check_filters, join
+from cometmq.client._consuming.group_calls import check_filters, join
 from cometmq.client._consuming.pulls import Pull, PullResult
 from cometmq.client._consuming.rebalancer import (
     MemberAllocation,

@@ -15,8 +15,8 @@ from typing import Any, Unpack
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
 from cometmq.client._consuming.consumer import SubscribingConsumer, resolve
 from cometmq.client._consuming.retries import DeadLetterRule, Retries, pop_delay_s
+from cometmq.client._pop.calls import Deliveries, Delivery, PopRequests
 from cometmq.client._pop.receiver import Receiver
-from cometmq.client._pop.requests import Deliveries, Delivery, PopRequests
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import StartFrom, check_start
 from cometmq.client.options import SimpleOptions

@@ -10,8 +10,8 @@ import pytest
 
 from cometmq.client import Filter, TopicNotFoundError
 from cometmq.client._connection.instance import ClientCore
-from cometmq.client._consuming import group_requests as group_calls
-from cometmq.client._consuming.group_requests import GroupCalls
+from cometmq.client._consuming import group_calls as group_calls
+from cometmq.client._consuming.group_calls import GroupCalls
 from cometmq.model.errors import ConfigError, RemotingError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import (

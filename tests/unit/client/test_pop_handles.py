@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cometmq.client._consuming.retries import pop_delay_s
-from cometmq.client._pop.requests import HandleError, ReceiptHandle, handles_of, offsets_by_queue
+from cometmq.client._pop.calls import HandleError, ReceiptHandle, handles_of, offsets_by_queue
 from cometmq.protocol.headers import (
     AckMessageRequest,
     ChangeMessageInvisibletimeRequest,

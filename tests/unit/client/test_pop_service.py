@@ -14,7 +14,7 @@ from cometmq.client._connection.identity import Namespace
 from cometmq.client._consuming.handler_calls import HandlerCalls
 from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client._consuming.statistics import Statistics
-from cometmq.client._pop.requests import ReceiptHandle
+from cometmq.client._pop.calls import ReceiptHandle
 from cometmq.client._pop.service import Popped, PopQueue, PopService
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed

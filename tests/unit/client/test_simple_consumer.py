@@ -20,7 +20,7 @@ from cometmq.client import (
     StartFrom,
     TopicNotFoundError,
 )
-from cometmq.client._pop.requests import Deliveries, Delivery, ReceiptHandle
+from cometmq.client._pop.calls import Deliveries, Delivery, ReceiptHandle
 from cometmq.client.settings import SimpleSettings
 from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode

@@ -1,1 +1,4 @@
-"""Connections, routes and heartbeats of a client, and requests to its brokers."""
+"""Connections, routes and heartbeats of a client.
+
+Here and in the folders beside it, ``calls`` go to brokers, and ``requests`` come from them.
+"""

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from cometmq.client._connection.identity import Namespace
 from cometmq.client._connection.instance import Lease, Membership
-from cometmq.client._consuming.group_requests import GroupCalls
+from cometmq.client._consuming.group_calls import GroupCalls
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.client.allocation import AllocationStrategy

@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.engine import ConsumerSpec, Engine
-from cometmq.client._consuming.group_requests import GroupCalls
+from cometmq.client._consuming.group_calls import GroupCalls
 from cometmq.client._consuming.rebalancer import QueueListenerCalls, QueueTable, Rebalancer
-from cometmq.client._pop.requests import Acks, PopRequests, not_served
+from cometmq.client._pop.calls import Acks, PopRequests, not_served
 from cometmq.client._pop.service import PopLoop, PopQueue, PopService
 from cometmq.client._supervision import SupervisedFailureLog, SupervisedTasks
 from cometmq.client.errors import TopicNotFoundError

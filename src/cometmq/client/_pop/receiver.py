@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.retries import DeadLetterRule
-from cometmq.client._pop.requests import (
+from cometmq.client._pop.calls import (
     ALL_QUEUES,
     Acks,
     Deliveries,

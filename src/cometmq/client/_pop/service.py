@@ -29,7 +29,7 @@ from cometmq.client._consuming.handler_calls import (
 from cometmq.client._consuming.retries import DeadLetterRule, pop_delay_s
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import Workers
-from cometmq.client._pop.requests import Acks, PopRequests, ReceiptHandle
+from cometmq.client._pop.calls import Acks, PopRequests, ReceiptHandle
 from cometmq.client._supervision import FetchLoop, SupervisedFailureLog, step_limit_s
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import StartFrom

@@ -19,7 +19,7 @@ from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.engine import ConsumerSpec, Engine, bounded
-from cometmq.client._consuming.group_requests import GroupCalls
+from cometmq.client._consuming.group_calls import GroupCalls
 from cometmq.client._consuming.pulls import ReplicaChoice
 from cometmq.client._consuming.rebalancer import MemberAllocation, Rebalancer
 from cometmq.client._consuming.retries import Retries

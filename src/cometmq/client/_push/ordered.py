@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from types import TracebackType
 
-from cometmq.client._consuming.group_requests import GroupCalls
+from cometmq.client._consuming.group_calls import GroupCalls
 from cometmq.client._consuming.handler_calls import (
     Ended,
     HandlerCalls,

@@ -171,7 +171,9 @@ async def test_a_request_that_fails_is_repeated(start: Start, answer: str) -> No
     slave.follow("")
     await until(lambda: master.asked == [frozenset({1})])
     master.asked.clear()
-    getattr(master.replication, answer)()
+    in_sync = master.replication.in_sync
+    assert in_sync is not None
+    getattr(master.replication, answer)(in_sync.version)
     await until(lambda: master.asked == [frozenset({1})])
 
 
@@ -428,6 +430,19 @@ async def test_sends_that_wait_end_when_another_master_is_elected(start: Start) 
     master.follow("")
     assert slaves == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
     assert disks == [(False, None)]
+
+
+async def test_what_was_stored_last_is_not_acknowledged_by_a_slave(start: Start) -> None:
+    """A send whose response is due after the change of the role."""
+    master = await start(1, slave_timeout_ms=20)
+    await master.lead(1, 2)
+    end = put(master.store, b"m").log_offset + 1
+    master.follow("")
+    acknowledgements = master.replication.acknowledgements
+    assert acknowledgements.are_needed()
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    acknowledgements.wait(end, ended.set_result)
+    assert await ended == ResponseCode.FLUSH_SLAVE_TIMEOUT
 
 
 # --- masters that are refused -------------------------------------------------------------------

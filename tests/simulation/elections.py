@@ -199,20 +199,20 @@ class Replica:
                 late_s, controller.alter, self.number, epoch, version, members
             )
             await asyncio.sleep(REQUEST_S)
-            self._if_asked(in_sync, self.replication.lost)
+            self._if_asked(in_sync, lambda: self.replication.lost(version))
             return
         await asyncio.sleep(chance.fraction() * 0.05)
         is_taken = controller.alter(self.number, epoch, version, members)
         answer = controller.members, controller.version
         if chance.below(8) == 0:
             await asyncio.sleep(REQUEST_S)
-            self._if_asked(in_sync, self.replication.lost)
+            self._if_asked(in_sync, lambda: self.replication.lost(version))
             return
         await asyncio.sleep(chance.fraction() * 0.05)
         if is_taken:
             self._if_asked(in_sync, lambda: self.replication.adopt(*answer))
         else:
-            self._if_asked(in_sync, self.replication.refused)
+            self._if_asked(in_sync, lambda: self.replication.refused(version))
 
     def _if_asked(self, in_sync: object, call: Callable[[], None]) -> None:
         """Say what became of a request, unless this broker has another role since."""

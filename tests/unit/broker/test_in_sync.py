@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from cometmq.broker.failover.in_sync import InSyncSet, Members
@@ -43,7 +45,7 @@ def test_both_sets_count_until_the_answer() -> None:
     assert found.least_count == 2
     found.reported(2, 70, 80, 100.0)
     assert found.written(80) == 50
-    found.refused()
+    found.refused(7)
     assert found.written(80) == 70
     assert found.ask(members(1, 2, 3))
     assert found.adopt(members(1, 2, 3), 8)
@@ -78,12 +80,12 @@ def test_one_request_is_under_way_at_a_time() -> None:
 def test_a_request_without_an_answer_counts_until_a_newer_set_is_known() -> None:
     found = in_sync(1)
     found.ask(members(1, 2))
-    found.lost()
+    found.lost(7)
     assert found.wanted is None
     assert found.all == members(1, 2)
     assert found.written(50) == 0
     assert found.ask(members(1, 3))
-    found.refused()
+    found.refused(7)
     assert found.all == members(1, 2)
     assert found.least_count == 1
     assert not found.adopt(members(1), 7)
@@ -91,6 +93,35 @@ def test_a_request_without_an_answer_counts_until_a_newer_set_is_known() -> None
     assert found.all == members(1, 2)
     assert found.adopt(members(1), 8)
     assert found.all == members(1)
+
+
+@pytest.mark.parametrize("ends", [InSyncSet.refused, InSyncSet.lost])
+def test_the_end_of_an_older_request_says_nothing_of_the_one_under_way(
+    ends: Callable[[InSyncSet, int], bool],
+) -> None:
+    found = in_sync(1)
+    found.ask(members(1, 2))
+    found.lost(7)
+    found.ask(members(1, 2))
+    found.adopt(members(1, 2), 8)  # the first request has taken effect
+    assert found.ask(members(1, 2, 3))
+    assert not ends(found, 7)
+    assert found.all == members(1, 2, 3)
+    assert found.wanted == members(1, 2, 3)
+
+
+def test_after_a_lost_request_another_set_is_asked_for() -> None:
+    found = in_sync(1, 2, 3)
+    assert found.instead_of_lost() is None
+    found.ask(members(1))
+    found.lost(7)
+    assert found.least_count == 1
+    instead = found.instead_of_lost()
+    assert instead == members(1, 2)
+    assert found.ask(instead)
+    found.adopt(instead, 8)
+    assert found.least_count == 2
+    assert found.instead_of_lost() is None
 
 
 def test_the_confirm_offset_is_what_all_members_have() -> None:

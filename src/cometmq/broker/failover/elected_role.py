@@ -87,6 +87,21 @@ LOST_TIMEOUT_MS: Final = 1_000
 """The time-out of the heartbeat that shows a loss."""
 
 
+_REFUSALS: Final = frozenset(
+    {
+        ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+        ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
+        ResponseCode.CONTROLLER_INVALID_MASTER,
+        ResponseCode.CONTROLLER_INVALID_REPLICAS,
+        ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
+        ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+        ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+    }
+)
+"""Responses after which a requested in-sync set certainly never takes effect."""
+
+
 class Decision(NamedTuple):
     """What the controller says of the brokers of this name."""
 
@@ -269,7 +284,7 @@ class ElectedRole:
                 self._id, decision.epoch, decision.members, decision.version
             )
         except StoreError as problem:
-            self._role.change(SLAVE, self._id)
+            self._be_no_master()
             self.replication.stop()
             if isinstance(problem, EpochError):
                 await self._let_epoch_end(decision.epoch, problem)
@@ -301,7 +316,7 @@ class ElectedRole:
         assert self._id is not None
         self._epoch = decision.epoch
         log.info("this broker is a slave id=%d %s", self._id, _text(decision))
-        self._role.change(SLAVE, self._id)
+        self._be_no_master()
         self._role.follow_elected(decision.master_address)
         self._follow()
         self._stop_finding()
@@ -309,6 +324,12 @@ class ElectedRole:
             self._finding = self._tasks.spawn(
                 self._find_log(decision.master_address), "find-log-of-master"
             )
+
+    def _be_no_master(self) -> None:
+        """Take the role of a slave, once what sends have staged waits for members."""
+        assert self._id is not None
+        self._store.appender.finish_deferred()
+        self._role.change(SLAVE, self._id)
 
     def _follow(self) -> None:
         """Copy the log of the master; the address may have come from a name server."""
@@ -527,9 +548,10 @@ class ElectedRole:
             log.warning("cannot change the in-sync set members=%s: %s", sorted(members), problem)
             if self.replication.in_sync is in_sync:
                 if problem.was_sent:
-                    self.replication.lost()
+                    self.replication.lost(version)
+                    self.notified()  # it may have taken effect
                 else:
-                    self.replication.refused()
+                    self.replication.refused(version)
             return
         if self.replication.in_sync is not in_sync:
             return  # the answer to an earlier mastership
@@ -538,7 +560,10 @@ class ElectedRole:
                 "the controller refuses the in-sync set members=%s code=%d: %s",
                 *(sorted(members), response.code, response.remark),
             )
-            self.replication.refused()
+            if response.code in _REFUSALS:
+                self.replication.refused(version)
+            else:
+                self.replication.lost(version)
             self.notified()  # it may know a newer set, or another master
             return
         changed = SyncStateSet.decode(response.body)

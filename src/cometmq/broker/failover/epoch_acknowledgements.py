@@ -49,9 +49,13 @@ class EpochAcknowledgements(Acknowledgements):
         """Returns whether it is to be asked first if another master was elected meanwhile."""
 
     def are_needed(self) -> bool:
-        """Return whether sends wait for members."""
+        """Return whether sends wait for members.
+
+        Those that this broker stored before it became a slave wait in vain: the master may not
+        have them.
+        """
         settings = self._settings()
-        return self._role.is_sync_master and (
+        return not self._role.is_sync_master or (
             settings.all_ack_in_sync_state_set
             or settings.in_sync_replicas > 1
             or settings.min_in_sync_replicas > 1

@@ -225,16 +225,14 @@ class EpochReplication:
             self._set_changed()
             self._request_next()
 
-    def refused(self) -> None:
-        """Note that the controller has refused the request under way."""
-        if self.in_sync is not None:
-            self.in_sync.refused()
+    def refused(self, version: int) -> None:
+        """Note that the controller has refused the request of a version."""
+        if self.in_sync is not None and self.in_sync.refused(version):
             self._pause()
 
-    def lost(self) -> None:
-        """Note that the request under way has no answer: it may take effect at any time."""
-        if self.in_sync is not None:
-            self.in_sync.lost()
+    def lost(self, version: int) -> None:
+        """Note that the request of a version has no response: it may take effect at any time."""
+        if self.in_sync is not None and self.in_sync.lost(version):
             self._pause()
 
     def _pause(self) -> None:
@@ -265,6 +263,7 @@ class EpochReplication:
             self._request(in_sync.members - self._gone)
         for slave_id, connection in list(self._connections.items()):
             self._admit(in_sync, slave_id, connection)
+        self._request(in_sync.instead_of_lost())
 
     def _set_changed(self) -> None:
         """Confirm, acknowledge and refuse by the members that there may be now."""

@@ -91,17 +91,41 @@ class InSyncSet:
         self._combine()
         return True
 
-    def refused(self) -> None:
-        """Note that the controller has refused the request under way."""
+    def refused(self, version: int) -> bool:
+        """Note that the controller has refused the request of a version.
+
+        Returns:
+            False if a newer set was told since: then it may not be the request under way.
+        """
+        if version != self.version:
+            return False
         self.wanted = None
         self._combine()
+        return True
 
-    def lost(self) -> None:
-        """Note that the request under way gets no answer: it may take effect at any time."""
+    def lost(self, version: int) -> bool:
+        """Note that the request of a version has no response: it may take effect at any time.
+
+        Returns:
+            False if a newer set was told since: then it never does.
+        """
+        if version != self.version:
+            return False
         if self.wanted is not None:
             self._lost.add(self.wanted)
             self.wanted = None
             self._combine()
+        return True
+
+    def instead_of_lost(self) -> Members | None:
+        """Return a set to ask for after a lost request, so that the controller tells a newer set.
+
+        Until then the lost set counts, perhaps for ever. A request for the present set would be
+        refused, so it is one without a slave, which then joins again.
+        """
+        if not self._lost or len(self.members) == 1:
+            return None
+        return self.members - {max(self.members - {self.own_id})}
 
     def _combine(self) -> None:
         """Combine the sets of which one is the true one."""

@@ -15,7 +15,7 @@ from servers import connect
 
 from cometmq.client import PullConsumer, StartFrom
 from cometmq.protocol.codes import ResponseCode
-from support.elected import COMET, ElectedCluster, running_elected
+from support.elected import COMET, ElectedBroker, ElectedCluster, running_elected
 from support.failover_load import LIMIT_S, TOPIC, Load, create_topic
 from support.tiers import rounds
 
@@ -134,6 +134,20 @@ async def test_a_master_that_was_stopped_acknowledges_nothing_when_it_goes_on(
     assert outcome.lost == 0, outcome
 
 
+def await_copies(cluster: ElectedCluster) -> None:
+    """Wait until all brokers have the same log."""
+    kit.eventually(lambda: len(set(map(log_end, cluster.brokers))) == 1, timeout=LIMIT_S)
+
+
+def log_end(broker: ElectedBroker) -> int:
+    connection = connect(broker.address)
+    try:
+        response = kit.ok(connection.request(Request.GET_BROKER_RUNTIME_INFO))
+        return int(response.json()["table"]["commitLogMaxOffset"])
+    finally:
+        connection.close()
+
+
 async def test_a_master_that_stood_still_asks_before_it_acknowledges(tmp_path: Path) -> None:
     """By default a send waits for no slave, so only the epoch tells that it would be lost."""
     with running_elected(
@@ -149,6 +163,7 @@ async def test_a_master_that_stood_still_asks_before_it_acknowledges(tmp_path: P
         assert old is not None
         connection = connect(old.address)
         kit.store(connection, TOPIC, b"before")
+        await asyncio.to_thread(await_copies, cluster)
         os.kill(old.process.pid, signal.SIGSTOP)
         try:
             late = connection.send(Request.SEND_MESSAGE_V2, kit.send_fields(TOPIC), b"late")

@@ -24,9 +24,12 @@ from cometmq.protocol.headers import (
     SendMessageRequest,
 )
 from cometmq.remoting import RemotingClient
+from cometmq.store import StoreUnavailableError
 from support.controllers import listening_controller
 from support.etcd_model import EtcdStore
+from support.faulty_files import FaultyFiles
 from support.pairs import LIMIT_S, Pairs, running_pairs, until
+from support.stores import put
 
 NAME = "pair"
 
@@ -225,6 +228,44 @@ async def test_roles_change_at_run_time_and_delayed_messages_are_delivered(
         )
         await until(lambda: members(second) == {1, 2})
     assert await elected.pairs.consume("g", "T", 1) == [b"later"]
+
+
+async def test_only_the_log_of_the_master_is_appended_to_that_of_a_slave(
+    elected: ElectedPairs,
+) -> None:
+    first, second = await both(elected)
+    assert (await elected.send(first, b"1")).code == ResponseCode.SUCCESS
+    await until(lambda: log_of(second) == log_of(first))
+    with pytest.raises(StoreUnavailableError, match="this broker is a slave"):
+        put(second.parts.store, b"stray")
+    second.parts.store.hold("a master would wait for something")
+
+    assert (await elected.elect(2)).code == ResponseCode.SUCCESS
+    await until(lambda: is_master(second) and not is_master(first))
+    with pytest.raises(StoreUnavailableError, match="this broker is a slave"):
+        put(first.parts.store, b"stray")
+
+    await until(lambda: members(second) == {1, 2})
+    assert (await elected.send(second, b"2")).code == ResponseCode.SUCCESS
+    await until(lambda: log_of(second) == log_of(first))
+    assert await elected.pairs.consume("g", "TBW102", 2) == [b"1", b"2"]
+
+
+async def test_a_master_whose_disk_has_failed_gives_way(elected: ElectedPairs) -> None:
+    disk = elected.pairs.disks["a"] = FaultyFiles()
+    first, second = await both(elected)
+    assert (await elected.send(first, b"1")).code == ResponseCode.SUCCESS
+    await until(lambda: log_of(second) == log_of(first))
+    await asyncio.get_running_loop().run_in_executor(None, first.parts.store.flush)
+
+    disk.fail_sync = True
+    await elected.send(first, b"lost")
+
+    await until(lambda: is_master(second) and not is_master(first))
+    disk.fail_sync = False
+    assert (await elected.send(second, b"2")).code == ResponseCode.SUCCESS
+    assert (await elected.elect(1)).code != ResponseCode.SUCCESS
+    assert is_master(second)
 
 
 async def test_a_new_topic_is_copied_soon_after_its_first_message(elected: ElectedPairs) -> None:

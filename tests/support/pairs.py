@@ -14,6 +14,7 @@ from cometmq.namesrv.app import NameServer
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting.ports import free_broker_port
 from cometmq.system.configuration import load
+from cometmq.system.files import Files
 from cometmq.system.rocketmq_keys import BROKER_KEYS
 from cometmq.testing.cluster import SMALL_FILES
 
@@ -35,6 +36,8 @@ class Pairs:
         self._running: list[Broker] = []
         self._ports: dict[str, int] = {}
         self.name_server = name_server
+        self.disks: dict[str, Files] = {}
+        """Those of brokers whose disk is not the real one, by their names here."""
 
     async def start(self, name: str, **settings: str) -> Broker:
         """Start a broker; one of the same name before has its store and port."""
@@ -46,7 +49,9 @@ class Pairs:
             "storePathRootDir": str(self._folder / name),
         }
         values = SMALL_FILES | own | settings
-        broker = Broker(load(SETTINGS, known_keys=BROKER_KEYS, command_line=values))
+        broker = Broker(
+            load(SETTINGS, known_keys=BROKER_KEYS, command_line=values), files=self.disks.get(name)
+        )
         self._running.append(broker)
         await broker.start()
         return broker

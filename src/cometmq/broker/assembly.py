@@ -229,6 +229,8 @@ def assemble(
                 topics.was_lost or name in topics or topics.is_system(name) or role.is_slave
             )
         )
+        store.copy_only(role.is_slave)
+        role.on_change(lambda: store.copy_only(role.is_slave))  # ahead of what appends as a master
         parts = _build_parts(
             role,
             store,

@@ -41,6 +41,7 @@ cdef class Appender:
     cdef bint _long_topics
     cdef public long long message_bytes_max
     cdef public object refusal
+    cdef public bint is_copy
     cdef public object on_arrival
     cdef public dict awaited
     cdef public object on_failure

@@ -161,6 +161,8 @@ class Appender:
         self._long_topics = long_topics
         self.message_bytes_max = message_bytes_max
         self.refusal: str | None = None
+        self.is_copy = False
+        """Whether the log is that of a master, so that it gets no other messages."""
         self.on_arrival: Arrival | None = None
         self.awaited: Any = None
         self.on_failure: Callable[[str], StoreUnavailableError] = StoreUnavailableError
@@ -455,6 +457,8 @@ class Appender:
         """
         if self.refusal is not None:
             raise StoreUnavailableError(self.refusal)
+        if self.is_copy:
+            raise StoreUnavailableError("this broker is a slave: its log is that of its master")
         if self._undispatched_at >= 0:
             self.catch_up()
         if self._log.filled == 0:

@@ -391,7 +391,9 @@ class MessageStore:
     # --- appending ----------------------------------------------------------------------------
 
     def hold(self, reason: str) -> None:
-        """Refuse messages, for a reason, until `release`."""
+        """Refuse messages, for a reason, until `release`; a copy refuses them anyway."""
+        if self._appender.is_copy:  # what the master sends must still be taken
+            return
         if self._appender.refusal in (None, DISK_FULL, self._held):
             self._appender.refusal = self._held = reason
 
@@ -400,6 +402,15 @@ class MessageStore:
         if self._held is not None and self._appender.refusal == self._held:
             self._appender.refusal = DISK_FULL if self.disk_full else None
         self._held = None
+
+    def copy_only(self, is_copy: bool) -> None:
+        """Refuse all messages but those that `replica` receives, or accept others again."""
+        self._appender.is_copy = is_copy
+
+    @property
+    def failure(self) -> str | None:
+        """The reason why the store refuses everything until a restart; None while it works."""
+        return self._durability.failure
 
     @property
     def appender(self) -> Appender:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ class Broker:
         self.producers = ProducerRegistry(tables.clock)
         self.answer: Response | None = Response()
         self.pushed: list[Command] = []
+        self.on_push: Callable[[], object] = lambda: None
         reply = ReplyHandler(
             store,
             SendValidation(
@@ -66,6 +68,7 @@ class Broker:
 
     def _push(self, request: Request) -> Response | None:
         self.pushed.append(request.command)
+        self.on_push()
         return self.answer
 
     async def reply(self, properties: dict[str, str] = PROPERTIES, **changes: Any) -> Command:
@@ -109,6 +112,17 @@ async def test_a_reply_is_pushed_and_stored(broker: Broker) -> None:
     received = decode_properties(pushed.fields["properties"])
     assert received == PROPERTIES | {"PUSH_REPLY_TIME": now}
     assert broker.store.bounds(TOPIC, 0) == (0, 1)
+
+
+async def test_a_broker_that_becomes_a_slave_during_the_push_stores_no_reply(
+    broker: Broker,
+) -> None:
+    end = broker.store.written_to
+    broker.on_push = lambda: broker.tables.role.change("SLAVE", 1)
+    answer = await broker.reply()
+    assert (answer.code, answer.fields["msgId"]) == (0, "0")  # the client has it
+    assert len(broker.pushed) == 1
+    assert broker.store.written_to == end
 
 
 async def test_the_long_form_is_understood(broker: Broker) -> None:

@@ -14,7 +14,8 @@ heartbeats last asks the controller before it acknowledges anything.
 
 A master that was killed may find at its start that the controller has not noticed. If its log may
 lack bytes, it does not go on in its epoch: slaves may have those bytes. It lets the controller see
-the loss, and waits until the epoch is over.
+the loss, and waits until the epoch is over. So does a broker whose store fails, because it stores
+nothing until a restart; it sends no heartbeats any more.
 
 Source: ReplicasManager, RocketMQ 5.3, which acts on the content of a notification, begins an old
 epoch anew, and learns only from name servers where a master sends its log.
@@ -184,6 +185,8 @@ class ElectedRole:
         """When heartbeats were last sent, or would have been."""
         self._stood_still_s = NEVER_S
         """When heartbeats were found to be late; `NEVER_S` if the controllers were asked since."""
+        self._shown_s: float | None = None
+        """When the controllers were last shown that the store has failed."""
         role.on_master(self._follow)
         replication.acknowledgements.is_doubtful = self._is_doubtful
 
@@ -248,6 +251,9 @@ class ElectedRole:
         Raises:
             CometError: there is none, or it cannot be followed; try again.
         """
+        if self._store.failure is not None:
+            await self._give_way(self._store.failure)
+            return
         decision = await (self._look() if self._is_registered else self._register())
         if decision.master_id is None:
             if decision.epoch > max(self._epoch, 0):
@@ -293,6 +299,37 @@ class ElectedRole:
         log.info("this broker is the master id=%d epoch=%d", self._id, decision.epoch)
         self._role.change(SYNC_MASTER, MASTER_ID)
 
+    async def _give_way(self, failure: str) -> None:
+        """Let the controllers elect another master: the store takes nothing until a restart.
+
+        Raises:
+            CometError: the controllers do not respond; try again.
+        """
+        if self._id is None:
+            raise UndecidedError(f"no id is asked for, the store has failed: {failure}")
+        decision = await self._look()
+        is_chosen = decision.master_id == self._id
+        if decision.epoch > self._epoch and not is_chosen:
+            self._be_slave(decision)
+        now_s = asyncio.get_running_loop().time()
+        if self._shown_s is None or (is_chosen and now_s - self._shown_s >= LOSS_S):
+            await self._report_loss()
+            self._shown_s = now_s
+            log.warning("cannot be a master until a restart, the store has failed: %s", failure)
+        if is_chosen:  # nothing notifies a broker that is lost
+            await asyncio.sleep(RETRY_S)
+            self.notified()
+
+    async def _report_loss(self) -> None:
+        """Let the controllers see that this broker cannot be the master that they know.
+
+        Raises:
+            CometError: the controllers do not respond, or refuse.
+        """
+        await self._controllers.report_loss(
+            msgspec.structs.replace(self._heartbeat(), heartbeat_timeout_mills=LOST_TIMEOUT_MS)
+        )
+
     async def _let_epoch_end(self, epoch: int, problem: EpochError) -> None:
         """Return when the controllers have a newer epoch, in which this broker may be anything."""
         log.warning("cannot be the master of epoch %d, waiting for a newer one: %s", epoch, problem)
@@ -302,10 +339,7 @@ class ElectedRole:
         while True:
             if loop.time() - shown_s >= LOSS_S:
                 shown_s = loop.time()
-                lost = msgspec.structs.replace(
-                    self._heartbeat(), heartbeat_timeout_mills=LOST_TIMEOUT_MS
-                )
-                await self._controllers.report_loss(lost)
+                await self._report_loss()
             await asyncio.sleep(RETRY_S)
             if (await self._look()).epoch > epoch:
                 self.notified()
@@ -399,7 +433,10 @@ class ElectedRole:
                 self._stood_still_s = loop.time()
                 self.notified()
             self._ran_s = loop.time()
-            if self._is_registered:
+            if self._store.failure is not None:  # others would be elected only without heartbeats
+                if self._shown_s is None:
+                    self.notified()
+            elif self._is_registered:
                 self._controllers.heartbeat_all(self._heartbeat())
             await asyncio.sleep(self._settings().broker_heartbeat_interval_ms / 1000)
 

@@ -149,7 +149,13 @@ class ReplyHandler:
         return None
 
     def _store_reply(self, send: Send, header: SendMessageResponse) -> None:
-        """Store the reply; set the id and the queue offset in the response if that succeeds."""
+        """Store the reply; set the id and the queue offset in the response if that succeeds.
+
+        Raises:
+            ResponseError: this broker has become a slave since the reply arrived.
+        """
+        if self._role.is_slave:
+            raise sent_to_slave()
         try:
             stored = self._store.append(
                 send.topic,

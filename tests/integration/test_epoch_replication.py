@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from cometmq.broker.failover import epoch_replication as module
 from cometmq.broker.failover.epoch_replication import EpochError
 from cometmq.broker.failover.epoch_wire import (
+    CHUNK,
     EPOCH,
     EPOCHS,
     REPORT,
@@ -20,8 +22,10 @@ from cometmq.broker.failover.epoch_wire import (
     ChunkHeader,
     Greeting,
     MasterEpochs,
+    read_chunk,
 )
 from cometmq.broker.failover.epochs import Epoch
+from cometmq.broker.replication import master as master_module
 from cometmq.broker.replication import slave as slave_module
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import ResponseCode
@@ -482,15 +486,55 @@ async def test_a_log_without_a_common_epoch_is_left_as_it_is(
     assert shown(own) == [b"own"]
 
 
-async def test_a_log_without_epochs_that_is_too_long_is_left_as_it_is(
-    start: Start, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("own_bodies", "master_bodies", "reason"),
+    [
+        ([b"own"], [], "no epoch in common with the master: met 0-0, expected one of 1-0; empty"),
+        ([b"own", b"own"], [b"own"], "the log here has no epochs and ends at"),
+        ([b"own"], [b"old"], "differs from the master's, and the log here has no epochs; empty"),
+        ([b"own"], [b"old", b"old"], "differs from the master's, and the log here has no epochs"),
+    ],
+)
+async def test_a_log_without_epochs_that_the_master_lacks_is_left_as_it_is(
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+    own_bodies: list[bytes],
+    master_bodies: list[bytes],
+    reason: str,
 ) -> None:
-    own, master = await start(1), await start(2)
-    put(own.store, b"own")
+    own, master = await start(1), await start(2, ha_transfer_batch_size=16)
+    for replica, found in ((own, own_bodies), (master, master_bodies)):
+        for body in found:
+            put(replica.store, body)
+    before = log_of(own)
     await master.lead(1)
+    for _ in range(3):
+        put(master.store, b"later")
     own.follow(master.ha_address)
-    assert "the log here has no epochs and ends at" in await refusal(caplog)
-    assert own.store.written_to > 0
+    assert reason in await refusal(caplog)
+    await until(lambda: not master.replication.master.slaves)
+    assert log_of(own) == before
+    assert own.epochs.epochs == []
+    assert own.truncated == []
+
+
+@pytest.mark.parametrize("has", [1, 2, 3])
+async def test_a_log_without_epochs_that_the_master_has_is_continued(
+    start: Start, has: int
+) -> None:
+    own, master = await start(1), await start(2, ha_transfer_batch_size=16)
+    own.store.replica.begin()
+    for number in range(3):
+        put(master.store, b"before %d" % number)
+        if number < has:
+            own.store.replica.append(log_of(master)[own.store.written_to :])
+    border = master.store.written_to
+    await master.lead(1)
+    put(master.store, b"after")
+    own.follow(master.ha_address)
+    await equal(own, master)
+    assert own.epochs.epochs == master.epochs.epochs == [Epoch(0, 0), Epoch(1, border)]
+    assert own.truncated == []
 
 
 async def test_epochs_of_a_log_that_is_gone_do_not_count(start: Start) -> None:
@@ -513,6 +557,14 @@ async def test_epochs_of_a_log_that_is_gone_do_not_count(start: Start) -> None:
             "the log from offset 7 on, expected the start of a file",
         ),
         (ChunkHeader(10, 0, Epoch(3, 11), 0), "starts before the end of the chunk"),
+        (
+            ChunkHeader(10, 7, Epoch(3, 6), 0),
+            "a chunk from log offset 7 on in epoch 3, which begins at 6",
+        ),
+        (
+            ChunkHeader(0, 7, Epoch(3, 6), 0),
+            "a chunk from log offset 7 on in epoch 3, which begins at 6",
+        ),
     ],
 )
 async def test_a_chunk_that_cannot_be_right_ends_the_connection(
@@ -531,6 +583,69 @@ async def test_a_chunk_that_cannot_be_right_ends_the_connection(
         assert reason in await refusal(caplog)
         await master.closed()
     assert slave.store.written_to == 0
+    assert slave.epochs.last == 2
+
+
+async def test_a_slow_slave_gets_no_log_but_the_one_it_has_asked_for(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would take bytes of another log for the end of the one it has."""
+    monkeypatch.setattr(master_module, "UNSENT_BYTES_MAX", 1 << 16)
+    master = await start(1, store={"commit_log_file_bytes": 1 << 20})
+    await master.lead(1)
+    peer = await Peer.connect(master.replication.master.port, room_bytes=4096)
+    peer.write(Greeting(2).encode())
+    await peer.read(EPOCHS.size + EPOCH.size)
+    peer.write(REPORT.pack(TRANSFER, 0))
+    await until(lambda: master.replication.master.slaves)
+    for _ in range(2000):
+        put(master.store, b"o" * 4000)
+    end = master.store.written_to
+    (slave,) = master.replication.master.slaves
+    await until(lambda: slave.sent_to > 0)
+    master.follow("")
+    master.store.truncate_log(0)
+    await master.lead(2)
+    for _ in range(2000):
+        put(master.store, b"n" * 4000)
+    data, at, epochs = await peer.closed(), 0, set()
+    while at + CHUNK.size <= len(data):
+        header = read_chunk(data, at)
+        epochs.add(header.epoch.number)
+        at += CHUNK.size + header.size
+    assert epochs == {1}
+    assert slave.sent_to < end
+
+
+async def test_a_slave_reports_nothing_before_its_first_sync_has_ended(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = await start(2)
+    put(other.store, b"m")
+    data = log_of(other)
+    slave = await start(
+        1, store={"flush_disk_type": "SYNC_FLUSH"}, ha_send_heartbeat_interval_ms=10
+    )
+    may_end, flush = threading.Event(), slave.store.flush
+
+    def flush_later(least_pages: int = 0) -> int:
+        may_end.wait(60)
+        return flush(least_pages)
+
+    async with listening() as masters:
+        slave.follow(masters.address)
+        master = await masters.accept()
+        await master.read(16)
+        monkeypatch.setattr(slave.store, "flush", flush_later)
+        chunk = ChunkHeader(len(data), 0, Epoch(1, 0), 0).encode() + data
+        master.write(MasterEpochs(len(data), [Epoch(1, 0)]).encode() + chunk)
+        try:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await master.read(1)
+        finally:
+            may_end.set()
+        assert await master.read(REPORT.size) == REPORT.pack(TRANSFER, len(data))
 
 
 async def test_reports_follow_the_epochs_of_the_master(start: Start) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -19,9 +20,15 @@ class Peer:
         self._writer = writer
 
     @classmethod
-    async def connect(cls, port: int) -> Peer:
-        """Connect to a master, as a slave does."""
-        return cls(*await asyncio.open_connection("127.0.0.1", port))
+    async def connect(cls, port: int, *, room_bytes: int | None = None) -> Peer:
+        """Connect to a master, as a slave does; with so little room for what is not read yet."""
+        if room_bytes is None:
+            return cls(*await asyncio.open_connection("127.0.0.1", port))
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room_bytes)
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
+        return cls(*await asyncio.open_connection(sock=connection, limit=room_bytes))
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
@@ -43,15 +50,17 @@ class Peer:
         """The next report of a slave."""
         return int(REPORT.unpack(await self.read(REPORT.size))[0])
 
-    async def closed(self) -> None:
-        """Wait until the other side has closed the connection."""
+    async def closed(self) -> bytes:
+        """Wait until the other side has closed the connection; return what it has sent."""
+        found = bytearray()
         async with asyncio.timeout(WAIT_S):
             try:
-                while await self._reader.read(1 << 16):
-                    pass
+                while data := await self._reader.read(1 << 16):
+                    found += data
             except ConnectionError:
                 pass
         self.close()
+        return bytes(found)
 
     async def read(self, count: int) -> bytes:
         """The next bytes."""

@@ -13,6 +13,10 @@ is inside a record.
 A master that does not know the newest epoch of this log is refused: it was elected before the
 one that wrote it. A log without a common epoch is left as it is; an operator has to empty it.
 
+A log without epochs was written before a controller elected masters. It is continued if its master
+has it all, too, from before the first election, and the last records are equal. Otherwise it is
+left as it is: perhaps no other broker has those messages.
+
 Source: AutoSwitchHAClient, RocketMQ 5.3, which obeys an older master.
 """
 
@@ -34,7 +38,13 @@ from cometmq.broker.failover.epoch_wire import (
     read_chunk,
     read_epochs,
 )
-from cometmq.broker.failover.epochs import Common, Epoch, EpochFile, common_point
+from cometmq.broker.failover.epochs import (
+    UNKNOWN_EPOCH,
+    Common,
+    Epoch,
+    EpochFile,
+    common_point,
+)
 from cometmq.broker.replication.slave import LogCopy, MasterConnection
 from cometmq.broker.role import Role
 from cometmq.model.errors import ProtocolError, StoreError
@@ -125,8 +135,8 @@ class EpochMasterConnection(MasterConnection):
         """Whether the epochs of the master were received."""
         self._compared_to = -1
         """The log offset before which bytes of the last record were compared; -1 if none are."""
-        self._copied_from = 0
-        """Where the log is copied anew if they differ."""
+        self._copied_from: int | None = 0
+        """Where the log is copied anew if they differ; None to leave it as it is."""
         self._master_epochs: list[Epoch] = []
         self._chunk: ChunkHeader | None = None
         """The header of the current chunk."""
@@ -179,6 +189,9 @@ class EpochMasterConnection(MasterConnection):
         if own and end == 0:
             self._epochs.keep([])
             own = []
+        has_epochs = bool(own) or end == 0
+        if not has_epochs:  # not in the file before the last record was compared
+            own = [Epoch(UNKNOWN_EPOCH, 0)]
         last = master.epochs[-1].number if master.epochs else -1
         if last < self._epochs.last:
             raise ReplicaError(
@@ -193,28 +206,36 @@ class EpochMasterConnection(MasterConnection):
                     f" expected one of {_texts(master.epochs)}; empty the store, so that the log is"
                     " copied again"
                 )
+            if common.point < end and not has_epochs:
+                raise ReplicaError(
+                    f"the log here has no epochs and ends at {end}, expected at most"
+                    f" {common.point}, the end of the master's at the first election; empty the"
+                    " store, so that the log is copied again"
+                )
             if common.point < end:
                 self._truncate_to(common)
-            self._epochs.keep(common.epochs)
-        elif end > master.log_end:
-            raise ReplicaError(
-                f"the log here has no epochs and ends at {end}, expected at most {master.log_end},"
-                " the end of the master's; empty the store, so that the log is copied again"
-            )
+            if has_epochs:
+                self._epochs.keep(common.epochs)
         self._master_epochs = master.epochs
         self._whole_to = self._replica.received_to
-        for epoch in master.epochs:  # a member of the in-sync set has the epoch of its master
-            if epoch.start <= self._whole_to:
-                self._note(epoch)
         self._has_joined = True
+        if has_epochs:
+            self._note_joined()
         last_record = self._store.last_record() if own else None
-        if last_record is not None and self._epochs.epochs[-1:] == master.epochs[-1:]:
-            self._copied_from = master.epochs[-1].start
-            if (start := self._whole_to - len(last_record)) >= self._copied_from:
+        if last_record is not None:
+            self._copied_from = master.epochs[-1].start if has_epochs else None
+            if (start := self._whole_to - len(last_record)) >= (self._copied_from or 0):
                 self._compared_to = start
                 self._report(start)
                 return
+        self._note_joined()
         self._may_report = True
+
+    def _note_joined(self) -> None:
+        """Note the epochs of the log here: a member of the in-sync set has that of its master."""
+        for epoch in self._master_epochs:
+            if epoch.start <= self._whole_to:
+                self._note(epoch)
 
     def _append(self, data: memoryview) -> int:
         if self._compared_to < 0:
@@ -222,6 +243,11 @@ class EpochMasterConnection(MasterConnection):
         end = self._replica.received_to
         count = min(len(data), end - self._compared_to)
         if self._store.log_bytes(self._compared_to, count) != data[:count]:
+            if self._copied_from is None:
+                raise ReplicaError(
+                    f"the record before log offset {end} differs from the master's, and the log"
+                    " here has no epochs; empty the store, so that the log is copied again"
+                )
             self._truncate(self._copied_from)
             raise ReplicaError(
                 f"the record before log offset {end} differs from the master's, though both have"
@@ -230,6 +256,7 @@ class EpochMasterConnection(MasterConnection):
         self._compared_to += count
         if self._compared_to == end:
             self._compared_to = -1
+            self._note_joined()
             self._may_report = True
         return count
 
@@ -265,14 +292,22 @@ class EpochMasterConnection(MasterConnection):
         """Note the epoch in which the next bytes were written.
 
         Raises:
-            ProtocolError: it is older than the last one.
+            ProtocolError: it is older than the last one; or it is new, and begins before these
+                bytes, though a master begins an epoch at or behind what it has sent. Then it is not
+                the master any more, and its log is another one now.
             StoreError: the disk refused.
         """
-        epoch = header.epoch
-        is_compared = self._compared_to >= 0  # those bytes may be older
-        if epoch.number < self._epochs.last and header.size and not is_compared:
+        if self._compared_to >= 0:
+            return  # those bytes are here already, and may be older
+        epoch, last = header.epoch, self._epochs.last
+        if epoch.number < last and header.size:
+            raise ProtocolError(f"a chunk of epoch {epoch.number}, expected {last} or more")
+        is_new = epoch.number > last and epoch not in self._master_epochs
+        if is_new and epoch.start < header.log_offset:
             raise ProtocolError(
-                f"a chunk of epoch {epoch.number}, expected {self._epochs.last} or more"
+                f"a chunk from log offset {header.log_offset} on in epoch {epoch.number}, which"
+                f" begins at {epoch.start}; expected it to begin at or behind the end of what this"
+                " master has sent"
             )
         if epoch.start <= header.log_offset:
             self._note(epoch)
@@ -291,6 +326,8 @@ class EpochMasterConnection(MasterConnection):
 
     def _completed(self) -> None:
         super()._completed()
+        if self._compared_to >= 0:
+            return
         header = self._chunk
         assert header is not None
         if header.size:  # RocketMQ names the next epoch with the last bytes of one

@@ -125,7 +125,7 @@ class Master:
     def _role_changed(self) -> None:
         if self.role.is_slave:
             for connection in list(self._connections):
-                connection.close()
+                connection.abort()
 
     # --- connections ----------------------------------------------------------------------------
 
@@ -282,14 +282,18 @@ class SlaveConnection(asyncio.Protocol):
         self.send()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection when the slave has received what was sent."""
         if self._transport is not None:
             self._transport.close()
 
-    def _refuse(self, reason: str) -> None:
-        log.warning("slave disconnected peer=%s: %s", self.peer, reason)
+    def abort(self) -> None:
+        """Close the connection at once: what the log has from now on is not for this slave."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _refuse(self, reason: str) -> None:
+        log.warning("slave disconnected peer=%s: %s", self.peer, reason)
+        self.abort()
 
     # --- others if a controller elects masters ----------------------------------------------------
 
@@ -342,7 +346,8 @@ class SlaveConnection(asyncio.Protocol):
 
     def send(self) -> None:
         """Send what is there; at most as much as may wait in the buffer, then others run."""
-        if self._transport is None or self._is_paused or self._is_reading:
+        transport = self._transport
+        if transport is None or self._is_paused or self._is_reading or transport.is_closing():
             return
         store, size_max = self._store, self._master.settings().ha_transfer_batch_size
         parts: list[bytes | memoryview] = []
@@ -370,7 +375,7 @@ class SlaveConnection(asyncio.Protocol):
             return
         self._bytes += self.sent_to - start
         self._written_s = self._now_s()
-        self._transport.write(b"".join(parts))
+        transport.write(b"".join(parts))
         if left <= 0 and not self._is_paused:
             self._schedule()
 
@@ -424,7 +429,9 @@ class SlaveConnection(asyncio.Protocol):
         """Send a heartbeat if nothing was sent for a while."""
         interval_s = self._master.settings().ha_send_heartbeat_interval_ms / 1000
         now_s = self._now_s()
-        if self._transport is None or self._is_paused or now_s - self._written_s < interval_s:
+        transport = self._transport
+        if transport is None or self._is_paused or transport.is_closing():
             return
-        self._written_s = now_s
-        self._transport.write(self._header(0))
+        if now_s - self._written_s >= interval_s:
+            self._written_s = now_s
+            transport.write(self._header(0))

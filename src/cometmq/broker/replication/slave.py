@@ -474,7 +474,8 @@ class MasterConnection(asyncio.BufferedProtocol):
             self.close(f"nothing arrived for {limit_s:g} s (haHousekeepingInterval)")
             return
         interval_s = settings.ha_send_heartbeat_interval_ms / 1000
-        if self._may_report and now_s - self._written_s >= interval_s:
+        # Nothing before the first sync has ended: the master would refuse an offset below 0.
+        if self._reported >= 0 and self._may_report and now_s - self._written_s >= interval_s:
             self._report(self._reported)
         self.read_ms = self._copy.clock.now_ms() - int((now_s - self._read_s) * 1000)
         if now_s - self._rate_from_s >= RATE_S:

@@ -167,6 +167,38 @@ async def test_a_member_that_disconnects_is_removed_at_once(start: Start) -> Non
     assert shown(master) == [b"m"]
 
 
+async def connected(master: EpochReplica, acknowledged_to: int) -> Peer:
+    """Connect as slave 2, and report what it has."""
+    peer = await Peer.connect(master.replication.master.port)
+    peer.write(Greeting(2).encode())
+    await peer.read(EPOCHS.size + EPOCH.size)
+    peer.write(REPORT.pack(TRANSFER, acknowledged_to))
+    return peer
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_a_member_that_returns_without_confirmed_messages_is_removed_at_once(
+    start: Start, is_refused: bool
+) -> None:
+    master = await start(1, ha_max_time_slave_not_catchup_ms=600_000)
+    await master.lead(1)
+    before = await connected(master, 0)
+    await until(lambda: master.asked == [frozenset({1, 2})])
+    master.replication.adopt(master.asked.pop(), 2)
+    put(master.store, b"m")
+    before.write(REPORT.pack(TRANSFER, master.store.written_to))
+    await until(lambda: shown(master) == [b"m"])
+    assert master.asked == []
+    after = await connected(master, 0)  # before the end of the other connection is met
+    await until(lambda: master.asked == [frozenset({1})])
+    if is_refused:
+        master.asked.clear()
+        master.replication.refused(2)
+        await until(lambda: master.asked == [frozenset({1})])
+    after.close()
+    before.close()
+
+
 @pytest.mark.parametrize("answer", ["refused", "lost"])
 async def test_a_request_that_fails_is_repeated(start: Start, answer: str) -> None:
     master, slave = await start(1), await start(2)
@@ -389,19 +421,46 @@ async def test_an_epoch_is_led_again_if_nothing_was_lost(start: Start, tmp_path:
     assert shown(again) == [b"a"]
 
 
+@pytest.mark.parametrize("starts", [1, 2])
 async def test_an_epoch_is_not_led_again_after_the_power_was_lost(
-    start: Start, tmp_path: Path
+    start: Start, tmp_path: Path, starts: int
 ) -> None:
     async with running(tmp_path / "1", 1) as first:
         await first.lead(3)
         put(first.store, b"a")
     (tmp_path / "1/abort").write_text("another boot")
+    for _ in range(starts - 1):  # stopped before the controllers decided
+        async with running(tmp_path / "1", 1):
+            pass
+    async with running(tmp_path / "1", 1) as again:
+        with pytest.raises(EpochError, match="the power was lost, and slaves may have bytes of"):
+            await again.lead(3)
+        await again.lead(4)
+        assert again.epochs.last == 4
+        await again.lead(4)
+    last = await start(1)
+    await last.lead(4)
+    assert not last.store.paths.lost_end.exists()
+
+
+async def test_what_was_lost_counts_no_more_in_the_epoch_of_another_master(
+    start: Start, tmp_path: Path
+) -> None:
+    other = await start(2)
+    async with running(tmp_path / "1", 1) as first:
+        await first.lead(3)
+        await member(first, other)
+        put(first.store, b"a")
+        await equal(first, other)
+        other.follow("")
+    (tmp_path / "1/abort").write_text("another boot")
     again = await start(1)
-    with pytest.raises(EpochError, match="the power was lost, and slaves may have bytes of that"):
-        await again.lead(3)
-    await again.lead(4)
-    assert again.epochs.last == 4
-    await again.lead(4)
+    assert again.store.may_lack_end
+    again.follow(other.ha_address)
+    await other.lead(4)
+    await until(lambda: again.epochs.last == 4)
+    assert not again.store.may_lack_end
+    assert not again.store.paths.lost_end.exists()
 
 
 async def test_a_master_shows_its_log_when_its_members_are_back(

@@ -62,13 +62,12 @@ _IDENTITY: Final = ("brokerIdentity", "brokerIdentity.bak", "brokerIdentity-temp
 as in sync."""
 _NOT_COPIED: Final = frozenset(
     (
-        *("lock", "abort", "checkpoint", "unitbuffers", "queueends", "deleted", FILE_NAME),
+        *("lock", "abort", "checkpoint", "unitbuffers", "queueends", "lostend"),
+        *("deleted", FILE_NAME),
         *_IDENTITY,
     )
 )
 """What only the process that has the store open uses, and what is written anew."""
-_EPOCHS: Final = "epochFileCheckpoint"
-"""The file of a broker that truncates its log when its master has another one."""
 _TRIES_MAX: Final = 10
 """How often the log is read again when it has changed meanwhile."""
 
@@ -356,9 +355,10 @@ class _Taking:
         return begin
 
     def _link_file(self, source: Path, target: Path) -> str:
-        if (self._paths.root / _EPOCHS).exists():
+        name = self._paths.epochs.name
+        if self._paths.epochs.exists():
             raise ConfigError(
-                f"cannot link the log of {self._paths.root}: a broker with {_EPOCHS} may truncate"
+                f"cannot link the log of {self._paths.root}: a broker with {name} may truncate"
                 " it, and the backup with it; copy it"
             )
         try:

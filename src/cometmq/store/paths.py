@@ -2,7 +2,7 @@
 
     commitlog/<20 digits>                               consumequeue/<topic>/<queue>/<20 digits>
     consumequeue_ext/<topic>/<queue>/<20 digits>        index/<yyyyMMddHHmmssSSS>
-    checkpoint   abort   lock   unitbuffers   queueends   config/<name>
+    checkpoint   abort   lock   unitbuffers   queueends   lostend   config/<name>
     deleted/<any name>: directories that are being deleted
 
 A name of 20 digits is the offset of the file's first byte in its own stream.
@@ -35,6 +35,8 @@ class StorePaths:
         self.lock = root / "lock"
         self.unit_buffers = root / "unitbuffers"
         self.queue_ends = root / "queueends"
+        self.epochs = root / "epochFileCheckpoint"
+        self.lost_end = root / "lostend"
         self.config = root / "config"
         self.deleted = root / "deleted"
 

@@ -154,6 +154,17 @@ def test_members_that_were_left_behind_are_removed(connects: bool) -> None:
     assert found.without_slow(115.1, 15.0) == members(1)
 
 
+def test_members_that_report_less_than_is_confirmed_lack_it() -> None:
+    found = in_sync(1, 2, 3, confirmed_to=40)
+    assert found.lacking() == set()  # they may have it
+    found.reported(2, 40, 60, 100.0)
+    found.reported(3, 39, 60, 100.0)
+    found.reported(4, 0, 60, 100.0)
+    assert found.lacking() == {3}
+    found.reported(3, 60, 60, 100.0)
+    assert found.lacking() == set()
+
+
 def test_a_member_that_follows_a_growing_log_stays() -> None:
     found = in_sync(1, 2)
     end = 0

@@ -104,8 +104,6 @@ class EpochReplication:
             clock=clock,
             on_truncated=on_truncated,
         )
-        self._begun: int | None = None
-        """The epoch that this process has begun last."""
         self._epoch_start = 0
         self._connections: dict[int, EpochSlaveConnection] = {}
         self._gone: set[int] = set()
@@ -131,14 +129,14 @@ class EpochReplication:
 
         Raises:
             EpochError: this broker knows a newer epoch; or it has led this one before it lost
-                power, so that slaves may have bytes of it that the log here lacks. Accept no sends
-                until the controller elects with a newer epoch.
+                power, in this start or an earlier one, so that slaves may have bytes of it that
+                the log here lacks. Accept no sends until the controller elects with a newer epoch.
             StoreError: the disk refused; call it again.
         """
         last = self._epochs.last
         if epoch < last:
             raise EpochError(f"cannot lead epoch {epoch}: the log has epoch {last} already")
-        if epoch == last and epoch != self._begun and self._store.may_lack_end:
+        if epoch == last and self._store.may_lack_end:
             raise EpochError(
                 f"cannot lead epoch {epoch} again: the power was lost, and slaves may have bytes of"
                 " that epoch which are missing here; waiting for a newer one"
@@ -151,7 +149,7 @@ class EpochReplication:
                 self._epochs.begin(epoch, self._store.written_to)
             except ValueError as problem:
                 raise EpochError(f"cannot lead epoch {epoch}: {problem}") from problem
-        self._begun = epoch
+            self._store.forget_lost_end()
         self._epoch_start = self._epochs.epochs[-1].start
         now_s = _now_s()
         if self.in_sync is None:
@@ -259,11 +257,19 @@ class EpochReplication:
         in_sync = self.in_sync
         if in_sync is None:
             return
-        if self._gone & in_sync.members:
-            self._request(in_sync.members - self._gone)
+        self._leave_out(in_sync)
         for slave_id, connection in list(self._connections.items()):
             self._admit(in_sync, slave_id, connection)
         self._request(in_sync.instead_of_lost())
+
+    def _leave_out(self, in_sync: InSyncSet) -> None:
+        """Request a set without members that have disconnected, or lack what is confirmed.
+
+        One of the latter has lost bytes with the power; elected, it would lose them everywhere.
+        One that compares its last record first is left out as well: it reports that record as
+        missing, and its next report makes it a member again.
+        """
+        self._request(in_sync.members - self._gone - in_sync.lacking())
 
     def _set_changed(self) -> None:
         """Confirm, acknowledge and refuse by the members that there may be now."""
@@ -305,6 +311,7 @@ class EpochReplication:
             return
         self._gone.discard(slave_id)
         in_sync.reported(slave_id, connection.acknowledged_to, self._store.written_to, _now_s())
+        self._leave_out(in_sync)
         self._admit(in_sync, slave_id, connection)
         self._confirm()
         self.acknowledgements.reported()

@@ -4,8 +4,9 @@
     confirm offset    the end of what all members have
 
 The controller owns the set. The master asks it to add a slave that has caught up, and to remove one
-that was left behind. Until the answer is known, either set may be the true one: then a send that
-waits for all members waits for those of both, and a slave of either counts for the confirm offset.
+that was left behind, or that returned without confirmed bytes after a power cut. Until the answer
+is known, either set may be the true one: then a send that waits for all members waits for those of
+both, and a slave of either counts for the confirm offset.
 
 A request without an answer may take effect at any time until the controller tells a newer set: it
 accepts one change of each version. So the sets of all requests since then count.
@@ -210,6 +211,14 @@ class InSyncSet:
             if now_s - self._caught_up_s(member) > limit_s
         }
         return self.members - slow if slow else None
+
+    def lacking(self) -> set[int]:
+        """Return the members that have reported less than what is confirmed."""
+        return {
+            slave_id
+            for slave_id, slave in self._slaves.items()
+            if slave.acknowledged_to < self.confirmed_to and slave_id in self.members
+        }
 
     def _caught_up_s(self, member: int) -> float:
         slave = self._slaves.get(member)

@@ -165,7 +165,8 @@ class ControllerClient:
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + FIND_S
-        pending = {asyncio.ensure_future(self._leader(address)) for address in self._addresses()}
+        asked = [asyncio.ensure_future(self._leader(address)) for address in self._addresses()]
+        pending = set(asked)
         named = ""
         reasons: list[str] = []
         try:
@@ -173,14 +174,15 @@ class ControllerClient:
                 done, pending = await asyncio.wait(
                     pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
                 )
-                found = [one for one in map(_found, done) if one is not None]
-                reasons += [text for text in map(_reason, done) if text]
+                ended = [task for task in asked if task in done]
+                found = [one for one in map(_found, ended) if one is not None]
+                reasons += [text for text in map(_reason, ended) if text]
                 for leader in found:
                     if leader.is_leader:
                         return leader.address
                     named = named or leader.named
         finally:
-            for task in pending:
+            for task in asked:
                 task.cancel()
         if named:
             return named

@@ -130,7 +130,7 @@ class ControllerClient:
 
         A controller that takes none does not delay the others, and gets no second one meanwhile.
         """
-        for address in {*self._addresses(), self._active} - {""}:
+        for address in self._connected():
             if address not in self._beats:
                 task = self._tasks.spawn(self._beat(address, header), f"heartbeat-{address}")
                 self._beats[address] = task
@@ -198,8 +198,12 @@ class ControllerClient:
         found = check(response).header(ControllerGetMetadataInfoResponse)
         return _Leader(address, found.is_leader, found.controller_leader_address or "")
 
+    def _connected(self) -> list[str]:
+        """Return the controllers that get heartbeats, each once and in a fixed order."""
+        return [*dict.fromkeys(filter(None, (*self._addresses(), self._active)))]
+
     async def close(self) -> None:
         """End the connections, which tells the controllers that this broker stops."""
         await self._tasks.cancel()
-        for address in {*self._addresses(), self._active} - {""}:
+        for address in self._connected():
             self._client.disconnect(address)

@@ -4,9 +4,8 @@
     follow      as a slave: truncates the log to the common point, and copies that of the master
     stop        neither
 
-Which of them, and in which epoch, is decided by the life cycle of the broker, which knows the
-controller; so is the role. What slaves report changes the in-sync set: the life cycle is asked to
-request another one from the controller, and says what became of the request.
+`ElectedRole` decides which of them, and in which epoch, and changes the role. When slaves report,
+it is asked to request another in-sync set from the controller, and says what became of that.
 
 Source: AutoSwitchHAService, RocketMQ 5.3.
 """
@@ -51,7 +50,7 @@ class EpochReplication:
     """Master and slave of one broker; one call of `lead` runs at a time.
 
     Args:
-        role: of this broker; changed by the life cycle only.
+        role: of this broker; changed by `ElectedRole` only.
         store: the log; it confirms if ``allAckInSyncStateSet`` is set.
         settings: returns the current settings of the broker.
         epochs: those of the log.

@@ -309,7 +309,14 @@ class ConsumeLater(CometError):  # noqa: N818 - an order, not a failure
 
 
 class NoMasterError(ConnectError):
-    """The broker has no master now; not sent."""
+    """The broker has no master now; not sent.
+
+    Example:
+        try:
+            await producer.send(Message(topic="orders", body=b"42"))
+        except NoMasterError:
+            print("the master stopped, and no slave is elected yet: send it again later")
+    """
 
 
 class NameServerError(RemotingError):

@@ -167,6 +167,18 @@ def test_every_public_name_of_the_client_is_on_one_page() -> None:
     assert set(names) <= public
 
 
+def test_every_public_class_of_the_client_has_an_example() -> None:
+    """`tests/client` runs them."""
+    modules = [importlib.import_module(path) for path in pages.CLIENT_MODULES]
+    public = {name: getattr(module, name) for module in modules for name in module.__all__}
+
+    assert [
+        name
+        for name, thing in sorted(public.items())
+        if inspect.isclass(thing) and "\nExample:\n" not in (inspect.getdoc(thing) or "")
+    ] == []
+
+
 def test_every_error_that_a_public_name_documents_can_be_imported() -> None:
     modules = [importlib.import_module(path) for path in pages.CLIENT_MODULES]
     public = {name: getattr(module, name) for module in modules for name in module.__all__}

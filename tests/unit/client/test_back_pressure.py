@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from cometmq.client._sending.back_pressure import BackPressure, Epoch
+from cometmq.client._sending.back_pressure import BackPressure, Generation
 
 ENDS_S = 60.0
 BYTES = 1 << 40
@@ -18,13 +18,15 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def taken(pressure: BackPressure, size: int = 1) -> Epoch:
-    epoch = pressure.try_acquire(size)
-    assert epoch is not None
-    return epoch
+def taken(pressure: BackPressure, size: int = 1) -> Generation:
+    generation = pressure.try_acquire(size)
+    assert generation is not None
+    return generation
 
 
-def waits(pressure: BackPressure, size: int = 1, timeout: float = ENDS_S) -> asyncio.Task[Epoch]:
+def waits(
+    pressure: BackPressure, size: int = 1, timeout: float = ENDS_S
+) -> asyncio.Task[Generation]:
     return asyncio.create_task(pressure.acquire(size, timeout))
 
 
@@ -49,10 +51,10 @@ def test_no_more_bytes_than_allowed_are_in_flight() -> None:
 
 def test_a_message_larger_than_all_bytes_is_sent_alone() -> None:
     pressure = BackPressure(10, 100)
-    epoch = taken(pressure, 500)
+    generation = taken(pressure, 500)
 
     assert pressure.try_acquire(1) is None
-    pressure.release(500, epoch)
+    pressure.release(500, generation)
     assert (pressure.messages, pressure.size_bytes) == (0, 0)
 
 
@@ -75,19 +77,19 @@ async def test_acquiring_waits_while_the_limit_of_bytes_is_reached() -> None:
 
 async def test_sends_get_room_in_the_order_in_which_they_came() -> None:
     pressure = BackPressure(1, BYTES)
-    epoch = taken(pressure)
+    generation = taken(pressure)
     order: list[int] = []
 
     async def send(number: int) -> None:
-        epoch = await pressure.acquire(1, ENDS_S)
+        generation = await pressure.acquire(1, ENDS_S)
         order.append(number)
         await asyncio.sleep(0)
-        pressure.release(1, epoch)
+        pressure.release(1, generation)
 
     sends = [asyncio.create_task(send(number)) for number in range(6)]
     await turns()
     assert pressure.try_acquire(1) is None
-    pressure.release(1, epoch)
+    pressure.release(1, generation)
     assert pressure.try_acquire(1) is None, "nothing passes the sends that wait"
     await asyncio.gather(*sends)
 
@@ -115,16 +117,16 @@ async def test_small_messages_do_not_keep_a_large_one_from_being_sent() -> None:
 @pytest.mark.parametrize("has_room", [True, False])
 async def test_a_cancelled_wait_takes_no_room_and_holds_nothing_up(*, has_room: bool) -> None:
     pressure = BackPressure(1, BYTES)
-    epoch = taken(pressure)
+    generation = taken(pressure)
     cancelled, other = waits(pressure), waits(pressure)
     await turns()
 
     if has_room:
-        pressure.release(1, epoch)  # the room is granted, and the task has not run yet
+        pressure.release(1, generation)  # the room is granted, and the task has not run yet
     cancelled.cancel()
     await asyncio.wait([cancelled])
     if not has_room:
-        pressure.release(1, epoch)
+        pressure.release(1, generation)
 
     assert cancelled.cancelled()
     await other
@@ -181,14 +183,14 @@ async def test_a_flush_waits_for_earlier_sends_only() -> None:
 
 async def test_a_cancelled_flush_leaves_the_others() -> None:
     pressure = BackPressure(10, BYTES)
-    epoch = taken(pressure)
+    generation = taken(pressure)
     cancelled, other = (asyncio.create_task(pressure.flush()) for _ in range(2))
     await turns()
 
     cancelled.cancel()
     await turns()
     assert not other.done()
-    pressure.release(1, epoch)
+    pressure.release(1, generation)
 
     await other
     assert cancelled.cancelled()
@@ -196,7 +198,7 @@ async def test_a_cancelled_flush_leaves_the_others() -> None:
 
 async def test_every_wait_can_be_refused() -> None:
     pressure = BackPressure(1, BYTES)
-    epoch = taken(pressure)
+    generation = taken(pressure)
     waiting = [waits(pressure) for _ in range(3)]
     await turns()
 
@@ -204,7 +206,7 @@ async def test_every_wait_can_be_refused() -> None:
     results = await asyncio.gather(*waiting, return_exceptions=True)
 
     assert [type(result) for result in results] == [ValueError] * 3
-    pressure.release(1, epoch)
+    pressure.release(1, generation)
     assert pressure.messages == 0
 
 
@@ -229,17 +231,17 @@ async def test_those_that_give_up_are_forgotten_behind_one_that_waits_for_long(e
 async def test_very_many_may_wait() -> None:
     """Granting room to one must not look at all others: that would take minutes."""
     pressure, many = BackPressure(10, BYTES), 30_000
-    epochs = [taken(pressure) for _ in range(10)]
+    generations = [taken(pressure) for _ in range(10)]
     loop = asyncio.get_running_loop()
 
     async def send() -> None:
-        epoch = await pressure.acquire(1, ENDS_S)
-        loop.call_soon(pressure.release, 1, epoch)
+        generation = await pressure.acquire(1, ENDS_S)
+        loop.call_soon(pressure.release, 1, generation)
 
     sends = [asyncio.create_task(send()) for _ in range(many)]
     await turns()
-    for epoch in epochs:
-        pressure.release(1, epoch)
+    for generation in generations:
+        pressure.release(1, generation)
     async with asyncio.timeout(ENDS_S / 2):
         await asyncio.gather(*sends)
 

@@ -17,7 +17,7 @@ SWEEP_S = 0.05
 """How late the end of a wait may be noticed: one timer serves all that wait."""
 
 
-class Epoch:
+class Generation:
     """Counts the sends in flight that started between two calls of `BackPressure.flush`."""
 
     __slots__ = ("ended", "in_flight")
@@ -33,7 +33,7 @@ class _Waiter:
 
     __slots__ = ("deadline_s", "room", "size")
 
-    def __init__(self, room: asyncio.Future[Epoch], size: int, deadline_s: float) -> None:
+    def __init__(self, room: asyncio.Future[Generation], size: int, deadline_s: float) -> None:
         self.room = room
         self.size = size
         self.deadline_s = deadline_s
@@ -54,9 +54,9 @@ class BackPressure:
         """How many are in flight."""
         self.size_bytes = 0
         """How large they are together."""
-        self._epoch = Epoch()
-        self._past_epochs: list[Epoch] = []
-        """Earlier epochs with sends in flight."""
+        self._generation = Generation()
+        self._past_generations: list[Generation] = []
+        """Earlier generations with sends in flight."""
         self._waiting: deque[_Waiter] = deque()
         """The first one still waits; others may have given up."""
         self._gone = 0
@@ -64,7 +64,7 @@ class BackPressure:
         self._sweep_at_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def try_acquire(self, size: int) -> Epoch | None:
+    def try_acquire(self, size: int) -> Generation | None:
         """Take room for a send of ``size`` bytes; None if there is none, or if others wait for it.
 
         Returns:
@@ -74,15 +74,15 @@ class BackPressure:
             return None
         return self._take(size)
 
-    async def acquire(self, size: int, timeout: float) -> Epoch:
+    async def acquire(self, size: int, timeout: float) -> Generation:
         """Wait for room, and take it. Cancelling leaves the queue.
 
         Raises:
             TimeoutError: there was no room within ``timeout`` seconds.
         """
-        epoch = self.try_acquire(size)
-        if epoch is not None:
-            return epoch
+        generation = self.try_acquire(size)
+        if generation is not None:
+            return generation
         loop = asyncio.get_running_loop()
         waiter = _Waiter(loop.create_future(), size, loop.time() + timeout)
         self._waiting.append(waiter)
@@ -100,14 +100,14 @@ class BackPressure:
                     self._drop_gone()
             raise
 
-    def release(self, size: int, epoch: Epoch) -> None:
+    def release(self, size: int, generation: Generation) -> None:
         """Give the room of a send back, and let those that wait have it."""
         self.messages -= 1
         self.size_bytes -= size
-        epoch.in_flight -= 1
-        if not epoch.in_flight and epoch.ended is not None:
-            self._past_epochs.remove(epoch)
-            epoch.ended.set_result(None)
+        generation.in_flight -= 1
+        if not generation.in_flight and generation.ended is not None:
+            self._past_generations.remove(generation)
+            generation.ended.set_result(None)
         if self._waiting:
             self._grant()
 
@@ -118,11 +118,15 @@ class BackPressure:
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until all that is in flight now has ended, for ``timeout`` seconds at most."""
-        if self._epoch.in_flight:
-            self._epoch.ended = asyncio.get_running_loop().create_future()
-            self._past_epochs.append(self._epoch)
-            self._epoch = Epoch()
-        ends = [epoch.ended for epoch in self._past_epochs if epoch.ended is not None]
+        if self._generation.in_flight:
+            self._generation.ended = asyncio.get_running_loop().create_future()
+            self._past_generations.append(self._generation)
+            self._generation = Generation()
+        ends = [
+            generation.ended
+            for generation in self._past_generations
+            if generation.ended is not None
+        ]
         if ends:
             await asyncio.wait(ends, timeout=timeout)
 
@@ -138,12 +142,12 @@ class BackPressure:
             return True
         return self.messages < self._messages_max and self.size_bytes + size <= self._bytes_max
 
-    def _take(self, size: int) -> Epoch:
+    def _take(self, size: int) -> Generation:
         self.messages += 1
         self.size_bytes += size
-        epoch = self._epoch
-        epoch.in_flight += 1
-        return epoch
+        generation = self._generation
+        generation.in_flight += 1
+        return generation
 
     def _grant(self) -> None:
         """Give room to those that wait, in order, as far as it goes."""

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from cometmq.client._sending.back_pressure import BackPressure, Epoch
+from cometmq.client._sending.back_pressure import BackPressure, Generation
 from cometmq.client._sending.outgoing import Item, copy_message
 from cometmq.client._sending.retry_policy import RetryPolicy, cancellation_error, closed_error
 from cometmq.client._sending.sender import Sender
@@ -89,7 +89,7 @@ class _Entry:
     item: Item
     future: SendFuture
     size: int
-    epoch: Epoch
+    generation: Generation
 
 
 @dataclass(slots=True)
@@ -131,7 +131,12 @@ class Accumulator:
         )
 
     def add(
-        self, message: Message, target: SendTarget, policy: RetryPolicy, size: int, epoch: Epoch
+        self,
+        message: Message,
+        target: SendTarget,
+        policy: RetryPolicy,
+        size: int,
+        generation: Generation,
     ) -> SendFuture:
         """Take a message that `takes` agreed to, with its room; return its future.
 
@@ -152,7 +157,7 @@ class Accumulator:
             delay_s = self._settings.auto_batch_delay_ms / 1000
             batch.timer = loop.call_later(delay_s, self._leave, key)
         future: SendFuture = loop.create_future()
-        batch.entries.append(_Entry(message, item, future, size, epoch))
+        batch.entries.append(_Entry(message, item, future, size, generation))
         batch.body_bytes += size
         batch.encoded_bytes += item_bytes
         self._held_bytes += size
@@ -178,7 +183,7 @@ class Accumulator:
         entries = []
         for entry in batch.entries:
             if entry.future.cancelled():
-                self._pressure.release(entry.size, entry.epoch)
+                self._pressure.release(entry.size, entry.generation)
             else:
                 entries.append(entry)
         if entries:
@@ -206,7 +211,7 @@ class Accumulator:
     def _end(self, entries: list[_Entry]) -> None:
         """Release the room of a batch; messages without a result were cut off by the closing."""
         for entry in entries:
-            self._pressure.release(entry.size, entry.epoch)
+            self._pressure.release(entry.size, entry.generation)
             if not entry.future.done():
                 entry.future.set_exception(closed_error(maybe_stored=True))
 

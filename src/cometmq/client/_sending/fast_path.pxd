@@ -1,6 +1,6 @@
 cimport cython
 
-from cometmq.client._sending.back_pressure cimport BackPressure, Epoch
+from cometmq.client._sending.back_pressure cimport BackPressure, Generation
 from cometmq.client._sending.outgoing cimport Outgoing, prepare
 from cometmq.client._sending.queue_picker cimport RoundRobin
 from cometmq.protocol cimport header_scanner, octets
@@ -67,7 +67,7 @@ cdef class FastSend(Call):
     cdef readonly double started_s
     cdef readonly double send_timeout
     cdef readonly Py_ssize_t size
-    cdef readonly Epoch epoch
+    cdef readonly Generation generation
 
     cpdef bint done(self) except -1
     cpdef set_result(self, response)
@@ -104,7 +104,7 @@ cdef class SendFastPath:
     @cython.locals(
         topic=TopicTargets, queue_target=QueueTarget, connection=Wire, size=cython.Py_ssize_t,
         outgoing=Outgoing, now_s=cython.double, send=FastSend, opaque=cython.longlong)
-    cpdef start(self, message, target, double timeout, bint is_awaited, Epoch epoch)
+    cpdef start(self, message, target, double timeout, bint is_awaited, Generation generation)
     cdef bint _runs_here(self) except -1
     @cython.locals(
         outgoing=Outgoing, target=QueueTarget, body=bytes, properties=bytes,

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from cometmq.client._connection.routes import Route
-from cometmq.client._sending.back_pressure import BackPressure, Epoch
+from cometmq.client._sending.back_pressure import BackPressure, Generation
 from cometmq.client._sending.outgoing import Outgoing, prepare
 from cometmq.client._sending.queue_picker import KeySelector, QueuePicker
 from cometmq.client._sending.retry_policy import RetryPolicy
@@ -218,8 +218,8 @@ class FastSend(Call):
 
     __slots__ = (
         "connection",
-        "epoch",
         "future",
+        "generation",
         "is_awaited",
         "outgoing",
         "path",
@@ -240,7 +240,7 @@ class FastSend(Call):
     started_s: float
     send_timeout: float
     size: int
-    epoch: Epoch
+    generation: Generation
 
     @property
     def policy(self) -> RetryPolicy:
@@ -268,7 +268,7 @@ class FastSend(Call):
         if not scanner.read(memory, header_at, body_at) or scanner.opaque != opaque:
             return False
         if self.future.done():
-            self.path.pressure.release(self.size, self.epoch)
+            self.path.pressure.release(self.size, self.generation)
             return True
         queue, queue_id = self.queue_target.queue, scanner.queue_id
         if queue.queue_id != queue_id:
@@ -340,7 +340,7 @@ class SendFastPath:
         target: SendTarget,
         timeout: float,
         is_awaited: bool,
-        epoch: Epoch | None,
+        generation: Generation | None,
     ) -> asyncio.Future[SendReceipt] | None:
         """Write a message to its broker and return its future; None if the general path must.
 
@@ -349,7 +349,7 @@ class SendFastPath:
             target: the queue or the selector, if the caller chose.
             timeout: seconds for the whole send.
             is_awaited: whether its caller waits for the receipt.
-            epoch: the room of the send; None to take it, and to return None if there is none.
+            generation: the room of the send; None to take it, and to return None if there is none.
 
         Raises:
             CometError: the message breaks a limit. Nothing is sent, and its room is released.
@@ -396,14 +396,14 @@ class SendFastPath:
             queue_target.inflight = connection.inflight
             queue_target.inflight.has_readers = True
         size = len(body)
-        if epoch is None:
-            epoch = self.pressure.try_acquire(size)
-            if epoch is None:
+        if generation is None:
+            generation = self.pressure.try_acquire(size)
+            if generation is None:
                 return None
         try:
             outgoing = prepare(message, self._settings, self._ids, self._namespace)
         except BaseException:
-            self.pressure.release(size, epoch)
+            self.pressure.release(size, generation)
             raise
         if chosen is None and key is None:
             topic.round.step(len(topic.queues))
@@ -420,7 +420,7 @@ class SendFastPath:
         send.started_s = now_s
         send.send_timeout = timeout
         send.size = size
-        send.epoch = epoch
+        send.generation = generation
         try:
             opaque = queue_target.inflight.add_call(send, min(timeout, self._attempt_s_max), now_s)
         except RemotingError as error:
@@ -481,7 +481,7 @@ class SendFastPath:
 
     def complete(self, send: FastSend, receipt: SendReceipt) -> None:
         """End a send with its receipt."""
-        self.pressure.release(send.size, send.epoch)
+        self.pressure.release(send.size, send.generation)
         send.future.set_result(receipt)
         target = send.queue_target
         if target.heartbeat_epoch != self._instance.heartbeat_epoch:
@@ -494,7 +494,7 @@ class SendFastPath:
         """End a send with the receipt or the error of a response, or retry it."""
         future = send.future
         if future.done():
-            self.pressure.release(send.size, send.epoch)
+            self.pressure.release(send.size, send.generation)
             return
         address = send.queue_target.send_address
         if self._instance.remoting.retire_leaving(address, send.connection, response):
@@ -508,7 +508,7 @@ class SendFastPath:
             ):
                 self._retry(send, error)
                 return
-            self.pressure.release(send.size, send.epoch)
+            self.pressure.release(send.size, send.generation)
             future.set_exception(error)
             return
         self.complete(send, receipt)
@@ -518,7 +518,7 @@ class SendFastPath:
         if isinstance(error, CallTimeoutError):
             self._instance.remoting.note_silence(send.connection, send.started_s)
         if send.future.done():
-            self.pressure.release(send.size, send.epoch)
+            self.pressure.release(send.size, send.generation)
         else:
             self._retry(send, error)
 

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from cometmq.client._sending.back_pressure import BackPressure, Epoch
+from cometmq.client._sending.back_pressure import BackPressure, Generation
 from cometmq.client._sending.batches import Accumulator, SendFuture
 from cometmq.client._sending.fast_path import FastSend, SendFastPath
 from cometmq.client._sending.outgoing import copy_message, size_of
@@ -105,10 +105,10 @@ class PendingSends:
             reserved: properties that applications cannot set.
         """
         size = size_of(message)
-        epoch, left_s = await self._acquire(message.topic, size, timeout)
+        generation, left_s = await self._acquire(message.topic, size, timeout)
         if left_s != timeout:  # it waited, and the message may have another body now
             size = self._pressure.resize(size, size_of(message))
-        return await self._start(message, target, left_s, reserved, True, batched, size, epoch)
+        return await self._start(message, target, left_s, reserved, True, batched, size, generation)
 
     async def send_batch(
         self, messages: Sequence[Message], target: SendTarget, timeout: float
@@ -116,10 +116,10 @@ class PendingSends:
         """Wait for room, send messages as one request and wait for its receipt."""
         size = sum(map(size_of, messages))
         topic = messages[0].topic if messages else ""
-        epoch, timeout = await self._acquire(topic, size, timeout)
+        generation, timeout = await self._acquire(topic, size, timeout)
         future: SendFuture = asyncio.get_running_loop().create_future()
         work = self._sender.send_batch(messages, target, timeout=timeout)
-        self._spawn(work, future, size, epoch)
+        self._spawn(work, future, size, generation)
         return await future
 
     async def start(
@@ -133,10 +133,10 @@ class PendingSends:
     ) -> SendFuture:
         """Wait for room, start a send and return its future; see `Producer.send_soon`."""
         size = size_of(message)
-        epoch, left_s = await self._acquire(message.topic, size, timeout)
+        generation, left_s = await self._acquire(message.topic, size, timeout)
         if left_s != timeout:
             size = self._pressure.resize(size, size_of(message))
-        return self._start(message, target, left_s, reserved, False, batched, size, epoch)
+        return self._start(message, target, left_s, reserved, False, batched, size, generation)
 
     def start_nowait(
         self, message: Message, target: SendTarget, timeout: float, *, batched: bool = False
@@ -148,10 +148,10 @@ class PendingSends:
         """
         self._check_open()
         size = size_of(message)
-        epoch = self._pressure.try_acquire(size)
-        if epoch is None:
+        generation = self._pressure.try_acquire(size)
+        if generation is None:
             raise BackPressureError(f"not sent: {self._in_flight()}")
-        return self._start(message, target, timeout, None, False, batched, size, epoch)
+        return self._start(message, target, timeout, None, False, batched, size, generation)
 
     async def flush(self) -> None:
         """Send the batches that wait for more messages; return when all sends so far have ended."""
@@ -182,23 +182,23 @@ class PendingSends:
             self._check_running()
         self._check_loop()
 
-    async def _acquire(self, topic: str, size: int, timeout: float) -> tuple[Epoch, float]:
+    async def _acquire(self, topic: str, size: int, timeout: float) -> tuple[Generation, float]:
         """Wait for room; return it and the seconds that are left."""
         self._check_open()
-        epoch = self._pressure.try_acquire(size)
-        if epoch is not None:
-            return epoch, timeout
+        generation = self._pressure.try_acquire(size)
+        if generation is not None:
+            return generation, timeout
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
-            epoch = await self._pressure.acquire(size, timeout)
+            generation = await self._pressure.acquire(size, timeout)
         except TimeoutError:
             reason = f"no room within {timeout:g} s: {self._in_flight()}"
             raise SendTimeoutError(topic, (), reason) from None
         if not self._open:  # the room and the close came together
-            self._pressure.release(size, epoch)
+            self._pressure.release(size, generation)
             raise ClientClosedError(_CLOSED_BEFORE)
-        return epoch, began_s + timeout - loop.time()
+        return generation, began_s + timeout - loop.time()
 
     def _in_flight(self) -> str:
         pressure = self._pressure
@@ -213,13 +213,13 @@ class PendingSends:
         is_awaited: bool,
         batched: bool,
         size: int,
-        epoch: Epoch,
+        generation: Generation,
     ) -> SendFuture:
         """Start a send that has room for ``size`` bytes."""
         if reserved is None:
             try:
                 started = self._start_without_task(
-                    message, target, timeout, is_awaited, batched, epoch
+                    message, target, timeout, is_awaited, batched, generation
                 )
             except Exception as error:
                 started = asyncio.get_running_loop().create_future()
@@ -231,13 +231,13 @@ class PendingSends:
             try:
                 message = copy_message(message)
             except Exception as error:  # of a generator of keys
-                self._pressure.release(size, epoch)
+                self._pressure.release(size, generation)
                 future.set_exception(error)
                 return future
         work = self._sender.send_message(
             message, target, timeout=timeout, reserved=reserved, policy=self._policy(is_awaited)
         )
-        self._spawn(work, future, size, epoch)
+        self._spawn(work, future, size, generation)
         return future
 
     def _start_without_task(
@@ -247,27 +247,27 @@ class PendingSends:
         timeout: float,
         is_awaited: bool,
         batched: bool,
-        epoch: Epoch | None,
+        generation: Generation | None,
     ) -> SendFuture | None:
         """Start a send without a task, as part of a batch or on the fast path; None if it cannot.
 
         Args:
             message, target, timeout, batched: as for `start_awaited`.
             is_awaited: whether its caller waits for the receipt.
-            epoch: its room, which is released if this raises; None to take room now.
+            generation: its room, which is released if this raises; None to take room now.
         """
         self._check_open()
         accumulator = self._accumulator if batched else None
         if accumulator is None or not accumulator.takes(message, target):
-            return self._fast_path.start(message, target, timeout, is_awaited, epoch)
+            return self._fast_path.start(message, target, timeout, is_awaited, generation)
         size = size_of(message)
-        epoch = epoch or self._pressure.try_acquire(size)
-        if epoch is None:
+        generation = generation or self._pressure.try_acquire(size)
+        if generation is None:
             return None
         try:
-            return accumulator.add(message, target, self._policy(is_awaited), size, epoch)
+            return accumulator.add(message, target, self._policy(is_awaited), size, generation)
         except BaseException:
-            self._pressure.release(size, epoch)
+            self._pressure.release(size, generation)
             raise
 
     @staticmethod
@@ -282,10 +282,14 @@ class PendingSends:
     def _retry(self, failed: FastSend, error: Exception) -> None:
         """Continue in a task after a failed first attempt."""
         work = self._fast_path.retry(failed, error)
-        self._spawn(work, failed.future, failed.size, failed.epoch)
+        self._spawn(work, failed.future, failed.size, failed.generation)
 
     def _spawn(
-        self, work: Coroutine[Any, Any, SendReceipt], future: SendFuture, size: int, epoch: Epoch
+        self,
+        work: Coroutine[Any, Any, SendReceipt],
+        future: SendFuture,
+        size: int,
+        generation: Generation,
     ) -> None:
         """Run a send in a task. Its room is released before its caller sees the result."""
         task = self._tasks.spawn(_complete(work, future), "send", awaited=True)
@@ -294,11 +298,11 @@ class PendingSends:
             if future.cancelled():
                 task.cancel()  # the room stays taken until the attempt has ended
             else:
-                self._pressure.release(size, epoch)
+                self._pressure.release(size, generation)
 
         def ended(_: asyncio.Task[None]) -> None:
             if future.cancelled():
-                self._pressure.release(size, epoch)
+                self._pressure.release(size, generation)
             else:
                 self._end(future)
 

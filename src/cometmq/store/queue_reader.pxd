@@ -62,7 +62,7 @@ cdef class QueueReader:
         segment=Segment, start=cython.longlong, stop=cython.longlong, first=cython.longlong,
         last=cython.longlong, end=cython.longlong, newest=cython.Py_ssize_t,
         index=cython.Py_ssize_t, written=cython.longlong)
-    cdef list _cold_parts(self, list starts, list sizes)
+    cdef list _cold_parts(self, list starts, list slices)
 
 
 @cython.locals(low=cython.longlong, high=cython.longlong, result=GetResult)

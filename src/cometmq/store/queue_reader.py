@@ -242,7 +242,7 @@ class QueueReader:
         """Return the parts of the messages found that are not in memory."""
         if not found.starts or self._log.is_recent(found.starts[0]):
             return []
-        return self._cold_parts(found.starts, [len(part) for part in found.slices])
+        return self._cold_parts(found.starts, found.slices)
 
     def cold_candidates(
         self, topic: str, queue_id: int, offset: int, matcher: Matcher
@@ -258,7 +258,7 @@ class QueueReader:
         if queue is None:
             return []
         starts: list[int] = []
-        sizes: list[int] = []
+        slices: list[memoryview] = []
         log_min = self._log.min_offset()
         for number in range(offset, min(offset + self._limits.units, queue.max_offset)):
             log_offset, size, code = queue.unit(number)
@@ -269,11 +269,13 @@ class QueueReader:
             tags_code = queue.tags_code_of(code)
             has_tags = tags_code <= _ADDRESS_MAX or matcher.matches_tags(tags_code)
             if has_tags and _may_match(queue, code, matcher):
-                starts.append(log_offset)
-                sizes.append(size)
-        return self._cold_parts(starts, sizes)
+                record = self._log.record(log_offset, size)
+                if record is not None:
+                    starts.append(log_offset)
+                    slices.append(record)
+        return self._cold_parts(starts, slices)
 
-    def _cold_parts(self, starts: list[int], sizes: list[int]) -> list[ColdPart]:
+    def _cold_parts(self, starts: list[int], slices: list[memoryview]) -> list[ColdPart]:
         """Return the parts of some records, in the order of the log, that are not in memory."""
         parts: list[ColdPart] = []
         newest = len(starts) - 1
@@ -285,7 +287,7 @@ class QueueReader:
             end = first if segment is None else min(segment.end_offset, first + _SPAN_BYTES_MAX)
             while index <= newest:
                 start = starts[index]
-                stop = start + sizes[index]
+                stop = start + len(slices[index])
                 if last > first and (stop > end or start - last > _GAP_BYTES_MAX):
                     break
                 last = max(last, stop)

@@ -42,10 +42,8 @@ class Confirmation:
 
     def waits(self) -> bool:
         """Return whether a response waits for anything."""
-        return self._commit is not None or self._needs_slaves()
-
-    def _needs_slaves(self) -> bool:
-        return self._slaves is not None and self._slaves.are_needed()
+        slaves = self._slaves
+        return self._commit is not None or (slaves is not None and slaves.are_needed())
 
     def begin(self) -> None:
         """Begin the sync of a message whose response does not wait for it."""

@@ -49,6 +49,10 @@ WAITING_MAX = 32
 so that the disk is what limits the rate, and this process can offer three times as much."""
 OFFERED_AT_ONCE_MAX = 500
 """More in one turn, and the turns become so long that the crowd waits."""
+IN_FLIGHT_MAX = 100_000
+"""Sends that are offered and have no response yet: a second or so of what a broker refuses. Without
+a limit those of each round, which the broker stores while they are awaited, would let the next one
+offer still more."""
 IDLE = 10_000 if is_long_run() else 1_000
 IDLE_S = 60
 """A connection is idle for so long; another one takes its place then."""
@@ -265,7 +269,9 @@ def test_an_overloaded_broker_refuses_and_loses_nothing(
             while passed < round_ends:
                 behind = min(int(passed * rate * OVERLOAD) - offered, OFFERED_AT_ONCE_MAX)
                 stored = ledger.acknowledged - stored_before
-                for _ in range(max(behind, stored * OFFERED_PER_STORED - offered)):
+                wanted = max(behind, stored * OFFERED_PER_STORED - offered)
+                room = IN_FLIGHT_MAX - sum(sender.in_flight for sender in senders)
+                for _ in range(min(wanted, room)):
                     chance.choice(senders).offer()
                 turn(senders)
                 crowd.work()
@@ -323,7 +329,8 @@ def drain(senders: list[Sender]) -> None:
     """Wait for all responses."""
     deadline = time.monotonic() + LIMIT_S
     while any(sender.in_flight for sender in senders):
-        assert time.monotonic() < deadline, "requests were not answered"
+        waiting = [sender.in_flight for sender in senders]
+        assert time.monotonic() < deadline, f"requests were not answered, by sender: {waiting}"
         turn(senders)
 
 

@@ -24,6 +24,7 @@ from cometmq.remoting.requests import RequestHandler
 from cometmq.remoting.tasks import Supervisor
 from cometmq.remoting.tls import HANDSHAKE_BYTE, server_context
 from cometmq.remoting.wire import FastPath
+from cometmq.system.failure_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,10 @@ class RemotingServer:
         """The fast path of connections that are opened from now on."""
         self._connections: set[Connection] = set()
         self._arriving: set[socket.socket] = set()
+        self._problems = RateLimitedLog(log, f"connections refused or closed server={name}")
+        self._idle_closed = RateLimitedLog(
+            log, f"idle connections closed server={name}", level=logging.INFO
+        )
         self._supervisor = Supervisor(name)
         self._requests = Supervisor(f"{name}.requests")
         self._socket: socket.socket | None = None
@@ -132,6 +137,7 @@ class RemotingServer:
             connection.abort()
         await wait_all_closed(self._connections, ABORT_S)
         await self._requests.cancel()
+        self._problems.settle(now=True)
 
     async def _end_opening(self) -> None:
         """End the connections that are being opened.
@@ -197,7 +203,7 @@ class RemotingServer:
             accepted.close()
             if not isinstance(problem, ConnectionError):
                 reason = str(problem) or "nothing received in time"
-                log.warning("refused a connection server=%s: %s", self._name, reason)
+                self._problems.add("refused a connection server=%s: %s", self._name, reason)
         except asyncio.CancelledError:
             accepted.close()
             raise
@@ -227,6 +233,7 @@ class RemotingServer:
             fast_path=self.fast_path,
         )
         connection.header_bytes_max = HEADER_BYTES_MAX
+        connection.warn = self._problems.add
         return connection
 
     def _opened(self, connection: Connection) -> None:
@@ -240,6 +247,8 @@ class RemotingServer:
             self._on_close(connection)
 
     def _close_idle(self) -> None:
+        self._problems.settle()
+        self._idle_closed.settle()
         oldest = asyncio.get_running_loop().time() - self._settings.idle_s
         idle = [
             connection
@@ -250,7 +259,7 @@ class RemotingServer:
             if connection.closed:  # since the last check, and the peer does not take the rest
                 connection.abort()
                 continue
-            log.info("closed an idle connection peer=%s", connection.peer_text)
+            self._idle_closed.add("closed an idle connection peer=%s", connection.peer_text)
             connection.close()
 
 

@@ -66,6 +66,7 @@ cdef class Wire:
     cdef public Py_ssize_t header_bytes_max
     cdef public bint _closing
     cdef public bint is_leaving
+    cdef public object warn
     cdef public str peer_text
     cdef public bytes peer_bytes
     cdef public double last_active_s

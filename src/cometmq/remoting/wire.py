@@ -207,6 +207,8 @@ class Wire:
         self.work_s_max = WORK_S_MAX
         self.header_bytes_max = HEADER_BYTES_MAX
         """The longest header that is read."""
+        self.warn: Callable[..., None] = log.warning
+        """Logs why the connection was closed."""
         self.peer_text = ""
         self.peer_bytes = b""
         self.last_active_s = loop.time()
@@ -274,7 +276,7 @@ class Wire:
         try:
             start = self._handle_frames(data, end)
         except ProtocolError as problem:
-            log.warning("closed a connection: malformed input peer=%s: %s", self.peer_text, problem)
+            self.warn("closed a connection: malformed input peer=%s: %s", self.peer_text, problem)
             self._drop_partial()
             self.close()
             return
@@ -293,7 +295,7 @@ class Wire:
         try:
             self._pass_on(command_of(head, body))
         except ProtocolError as problem:
-            log.warning("closed a connection: malformed input peer=%s: %s", self.peer_text, problem)
+            self.warn("closed a connection: malformed input peer=%s: %s", self.peer_text, problem)
             self.close()
         finally:
             self._reading = False
@@ -558,7 +560,7 @@ class Wire:
         unsent = self._transport.get_write_buffer_size() + self._unsent_bytes + more_bytes
         if unsent <= UNSENT_FACTOR_MAX * self._out_bytes_max:
             return False
-        log.warning("closed a connection: its peer does not read peer=%s", self.peer_text)
+        self.warn("closed a connection: its peer does not read peer=%s", self.peer_text)
         self.abort()
         return True
 

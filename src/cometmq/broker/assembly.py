@@ -295,6 +295,7 @@ def _build_parts(
         cold_reads=cold_reads,
         on_delivery=lambda topic, queue_id, size: stats.put(topic, queue_id, 1, size),
         request_sync=None if store.shows_unsynced else commit.request_sync,
+        refusal=lambda: waits.refusal,
     )
     delay.load()
     locks = QueueLocks(clock)

@@ -9,6 +9,7 @@ for another in-sync set are lost, and so are their answers.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,10 +40,16 @@ REQUEST_S = 0.5
 
 
 class Controller:
-    """Keeps the in-sync set and elects masters."""
+    """Keeps the in-sync set and elects masters.
 
-    def __init__(self, world: Elections) -> None:
+    Args:
+        world: with the replicas.
+        renews: whether it gives a new version to a set that is in force, as RocketMQ's does not.
+    """
+
+    def __init__(self, world: Elections, *, renews: bool) -> None:
         self._world = world
+        self._renews = renews
         self.epoch = 0
         self.version = 0
         self.master: int | None = None
@@ -52,7 +59,9 @@ class Controller:
         """Take another in-sync set; return False if it is refused."""
         is_current = (sender, epoch, version) == (self.master, self.epoch, self.version)
         alive = {replica.number for replica in self._world.replicas if replica.is_alive}
-        if not is_current or members == self.members or not members <= alive | self.members:
+        if not is_current or not members <= alive | self.members:
+            return False
+        if members == self.members and not self._renews:
             return False
         self.members, self.version = members, version + 1
         return True
@@ -196,7 +205,9 @@ class Replica:
         if chance.below(8) == 0:  # the request is lost, or waits somewhere until nobody does
             late_s = REQUEST_S * (1 + chance.fraction() * 5)
             self.world.loop.call_later(
-                late_s, controller.alter, self.number, epoch, version, members
+                late_s,
+                *(controller.alter, self.number, epoch, version, members),
+                context=contextvars.Context(),  # it outlives the process that has sent it
             )
             await asyncio.sleep(REQUEST_S)
             self._if_asked(in_sync, lambda: self.replication.lost(version))
@@ -251,10 +262,17 @@ class Elections:
         acks_all: the setting allAckInSyncStateSet.
         least: the setting minInSyncReplicas.
         syncs: whether the disks sync before anything is acknowledged; then they may lose power.
+        renews: see `Controller`.
     """
 
     def __init__(
-        self, seed: int, *, acks_all: bool = True, least: int = 1, syncs: bool = False
+        self,
+        seed: int,
+        *,
+        acks_all: bool = True,
+        least: int = 1,
+        syncs: bool = False,
+        renews: bool = True,
     ) -> None:
         self.chance = SeededRandomness(seed)
         self.loop = SimulatedLoop(self.chance)
@@ -266,7 +284,7 @@ class Elections:
             min_in_sync_replicas=least,
             ha_transfer_batch_size=512,
         )
-        self.controller = Controller(self)
+        self.controller = Controller(self, renews=renews)
         self.replicas: list[Replica] = []
         self.lines: list[str] = []
         self.acknowledged: dict[bytes, int] = {}

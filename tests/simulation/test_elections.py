@@ -24,6 +24,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "all members, at least two": {"least": 2},
     "all members, disks that lose power": {"syncs": True},
     "no member acknowledges": {"acks_all": False},
+    "all members, a controller of RocketMQ": {"renews": False},
 }
 
 

@@ -110,18 +110,35 @@ def test_the_end_of_an_older_request_says_nothing_of_the_one_under_way(
     assert found.wanted == members(1, 2, 3)
 
 
-def test_after_a_lost_request_another_set_is_asked_for() -> None:
+def test_after_a_lost_request_the_set_is_renewed() -> None:
     found = in_sync(1, 2, 3)
     assert found.instead_of_lost() is None
+    assert not found.ask(members(1, 2, 3))
     found.ask(members(1))
     found.lost(7)
     assert found.least_count == 1
-    instead = found.instead_of_lost()
-    assert instead == members(1, 2)
-    assert found.ask(instead)
-    found.adopt(instead, 8)
-    assert found.least_count == 2
+    assert found.instead_of_lost() == members(1, 2, 3)
+    assert found.ask(members(1, 2, 3))
+    found.adopt(members(1, 2, 3), 8)
+    assert found.least_count == 3
     assert found.instead_of_lost() is None
+
+
+def test_a_controller_that_renews_no_set_is_asked_for_another_one() -> None:
+    found = in_sync(1, 2, 3)
+    found.ask(members(1))
+    found.lost(7)
+    for instead in (members(1, 2, 3), members(1, 2), members(1, 2, 3)):
+        assert found.instead_of_lost() == instead
+        assert found.ask(instead)
+        found.refused(7)
+    alone = in_sync(1)
+    alone.ask(members(1, 2))
+    alone.lost(7)
+    for _ in range(2):
+        assert alone.instead_of_lost() == members(1)
+        assert alone.ask(members(1))
+        alone.refused(7)
 
 
 def test_the_confirm_offset_is_what_all_members_have() -> None:

@@ -12,9 +12,10 @@ that another master could lack as long as all of the in-sync set must have a mes
 set changes only with the controller's consent. A process that stood still for longer than its
 heartbeats last asks the controller before it acknowledges anything.
 
-A master that was killed may find at its start that the controller has not noticed. If its log may
-lack bytes, it does not go on in its epoch: slaves may have those bytes. It lets the controller see
-the loss, and waits until the epoch is over. So does a broker whose store fails, because it stores
+A master that was killed may find at its start that the controller has not noticed. It does not go
+on in its epoch: a request of the earlier process for an in-sync set may reach the controller at any
+time, and after a power cut slaves may have bytes that its log lacks. It lets the controller see the
+loss, and waits until the epoch is over. So does a broker whose store fails, because it stores
 nothing until a restart; it sends no heartbeats any more.
 
 Source: ReplicasManager, RocketMQ 5.3, which acts on the content of a notification, begins an old
@@ -186,7 +187,8 @@ class ElectedRole:
         self._stood_still_s = NEVER_S
         """When heartbeats were found to be late; `NEVER_S` if the controllers were asked since."""
         self._shown_s: float | None = None
-        """When the controllers were last shown that the store has failed."""
+        """When the controllers were last shown that this broker cannot be the master; None if it
+        has registered since, and lives for them."""
         role.on_master(self._follow)
         replication.acknowledgements.is_doubtful = self._is_doubtful
 
@@ -311,39 +313,41 @@ class ElectedRole:
         is_chosen = decision.master_id == self._id
         if decision.epoch > self._epoch and not is_chosen:
             self._be_slave(decision)
-        now_s = asyncio.get_running_loop().time()
-        if self._shown_s is None or (is_chosen and now_s - self._shown_s >= LOSS_S):
-            await self._report_loss()
-            self._shown_s = now_s
+        if (is_chosen or self._shown_s is None) and await self._show_loss():
             log.warning("cannot be a master until a restart, the store has failed: %s", failure)
         if is_chosen:  # nothing notifies a broker that is lost
             await asyncio.sleep(RETRY_S)
             self.notified()
 
-    async def _report_loss(self) -> None:
+    async def _show_loss(self) -> bool:
         """Let the controllers see that this broker cannot be the master that they know.
+
+        Returns:
+            False if that was done less than `LOSS_S` ago.
 
         Raises:
             CometError: the controllers do not respond, or refuse.
         """
+        now_s = asyncio.get_running_loop().time()
+        if self._shown_s is not None and now_s - self._shown_s < LOSS_S:
+            return False
         await self._controllers.report_loss(
             msgspec.structs.replace(self._heartbeat(), heartbeat_timeout_mills=LOST_TIMEOUT_MS)
         )
+        self._shown_s = now_s
+        return True
 
     async def _let_epoch_end(self, epoch: int, problem: EpochError) -> None:
         """Return when the controllers have a newer epoch, in which this broker may be anything."""
         log.warning("cannot be the master of epoch %d, waiting for a newer one: %s", epoch, problem)
         self._is_registered = False
-        loop = asyncio.get_running_loop()
-        shown_s = loop.time() - LOSS_S
         while True:
-            if loop.time() - shown_s >= LOSS_S:
-                shown_s = loop.time()
-                await self._report_loss()
+            decision = await self._look()
+            if decision.epoch > epoch or decision.master_id is None:
+                break
+            await self._show_loss()
             await asyncio.sleep(RETRY_S)
-            if (await self._look()).epoch > epoch:
-                self.notified()
-                return
+        self.notified()
 
     def _be_slave(self, decision: Decision) -> None:
         """Be a slave of another broker, or of none as long as there is no master."""
@@ -475,7 +479,7 @@ class ElectedRole:
             )
         found = check(response).header(ControllerRegisterBrokerResponse)
         await self._controllers.heartbeat(self._heartbeat())  # only living brokers are elected
-        self._is_registered = True
+        self._is_registered, self._shown_s = True, None
         return _decision(found, SyncStateSet.decode(response.body) if response.body else None)
 
     async def _obtain_id(self) -> int:
@@ -577,6 +581,7 @@ class ElectedRole:
             master_broker_id=in_sync.own_id,
             master_epoch=self._epoch,
             invoke_time=self._clock.now_ms(),
+            renew_sync_state_set=True if members == in_sync.members else None,
         )
         code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
         try:

@@ -21,7 +21,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.failover.epoch_acknowledgements import EpochAcknowledgements
 from cometmq.broker.failover.epoch_master import EpochSlaveConnection
 from cometmq.broker.failover.epoch_slave import EpochLogCopy
-from cometmq.broker.failover.epochs import EpochFile
+from cometmq.broker.failover.epochs import NO_EPOCH, EpochFile
 from cometmq.broker.failover.in_sync import InSyncSet, Members
 from cometmq.broker.replication.master import UNSENT_BYTES_MAX, Master
 from cometmq.broker.role import Role
@@ -103,6 +103,8 @@ class EpochReplication:
             clock=clock,
             on_truncated=on_truncated,
         )
+        self._begun = NO_EPOCH
+        """The epoch that this process leads, or has begun and could not lead yet."""
         self._epoch_start = 0
         self._connections: dict[int, EpochSlaveConnection] = {}
         self._gone: set[int] = set()
@@ -127,18 +129,19 @@ class EpochReplication:
             members, version: the in-sync set at the election, and its epoch.
 
         Raises:
-            EpochError: this broker knows a newer epoch; or it has led this one before it lost
-                power, in this start or an earlier one, so that slaves may have bytes of it that
-                the log here lacks. Accept no sends until the controller elects with a newer epoch.
+            EpochError: this broker knows a newer epoch; or an earlier process of it has led this
+                one. Slaves may have bytes of that process which were lost here with the power, and
+                its last request for an in-sync set may reach the controller at any time. Accept no
+                sends until the controller elects with a newer epoch.
             StoreError: the disk refused; call it again.
         """
         last = self._epochs.last
         if epoch < last:
             raise EpochError(f"cannot lead epoch {epoch}: the log has epoch {last} already")
-        if epoch == last and self._store.may_lack_end:
+        if epoch == last != self._begun:
             raise EpochError(
-                f"cannot lead epoch {epoch} again: the power was lost, and slaves may have bytes of"
-                " that epoch which are missing here; waiting for a newer one"
+                f"cannot lead epoch {epoch} again: it was led before the start of this process,"
+                " whose requests may still take effect; expected a newer epoch"
             )
         self.copy.follow(own_id, "")
         if self.in_sync is None:
@@ -148,7 +151,7 @@ class EpochReplication:
                 self._epochs.begin(epoch, self._store.written_to)
             except ValueError as problem:
                 raise EpochError(f"cannot lead epoch {epoch}: {problem}") from problem
-            self._store.forget_lost_end()
+        self._begun = epoch
         self._epoch_start = self._epochs.epochs[-1].start
         now_s = _now_s()
         if self.in_sync is None:
@@ -204,6 +207,7 @@ class EpochReplication:
         if self.in_sync is None:
             return
         self.in_sync = None
+        self._begun = NO_EPOCH  # requests for in-sync sets may be under way
         self._moved.set()
         self._store.confirm(0)  # what readers have seen stays
         self.acknowledgements.refresh()
@@ -268,7 +272,9 @@ class EpochReplication:
         One that compares its last record first is left out as well: it reports that record as
         missing, and its next report makes it a member again.
         """
-        self._request(in_sync.members - self._gone - in_sync.lacking())
+        left_out = in_sync.members & (self._gone | in_sync.lacking())
+        if left_out:
+            self._request(in_sync.members - left_out)
 
     def _set_changed(self) -> None:
         """Confirm, acknowledge and refuse by the members that there may be now."""

@@ -323,7 +323,6 @@ class EpochMasterConnection(MasterConnection):
             self._epochs.received(*epoch)
         except ValueError as problem:
             raise ProtocolError(f"an epoch of the master: {problem}") from problem
-        self._store.forget_lost_end()
 
     def _completed(self) -> None:
         super()._completed()

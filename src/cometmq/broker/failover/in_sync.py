@@ -9,7 +9,8 @@ is known, either set may be the true one: then a send that waits for all members
 both, and a slave of either counts for the confirm offset.
 
 A request without an answer may take effect at any time until the controller tells a newer set: it
-accepts one change of each version. So the sets of all requests since then count.
+accepts one change of each version. So the sets of all requests since then count, until the
+controller has renewed the set, that is, has given it the next version.
 
 A slave may be elected as soon as it is a member, so it needs all confirmed bytes before. While the
 log grows it never has all of it. So it joins first: it counts like a member, and nothing more is
@@ -64,6 +65,8 @@ class InSyncSet:
         """How many members there are for certain."""
         self._lost: set[Members] = set()
         """The sets of requests of this version that had no answer."""
+        self._renewal_failed = False
+        """Whether the last request that was refused was to renew the set."""
         self._began_s = now_s
         self._slaves: dict[int, _Progress] = {}
         """The slaves that are connected and have reported."""
@@ -72,7 +75,9 @@ class InSyncSet:
 
     def ask(self, members: Members) -> bool:
         """Note that the controller is asked for another set; return False if it must not be."""
-        if self.wanted is not None or members == self.members or self.own_id not in members:
+        if self.wanted is not None or self.own_id not in members:
+            return False
+        if members == self.members and not self._lost:
             return False
         self.wanted = members
         if self.joining in members:
@@ -100,6 +105,7 @@ class InSyncSet:
         """
         if version != self.version:
             return False
+        self._renewal_failed = self.wanted == self.members
         self.wanted = None
         self._combine()
         return True
@@ -121,12 +127,14 @@ class InSyncSet:
     def instead_of_lost(self) -> Members | None:
         """Return a set to ask for after a lost request, so that the controller tells a newer set.
 
-        Until then the lost set counts, perhaps for ever. A request for the present set would be
-        refused, so it is one without a slave, which then joins again.
+        Until then the lost set counts, perhaps for ever. A controller of RocketMQ refuses to renew
+        the present set. It gets a request for one without a slave, which then joins again.
         """
-        if not self._lost or len(self.members) == 1:
+        if not self._lost:
             return None
-        return self.members - {max(self.members - {self.own_id})}
+        if self._renewal_failed and len(self.members) > 1:
+            return self.members - {max(self.members - {self.own_id})}
+        return self.members
 
     def _combine(self) -> None:
         """Combine the sets of which one is the true one."""

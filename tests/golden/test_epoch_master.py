@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.failover.epoch_wire import (
+from cometmq.broker.failover.epochs.epoch_file import OFFSET_MAX, Epoch
+from cometmq.broker.failover.epochs.wire import (
     CHUNK,
     EPOCH,
     EPOCHS,
@@ -26,7 +27,6 @@ from cometmq.broker.failover.epoch_wire import (
     read_chunk,
     read_epochs,
 )
-from cometmq.broker.failover.epochs import OFFSET_MAX, Epoch
 from golden.recordings import VECTORS
 from support.epoch_replica import running
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.failover import epoch_replication as module
-from cometmq.broker.failover.epoch_replication import EpochError
-from cometmq.broker.failover.epoch_wire import (
+from cometmq.broker.failover.epochs import replication as module
+from cometmq.broker.failover.epochs.epoch_file import Epoch
+from cometmq.broker.failover.epochs.replication import EpochError
+from cometmq.broker.failover.epochs.wire import (
     CHUNK,
     EPOCH,
     EPOCHS,
@@ -24,7 +25,6 @@ from cometmq.broker.failover.epoch_wire import (
     MasterEpochs,
     read_chunk,
 )
-from cometmq.broker.failover.epochs import Epoch
 from cometmq.broker.replication import master as master_module
 from cometmq.broker.replication import slave as slave_module
 from cometmq.model.errors import StoreError
@@ -89,9 +89,9 @@ async def test_a_slave_that_has_caught_up_becomes_a_member(start: Start) -> None
     assert shown(master) == [b"before"]
     slave.follow(master.ha_address)
     await until(lambda: master.asked == [frozenset({1, 2})])
-    assert not master.replication.has_member(2)
+    assert not master.replication.is_in_sync(2)
     master.replication.adopt(master.asked.pop(), 2)
-    assert master.replication.has_member(2)
+    assert master.replication.is_in_sync(2)
     assert master.replication.master.status()[0].in_sync
     put(master.store, b"after")
     await until(lambda: shown(master) == [b"before", b"after"])
@@ -199,7 +199,7 @@ async def test_a_member_that_returns_without_confirmed_messages_is_removed_at_on
     before.close()
 
 
-@pytest.mark.parametrize("answer", ["refused", "lost"])
+@pytest.mark.parametrize("answer", ["refused", "unanswered"])
 async def test_a_request_that_fails_is_repeated(start: Start, answer: str) -> None:
     master, slave = await start(1), await start(2)
     await master.lead(1)
@@ -225,7 +225,7 @@ async def test_a_master_whose_request_is_lost_and_whose_slave_is_gone_goes_on(
     slave.follow("")
     await until(lambda: not master.replication.master.slaves)
     put(master.store, b"m")
-    master.replication.lost(1)
+    master.replication.unanswered(1)
     await until(lambda: master.asked == [frozenset({1})])
     assert shown(master) == []
     master.replication.adopt(frozenset({1}), 2)

@@ -140,7 +140,7 @@ def members(broker: Broker) -> set[int]:
     elected = broker.parts.elected
     assert elected is not None
     in_sync = elected.replication.in_sync
-    return set() if in_sync is None else set(in_sync.members)
+    return set() if in_sync is None else set(in_sync.replicas)
 
 
 def log_of(broker: Broker) -> bytes:

@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.failover.epoch_replication import EpochError, EpochReplication
-from cometmq.broker.failover.epochs import Epoch, EpochFile
-from cometmq.broker.failover.in_sync import InSyncSet, Members
+from cometmq.broker.failover.epochs.epoch_file import Epoch, EpochFile
+from cometmq.broker.failover.epochs.in_sync import BrokerIds, InSyncSet
+from cometmq.broker.failover.epochs.replication import EpochError, EpochReplication
 from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.model.errors import StoreError
@@ -53,9 +53,9 @@ class Controller:
         self.epoch = 0
         self.version = 0
         self.master: int | None = None
-        self.members: Members = frozenset()
+        self.members: BrokerIds = frozenset()
 
-    def alter(self, sender: int, epoch: int, version: int, members: Members) -> bool:
+    def alter(self, sender: int, epoch: int, version: int, members: BrokerIds) -> bool:
         """Take another in-sync set; return False if it is refused."""
         is_current = (sender, epoch, version) == (self.master, self.epoch, self.version)
         alive = {replica.number for replica in self._world.replicas if replica.is_alive}
@@ -140,7 +140,7 @@ class Replica:
             store,
             lambda: world.settings,
             self.epochs,
-            ask=self._ask,
+            send_request=self._ask,
             commit=commit,
             sync_flush=world.syncs,
             clock=process,  # type: ignore[arg-type]
@@ -190,7 +190,7 @@ class Replica:
         else:
             self.replication.stop()
 
-    def _ask(self, members: Members) -> None:
+    def _ask(self, members: BrokerIds) -> None:
         in_sync = self.replication.in_sync
         if self.world.is_over:
             return
@@ -199,7 +199,7 @@ class Replica:
         self.process.spawn(self._request(in_sync, in_sync.version, self.epochs.last, members))
 
     async def _request(
-        self, in_sync: InSyncSet, version: int, epoch: int, members: Members
+        self, in_sync: InSyncSet, version: int, epoch: int, members: BrokerIds
     ) -> None:
         chance, controller = self.world.chance, self.world.controller
         if chance.below(8) == 0:  # the request is lost, or waits somewhere until nobody does
@@ -210,14 +210,14 @@ class Replica:
                 context=contextvars.Context(),  # it outlives the process that has sent it
             )
             await asyncio.sleep(REQUEST_S)
-            self._if_asked(in_sync, lambda: self.replication.lost(version))
+            self._if_asked(in_sync, lambda: self.replication.unanswered(version))
             return
         await asyncio.sleep(chance.fraction() * 0.05)
         is_taken = controller.alter(self.number, epoch, version, members)
         answer = controller.members, controller.version
         if chance.below(8) == 0:
             await asyncio.sleep(REQUEST_S)
-            self._if_asked(in_sync, lambda: self.replication.lost(version))
+            self._if_asked(in_sync, lambda: self.replication.unanswered(version))
             return
         await asyncio.sleep(chance.fraction() * 0.05)
         if is_taken:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.failover.epoch_acknowledgements import EpochAcknowledgements
-from cometmq.broker.failover.epoch_replication import EpochReplication
-from cometmq.broker.failover.epoch_slave import EpochMasterConnection
-from cometmq.broker.failover.epochs import EpochFile
-from cometmq.broker.failover.in_sync import InSyncSet
+from cometmq.broker.failover.epochs.acknowledgements import EpochAcknowledgements
+from cometmq.broker.failover.epochs.epoch_file import EpochFile
+from cometmq.broker.failover.epochs.in_sync import InSyncSet
+from cometmq.broker.failover.epochs.replication import EpochReplication
+from cometmq.broker.failover.epochs.slave import EpochMasterConnection
 from cometmq.store import CONFIRMS_ALL
 from simulation.elections import Elections
 from support.tiers import rounds
@@ -76,7 +76,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., None]]] = {
     "no truncation on rejoin": (EpochMasterConnection, "_truncate", keep_the_end),
     "confirms what members lack": (EpochReplication, "_confirm", confirm_all),
     "acknowledges as an old master": (EpochAcknowledgements, "end_all", wait_on),
-    "forgets requests without an answer": (InSyncSet, "lost", InSyncSet.refused),
+    "forgets requests without a response": (InSyncSet, "unanswered", InSyncSet.refused),
 }
 """What is replaced, and by what."""
 

@@ -66,7 +66,7 @@ from cometmq.system.files import Files
 if TYPE_CHECKING:
     from cometmq.broker.acting_master.service import ActingMaster
     from cometmq.broker.failover.elected_role import ElectedRole
-    from cometmq.broker.failover.epoch_replication import EpochReplication
+    from cometmq.broker.failover.epochs.replication import EpochReplication
     from cometmq.broker.replication.metadata import MetadataCopy
     from cometmq.broker.replication.slave import LogCopy
 

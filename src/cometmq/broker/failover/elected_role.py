@@ -37,10 +37,10 @@ from cometmq.broker.failover.controller_client import (
     ControllerClient,
     ControllerUnavailableError,
 )
-from cometmq.broker.failover.epoch_replication import EpochError, EpochReplication
-from cometmq.broker.failover.epochs import NO_EPOCH, Epoch, EpochFile
+from cometmq.broker.failover.epochs.epoch_file import NO_EPOCH, Epoch, EpochFile
+from cometmq.broker.failover.epochs.in_sync import BrokerIds, InSyncSet
+from cometmq.broker.failover.epochs.replication import EpochError, EpochReplication
 from cometmq.broker.failover.identity import Applied, IdentityFiles
-from cometmq.broker.failover.in_sync import InSyncSet, Members
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import CometError, StoreError
@@ -111,7 +111,7 @@ class Decision(NamedTuple):
     """None if there is no master."""
     master_address: str
     epoch: int
-    members: Members
+    replicas: BrokerIds
     """The in-sync set."""
     version: int
     """The number of that set."""
@@ -282,14 +282,14 @@ class ElectedRole:
         """
         assert self._id is not None
         if decision.epoch == self._epoch:
-            self.replication.adopt(decision.members, decision.version)
+            self.replication.adopt(decision.replicas, decision.version)
             return
         await self._topics.begin_epoch(decision.epoch)
         self._stop_finding()
         self._role.follow_elected("")
         try:
             await self.replication.lead(
-                self._id, decision.epoch, decision.members, decision.version
+                self._id, decision.epoch, decision.replicas, decision.version
             )
         except StoreError as problem:
             self._be_no_master()
@@ -364,7 +364,7 @@ class ElectedRole:
             )
 
     def _be_no_master(self) -> None:
-        """Take the role of a slave, once what sends have staged waits for members."""
+        """Take the role of a slave, once what sends have staged waits for in-sync replicas."""
         assert self._id is not None
         self._store.appender.finish_deferred()
         self._role.change(SLAVE, self._id)
@@ -560,56 +560,56 @@ class ElectedRole:
         if response.code != ResponseCode.CONTROLLER_MASTER_STILL_EXIST:
             check(response)
         found = response.header(ControllerElectMasterResponse)
-        members = ElectMasterResponseBody.decode(response.body).sync_state_set
+        replicas = ElectMasterResponseBody.decode(response.body).sync_state_set
         in_sync = SyncStateSet(
-            sync_state_set=members, sync_state_set_epoch=found.sync_state_set_epoch or 0
+            sync_state_set=replicas, sync_state_set_epoch=found.sync_state_set_epoch or 0
         )
         return _decision(found, in_sync)
 
     # --- the in-sync set ------------------------------------------------------------------------
 
-    def ask(self, members: Members) -> None:
-        """Ask the controller for another in-sync set, in the background."""
+    def request_in_sync(self, replicas: BrokerIds) -> None:
+        """Request another in-sync set from the controller, in the background."""
         in_sync = self.replication.in_sync
         assert in_sync is not None
-        self._tasks.spawn(self._alter(in_sync, in_sync.version, members), "alter-in-sync-set")
+        self._tasks.spawn(self._alter(in_sync, in_sync.version, replicas), "alter-in-sync-set")
 
-    async def _alter(self, in_sync: InSyncSet, version: int, members: Members) -> None:
-        wanted = SyncStateSet(sync_state_set=sorted(members), sync_state_set_epoch=version)
+    async def _alter(self, in_sync: InSyncSet, version: int, replicas: BrokerIds) -> None:
+        wanted = SyncStateSet(sync_state_set=sorted(replicas), sync_state_set_epoch=version)
         header = ControllerAlterSyncStateSetRequest(
             broker_name=self._settings().broker_name,
             master_broker_id=in_sync.own_id,
             master_epoch=self._epoch,
             invoke_time=self._clock.now_ms(),
-            renew_sync_state_set=True if members == in_sync.members else None,
+            renew_sync_state_set=True if replicas == in_sync.replicas else None,
         )
         code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
         try:
             response = await self._controllers.call(code, header, wanted.encode())
         except ControllerUnavailableError as problem:
-            log.warning("cannot change the in-sync set members=%s: %s", sorted(members), problem)
+            log.warning("cannot change the in-sync set replicas=%s: %s", sorted(replicas), problem)
             if self.replication.in_sync is in_sync:
                 if problem.was_sent:
-                    self.replication.lost(version)
+                    self.replication.unanswered(version)
                     self.notified()  # it may have taken effect
                 else:
                     self.replication.refused(version)
             return
         if self.replication.in_sync is not in_sync:
-            return  # the answer to an earlier mastership
+            return  # the response to an earlier mastership
         if response.code != ResponseCode.SUCCESS:
             log.warning(
-                "the controller refuses the in-sync set members=%s code=%d: %s",
-                *(sorted(members), response.code, response.remark),
+                "the controller refuses the in-sync set replicas=%s code=%d: %s",
+                *(sorted(replicas), response.code, response.remark),
             )
             if response.code in _REFUSALS:
                 self.replication.refused(version)
             else:
-                self.replication.lost(version)
+                self.replication.unanswered(version)
             self.notified()  # it may know a newer set, or another master
             return
         changed = SyncStateSet.decode(response.body)
-        log.info("in-sync set members=%s", sorted(changed.sync_state_set))
+        log.info("in-sync set replicas=%s", sorted(changed.sync_state_set))
         self.replication.adopt(frozenset(changed.sync_state_set), changed.sync_state_set_epoch)
 
 
@@ -641,8 +641,8 @@ def elect_role(
         StoreError: a file with epochs or the id cannot be read.
     """
 
-    def ask(members: Members) -> None:
-        elected.ask(members)
+    def send_request(replicas: BrokerIds) -> None:
+        elected.request_in_sync(replicas)
 
     epochs = EpochFile(root, files)
     replication = EpochReplication(
@@ -650,7 +650,7 @@ def elect_role(
         store,
         settings,
         epochs,
-        ask=ask,
+        send_request=send_request,
         commit=commit,
         sync_flush=sync_flush,
         clock=clock,

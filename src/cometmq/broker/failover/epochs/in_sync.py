@@ -1,30 +1,30 @@
 """The in-sync set: the replicas of which one may become master, as the master sees it.
 
-    member            has every confirmed byte of the log; the master is one
-    confirm offset    the end of what all members have
+    in-sync replica   has every confirmed byte of the log; the master is one
+    confirm offset    the end of what all in-sync replicas have
 
-The controller owns the set. The master asks it to add a slave that has caught up, and to remove one
-that was left behind, or that returned without confirmed bytes after a power cut. Until the answer
-is known, either set may be the true one: then a send that waits for all members waits for those of
-both, and a slave of either counts for the confirm offset.
+The controller owns the set. The master requests one with a slave that has caught up, or without one
+that was left behind, or returned without confirmed bytes after a power cut. Until the response
+is there, either set may be the true one: then a send that waits for all in-sync replicas waits for
+those of both, and a slave of either counts for the confirm offset.
 
-A request without an answer may take effect at any time until the controller tells a newer set: it
+A request without a response may take effect at any time until the controller has a newer set: it
 accepts one change of each version. So the sets of all requests since then count, until the
 controller has renewed the set, that is, has given it the next version.
 
-A slave may be elected as soon as it is a member, so it needs all confirmed bytes before. While the
-log grows it never has all of it. So it joins first: it counts like a member, and nothing more is
-confirmed until it has what was confirmed before.
+A slave may be elected as soon as it is an in-sync replica, so it needs all confirmed bytes before.
+While the log grows it never has all of it. So it joins first: it counts like an in-sync replica,
+and nothing more is confirmed until it has what was confirmed before.
 
-Source: AutoSwitchHAService, RocketMQ 5.3, where a member that has not reported yet holds nothing
-back.
+Source: AutoSwitchHAService, RocketMQ 5.3, where an in-sync replica that has not reported yet holds
+nothing back.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-Members = frozenset[int]
+BrokerIds = frozenset[int]
 """The ids that the controller gave to brokers."""
 
 
@@ -42,29 +42,29 @@ class InSyncSet:
 
     Args:
         own_id: the id that the controller gave to this broker.
-        members, version: the set at the election.
+        replicas, version: the set at the election.
         confirmed_to: the confirm offset at that time.
-        now_s: the time of the election; members have from then on to connect.
+        now_s: the time of the election; in-sync replicas have from then on to connect.
     """
 
     def __init__(
-        self, own_id: int, members: Members, version: int, *, confirmed_to: int, now_s: float
+        self, own_id: int, replicas: BrokerIds, version: int, *, confirmed_to: int, now_s: float
     ) -> None:
         self.own_id = own_id
-        self.members = members
+        self.replicas = replicas
         self.version = version
         """Which number the controller gave to this set."""
-        self.wanted: Members | None = None
-        """The set that the request under way asks for."""
+        self.requested: BrokerIds | None = None
+        """The set that the request under way is for."""
         self.joining: int | None = None
-        """The slave that is about to become a member."""
+        """The slave that is about to become an in-sync replica."""
         self.confirmed_to = confirmed_to
-        self.all = self.certain = members
-        """All that may be members, and those that are for certain."""
-        self.least_count = len(members)
-        """How many members there are for certain."""
-        self._lost: set[Members] = set()
-        """The sets of requests of this version that had no answer."""
+        self.all = self.certain = replicas
+        """All that may be in-sync replicas, and those that are for certain."""
+        self.least_count = len(replicas)
+        """How many in-sync replicas there are for certain."""
+        self._unanswered: set[BrokerIds] = set()
+        """The sets of requests of this version that had no response."""
         self._renewal_failed = False
         """Whether the last request that was refused was to renew the set."""
         self._began_s = now_s
@@ -73,27 +73,27 @@ class InSyncSet:
 
     # --- the controller -------------------------------------------------------------------------
 
-    def ask(self, members: Members) -> bool:
-        """Note that the controller is asked for another set; return False if it must not be."""
-        if self.wanted is not None or self.own_id not in members:
+    def request(self, replicas: BrokerIds) -> bool:
+        """Note the request for a set; return False if it must not be made."""
+        if self.requested is not None or self.own_id not in replicas:
             return False
-        if members == self.members and not self._lost:
+        if replicas == self.replicas and not self._unanswered:
             return False
-        self.wanted = members
-        if self.joining in members:
+        self.requested = replicas
+        if self.joining in replicas:
             self.joining = None
         self._combine()
         return True
 
-    def adopt(self, members: Members, version: int) -> bool:
-        """Take the set that the controller told; return False if it is known or older."""
+    def adopt(self, replicas: BrokerIds, version: int) -> bool:
+        """Take the set of the controller; return False if it is known or older."""
         if version <= self.version:
             return False
-        self.members, self.version = members, version
-        self.wanted = None
-        if self.joining in members:
+        self.replicas, self.version = replicas, version
+        self.requested = None
+        if self.joining in replicas:
             self.joining = None
-        self._lost.clear()
+        self._unanswered.clear()
         self._combine()
         return True
 
@@ -101,49 +101,50 @@ class InSyncSet:
         """Note that the controller has refused the request of a version.
 
         Returns:
-            False if a newer set was told since: then it may not be the request under way.
+            False if a newer set is known since: then it may not be the request under way.
         """
         if version != self.version:
             return False
-        self._renewal_failed = self.wanted == self.members
-        self.wanted = None
+        self._renewal_failed = self.requested == self.replicas
+        self.requested = None
         self._combine()
         return True
 
-    def lost(self, version: int) -> bool:
+    def unanswered(self, version: int) -> bool:
         """Note that the request of a version has no response: it may take effect at any time.
 
         Returns:
-            False if a newer set was told since: then it never does.
+            False if a newer set is known since: then it never does.
         """
         if version != self.version:
             return False
-        if self.wanted is not None:
-            self._lost.add(self.wanted)
-            self.wanted = None
+        if self.requested is not None:
+            self._unanswered.add(self.requested)
+            self.requested = None
             self._combine()
         return True
 
-    def instead_of_lost(self) -> Members | None:
-        """Return a set to ask for after a lost request, so that the controller tells a newer set.
+    def renewal(self) -> BrokerIds | None:
+        """Return the set to request after one without a response, so that a newer set follows.
 
-        Until then the lost set counts, perhaps for ever. A controller of RocketMQ refuses to renew
-        the present set. It gets a request for one without a slave, which then joins again.
+        Until then the set without a response counts, perhaps for ever. A controller of RocketMQ
+        refuses to renew the present set. It gets a request for one without a slave, which then
+        joins again.
         """
-        if not self._lost:
+        if not self._unanswered:
             return None
-        if self._renewal_failed and len(self.members) > 1:
-            return self.members - {max(self.members - {self.own_id})}
-        return self.members
+        if self._renewal_failed and len(self.replicas) > 1:
+            return self.replicas - {max(self.replicas - {self.own_id})}
+        return self.replicas
 
     def _combine(self) -> None:
         """Combine the sets of which one is the true one."""
-        possible = [self.members, *self._lost]
-        if self.wanted is not None:
-            possible.append(self.wanted)
+        possible = [self.replicas, *self._unanswered]
+        if self.requested is not None:
+            possible.append(self.requested)
         joining = () if self.joining is None else (self.joining,)
-        self.all = self.members.union(*possible, joining)
-        self.certain = self.members.intersection(*possible)
+        self.all = self.replicas.union(*possible, joining)
+        self.certain = self.replicas.intersection(*possible)
         self.least_count = min(map(len, possible))
 
     # --- slaves ---------------------------------------------------------------------------------
@@ -173,8 +174,8 @@ class InSyncSet:
         if slave_id == self.joining:
             self.end_joining()
 
-    def with_slave(self, slave_id: int, epoch_start: int) -> Members | None:
-        """Return the set to ask for if a slave has caught up that is no member, else None.
+    def with_slave(self, slave_id: int, epoch_start: int) -> BrokerIds | None:
+        """Return the set to request if a slave has caught up that is not in sync, else None.
 
         Args:
             slave_id: which one.
@@ -182,14 +183,14 @@ class InSyncSet:
                 other bytes there.
         """
         slave = self._slaves.get(slave_id)
-        if slave is None or slave_id in self.members:
+        if slave is None or slave_id in self.replicas:
             return None
         if slave.acknowledged_to < max(self.confirmed_to, epoch_start):
             return None
-        return self.members | {slave_id}
+        return self.replicas | {slave_id}
 
     def join(self, slave_id: int, log_end: int, lag_max: int) -> bool:
-        """Count a slave like a member if it may become one and lacks few bytes; else return False.
+        """Count a slave like an in-sync replica if it lacks few bytes; else return False.
 
         Args:
             slave_id: which one.
@@ -197,9 +198,9 @@ class InSyncSet:
             lag_max: how many bytes it may lack.
         """
         slave = self._slaves.get(slave_id)
-        if slave is None or slave_id in self.members or log_end - slave.acknowledged_to > lag_max:
+        if slave is None or slave_id in self.replicas or log_end - slave.acknowledged_to > lag_max:
             return False
-        if self.joining is not None or self.wanted is not None:
+        if self.joining is not None or self.requested is not None:
             return False
         self.written(log_end)
         self.joining = slave_id
@@ -207,33 +208,33 @@ class InSyncSet:
         return True
 
     def end_joining(self) -> None:
-        """Count the slave that was about to become a member no more, unless it is one."""
+        """Count the slave that was about to become an in-sync replica no more."""
         self.joining = None
         self._combine()
 
-    def without_slow(self, now_s: float, limit_s: float) -> Members | None:
-        """Return the set to ask for if members were left behind for longer than a limit."""
+    def without_slow(self, now_s: float, limit_s: float) -> BrokerIds | None:
+        """Return the set to request if slaves were left behind for longer than a limit."""
         slow = {
-            member
-            for member in self.members - {self.own_id}
-            if now_s - self._caught_up_s(member) > limit_s
+            replica
+            for replica in self.replicas - {self.own_id}
+            if now_s - self._caught_up_s(replica) > limit_s
         }
-        return self.members - slow if slow else None
+        return self.replicas - slow if slow else None
 
     def lacking(self) -> set[int]:
-        """Return the members that have reported less than what is confirmed."""
+        """Return the in-sync replicas that have reported less than what is confirmed."""
         return {
             slave_id
             for slave_id, slave in self._slaves.items()
-            if slave.acknowledged_to < self.confirmed_to and slave_id in self.members
+            if slave.acknowledged_to < self.confirmed_to and slave_id in self.replicas
         }
 
-    def _caught_up_s(self, member: int) -> float:
-        slave = self._slaves.get(member)
+    def _caught_up_s(self, replica: int) -> float:
+        slave = self._slaves.get(replica)
         return self._began_s if slave is None else slave.caught_up_s
 
     def offset_at(self, count: int, log_end: int) -> int:
-        """Return the log offset that so many certain members have, this one too; -1 for none."""
+        """Return the log offset that so many in-sync replicas have for certain; -1 for none."""
         offsets = sorted(
             (
                 slave.acknowledged_to
@@ -251,7 +252,7 @@ class InSyncSet:
     def written(self, log_end: int) -> int:
         """Return the confirm offset for a log that ends there.
 
-        While a member is not connected it stays as it is.
+        While an in-sync replica is not connected it stays as it is.
         """
         others = self.all - {self.own_id}
         if others <= self._slaves.keys():
@@ -261,5 +262,5 @@ class InSyncSet:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this broker is the only one that may be a member."""
+        """Whether this broker is the only one that may be an in-sync replica."""
         return self.all == {self.own_id}

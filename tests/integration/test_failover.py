@@ -13,7 +13,9 @@ import pytest
 
 from cometmq.broker.app import Broker
 from cometmq.client import Message, Producer
+from cometmq.controller import handler
 from cometmq.controller.app import Controller
+from cometmq.controller.broker_set import BrokerSet
 from cometmq.controller.etcd import Compare, EtcdUnavailableError, Operation, Put
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.protocol.bodies import EpochEntryCache, HARuntimeInfo, SyncStateSet
@@ -38,20 +40,20 @@ NAME = "pair"
 
 
 class ForgetfulEtcd(EtcdStore):
-    """Can lose a request: neither is it applied nor does it get a response."""
+    """Loses requests: they are not applied, and get no response."""
 
-    forgets: bytes | None = None
-    """What the value of the next request that is lost contains."""
-
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], forgets: bytes) -> None:
         super().__init__(monotonic)
+        self._forgets = forgets
+        """What the values of these requests contain."""
+        self.forgotten = 0
         self.in_sync_sets: dict[int, list[int]] = {}
         """Those that were stored, by their epochs."""
 
     def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> bool:
         values = [one.value for one in operations if isinstance(one, Put)]
-        if self.forgets is not None and any(self.forgets in value for value in values):
-            self.forgets = None
+        if any(self._forgets in value for value in values):
+            self.forgotten += 1
             raise EtcdUnavailableError("the request is lost")
         is_applied = super().transact(compares, operations)
         found = [msgspec.json.decode(value) for value in values if is_applied]
@@ -272,20 +274,31 @@ async def test_delayed_messages_wait_while_there_are_too_few_members(
     assert await elected.pairs.consume("g", "T", 1) == [b"later"]
 
 
+@pytest.mark.parametrize("renews", [True, False])
 async def test_a_lost_request_for_a_slave_that_is_gone_holds_nothing_back(
-    elected: ElectedPairs,
+    elected: ElectedPairs, renews: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may make the slave a member at any time, until the controller renews the in-sync set."""
-    elected.store = etcd = ForgetfulEtcd(time.monotonic)
+    """It may make the slave a member at any time, until the in-sync set has a new number.
+
+    A controller of RocketMQ gives it none without an election.
+    """
+    if not renews:
+        alter: Callable[..., BrokerSet] = handler.alter_in_sync
+        monkeypatch.setattr(
+            handler, "alter_in_sync", lambda *args, renews, **state: alter(*args, **state)
+        )
+    elected.store = etcd = ForgetfulEtcd(time.monotonic, b'"in_sync":[1,2]')
     await elected.controller()
     master = await elected.start("a")
-    etcd.forgets = b'"in_sync":[1,2]'
     slave = await elected.start("b")
-    await until(lambda: etcd.forgets is None)
+    await until(lambda: etcd.forgotten)
     await elected.pairs.stop(slave)
 
-    assert (await elected.send(master, b"1")).code == ResponseCode.SUCCESS
+    async with asyncio.timeout(LIMIT_S):
+        while (await elected.send(master, b"1")).code != ResponseCode.SUCCESS:
+            await asyncio.sleep(0.05)
 
+    assert (last_epoch(master) == 1) == renews
     assert members(master) == {1}
     assert etcd.in_sync_sets == {0: [], 1: [1], 2: [1]}
 

@@ -129,9 +129,10 @@ def test_a_controller_that_renews_no_set_is_asked_for_another_one() -> None:
     found.request(ids(1))
     found.unanswered(7)
     for instead in (ids(1, 2, 3), ids(1, 2), ids(1, 2, 3)):
-        assert found.renewal() == instead
-        assert found.request(instead)
-        found.refused(7)
+        for was_sent in (False, True):
+            assert found.renewal() == instead
+            assert found.request(instead)
+            found.refused(7, was_sent=was_sent)
     alone = in_sync(1)
     alone.request(ids(1, 2))
     alone.unanswered(7)

@@ -89,6 +89,7 @@ LOST_TIMEOUT_MS: Final = 1_000
 """The time-out of the heartbeat that shows a loss."""
 
 
+_SET_REFUSED: Final = ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED
 _REFUSALS: Final = frozenset(
     {
         ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
@@ -98,7 +99,7 @@ _REFUSALS: Final = frozenset(
         ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
         ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
         ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
-        ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+        _SET_REFUSED,
     }
 )
 """Responses after which a requested in-sync set certainly never takes effect."""
@@ -349,6 +350,17 @@ class ElectedRole:
             await asyncio.sleep(RETRY_S)
         self.notified()
 
+    def _leave_epoch(self) -> None:
+        """Lead no more, so that the next decision lets the epoch end.
+
+        A controller of RocketMQ renews no in-sync set. Until a slave is back, this broker could
+        confirm nothing.
+        """
+        log.warning("the controllers do not renew the in-sync set, leaving epoch %d", self._epoch)
+        self._be_no_master()
+        self.replication.stop()
+        self._epoch = NO_EPOCH
+
     def _be_slave(self, decision: Decision) -> None:
         """Be a slave of another broker, or of none as long as there is no master."""
         assert self._id is not None
@@ -593,7 +605,7 @@ class ElectedRole:
                     self.replication.unanswered(version)
                     self.notified()  # it may have taken effect
                 else:
-                    self.replication.refused(version)
+                    self.replication.refused(version, was_sent=False)
             return
         if self.replication.in_sync is not in_sync:
             return  # the response to an earlier mastership
@@ -602,7 +614,9 @@ class ElectedRole:
                 "the controller refuses the in-sync set replicas=%s code=%d: %s",
                 *(sorted(replicas), response.code, response.remark),
             )
-            if response.code in _REFUSALS:
+            if in_sync.is_stuck(version) and response.code == _SET_REFUSED and self._store.confirms:
+                self._leave_epoch()
+            elif response.code in _REFUSALS:
                 self.replication.refused(version)
             else:
                 self.replication.unanswered(version)

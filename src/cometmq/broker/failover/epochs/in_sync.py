@@ -66,7 +66,7 @@ class InSyncSet:
         self._unanswered: set[BrokerIds] = set()
         """The sets of requests of this version that had no response."""
         self._renewal_failed = False
-        """Whether the last request that was refused was to renew the set."""
+        """Whether the last request that the controller has refused was to renew the set."""
         self._began_s = now_s
         self._slaves: dict[int, _Progress] = {}
         """The slaves that are connected and have reported."""
@@ -94,18 +94,24 @@ class InSyncSet:
         if self.joining in replicas:
             self.joining = None
         self._unanswered.clear()
+        self._renewal_failed = False
         self._combine()
         return True
 
-    def refused(self, version: int) -> bool:
-        """Note that the controller has refused the request of a version.
+    def refused(self, version: int, *, was_sent: bool = True) -> bool:
+        """Note that the request of a version certainly never takes effect.
+
+        Args:
+            version: that of the set when it was made.
+            was_sent: whether the controller has refused it.
 
         Returns:
             False if a newer set is known since: then it may not be the request under way.
         """
         if version != self.version:
             return False
-        self._renewal_failed = self.requested == self.replicas
+        if was_sent:
+            self._renewal_failed = self.requested == self.replicas
         self.requested = None
         self._combine()
         return True
@@ -129,13 +135,17 @@ class InSyncSet:
 
         Until then the set without a response counts, perhaps for ever. A controller of RocketMQ
         refuses to renew the present set. It gets a request for one without a slave, which then
-        joins again.
+        joins again; without slaves, `is_stuck` is true.
         """
         if not self._unanswered:
             return None
         if self._renewal_failed and len(self.replicas) > 1:
             return self.replicas - {max(self.replicas - {self.own_id})}
         return self.replicas
+
+    def is_stuck(self, version: int) -> bool:
+        """Return whether the request of a version renews a set without slaves."""
+        return version == self.version and self.requested == self.replicas == {self.own_id}
 
     def _combine(self) -> None:
         """Combine the sets of which one is the true one."""

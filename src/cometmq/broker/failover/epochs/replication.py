@@ -140,8 +140,8 @@ class EpochReplication:
             raise EpochError(f"cannot lead epoch {epoch}: the log has epoch {last} already")
         if epoch == last != self._begun:
             raise EpochError(
-                f"cannot lead epoch {epoch} again: it was led before the start of this process,"
-                " whose requests may still take effect; expected a newer epoch"
+                f"cannot lead epoch {epoch} again: requests that were sent when it was led before"
+                " may still take effect; expected a newer epoch"
             )
         self.copy.follow(own_id, "")
         if self.in_sync is None:
@@ -226,9 +226,9 @@ class EpochReplication:
             self._set_changed()
             self._request_next()
 
-    def refused(self, version: int) -> None:
-        """Note that the controller has refused the request of a version."""
-        if self.in_sync is not None and self.in_sync.refused(version):
+    def refused(self, version: int, *, was_sent: bool = True) -> None:
+        """Note that the request of a version was refused, or could not be sent."""
+        if self.in_sync is not None and self.in_sync.refused(version, was_sent=was_sent):
             self._pause()
 
     def unanswered(self, version: int) -> None:

@@ -289,8 +289,8 @@ async def test_a_lost_request_for_a_slave_that_is_gone_holds_nothing_back(
         )
     elected.store = etcd = ForgetfulEtcd(time.monotonic, b'"in_sync":[1,2]')
     await elected.controller()
-    master = await elected.start("a")
-    slave = await elected.start("b")
+    master = await elected.start("a", allAckInSyncStateSet="true")
+    slave = await elected.start("b", allAckInSyncStateSet="true")
     await until(lambda: etcd.forgotten)
     await elected.pairs.stop(slave)
 

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.failover.epoch_wire import (
+from cometmq.broker.failover.epochs.epoch_file import (
+    Epoch,
+    EpochFile,
+    common_point,
+    file_text,
+    parse,
+)
+from cometmq.broker.failover.epochs.wire import (
     CHUNK,
     EPOCHS,
     GREETING,
@@ -21,7 +28,6 @@ from cometmq.broker.failover.epoch_wire import (
     read_chunk,
     read_epochs,
 )
-from cometmq.broker.failover.epochs import Epoch, EpochFile, common_point, file_text, parse
 from cometmq.system.files import SystemFiles
 from golden.recordings import VECTORS
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.failover.epochs import Epoch
+from cometmq.broker.failover.epochs.epoch_file import Epoch
 from cometmq.broker.failover.handler import epoch_cache
 from cometmq.controller.broker_set import BrokerSet, Replica
 from cometmq.controller.config import ControllerSettings

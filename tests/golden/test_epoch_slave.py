@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.failover.epoch_wire import CHUNK, GREETING, REPORT, TRANSFER
-from cometmq.broker.failover.epochs import Epoch, parse
+from cometmq.broker.failover.epochs.epoch_file import Epoch, parse
+from cometmq.broker.failover.epochs.wire import CHUNK, GREETING, REPORT, TRANSFER
 from cometmq.store import MessageStore
 from golden.recordings import VECTORS
 from support.epoch_replica import running

@@ -9,15 +9,16 @@ for another in-sync set are lost, and so are their answers.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.failover.epoch_replication import EpochError, EpochReplication
-from cometmq.broker.failover.epochs import Epoch, EpochFile
-from cometmq.broker.failover.in_sync import InSyncSet, Members
+from cometmq.broker.failover.epochs.epoch_file import Epoch, EpochFile
+from cometmq.broker.failover.epochs.in_sync import BrokerIds, InSyncSet
+from cometmq.broker.failover.epochs.replication import EpochError, EpochReplication
 from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.model.errors import StoreError
@@ -39,20 +40,28 @@ REQUEST_S = 0.5
 
 
 class Controller:
-    """Keeps the in-sync set and elects masters."""
+    """Keeps the in-sync set and elects masters.
 
-    def __init__(self, world: Elections) -> None:
+    Args:
+        world: with the replicas.
+        renews: whether it gives a new version to a set that is in force, as RocketMQ's does not.
+    """
+
+    def __init__(self, world: Elections, *, renews: bool) -> None:
         self._world = world
+        self._renews = renews
         self.epoch = 0
         self.version = 0
         self.master: int | None = None
-        self.members: Members = frozenset()
+        self.members: BrokerIds = frozenset()
 
-    def alter(self, sender: int, epoch: int, version: int, members: Members) -> bool:
+    def alter(self, sender: int, epoch: int, version: int, members: BrokerIds) -> bool:
         """Take another in-sync set; return False if it is refused."""
         is_current = (sender, epoch, version) == (self.master, self.epoch, self.version)
         alive = {replica.number for replica in self._world.replicas if replica.is_alive}
-        if not is_current or members == self.members or not members <= alive | self.members:
+        if not is_current or not members <= alive | self.members:
+            return False
+        if members == self.members and not self._renews:
             return False
         self.members, self.version = members, version + 1
         return True
@@ -131,7 +140,7 @@ class Replica:
             store,
             lambda: world.settings,
             self.epochs,
-            ask=self._ask,
+            send_request=self._ask,
             commit=commit,
             sync_flush=world.syncs,
             clock=process,  # type: ignore[arg-type]
@@ -181,7 +190,7 @@ class Replica:
         else:
             self.replication.stop()
 
-    def _ask(self, members: Members) -> None:
+    def _ask(self, members: BrokerIds) -> None:
         in_sync = self.replication.in_sync
         if self.world.is_over:
             return
@@ -190,23 +199,25 @@ class Replica:
         self.process.spawn(self._request(in_sync, in_sync.version, self.epochs.last, members))
 
     async def _request(
-        self, in_sync: InSyncSet, version: int, epoch: int, members: Members
+        self, in_sync: InSyncSet, version: int, epoch: int, members: BrokerIds
     ) -> None:
         chance, controller = self.world.chance, self.world.controller
         if chance.below(8) == 0:  # the request is lost, or waits somewhere until nobody does
             late_s = REQUEST_S * (1 + chance.fraction() * 5)
             self.world.loop.call_later(
-                late_s, controller.alter, self.number, epoch, version, members
+                late_s,
+                *(controller.alter, self.number, epoch, version, members),
+                context=contextvars.Context(),  # it outlives the process that has sent it
             )
             await asyncio.sleep(REQUEST_S)
-            self._if_asked(in_sync, lambda: self.replication.lost(version))
+            self._if_asked(in_sync, lambda: self.replication.unanswered(version))
             return
         await asyncio.sleep(chance.fraction() * 0.05)
         is_taken = controller.alter(self.number, epoch, version, members)
         answer = controller.members, controller.version
         if chance.below(8) == 0:
             await asyncio.sleep(REQUEST_S)
-            self._if_asked(in_sync, lambda: self.replication.lost(version))
+            self._if_asked(in_sync, lambda: self.replication.unanswered(version))
             return
         await asyncio.sleep(chance.fraction() * 0.05)
         if is_taken:
@@ -251,10 +262,17 @@ class Elections:
         acks_all: the setting allAckInSyncStateSet.
         least: the setting minInSyncReplicas.
         syncs: whether the disks sync before anything is acknowledged; then they may lose power.
+
+    Every second controller renews in-sync sets.
     """
 
     def __init__(
-        self, seed: int, *, acks_all: bool = True, least: int = 1, syncs: bool = False
+        self,
+        seed: int,
+        *,
+        acks_all: bool = True,
+        least: int = 1,
+        syncs: bool = False,
     ) -> None:
         self.chance = SeededRandomness(seed)
         self.loop = SimulatedLoop(self.chance)
@@ -266,7 +284,7 @@ class Elections:
             min_in_sync_replicas=least,
             ha_transfer_batch_size=512,
         )
-        self.controller = Controller(self)
+        self.controller = Controller(self, renews=seed % 2 == 0)
         self.replicas: list[Replica] = []
         self.lines: list[str] = []
         self.acknowledged: dict[bytes, int] = {}

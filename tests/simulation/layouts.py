@@ -61,7 +61,7 @@ LAYOUTS = (
     Layout("elected", settings=SYNC | ELECTED, controllers=2, replicas=3, load_s=15.0),
     Layout(
         "elected, asynchronous flush",
-        settings=ASYNC | ELECTED,
+        settings=ASYNC | ELECTED | {"minInSyncReplicas": "2"},
         has_power_cuts=False,
         controllers=3,
         replicas=3,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.broker.app import SETTINGS, Broker
 from cometmq.broker.assembly import Parts
-from cometmq.broker.failover.epochs import Epoch
+from cometmq.broker.failover.epochs.epoch_file import Epoch
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.controller.app import Controller
 from cometmq.controller.config import ControllerSettings, EtcdSettings

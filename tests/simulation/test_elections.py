@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.failover.epoch_acknowledgements import EpochAcknowledgements
-from cometmq.broker.failover.epoch_replication import EpochReplication
-from cometmq.broker.failover.epoch_slave import EpochMasterConnection
-from cometmq.broker.failover.epochs import EpochFile
-from cometmq.broker.failover.in_sync import InSyncSet
+from cometmq.broker.failover.epochs.acknowledgements import EpochAcknowledgements
+from cometmq.broker.failover.epochs.epoch_file import EpochFile
+from cometmq.broker.failover.epochs.in_sync import InSyncSet
+from cometmq.broker.failover.epochs.replication import EpochReplication
+from cometmq.broker.failover.epochs.slave import EpochMasterConnection
 from cometmq.store import CONFIRMS_ALL
 from simulation.elections import Elections
 from support.tiers import rounds
 
 SEEDS = rounds(test=40, long=4000)
-PLANTED_SEEDS = 300
-"""So many worlds are enough to find each planted bug."""
+PLANTED_SEEDS = range(64, 300)
+"""These worlds are enough to find each planted bug; the first that finds the rarest is 70."""
 KINDS: dict[str, dict[str, Any]] = {
     "all members acknowledge": {},
     "all members, at least two": {"least": 2},
@@ -75,7 +75,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., None]]] = {
     "no truncation on rejoin": (EpochMasterConnection, "_truncate", keep_the_end),
     "confirms what members lack": (EpochReplication, "_confirm", confirm_all),
     "acknowledges as an old master": (EpochAcknowledgements, "end_all", wait_on),
-    "forgets requests without an answer": (InSyncSet, "lost", InSyncSet.refused),
+    "forgets requests without a response": (InSyncSet, "unanswered", InSyncSet.refused),
 }
 """What is replaced, and by what."""
 
@@ -83,4 +83,4 @@ PLANTED: dict[str, tuple[type, str, Callable[..., None]]] = {
 @pytest.mark.parametrize("bug", PLANTED)
 def test_the_simulation_finds_planted_bugs(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*PLANTED[bug])
-    assert any(Elections(seed).run() for seed in range(PLANTED_SEEDS))
+    assert any(Elections(seed).run() for seed in PLANTED_SEEDS)

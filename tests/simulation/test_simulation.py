@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.failover.epoch_acknowledgements import EpochAcknowledgements
-from cometmq.broker.failover.epoch_slave import EpochMasterConnection
-from cometmq.broker.failover.epoch_wire import MasterEpochs
+from cometmq.broker.failover.epochs.acknowledgements import EpochAcknowledgements
+from cometmq.broker.failover.epochs.slave import EpochMasterConnection
+from cometmq.broker.failover.epochs.wire import MasterEpochs
 from cometmq.broker.replication.acknowledgements import SUCCESS, Acknowledgements
 from cometmq.broker.replication.slave import MasterConnection
 from cometmq.client.offsets import RemoteOffsetStore

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.failover.epoch_replication import EpochReplication
-from cometmq.broker.failover.epochs import EpochFile
-from cometmq.broker.failover.in_sync import Members
+from cometmq.broker.failover.epochs.epoch_file import EpochFile
+from cometmq.broker.failover.epochs.in_sync import BrokerIds
+from cometmq.broker.failover.epochs.replication import EpochReplication
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.store import MessageStore
@@ -43,7 +43,7 @@ class EpochReplica:
         self.store.open()
         self.epochs = EpochFile(folder, SystemFiles())
         self.role = Role(SLAVE, number)
-        self.asked: list[Members] = []
+        self.asked: list[BrokerIds] = []
         """The sets that the controller was asked for."""
         self.truncated: list[int] = []
         self.commit = GroupCommit(self.store)
@@ -52,7 +52,7 @@ class EpochReplica:
             self.store,
             lambda: self.settings,
             self.epochs,
-            ask=self.asked.append,
+            send_request=self.asked.append,
             commit=self.commit,
             sync_flush=self.store.settings.sync_flush,
             clock=SystemClock(),

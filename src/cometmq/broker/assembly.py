@@ -66,7 +66,7 @@ from cometmq.system.files import Files
 if TYPE_CHECKING:
     from cometmq.broker.acting_master.service import ActingMaster
     from cometmq.broker.failover.elected_role import ElectedRole
-    from cometmq.broker.failover.epoch_replication import EpochReplication
+    from cometmq.broker.failover.epochs.replication import EpochReplication
     from cometmq.broker.replication.metadata import MetadataCopy
     from cometmq.broker.replication.slave import LogCopy
 
@@ -295,6 +295,7 @@ def _build_parts(
         cold_reads=cold_reads,
         on_delivery=lambda topic, queue_id, size: stats.put(topic, queue_id, 1, size),
         request_sync=None if store.shows_unsynced else commit.request_sync,
+        refusal=lambda: waits.refusal,
     )
     delay.load()
     locks = QueueLocks(clock)

@@ -126,8 +126,20 @@ def alter_in_sync(
     master_epoch: int,
     in_sync_epoch: int,
     is_alive: Callable[[int], bool],
+    renews: bool = False,
 ) -> BrokerSet:
     """Replace the in-sync set, as its master asks.
+
+    A master that got no response to a request cannot know whether it still arrives. It may ask for
+    the set that is in force: with the next number of that set, all earlier requests are refused.
+    RocketMQ has no such request.
+
+    Args:
+        before: the broker set.
+        wanted: the in-sync set that is asked for.
+        master_id, master_epoch, in_sync_epoch: what the sender takes for the present state.
+        is_alive: returns whether a broker of the set is alive.
+        renews: whether the in-sync set may be the one that is in force.
 
     Raises:
         ResponseError: the sender is not the master of this epoch, or the set cannot be so.
@@ -136,7 +148,8 @@ def alter_in_sync(
     if before is None:
         raise ResponseError(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, UNKNOWN)
     new = tuple(sorted(set(wanted)))
-    if set(new) == set(before.in_sync):
+    is_in_force = set(new) == set(before.in_sync)
+    if is_in_force and not renews:
         raise ResponseError(
             ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
             "The newSyncStateSet is equal with oldSyncStateSet, no needed to update syncStateSet",
@@ -159,7 +172,7 @@ def alter_in_sync(
             f"{refusal} the current syncStateSet epoch is:{{{before.in_sync_epoch}}},"
             f" not {{{in_sync_epoch}}}",
         )
-    for id_ in new:
+    for id_ in () if is_in_force else new:
         if id_ not in before.replicas:
             raise ResponseError(
                 ResponseCode.CONTROLLER_INVALID_REPLICAS,

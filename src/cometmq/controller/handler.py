@@ -231,6 +231,7 @@ class ControllerHandler:
                 master_epoch=header.master_epoch,
                 in_sync_epoch=wanted.sync_state_set_epoch,
                 is_alive=lambda id_: self._live.is_alive(name, id_),
+                renews=bool(header.renew_sync_state_set),
             )
             return after, after
 

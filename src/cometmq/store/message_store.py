@@ -112,9 +112,6 @@ class MessageStore:
         """Whether RocketMQ wrote the store last, before `open`; also if there was none."""
         self.was_closed = False
         """Whether the process that wrote the store last closed it, before `open`."""
-        self.may_lack_end = False
-        """Whether a power cut, before this `open` or an earlier one, may have removed the end of
-        the log; until `forget_lost_end`."""
         self._remover = Remover(self._files, in_thread=threaded)
         self._build()
 
@@ -217,7 +214,6 @@ class MessageStore:
         self.continues_rocketmq = checkpoint.position is None
         ending = self._abort.read()
         self.was_closed = ending is Ending.CLOSED
-        self.may_lack_end = self._note_lost_end(ending)
         self._log.segments.load()
         knows_queues = ending is Ending.CLOSED and self._load_from_ends()
         if not knows_queues:
@@ -272,32 +268,6 @@ class MessageStore:
         if checkpoint.position is not None:  # a store of ours, whose topics are in our table
             self._topic_deletion.check_new(sorted(recovery.new_topics | new_topics))
             self._appender.on_new_topics = self._topic_deletion.check_new
-
-    def _note_lost_end(self, ending: Ending) -> bool:
-        """Return whether the log may lack its end.
-
-        That is noted on the disk if the log has epochs. The file ``abort`` says it to the first
-        start after a power cut only, and that one may end before a newer epoch begins.
-        """
-        if ending is not Ending.POWER_LOST:
-            return self._files.exists(self.paths.lost_end)
-        if self._files.exists(self.paths.epochs):
-            self._files.write(self.paths.lost_end, b"")
-            self._files.sync_dir(self.paths.root)
-        return True
-
-    def forget_lost_end(self) -> None:
-        """Let `may_lack_end` be False: what a power cut removed is of an older epoch now.
-
-        Call it when the newer epoch is on the disk.
-        """
-        if not self.may_lack_end:
-            return
-        self.may_lack_end = False
-        try:
-            self._files.remove(self.paths.lost_end)
-        except OSError as problem:  # then this epoch is not led again either, which loses nothing
-            logger.warning("cannot remove a file path=%s: %s", self.paths.lost_end, problem)
 
     def _load_from_ends(self) -> bool:
         """Load the queues from the file that the last stop wrote, if it counts."""

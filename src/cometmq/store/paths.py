@@ -2,7 +2,7 @@
 
     commitlog/<20 digits>                               consumequeue/<topic>/<queue>/<20 digits>
     consumequeue_ext/<topic>/<queue>/<20 digits>        index/<yyyyMMddHHmmssSSS>
-    checkpoint   abort   lock   unitbuffers   queueends   lostend   config/<name>
+    checkpoint   abort   lock   unitbuffers   queueends   config/<name>
     deleted/<any name>: directories that are being deleted
 
 A name of 20 digits is the offset of the file's first byte in its own stream.
@@ -36,7 +36,6 @@ class StorePaths:
         self.unit_buffers = root / "unitbuffers"
         self.queue_ends = root / "queueends"
         self.epochs = root / "epochFileCheckpoint"
-        self.lost_end = root / "lostend"
         self.config = root / "config"
         self.deleted = root / "deleted"
 

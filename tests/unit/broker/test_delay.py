@@ -16,7 +16,7 @@ from cometmq.broker.delay.delivery import RUN_MESSAGES_MAX, UNCONFIRMED_MAX, Sch
 from cometmq.broker.delay.routing import schedule
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.delay import DelayLevels
-from cometmq.model.errors import StoreError
+from cometmq.model.errors import ResponseError, StoreError
 from cometmq.model.topic import DELAY_TOPIC, OP_HALF_TOPIC, TopicConfig
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import (
@@ -52,6 +52,7 @@ class Delayed:
         self.store = open_store(
             tables.config.parent / "store", tables, delay_levels=LEVELS, confirms=self.confirms
         )
+        self.lack: ResponseError | None = None
         self.delivery = self._deliver()
 
     def _deliver(self) -> ScheduledDelivery:
@@ -63,6 +64,7 @@ class Delayed:
             queue_for=lambda *target: self.queue_for(*target),
             clock=self.clock,
             cold_reads=ColdReads(),
+            refusal=lambda: self.lack,
             check_interval_s=0.002,
             store_busy_s=0.002,
         )
@@ -155,6 +157,23 @@ async def test_a_message_comes_when_its_level_has_passed_and_not_before(delayed:
     assert delayed.bodies(queue=1) == []
     delayed.clock.advance(1)
     await delayed.bodies_become("a", queue=1)
+
+
+async def test_nothing_is_delivered_while_too_few_replicas_would_have_it(
+    delayed: Delayed, caplog: pytest.LogCaptureFixture
+) -> None:
+    delayed.lack = ResponseError(1, "in-sync replicas not enough")
+    delayed.delivery.start()
+    for body in ("a", "b"):
+        delayed.park(body, 1)
+    delayed.clock.advance(1000)
+    await settle()
+    assert delayed.bodies() == []
+    assert delayed.delivery.offsets().get(1, 0) == 0
+    assert "scheduled delivery waits for the store" in caplog.text
+    assert "in-sync replicas not enough" in caplog.text
+    delayed.lack = None
+    await delayed.bodies_become("a", "b")
 
 
 async def test_levels_do_not_wait_for_each_other(delayed: Delayed) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.failover.epochs import (
+from cometmq.broker.failover.epochs.epoch_file import (
     ENTRIES_MAX,
     NO_EPOCH,
     OFFSET_MAX,

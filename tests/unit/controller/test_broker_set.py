@@ -111,6 +111,26 @@ def test_an_accepted_in_sync_set_has_the_next_epoch() -> None:
     assert after == three(in_sync=(1, 3), in_sync_epoch=7)
 
 
+def test_a_set_in_force_is_renewed_if_the_master_asks_for_that() -> None:
+    """Also with a dead member: an earlier request of the master must not take effect any more."""
+
+    def alter(new: list[int], **state: int) -> BrokerSet:
+        sender = {"master_id": 1, "master_epoch": 4, "in_sync_epoch": 6} | state
+        return alter_in_sync(three(), new, **sender, is_alive=lambda id_: id_ == 1, renews=True)
+
+    assert alter([2, 1]) == three(in_sync_epoch=7)
+    assert alter([1]) == three(in_sync=(1,), in_sync_epoch=7)
+    for new, state, code in (
+        ([1, 2], {"master_id": 2}, ResponseCode.CONTROLLER_INVALID_MASTER),
+        ([1, 2], {"master_epoch": 3}, ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH),
+        ([1, 2], {"in_sync_epoch": 5}, ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH),
+        ([1, 3], {}, ResponseCode.CONTROLLER_BROKER_NOT_ALIVE),
+    ):
+        with pytest.raises(ResponseError) as refusal:
+            alter(new, **state)
+        assert refusal.value.code == code
+
+
 def test_the_first_master_is_the_broker_that_asks() -> None:
     new = three(master_id=None, master_epoch=0, in_sync=(), in_sync_epoch=0)
 

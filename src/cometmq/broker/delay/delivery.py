@@ -10,7 +10,8 @@ A slave that acts as the master sends messages to other brokers instead, one of 
 time, and advances the offset when they are stored there.
 
 If other replicas must confirm the log, slaves copy only offsets whose deliveries are confirmed: a
-master that is elected may lack the others, and delivers those messages itself.
+master that is elected may lack the others, and delivers those messages itself. While sends are
+refused for lack of replicas, nothing is delivered either: it would have as few copies.
 
 Levels that the settings do not have any more are delivered as well, at the times in their queues.
 
@@ -45,7 +46,7 @@ from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.properties import marker, value_of
 from cometmq.protocol.record import RecordParts, split_record
 from cometmq.remoting.slices import SLICE_S
-from cometmq.store import MessageStore
+from cometmq.store import MessageStore, StoreUnavailableError
 from cometmq.store.config_files import JsonFile
 from cometmq.store.consume_queue_ext import is_address
 from cometmq.system.clock import Clock
@@ -96,6 +97,7 @@ class ScheduledDelivery:
         cold_reads: reads what is on the disk only.
         on_delivery: called with topic, queue and size of every message that was delivered.
         request_sync: called after each slice that delivered messages, if readers wait for the disk.
+        refusal: returns why too few replicas would have a message that is stored now, or None.
         check_interval_s: the longest time until the clock is read again.
         store_busy_s: pause while the store refuses appends.
     """
@@ -111,6 +113,7 @@ class ScheduledDelivery:
         cold_reads: ColdReads,
         on_delivery: Callable[[str, int, int], None] | None = None,
         request_sync: Callable[[], object] | None = None,
+        refusal: Callable[[], ResponseError | None] = lambda: None,
         check_interval_s: float = CHECK_INTERVAL_S,
         store_busy_s: float = STORE_BUSY_S,
     ) -> None:
@@ -127,6 +130,7 @@ class ScheduledDelivery:
         """Where each level last waited for the disk: its offset, and how often it waited there."""
         self._check_interval_s = check_interval_s
         self._store_busy_s = store_busy_s
+        self._refusal = refusal
         self._offsets: Numbers = {}
         self._known: set[int] = set()
         """The levels of the settings, and further ones that have a queue."""
@@ -488,6 +492,8 @@ class ScheduledDelivery:
                 sending = self._send_away(self._send, level, offset, log_offset, size_bytes)
                 self._reading[level] = asyncio.ensure_future(sending)
                 return None
+            if (lack := self._refusal()) is not None:
+                raise StoreUnavailableError(lack.remark)
             self._deliver(level, offset, log_offset, size_bytes)
             offset += 1
             left_bytes -= size_bytes

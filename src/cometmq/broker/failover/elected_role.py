@@ -12,9 +12,10 @@ that another master could lack as long as all of the in-sync set must have a mes
 set changes only with the controller's consent. A process that stood still for longer than its
 heartbeats last asks the controller before it acknowledges anything.
 
-A master that was killed may find at its start that the controller has not noticed. If its log may
-lack bytes, it does not go on in its epoch: slaves may have those bytes. It lets the controller see
-the loss, and waits until the epoch is over. So does a broker whose store fails, because it stores
+A master that was killed may find at its start that the controller has not noticed. It does not go
+on in its epoch: a request of the earlier process for an in-sync set may reach the controller at any
+time, and after a power cut slaves may have bytes that its log lacks. It lets the controller see the
+loss, and waits until the epoch is over. So does a broker whose store fails, because it stores
 nothing until a restart; it sends no heartbeats any more.
 
 Source: ReplicasManager, RocketMQ 5.3, which acts on the content of a notification, begins an old
@@ -36,10 +37,10 @@ from cometmq.broker.failover.controller_client import (
     ControllerClient,
     ControllerUnavailableError,
 )
-from cometmq.broker.failover.epoch_replication import EpochError, EpochReplication
-from cometmq.broker.failover.epochs import NO_EPOCH, Epoch, EpochFile
+from cometmq.broker.failover.epochs.epoch_file import NO_EPOCH, Epoch, EpochFile
+from cometmq.broker.failover.epochs.in_sync import BrokerIds, InSyncSet
+from cometmq.broker.failover.epochs.replication import EpochError, EpochReplication
 from cometmq.broker.failover.identity import Applied, IdentityFiles
-from cometmq.broker.failover.in_sync import InSyncSet, Members
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import CometError, StoreError
@@ -88,6 +89,7 @@ LOST_TIMEOUT_MS: Final = 1_000
 """The time-out of the heartbeat that shows a loss."""
 
 
+_SET_REFUSED: Final = ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED
 _REFUSALS: Final = frozenset(
     {
         ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
@@ -97,7 +99,7 @@ _REFUSALS: Final = frozenset(
         ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
         ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
         ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
-        ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+        _SET_REFUSED,
     }
 )
 """Responses after which a requested in-sync set certainly never takes effect."""
@@ -110,7 +112,7 @@ class Decision(NamedTuple):
     """None if there is no master."""
     master_address: str
     epoch: int
-    members: Members
+    replicas: BrokerIds
     """The in-sync set."""
     version: int
     """The number of that set."""
@@ -186,7 +188,8 @@ class ElectedRole:
         self._stood_still_s = NEVER_S
         """When heartbeats were found to be late; `NEVER_S` if the controllers were asked since."""
         self._shown_s: float | None = None
-        """When the controllers were last shown that the store has failed."""
+        """When the controllers were last shown that this broker cannot be the master; None if it
+        has registered since, and lives for them."""
         role.on_master(self._follow)
         replication.acknowledgements.is_doubtful = self._is_doubtful
 
@@ -280,14 +283,14 @@ class ElectedRole:
         """
         assert self._id is not None
         if decision.epoch == self._epoch:
-            self.replication.adopt(decision.members, decision.version)
+            self.replication.adopt(decision.replicas, decision.version)
             return
         await self._topics.begin_epoch(decision.epoch)
         self._stop_finding()
         self._role.follow_elected("")
         try:
             await self.replication.lead(
-                self._id, decision.epoch, decision.members, decision.version
+                self._id, decision.epoch, decision.replicas, decision.version
             )
         except StoreError as problem:
             self._be_no_master()
@@ -311,39 +314,52 @@ class ElectedRole:
         is_chosen = decision.master_id == self._id
         if decision.epoch > self._epoch and not is_chosen:
             self._be_slave(decision)
-        now_s = asyncio.get_running_loop().time()
-        if self._shown_s is None or (is_chosen and now_s - self._shown_s >= LOSS_S):
-            await self._report_loss()
-            self._shown_s = now_s
+        if (is_chosen or self._shown_s is None) and await self._show_loss():
             log.warning("cannot be a master until a restart, the store has failed: %s", failure)
         if is_chosen:  # nothing notifies a broker that is lost
             await asyncio.sleep(RETRY_S)
             self.notified()
 
-    async def _report_loss(self) -> None:
+    async def _show_loss(self) -> bool:
         """Let the controllers see that this broker cannot be the master that they know.
+
+        Returns:
+            False if that was done less than `LOSS_S` ago.
 
         Raises:
             CometError: the controllers do not respond, or refuse.
         """
+        now_s = asyncio.get_running_loop().time()
+        if self._shown_s is not None and now_s - self._shown_s < LOSS_S:
+            return False
         await self._controllers.report_loss(
             msgspec.structs.replace(self._heartbeat(), heartbeat_timeout_mills=LOST_TIMEOUT_MS)
         )
+        self._shown_s = now_s
+        return True
 
     async def _let_epoch_end(self, epoch: int, problem: EpochError) -> None:
         """Return when the controllers have a newer epoch, in which this broker may be anything."""
         log.warning("cannot be the master of epoch %d, waiting for a newer one: %s", epoch, problem)
         self._is_registered = False
-        loop = asyncio.get_running_loop()
-        shown_s = loop.time() - LOSS_S
         while True:
-            if loop.time() - shown_s >= LOSS_S:
-                shown_s = loop.time()
-                await self._report_loss()
+            decision = await self._look()
+            if decision.epoch > epoch or decision.master_id is None:
+                break
+            await self._show_loss()
             await asyncio.sleep(RETRY_S)
-            if (await self._look()).epoch > epoch:
-                self.notified()
-                return
+        self.notified()
+
+    def _leave_epoch(self) -> None:
+        """Lead no more, so that the next decision lets the epoch end.
+
+        A controller of RocketMQ renews no in-sync set. Until a slave is back, this broker could
+        confirm nothing.
+        """
+        log.warning("the controllers do not renew the in-sync set, leaving epoch %d", self._epoch)
+        self._be_no_master()
+        self.replication.stop()
+        self._epoch = NO_EPOCH
 
     def _be_slave(self, decision: Decision) -> None:
         """Be a slave of another broker, or of none as long as there is no master."""
@@ -360,7 +376,7 @@ class ElectedRole:
             )
 
     def _be_no_master(self) -> None:
-        """Take the role of a slave, once what sends have staged waits for members."""
+        """Take the role of a slave, once what sends have staged waits for in-sync replicas."""
         assert self._id is not None
         self._store.appender.finish_deferred()
         self._role.change(SLAVE, self._id)
@@ -475,7 +491,7 @@ class ElectedRole:
             )
         found = check(response).header(ControllerRegisterBrokerResponse)
         await self._controllers.heartbeat(self._heartbeat())  # only living brokers are elected
-        self._is_registered = True
+        self._is_registered, self._shown_s = True, None
         return _decision(found, SyncStateSet.decode(response.body) if response.body else None)
 
     async def _obtain_id(self) -> int:
@@ -556,55 +572,58 @@ class ElectedRole:
         if response.code != ResponseCode.CONTROLLER_MASTER_STILL_EXIST:
             check(response)
         found = response.header(ControllerElectMasterResponse)
-        members = ElectMasterResponseBody.decode(response.body).sync_state_set
+        replicas = ElectMasterResponseBody.decode(response.body).sync_state_set
         in_sync = SyncStateSet(
-            sync_state_set=members, sync_state_set_epoch=found.sync_state_set_epoch or 0
+            sync_state_set=replicas, sync_state_set_epoch=found.sync_state_set_epoch or 0
         )
         return _decision(found, in_sync)
 
     # --- the in-sync set ------------------------------------------------------------------------
 
-    def ask(self, members: Members) -> None:
-        """Ask the controller for another in-sync set, in the background."""
+    def request_in_sync(self, replicas: BrokerIds) -> None:
+        """Request another in-sync set from the controller, in the background."""
         in_sync = self.replication.in_sync
         assert in_sync is not None
-        self._tasks.spawn(self._alter(in_sync, in_sync.version, members), "alter-in-sync-set")
+        self._tasks.spawn(self._alter(in_sync, in_sync.version, replicas), "alter-in-sync-set")
 
-    async def _alter(self, in_sync: InSyncSet, version: int, members: Members) -> None:
-        wanted = SyncStateSet(sync_state_set=sorted(members), sync_state_set_epoch=version)
+    async def _alter(self, in_sync: InSyncSet, version: int, replicas: BrokerIds) -> None:
+        wanted = SyncStateSet(sync_state_set=sorted(replicas), sync_state_set_epoch=version)
         header = ControllerAlterSyncStateSetRequest(
             broker_name=self._settings().broker_name,
             master_broker_id=in_sync.own_id,
             master_epoch=self._epoch,
             invoke_time=self._clock.now_ms(),
+            renew_sync_state_set=True if replicas == in_sync.replicas else None,
         )
         code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
         try:
             response = await self._controllers.call(code, header, wanted.encode())
         except ControllerUnavailableError as problem:
-            log.warning("cannot change the in-sync set members=%s: %s", sorted(members), problem)
+            log.warning("cannot change the in-sync set replicas=%s: %s", sorted(replicas), problem)
             if self.replication.in_sync is in_sync:
                 if problem.was_sent:
-                    self.replication.lost(version)
+                    self.replication.unanswered(version)
                     self.notified()  # it may have taken effect
                 else:
-                    self.replication.refused(version)
+                    self.replication.refused(version, was_sent=False)
             return
         if self.replication.in_sync is not in_sync:
-            return  # the answer to an earlier mastership
+            return  # the response to an earlier mastership
         if response.code != ResponseCode.SUCCESS:
             log.warning(
-                "the controller refuses the in-sync set members=%s code=%d: %s",
-                *(sorted(members), response.code, response.remark),
+                "the controller refuses the in-sync set replicas=%s code=%d: %s",
+                *(sorted(replicas), response.code, response.remark),
             )
-            if response.code in _REFUSALS:
+            if in_sync.is_stuck(version) and response.code == _SET_REFUSED and self._store.confirms:
+                self._leave_epoch()
+            elif response.code in _REFUSALS:
                 self.replication.refused(version)
             else:
-                self.replication.lost(version)
+                self.replication.unanswered(version)
             self.notified()  # it may know a newer set, or another master
             return
         changed = SyncStateSet.decode(response.body)
-        log.info("in-sync set members=%s", sorted(changed.sync_state_set))
+        log.info("in-sync set replicas=%s", sorted(changed.sync_state_set))
         self.replication.adopt(frozenset(changed.sync_state_set), changed.sync_state_set_epoch)
 
 
@@ -636,8 +655,8 @@ def elect_role(
         StoreError: a file with epochs or the id cannot be read.
     """
 
-    def ask(members: Members) -> None:
-        elected.ask(members)
+    def send_request(replicas: BrokerIds) -> None:
+        elected.request_in_sync(replicas)
 
     epochs = EpochFile(root, files)
     replication = EpochReplication(
@@ -645,7 +664,7 @@ def elect_role(
         store,
         settings,
         epochs,
-        ask=ask,
+        send_request=send_request,
         commit=commit,
         sync_flush=sync_flush,
         clock=clock,

@@ -10,7 +10,7 @@ from typing import Final
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.failover.elected_role import ElectedRole
-from cometmq.broker.failover.epochs import Epoch
+from cometmq.broker.failover.epochs.epoch_file import Epoch
 from cometmq.broker.role import Role
 from cometmq.protocol.bodies import EpochEntry, EpochEntryCache
 from cometmq.remoting import Request, Response

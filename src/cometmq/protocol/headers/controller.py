@@ -14,6 +14,8 @@ class ControllerAlterSyncStateSetRequest(Header, kw_only=True):
     master_broker_id: Int64
     master_epoch: Int32
     invoke_time: Int64 = 0
+    renew_sync_state_set: bool | None = None
+    """Whether a set that is in force already gets a new number; RocketMQ does not know this."""
 
 
 class ControllerAlterSyncStateSetResponse(Header, kw_only=True):

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from cometmq.broker.failover.epochs import ENTRIES_MAX, NO_EPOCH, Epoch, check_epochs
+from cometmq.broker.failover.epochs.epoch_file import ENTRIES_MAX, NO_EPOCH, Epoch, check_epochs
 from cometmq.broker.replication.wire import CHUNK_BYTES_MAX
 from cometmq.model.errors import ProtocolError
 
@@ -43,7 +43,7 @@ class Greeting(NamedTuple):
     from_last_file: bool = False
     """Whether an empty slave wants the last file of the log only, instead of the whole log."""
     is_learner: bool = False
-    """Whether it never becomes a member of the in-sync set."""
+    """Whether it never becomes an in-sync replica."""
 
     def encode(self) -> bytes:
         """Return the bytes of the message."""

@@ -18,11 +18,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.failover.epoch_acknowledgements import EpochAcknowledgements
-from cometmq.broker.failover.epoch_master import EpochSlaveConnection
-from cometmq.broker.failover.epoch_slave import EpochLogCopy
-from cometmq.broker.failover.epochs import EpochFile
-from cometmq.broker.failover.in_sync import InSyncSet, Members
+from cometmq.broker.failover.epochs.acknowledgements import EpochAcknowledgements
+from cometmq.broker.failover.epochs.epoch_file import NO_EPOCH, EpochFile
+from cometmq.broker.failover.epochs.in_sync import BrokerIds, InSyncSet
+from cometmq.broker.failover.epochs.master import EpochSlaveConnection
+from cometmq.broker.failover.epochs.slave import EpochLogCopy
 from cometmq.broker.replication.master import UNSENT_BYTES_MAX, Master
 from cometmq.broker.role import Role
 from cometmq.model.errors import ProtocolError, StoreError
@@ -39,7 +39,7 @@ FIRST_CHECK_S: Final = 3.0
 ASK_AGAIN_S: Final = 1.0
 """Least time between a request for another in-sync set that failed and the next one."""
 JOIN_S: Final = 1.0
-"""For so long sends wait for a slave that is about to become a member."""
+"""For so long sends wait for a slave that is about to become an in-sync replica."""
 
 
 class EpochError(StoreError):
@@ -54,8 +54,8 @@ class EpochReplication:
         store: the log; it confirms if ``allAckInSyncStateSet`` is set.
         settings: returns the current settings of the broker.
         epochs: those of the log.
-        ask: requests another in-sync set from the controller, in the background: it returns at
-            once. What becomes of the request is said by `adopt`, `refused` or `lost`.
+        send_request: requests another in-sync set from the controller, in the background: it
+            returns at once. `adopt`, `refused` or `unanswered` is called with the outcome.
         commit: syncs the log.
         sync_flush: whether received bytes are on the disk before they are reported.
         clock: tells when something was received.
@@ -72,7 +72,7 @@ class EpochReplication:
         settings: Callable[[], BrokerSettings],
         epochs: EpochFile,
         *,
-        ask: Callable[[Members], None],
+        send_request: Callable[[BrokerIds], None],
         commit: GroupCommit,
         sync_flush: bool,
         clock: Clock,
@@ -82,7 +82,7 @@ class EpochReplication:
         self._store = store
         self._settings = settings
         self._epochs = epochs
-        self._ask = ask
+        self._send_request = send_request
         self._commit = commit
         self.in_sync: InSyncSet | None = None
         """The in-sync set while this broker leads."""
@@ -103,6 +103,8 @@ class EpochReplication:
             clock=clock,
             on_truncated=on_truncated,
         )
+        self._begun = NO_EPOCH
+        """The epoch that this process leads, or has begun and could not lead yet."""
         self._epoch_start = 0
         self._connections: dict[int, EpochSlaveConnection] = {}
         self._gone: set[int] = set()
@@ -115,7 +117,7 @@ class EpochReplication:
 
     # --- life cycle -------------------------------------------------------------------------------
 
-    async def lead(self, own_id: int, epoch: int, members: Members, version: int) -> None:
+    async def lead(self, own_id: int, epoch: int, replicas: BrokerIds, version: int) -> None:
         """Become the master of an epoch, or go on as the master in a newer one.
 
         Call it before the role changes to that of a master, and before the first send is accepted.
@@ -124,21 +126,22 @@ class EpochReplication:
         Args:
             own_id: the id that the controller gave to this broker.
             epoch: the master epoch.
-            members, version: the in-sync set at the election, and its epoch.
+            replicas, version: the in-sync set at the election, and its epoch.
 
         Raises:
-            EpochError: this broker knows a newer epoch; or it has led this one before it lost
-                power, in this start or an earlier one, so that slaves may have bytes of it that
-                the log here lacks. Accept no sends until the controller elects with a newer epoch.
+            EpochError: this broker knows a newer epoch; or an earlier process of it has led this
+                one. Slaves may have bytes of that process which were lost here with the power, and
+                its last request for an in-sync set may reach the controller at any time. Accept no
+                sends until the controller elects with a newer epoch.
             StoreError: the disk refused; call it again.
         """
         last = self._epochs.last
         if epoch < last:
             raise EpochError(f"cannot lead epoch {epoch}: the log has epoch {last} already")
-        if epoch == last and self._store.may_lack_end:
+        if epoch == last != self._begun:
             raise EpochError(
-                f"cannot lead epoch {epoch} again: the power was lost, and slaves may have bytes of"
-                " that epoch which are missing here; waiting for a newer one"
+                f"cannot lead epoch {epoch} again: requests that were sent when it was led before"
+                " may still take effect; expected a newer epoch"
             )
         self.copy.follow(own_id, "")
         if self.in_sync is None:
@@ -148,21 +151,21 @@ class EpochReplication:
                 self._epochs.begin(epoch, self._store.written_to)
             except ValueError as problem:
                 raise EpochError(f"cannot lead epoch {epoch}: {problem}") from problem
-            self._store.forget_lost_end()
+        self._begun = epoch
         self._epoch_start = self._epochs.epochs[-1].start
         now_s = _now_s()
         if self.in_sync is None:
             self._gone.clear()
             self.in_sync = InSyncSet(
-                own_id, members, version, confirmed_to=self._store.confirmed_to, now_s=now_s
+                own_id, replicas, version, confirmed_to=self._store.confirmed_to, now_s=now_s
             )
         else:
-            self.in_sync.adopt(members, version)
+            self.in_sync.adopt(replicas, version)
         self._set_changed()
         self._request_next()
         self._at("check", FIRST_CHECK_S, self._check)
         log.info(
-            "leads epoch=%d log_offset=%d in_sync=%s", epoch, self._epoch_start, sorted(members)
+            "leads epoch=%d log_offset=%d in_sync=%s", epoch, self._epoch_start, sorted(replicas)
         )
 
     async def wait_confirmed(self) -> None:
@@ -204,6 +207,7 @@ class EpochReplication:
         if self.in_sync is None:
             return
         self.in_sync = None
+        self._begun = NO_EPOCH  # requests for in-sync sets may be under way
         self._moved.set()
         self._store.confirm(0)  # what readers have seen stays
         self.acknowledgements.refresh()
@@ -212,24 +216,24 @@ class EpochReplication:
 
     # --- the in-sync set --------------------------------------------------------------------------
 
-    def adopt(self, members: Members, version: int) -> None:
-        """Take the in-sync set that the controller told for this epoch, if it is newer.
+    def adopt(self, replicas: BrokerIds, version: int) -> None:
+        """Take the in-sync set of the controller for this epoch, if it is newer.
 
-        It is the answer to a request, or was polled, or came with a notification.
+        It is the response to a request, or was polled.
         """
-        if self.in_sync is not None and self.in_sync.adopt(members, version):
-            log.info("in-sync set changed in_sync=%s version=%d", sorted(members), version)
+        if self.in_sync is not None and self.in_sync.adopt(replicas, version):
+            log.info("in-sync set changed in_sync=%s version=%d", sorted(replicas), version)
             self._set_changed()
             self._request_next()
 
-    def refused(self, version: int) -> None:
-        """Note that the controller has refused the request of a version."""
-        if self.in_sync is not None and self.in_sync.refused(version):
+    def refused(self, version: int, *, was_sent: bool = True) -> None:
+        """Note that the request of a version was refused, or could not be sent."""
+        if self.in_sync is not None and self.in_sync.refused(version, was_sent=was_sent):
             self._pause()
 
-    def lost(self, version: int) -> None:
+    def unanswered(self, version: int) -> None:
         """Note that the request of a version has no response: it may take effect at any time."""
-        if self.in_sync is not None and self.in_sync.lost(version):
+        if self.in_sync is not None and self.in_sync.unanswered(version):
             self._pause()
 
     def _pause(self) -> None:
@@ -242,36 +246,38 @@ class EpochReplication:
         self._is_pausing = False
         self._request_next()
 
-    def _request(self, members: Members | None) -> None:
+    def _request(self, replicas: BrokerIds | None) -> None:
         """Request another in-sync set, unless that must not be now."""
         in_sync = self.in_sync
         assert in_sync is not None
-        if members is None or self._is_pausing or not in_sync.ask(members):
+        if replicas is None or self._is_pausing or not in_sync.request(replicas):
             return
         self._set_changed()
-        self._ask(members)
+        self._send_request(replicas)
 
     def _request_next(self) -> None:
-        """Request a set without members that have disconnected, or with a slave that may join."""
+        """Request a set without slaves that have disconnected, or with one that may join."""
         in_sync = self.in_sync
         if in_sync is None:
             return
         self._leave_out(in_sync)
         for slave_id, connection in list(self._connections.items()):
             self._admit(in_sync, slave_id, connection)
-        self._request(in_sync.instead_of_lost())
+        self._request(in_sync.renewal())
 
     def _leave_out(self, in_sync: InSyncSet) -> None:
-        """Request a set without members that have disconnected, or lack what is confirmed.
+        """Request a set without slaves that have disconnected, or lack what is confirmed.
 
         One of the latter has lost bytes with the power; elected, it would lose them everywhere.
         One that compares its last record first is left out as well: it reports that record as
-        missing, and its next report makes it a member again.
+        missing, and its next report makes it an in-sync replica again.
         """
-        self._request(in_sync.members - self._gone - in_sync.lacking())
+        left_out = in_sync.replicas & (self._gone | in_sync.lacking())
+        if left_out:
+            self._request(in_sync.replicas - left_out)
 
     def _set_changed(self) -> None:
-        """Confirm, acknowledge and refuse by the members that there may be now."""
+        """Confirm, acknowledge and refuse by the in-sync replicas that there may be now."""
         self._confirm()
         self.acknowledgements.refresh()
         self.acknowledgements.reported()
@@ -316,9 +322,9 @@ class EpochReplication:
         self.acknowledgements.reported()
 
     def _admit(self, in_sync: InSyncSet, slave_id: int, connection: EpochSlaveConnection) -> None:
-        """Make a slave a member, unless it is one, as soon as it has all that is confirmed."""
+        """Make a slave an in-sync replica as soon as it has all that is confirmed."""
         greeting = connection.greeting
-        if slave_id in in_sync.members or greeting is None or greeting.is_learner:
+        if slave_id in in_sync.replicas or greeting is None or greeting.is_learner:
             return
         if self._is_pausing:
             return
@@ -330,7 +336,7 @@ class EpochReplication:
         self._request(in_sync.with_slave(slave_id, self._epoch_start))
 
     def _end_joining(self) -> None:
-        """Let sends wait no more for a slave that did not become a member."""
+        """Let sends wait no more for a slave that did not become an in-sync replica."""
         if self.in_sync is not None and self.in_sync.joining is not None:
             self.in_sync.end_joining()
             self._pause()
@@ -346,9 +352,9 @@ class EpochReplication:
             self._set_changed()
             self._request_next()
 
-    def has_member(self, slave_id: int) -> bool:
-        """Return whether a slave is a member of the in-sync set."""
-        return self.in_sync is not None and slave_id in self.in_sync.members
+    def is_in_sync(self, slave_id: int) -> bool:
+        """Return whether a slave is an in-sync replica."""
+        return self.in_sync is not None and slave_id in self.in_sync.replicas
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -360,7 +366,7 @@ class EpochReplication:
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
 
     def _check(self) -> None:
-        """Remove members that were left behind, and epochs of deleted files; at intervals."""
+        """Remove slaves that were left behind from the set, and epochs of deleted files."""
         self._at("check", CHECK_S, self._check)
         try:
             self._epochs.deleted_before(self._store.min_log_offset)

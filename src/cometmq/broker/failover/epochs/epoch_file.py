@@ -138,11 +138,9 @@ class EpochFile:
     def begin(self, number: int, start: int) -> None:
         """Let this broker be the master of an epoch from a log offset on.
 
-        A master that starts again in its epoch goes on in it, without a call, if its log lost
-        nothing. If the power was lost it waits for a newer epoch: slaves may have bytes of this one
-        that it has not, and with the epoch moved to the new end of the log, what it wrote in it
-        before would count for the older epoch, in which another replica has other bytes there.
-        RocketMQ moves it.
+        A master that starts again in its epoch waits for a newer one. RocketMQ moves the epoch to
+        the new end of the log: then what was written in it before counts for the older epoch, in
+        which another replica has other bytes there.
 
         Raises:
             ValueError: the last epoch is as new or newer.

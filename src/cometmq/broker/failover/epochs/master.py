@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from cometmq.broker.failover.epoch_wire import ChunkHeader, Greeting, MasterEpochs, SlaveMessages
-from cometmq.broker.failover.epochs import Epoch, EpochFile
+from cometmq.broker.failover.epochs.epoch_file import Epoch, EpochFile
+from cometmq.broker.failover.epochs.wire import ChunkHeader, Greeting, MasterEpochs, SlaveMessages
 from cometmq.broker.replication.master import Master, SlaveConnection
 from cometmq.model.errors import ProtocolError
 
@@ -35,8 +35,8 @@ class Leader(Protocol):
     def disconnected(self, connection: EpochSlaveConnection, slave_id: int) -> None:
         """Forget a connection."""
 
-    def has_member(self, slave_id: int) -> bool:
-        """Return whether a slave is a member of the in-sync set."""
+    def is_in_sync(self, slave_id: int) -> bool:
+        """Return whether a slave is an in-sync replica."""
 
 
 class EpochSlaveConnection(SlaveConnection):
@@ -66,8 +66,8 @@ class EpochSlaveConnection(SlaveConnection):
             self._leader.disconnected(self, self.greeting.broker_id)
 
     def is_in_sync(self, log_end: int) -> bool:
-        """Return whether the slave is a member of the in-sync set."""
-        return self.greeting is not None and self._leader.has_member(self.greeting.broker_id)
+        """Return whether the slave is an in-sync replica."""
+        return self.greeting is not None and self._leader.is_in_sync(self.greeting.broker_id)
 
     def _has_reported(self) -> None:
         assert self.greeting is not None
@@ -100,7 +100,7 @@ class EpochSlaveConnection(SlaveConnection):
 
     def _header(self, size: int) -> bytes:
         self._end_of_epoch()
-        # Not what this member may lose with the power: readers of the slave must not see it.
+        # Not what this broker may lose with the power: readers of the slave must not see it.
         return ChunkHeader(size, self.sent_to, self._epoch, self._store.readable_to).encode()
 
     def _end_of_epoch(self) -> int:

@@ -1,13 +1,13 @@
-"""Sends that wait for members of the in-sync set, on a master that a controller elected.
+"""Sends that wait for in-sync replicas, on a master that a controller elected.
 
     allAckInSyncStateSet    a send waits for
-    true                    all members, also those that the controller is asked to add or remove
-    false                   inSyncReplicas - 1 members beside this broker: nothing, by default
+    true                    all in-sync replicas, also those that are about to join or leave
+    false                   inSyncReplicas - 1 of them beside this broker: nothing, by default
 
 After the process stood still, no send is acknowledged before the controllers were asked: they may
-have elected another master. With fewer members than ``minInSyncReplicas`` none is, either. RocketMQ
-compares that number before it stores a message, and acknowledges it with one copy if the others
-leave meanwhile.
+have elected another master. With fewer in-sync replicas than ``minInSyncReplicas`` none is, either.
+RocketMQ compares that number before it stores a message, and acknowledges it with one copy if the
+others leave meanwhile.
 
 Source: CommitLog.handleHA and GroupTransferService, RocketMQ 5.3.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.failover.in_sync import InSyncSet
+from cometmq.broker.failover.epochs.in_sync import InSyncSet
 from cometmq.broker.replication.acknowledgements import Acknowledgements
 from cometmq.broker.role import Role
 from cometmq.model.errors import ResponseError
@@ -26,12 +26,12 @@ from cometmq.store import MessageStore
 
 
 class EpochAcknowledgements(Acknowledgements):
-    """Lets sends wait until members of the in-sync set have them.
+    """Lets sends wait until in-sync replicas have them.
 
     Args:
         role: only a master waits.
         settings: returns the current settings of the broker.
-        store: the log, whose confirm offset is what all members have.
+        store: the log, whose confirm offset is what all in-sync replicas have.
         in_sync: returns the in-sync set; None while this broker does not lead.
     """
 
@@ -49,7 +49,7 @@ class EpochAcknowledgements(Acknowledgements):
         """Returns whether it is to be asked first if another master was elected meanwhile."""
 
     def are_needed(self) -> bool:
-        """Return whether sends wait for members.
+        """Return whether sends wait for in-sync replicas.
 
         Those that this broker stored before it became a slave wait in vain: the master may not
         have them.
@@ -74,7 +74,7 @@ class EpochAcknowledgements(Acknowledgements):
         return in_sync.offset_at(settings.in_sync_replicas, self._store.written_to)
 
     def refresh(self) -> None:
-        """Refuse sends, or accept them again, by the number of members; after each change."""
+        """Refuse sends, or accept them again, by the number of in-sync replicas."""
         in_sync, least = self._in_sync(), self._settings().min_in_sync_replicas
         lacks = in_sync is not None and in_sync.least_count < least
         if lacks != (self.refusal is not None):

@@ -28,7 +28,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.failover.epoch_wire import (
+from cometmq.broker.failover.epochs.epoch_file import (
+    UNKNOWN_EPOCH,
+    Common,
+    Epoch,
+    EpochFile,
+    common_point,
+)
+from cometmq.broker.failover.epochs.wire import (
     CHUNK,
     REPORT,
     TRANSFER,
@@ -37,13 +44,6 @@ from cometmq.broker.failover.epoch_wire import (
     MasterEpochs,
     read_chunk,
     read_epochs,
-)
-from cometmq.broker.failover.epochs import (
-    UNKNOWN_EPOCH,
-    Common,
-    Epoch,
-    EpochFile,
-    common_point,
 )
 from cometmq.broker.replication.slave import LogCopy, MasterConnection
 from cometmq.broker.role import Role
@@ -232,7 +232,7 @@ class EpochMasterConnection(MasterConnection):
         self._may_report = True
 
     def _note_joined(self) -> None:
-        """Note the epochs of the log here: a member of the in-sync set has that of its master."""
+        """Note the epochs of the log here: an in-sync replica has that of its master."""
         for epoch in self._master_epochs:
             if epoch.start <= self._whole_to:
                 self._note(epoch)
@@ -323,7 +323,6 @@ class EpochMasterConnection(MasterConnection):
             self._epochs.received(*epoch)
         except ValueError as problem:
             raise ProtocolError(f"an epoch of the master: {problem}") from problem
-        self._store.forget_lost_end()
 
     def _completed(self) -> None:
         super()._completed()

@@ -43,7 +43,7 @@ class OneController:
             self.etcd,
             clock=clock,
         )
-        self.routes = self.controller.handler.routes()
+        self.routes = self.controller.routes
         self.connections: defaultdict[int, Origin] = defaultdict(Origin)
         """The connection of each broker, by its id."""
         self._tool = Origin()

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -653,7 +653,7 @@ def elect_role(
     )
     elected = ElectedRole(
         role,
-        ControllerClient(client, lambda: settings().controller_addr),
+        _controllers(client, settings),
         IdentityFiles(
             root, files, cluster=settings().broker_cluster_name, name=settings().broker_name
         ),
@@ -683,6 +683,20 @@ def _decision(
         frozenset(in_sync.sync_state_set),
         in_sync.sync_state_set_epoch,
     )
+def _controllers(
+    client: RemotingClient, settings: Callable[[], BrokerSettings]
+) -> ControllerClient:
+    def configured() -> Sequence[str]:
+        return settings().controller_addr
+
+    if not settings().fetch_controller_addr_by_dns_lookup:
+        return ControllerClient(client, configured)
+    from cometmq.broker.failover.controller_addresses import ControllerAddresses
+
+    names = ControllerAddresses(configured)
+    return ControllerClient(client, names.known, names)
+
+
 
 
 def _text(decision: Decision) -> str:

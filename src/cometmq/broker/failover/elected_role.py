@@ -40,6 +40,7 @@ from cometmq.broker.failover.epoch_replication import EpochError, EpochReplicati
 from cometmq.broker.failover.epochs import NO_EPOCH, Epoch, EpochFile
 from cometmq.broker.failover.identity import Applied, IdentityFiles
 from cometmq.broker.failover.in_sync import InSyncSet, Members
+from cometmq.broker.failover.topic_gap import FILE_NAME, TopicGap
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import CometError, StoreError
@@ -130,6 +131,7 @@ class ElectedRole:
         replication: of the log; it leads and follows with the role.
         epochs: those of the log.
         topics: their version names the epoch.
+        gap: creates the topics that were not copied before this broker is elected.
         client: asks the master where it sends its log.
         settings: returns the current settings of the broker.
         store: the log.
@@ -148,6 +150,7 @@ class ElectedRole:
         replication: EpochReplication,
         epochs: EpochFile,
         topics: TopicTable,
+        gap: TopicGap,
         client: RemotingClient,
         settings: Callable[[], BrokerSettings],
         *,
@@ -161,6 +164,7 @@ class ElectedRole:
         """Of the log."""
         self._epochs = epochs
         self._topics = topics
+        self._gap = gap
         self._client = client
         self._settings = settings
         self._store = store
@@ -213,6 +217,7 @@ class ElectedRole:
     async def stop(self) -> None:
         """Leave the controllers, which then elect another master if this broker was it."""
         await self._tasks.cancel()
+        await self._gap.close()
         await self._controllers.close()
 
     def notified(self) -> None:
@@ -289,6 +294,8 @@ class ElectedRole:
             await self.replication.lead(
                 self._id, decision.epoch, decision.members, decision.version
             )
+            if self._role.is_slave:
+                await self._gap.fill()
         except StoreError as problem:
             self._be_no_master()
             self.replication.stop()
@@ -363,6 +370,8 @@ class ElectedRole:
         """Take the role of a slave, once what sends have staged waits for members."""
         assert self._id is not None
         self._store.appender.finish_deferred()
+        if not self._role.is_slave:
+            self._gap.ended_lead()
         self._role.change(SLAVE, self._id)
 
     def _follow(self) -> None:
@@ -639,6 +648,11 @@ def elect_role(
     def ask(members: Members) -> None:
         elected.ask(members)
 
+    def truncated(log_end: int) -> None:
+        gap.truncated(log_end)
+        on_truncated(log_end)
+
+    gap = TopicGap(topics, store, topics.file_beside(FILE_NAME), settings)
     epochs = EpochFile(root, files)
     replication = EpochReplication(
         role,
@@ -649,7 +663,7 @@ def elect_role(
         commit=commit,
         sync_flush=sync_flush,
         clock=clock,
-        on_truncated=on_truncated,
+        on_truncated=truncated,
     )
     elected = ElectedRole(
         role,
@@ -660,12 +674,27 @@ def elect_role(
         replication,
         epochs,
         topics,
+        gap,
         client,
         settings,
         store=store,
         clock=clock,
     )
     return replication, elected
+
+
+def _controllers(
+    client: RemotingClient, settings: Callable[[], BrokerSettings]
+) -> ControllerClient:
+    def configured() -> Sequence[str]:
+        return settings().controller_addr
+
+    if not settings().fetch_controller_addr_by_dns_lookup:
+        return ControllerClient(client, configured)
+    from cometmq.broker.failover.controller_addresses import ControllerAddresses
+
+    names = ControllerAddresses(configured)
+    return ControllerClient(client, names.known, names)
 
 
 def _decision(
@@ -683,20 +712,6 @@ def _decision(
         frozenset(in_sync.sync_state_set),
         in_sync.sync_state_set_epoch,
     )
-def _controllers(
-    client: RemotingClient, settings: Callable[[], BrokerSettings]
-) -> ControllerClient:
-    def configured() -> Sequence[str]:
-        return settings().controller_addr
-
-    if not settings().fetch_controller_addr_by_dns_lookup:
-        return ControllerClient(client, configured)
-    from cometmq.broker.failover.controller_addresses import ControllerAddresses
-
-    names = ControllerAddresses(configured)
-    return ControllerClient(client, names.known, names)
-
-
 
 
 def _text(decision: Decision) -> str:

@@ -12,6 +12,7 @@ import kit
 import pytest
 from codes import Request
 from servers import connect
+from wire import Connection
 
 from cometmq.client import PullConsumer, StartFrom
 from cometmq.protocol.codes import ResponseCode
@@ -22,6 +23,7 @@ from support.tiers import rounds
 ROUNDS = rounds(test=2, long=20)
 BETWEEN = 500
 """Messages that are acknowledged before each kill."""
+TOPIC_ROUNDS = 10
 FAILOVER_S = 5.0
 REFUSALS = (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SERVICE_NOT_AVAILABLE)
 
@@ -175,3 +177,40 @@ async def test_a_master_that_stood_still_asks_before_it_acknowledges(tmp_path: P
         assert answer.code in REFUSALS, answer
         await asyncio.to_thread(cluster.await_in_sync, 2)
         assert await read_all(cluster.namesrv, 1) == [b"before"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_topics_that_were_created_just_before_a_kill_exist_on_the_new_master(
+    tmp_path: Path,
+) -> None:
+    """Slaves copy topics up to a second after the first message of a new one."""
+    with running_elected(COMET, (COMET, COMET), tmp_path, allAckInSyncStateSet=True) as cluster:
+        for number in range(TOPIC_ROUNDS):
+            cluster.await_in_sync(2)
+            old = cluster.master()
+            assert old is not None
+            now, later = f"now-{number}", f"later-{number}"
+            connection = connect(old.address)
+            kit.store(connection, now, b"1")
+            kit.store(connection, later, b"2", properties={"DELAY": "1"})
+            old.kill()
+            connection.close()
+
+            new = cluster.await_master(other_than=old)
+            connection = connect(new.address)
+            try:
+                assert kit.topic_config(connection, now) is not None
+                check_stored(connection, now, b"1")
+                check_stored(connection, later, b"2")
+            finally:
+                connection.close()
+            old.start()
+
+
+def check_stored(connection: Connection, topic: str, body: bytes) -> None:
+    """Check that consumers can read the one message of a topic, now or soon."""
+    kit.wait_for_queue(connection, topic, 1, timeout=LIMIT_S)
+    kit.eventually(lambda: kit.topic_config(connection, topic), timeout=LIMIT_S)
+    (found,) = kit.read_queue(connection, "g", topic, 1, timeout=LIMIT_S)
+    assert found.body == body

@@ -150,7 +150,7 @@ class Case:
             self.store,
             LEVELS,
             JsonFile(config / "delay.json", self.files),
-            queue_for=lambda _, queue_id: queue_id,
+            queue_for=lambda _topic, queue_id, _log_offset: queue_id,
             clock=self.clock,
             cold_reads=self.cold_reads,
         )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -270,6 +271,59 @@ async def test_tls_and_a_password_are_used(tmp_path: Path) -> None:
             await check_promises(gateway)
         finally:
             await gateway.close()
+
+
+async def test_a_certificate_is_presented_to_etcd(tmp_path: Path, client: RemotingClient) -> None:
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.issue("etcd")
+    options = [
+        "--cert-file", str(certificate), "--key-file", str(key),
+        "--client-cert-auth", "--trusted-ca-file", str(authority.file),
+    ]  # fmt: skip
+    own, own_key = authority.issue("controller", password="secret")
+    wrong, wrong_key = Authority(tmp_path, "stranger").issue("controller")
+    with etcd(tmp_path / "etcd", *options, scheme="https") as address:
+        none = EtcdSettings(store=f"etcd://{address}", trusted=str(authority.file))
+        for refused in (
+            none,
+            replace(none, certificate=str(wrong), key=str(wrong_key)),
+        ):
+            gateway = open_gateway(refused)
+            try:
+                with pytest.raises(EtcdUnavailableError, match=r"alert|disconnected|reset"):
+                    await gateway.transact([], [Put("/p", b"")])
+            finally:
+                await gateway.close()
+        gateway = open_gateway(
+            replace(none, certificate=str(own), key=str(own_key), key_password="secret")
+        )
+        try:
+            await check_promises(gateway)
+        finally:
+            await gateway.close()
+
+        file = tmp_path / "controller.conf"
+        file.write_text(
+            f"controllerStore=etcd://{address}\ncontrollerStoreTrustCertPath={authority.file}\n"
+            f"controllerStoreCertPath={own}\ncontrollerStoreKeyPath={own_key}\n"
+            "controllerStoreKeyPassword=secret\nlistenPort=0\n"
+        )
+        with server("controller", file) as (_, addresses):
+            await until_active(client, addresses["controller"])
+            await begin(client, addresses["controller"])
+            shown = await ask(client, addresses["controller"], RequestCode.GET_CONTROLLER_CONFIG)
+            assert b"controllerStoreKeyPassword=********" in shown.body
+
+
+def test_a_certificate_that_cannot_be_used_is_named_before_the_start(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "authority")
+    certificate, _ = authority.issue("controller")
+    _, other_key = authority.issue("other")
+    settings = EtcdSettings(certificate=str(certificate), key=str(other_key))
+    with pytest.raises(ConfigError, match="needs controllerStoreTrustCertPath"):
+        open_gateway(settings)
+    with pytest.raises(ConfigError, match=r"controllerStoreKeyPath=.*: not the private key of"):
+        open_gateway(replace(settings, trusted=str(authority.file)))
 
 
 async def allow_only_root(gateway: EtcdGateway) -> None:

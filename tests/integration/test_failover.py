@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from cometmq.broker.app import Broker
+from cometmq.broker.replication.metadata import MetadataCopy
 from cometmq.client import Message, Producer
 from cometmq.controller import handler
 from cometmq.controller.app import Controller
@@ -24,9 +25,11 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.headers import (
     ControllerAlterSyncStateSetRequest,
     ControllerElectMasterRequest,
+    DeleteTopicInBrokerRequest,
     ExchangeBrokerHaInfoResponse,
     Header,
     SendMessageRequest,
+    UpdateAndCreateTopicRequest,
 )
 from cometmq.remoting import RemotingClient
 from cometmq.store import StoreUnavailableError
@@ -107,14 +110,16 @@ class ElectedPairs:
         active = next(one for one in self.controllers if one.active.is_active)
         return await self.call(active.address, RequestCode.CONTROLLER_ELECT_MASTER, header)
 
-    async def send(self, broker: Broker, body: bytes, topic: str = "TBW102") -> Command:
+    async def send(
+        self, broker: Broker, body: bytes, topic: str = "TBW102", queue_id: int = 0
+    ) -> Command:
         """Send one message to a broker, whatever its role."""
         header = SendMessageRequest(
             producer_group="p",
             topic=topic,
             default_topic="TBW102",
             default_topic_queue_nums=4,
-            queue_id=0,
+            queue_id=queue_id,
             sys_flag=0,
             born_timestamp=1,
             flag=0,
@@ -197,6 +202,17 @@ async def test_without_a_controller_a_broker_stays_fenced_and_unknown(
     broker.configuration.set({"controllerAddr": controller.address})
     await until(lambda: is_master(broker))
     await until(lambda: NAME in elected.pairs.name_server.registry.groups)
+    assert (await elected.send(broker, b"1")).code == ResponseCode.SUCCESS
+
+
+async def test_the_addresses_of_controllers_are_looked_up_in_the_dns(elected: ElectedPairs) -> None:
+    controller = await elected.controller()
+    broker = await elected.start(
+        "a",
+        controllerAddr=f"localhost:{controller.port}",
+        fetchControllerAddrByDnsLookup="true",
+    )
+    await until(lambda: is_master(broker))
     assert (await elected.send(broker, b"1")).code == ResponseCode.SUCCESS
 
 
@@ -350,6 +366,83 @@ async def test_a_new_topic_is_copied_soon_after_its_first_message(elected: Elect
             await producer.send(Message(topic=topic, body=b"1"))
             await until(lambda topic=topic: topic in slave.parts.topics)
             assert time.monotonic() - began_s < 8.0  # copies are made every ten seconds
+
+
+async def test_topics_that_a_slave_has_not_copied_exist_when_it_takes_over(
+    elected: ElectedPairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await both(elected, messageDelayLevel="1s")
+    async with Producer(elected.pairs.name_server.address, group="p") as producer:
+        for topic in ("deleted", "wider"):
+            await producer.send(Message(topic=topic, body=b"0"))
+        await until(lambda: {"deleted", "wider"} <= second.parts.topics.all().keys())
+        await delete_topic(elected, first, "deleted")
+        second.parts.metadata.get().hurry()
+        await until(lambda: "deleted" not in second.parts.topics)
+
+        monkeypatch.setattr(MetadataCopy, "run", no_copy)
+        await producer.send(Message(topic="new", body=b"1"))
+        await producer.send(Message(topic="delayed", body=b"2", delay_level=1))
+        await widen(elected, first, "wider", 20)
+        assert (await elected.send(first, b"3", "wider", queue_id=19)).code == ResponseCode.SUCCESS
+        await until(lambda: log_of(second) == log_of(first))
+        assert not {"new", "delayed"} & second.parts.topics.all().keys()
+
+        await elected.pairs.stop(first)
+        await until(lambda: is_master(second))
+
+        assert second.parts.topics.require("new").read_queue_nums == 8
+        assert second.parts.topics.require("wider").read_queue_nums == 20
+        assert "deleted" not in second.parts.topics
+        assert await elected.pairs.consume("g", "new", 1) == [b"1"]
+        assert await elected.pairs.consume("g", "delayed", 1) == [b"2"]
+        assert await elected.pairs.consume("g", "wider", 2) == [b"0", b"3"]
+
+
+async def no_copy(_: MetadataCopy) -> None:
+    """The tables of the master are not copied for a while."""
+
+
+async def delete_topic(elected: ElectedPairs, broker: Broker, topic: str) -> None:
+    header = DeleteTopicInBrokerRequest(topic=topic)
+    response = await elected.call(broker.address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+    assert response.code == ResponseCode.SUCCESS
+
+
+async def widen(elected: ElectedPairs, broker: Broker, topic: str, queues: int) -> None:
+    """Give a topic more queues."""
+    header = UpdateAndCreateTopicRequest(
+        topic=topic,
+        default_topic="TBW102",
+        read_queue_nums=queues,
+        write_queue_nums=queues,
+        perm=6,
+        topic_filter_type="SINGLE_TAG",
+        topic_sys_flag=0,
+        order=False,
+    )
+    response = await elected.call(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+    assert response.code == ResponseCode.SUCCESS
+
+
+async def test_a_slave_that_has_copied_nothing_since_its_start_knows_the_topics_of_its_log(
+    elected: ElectedPairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await both(elected)
+    assert (await elected.send(first, b"1", "early")).code == ResponseCode.SUCCESS
+    await until(lambda: "early" in second.parts.topics)
+    await elected.pairs.stop(second)
+    await until(lambda: members(first) == {1})
+    monkeypatch.setattr(MetadataCopy, "run", no_copy)
+    second = await elected.start("b")
+    await until(lambda: members(first) == {1, 2})
+    assert (await elected.send(first, b"2", "late")).code == ResponseCode.SUCCESS
+    await until(lambda: log_of(second) == log_of(first))
+
+    await elected.pairs.stop(first)
+    await until(lambda: is_master(second))
+
+    assert {"early", "late"} <= second.parts.topics.all().keys()
 
 
 async def test_a_second_controller_goes_on_where_the_first_one_ended(

@@ -74,7 +74,13 @@ class Peer:
         broker_id: int = 0,
         address: str = "10.0.0.1:10911",
         by: RemotingClient | None = None,
+        silence_ms: int | None = None,
     ) -> Command:
+        """Register a broker.
+
+        Args:
+            silence_ms: how long it may be silent, as those with ``enableSlaveActingMaster`` say.
+        """
         wrapper = TopicConfigSerializeWrapper(
             data_version=DataVersion(counter=1),
             topic_config_table={t: TopicConfig(topic_name=t) for t in topics or ("T", "U")},
@@ -85,6 +91,8 @@ class Peer:
             cluster_name="c",
             ha_server_addr="10.0.0.1:10912",
             broker_id=broker_id,
+            heartbeat_timeout_millis=silence_ms,
+            enable_acting_master=silence_ms is not None,
         )
         body = RegisterBrokerBody(topic_config_serialize_wrapper=wrapper).encode()
         return check(
@@ -140,16 +148,23 @@ async def test_silent_broker_is_taken_out_and_its_connection_closed(peer: Peer) 
 
 
 @pytest.mark.parametrize("code", [RequestCode.QUERY_DATA_VERSION, RequestCode.BROKER_HEARTBEAT])
-async def test_signs_of_life_keep_a_broker(peer: Peer, code: RequestCode) -> None:
-    await peer.register()
-    peer.clock.advance(100_000)
+@pytest.mark.parametrize("silence_ms", [None, 10_000])
+async def test_signs_of_life_keep_a_broker(
+    peer: Peer, code: RequestCode, silence_ms: int | None
+) -> None:
+    await peer.register(silence_ms=silence_ms)
+    silence_ms = silence_ms or 120_000
+    peer.clock.advance(silence_ms)
     fields = {
         "brokerName": "a", "brokerAddr": "10.0.0.1:10911", "clusterName": "c", "brokerId": "0",
     }  # fmt: skip
     check(await peer.call(code, body=DataVersion(counter=1).encode(), fields=fields))
-    peer.clock.advance(100_000)
+    peer.clock.advance(silence_ms)
     await peer.server.parts.liveness.expire()
     assert await peer.route("T") is not None
+    peer.clock.advance(1)
+    await peer.server.parts.liveness.expire()
+    assert await peer.route("T") is None
 
 
 async def test_expiry_runs_by_itself(tmp_path: Path) -> None:

@@ -6,6 +6,9 @@ the other broker, whose checks Java's producer answers; the master takes that ov
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,6 +26,7 @@ from servers import (
     RealNameServer,
     Settings,
     connect,
+    registered_brokers,
     wait_for_route,
 )
 
@@ -35,6 +39,8 @@ LEVEL = 15
 SCHEDULED = {"first", "second", "third"}
 HALF = {"ask commit", "ask rollback"}
 WAIT_S = 240.0
+SILENCE_S, SCAN_S = 10.0, 5.0
+"""A broker that is silent for the first time is removed by the next scan after it."""
 HOUR_MS = 3_600_000
 
 ACTING: Settings = {
@@ -195,3 +201,29 @@ def test_what_is_due_goes_to_the_other_broker_and_not_to_consumers_twice(
             del found["ask commit"]
             wanted.remove("ask commit")
         assert found == dict.fromkeys(wanted, 1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_requests_for_the_version_of_the_topics_are_heartbeats(tmp_path: Path) -> None:
+    """RocketMQ's brokers send them each second, unless compatibleWithOldNameSrv=false."""
+    names = CometNameServer(tmp_path / "namesrv", NAME_SERVER)
+    names.start()
+    broker = RealBroker(
+        JAVA, tmp_path / "broker", names.address, store=tmp_path / "store", settings=OTHER
+    )
+    try:
+        broker.start()
+        deadline = time.monotonic() + SILENCE_S + SCAN_S + 5.0
+        while time.monotonic() < deadline:
+            assert broker.address in registered_brokers(names.address).values()
+            time.sleep(0.2)
+
+        os.kill(broker.process.pid, signal.SIGSTOP)
+        kit.eventually(
+            lambda: broker.address not in registered_brokers(names.address).values(),
+            timeout=WAIT_S,
+        )
+    finally:
+        broker.kill()
+        names.kill()

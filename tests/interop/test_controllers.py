@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import kit
@@ -10,7 +11,7 @@ from codes import Answer
 from mqadmin import MqAdmin
 from servers import CLUSTER, connect
 
-from support.elected import COMET, NAME, ElectedBroker, running_elected
+from support.elected import COMET, NAME, ElectedBroker, ElectedCluster, running_elected
 
 JAVA = "5.3.3"
 TOPIC = "T"
@@ -108,5 +109,24 @@ def test_mqadmin_shows_the_in_sync_set_and_elects(tmp_path: Path) -> None:
             )
             assert cluster.await_master(other_than=first) is second, shown
             cluster.await_in_sync(2)
+            check_settings(cluster, admin, tmp_path / "controller" / "controller.conf")
         finally:
             admin.close()
+
+
+def check_settings(cluster: ElectedCluster, admin: MqAdmin, file: Path) -> None:
+    """See the settings of the controller, and change one, which stands in its file then."""
+    address, key = ("-a", cluster.controller.address), "scanInactiveMasterInterval"
+    shown = admin.run("", "getControllerConfig", *address)
+    assert f"============{cluster.controller.address}============" in shown.out, shown
+    assert re.search(rf"{key} *=  5000", shown.out), shown
+
+    changed = admin.run("", "updateControllerConfig", *address, "-k", key, "-v", "1000")
+    assert "update controller config success!" in changed.out, changed
+    assert f"{key} : 1000" in changed.out, changed
+    shown = admin.run("", "getControllerConfig", *address)
+    assert re.search(rf"{key} *=  1000", shown.out), shown
+    assert f"{key}=1000" in file.read_text()
+
+    refused = admin.run("", "updateControllerConfig", *address, "-k", "listenPort", "-v", "1")
+    assert "Can not update config in black list." in refused.err, refused

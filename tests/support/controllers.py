@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from cometmq.controller.app import Controller
 from cometmq.controller.config import ControllerSettings, EtcdSettings
+from cometmq.controller.etcd import Etcd
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import BrokerHeartbeatRequest, Header, encode_fields
@@ -43,7 +44,7 @@ class OneController:
             self.etcd,
             clock=clock,
         )
-        self.routes = self.controller.handler.routes()
+        self.routes = self.controller.routes
         self.connections: defaultdict[int, Origin] = defaultdict(Origin)
         """The connection of each broker, by its id."""
         self._tool = Origin()
@@ -88,11 +89,13 @@ class OneController:
 
 
 @asynccontextmanager
-async def listening_controller(store: EtcdStore, **settings: object) -> AsyncIterator[Controller]:
+async def listening_controller(
+    store: EtcdStore | Etcd, **settings: object
+) -> AsyncIterator[Controller]:
     """Run a controller that listens on a port, within ``async with``.
 
     Args:
-        store: shared by the controllers of a group.
+        store: shared by the controllers of a group; or a client of a real etcd.
         settings: fields of `ControllerSettings`.
     """
     controller = Controller(
@@ -103,7 +106,7 @@ async def listening_controller(store: EtcdStore, **settings: object) -> AsyncIte
             TlsSettings(),
             TlsClientSettings(),
         ),
-        ModelEtcd(store),
+        ModelEtcd(store) if isinstance(store, EtcdStore) else store,
     )
     await controller.start()
     try:

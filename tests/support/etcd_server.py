@@ -1,10 +1,10 @@
-"""etcd as a process on loopback, in a folder of its own."""
+"""etcd as processes on loopback, each in a folder of its own."""
 
 from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +12,94 @@ import toolchain
 
 from cometmq.remoting.ports import free_port
 
-START_S = 30.0
+START_S = 60.0
+
+
+class Member:
+    """One member of a cluster; it keeps its data while it is down.
+
+    Args:
+        folder: of its data and its log.
+        arguments: further options of etcd.
+        scheme: of its client port.
+    """
+
+    def __init__(self, folder: Path, arguments: Sequence[str] = (), scheme: str = "http") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._program = toolchain.command("etcd")
+        self._log = folder / "etcd.log"
+        self._folder, self._arguments = folder, arguments
+        self.address = f"127.0.0.1:{free_port()}"
+        self._client, self._peer = f"{scheme}://{self.address}", f"http://127.0.0.1:{free_port()}"
+        self.entry = f"{folder.name}={self._peer}"
+        """What the list of the members contains of it."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._logged = 0
+        """Where the log of this start begins."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not killed since."""
+        return self._process is not None
+
+    def launch(self, members: str) -> None:
+        """Start the process.
+
+        Args:
+            members: the entries of all members.
+        """
+        command = [
+            self._program, "--name", self._folder.name, "--data-dir", str(self._folder / "data"),
+            "--listen-client-urls", self._client, "--advertise-client-urls", self._client,
+            "--listen-peer-urls", self._peer, "--initial-advertise-peer-urls", self._peer,
+            "--initial-cluster", members, "--logger", "zap", *self._arguments,
+        ]  # fmt: skip
+        self._logged = self._log.stat().st_size if self._log.exists() else 0
+        with self._log.open("ab") as out:
+            self._process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+
+    def wait(self) -> None:
+        """Wait until it serves clients, as its log says: it knows a leader then."""
+        assert self._process is not None
+        deadline = time.monotonic() + START_S
+        while b"serving client traffic" not in (text := self._log.read_bytes()[self._logged :]):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                shown = text[-3000:].decode(errors="replace")
+                raise AssertionError(f"etcd did not start:\n{shown}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Kill the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+class EtcdCluster:
+    """The members of a cluster."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = members
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where clients reach the members."""
+        return [member.address for member in self.members]
+
+    def start(self) -> None:
+        """Start the members that are down, and wait until they serve clients."""
+        down = [member for member in self.members if not member.is_running]
+        entries = ",".join(member.entry for member in self.members)
+        for member in down:
+            member.launch(entries)
+        for member in down:
+            member.wait()
+
+    def kill(self) -> None:
+        """Kill all members."""
+        for member in self.members:
+            member.kill()
 
 
 @contextmanager
@@ -24,32 +111,22 @@ def etcd(folder: Path, *arguments: str, scheme: str = "http") -> Iterator[str]:
         arguments: further options of etcd.
         scheme: of its client port.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    program = toolchain.command("etcd")
-    port, peers = free_port(), free_port()
-    client, peer = f"{scheme}://127.0.0.1:{port}", f"http://127.0.0.1:{peers}"
-    log = folder / "etcd.log"
-    command = [
-        program, "--name", "one", "--data-dir", str(folder / "data"),
-        "--listen-client-urls", client, "--advertise-client-urls", client,
-        "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-        "--initial-cluster", f"one={peer}", "--logger", "zap", *arguments,
-    ]  # fmt: skip
-    with (
-        log.open("wb") as out,
-        subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process,
-    ):
-        try:
-            _wait(process, log)
-            yield f"127.0.0.1:{port}"
-        finally:
-            process.kill()
+    with _running(EtcdCluster([Member(folder, arguments, scheme)])) as cluster:
+        yield cluster.addresses[0]
 
 
-def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until it listens for clients, as its log says."""
-    deadline = time.monotonic() + START_S
-    while b"serving client traffic" not in (text := log.read_bytes()):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise AssertionError(f"etcd did not start:\n{text[-3000:].decode(errors='replace')}")
-        time.sleep(0.05)
+@contextmanager
+def etcd_cluster(folder: Path, size: int) -> Iterator[EtcdCluster]:
+    """Run a cluster, each member in a folder of its own below ``folder``."""
+    members = [Member(folder / f"etcd{number}") for number in range(size)]
+    with _running(EtcdCluster(members)) as cluster:
+        yield cluster
+
+
+@contextmanager
+def _running(cluster: EtcdCluster) -> Iterator[EtcdCluster]:
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.kill()

@@ -129,6 +129,11 @@ class BrokerSettings:
     controller_addr: tuple[str, ...] = setting((), key="controllerAddr")
     """``host:port`` of each controller."""
 
+    fetch_controller_addr_by_dns_lookup: bool = setting(False, key="fetchControllerAddrByDnsLookup")
+    """Whether the hosts in ``controllerAddr`` are looked up in the DNS at intervals, and each of
+    their addresses is a controller.
+    """
+
     controller_heartbeat_timeout_ms: int = setting(
         10_000,
         key="controllerHeartBeatTimeoutMills",

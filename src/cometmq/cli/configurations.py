@@ -114,7 +114,7 @@ def controller_configuration(
         SETTINGS,
         known_keys=CONTROLLER_KEYS,
         file=config,
-        command_line=_said(bindAddress=host, listenPort=port),
+        command_line=_said(bindAddress=host, listenPort=port, configStorePath=config),
         environment=os.environ,
     )
 

@@ -17,6 +17,7 @@ from cometmq.controller.etcd import Etcd, EtcdUnavailableError
 from cometmq.controller.handler import ControllerHandler
 from cometmq.controller.live_brokers import LiveBroker, LiveBrokers
 from cometmq.controller.table import BrokerSetTable
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import (
     Connection,
     RemotingClient,
@@ -26,12 +27,15 @@ from cometmq.remoting import (
     TlsClientSettings,
     TlsSettings,
     access_warnings,
+    exclusive,
     outgoing_context,
 )
+from cometmq.remoting.config_update import ConfigUpdate
 from cometmq.remoting.jobs import Job, JobRunner
 from cometmq.remoting.ports import host_and_port, reachable_host
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
+from cometmq.system.files import Files, SystemFiles
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +52,19 @@ class Controller:
         configuration: its settings, see `SETTINGS`.
         etcd: where broker sets are kept; `stop` closes it.
         clock: measures how long brokers have been silent, and the lease.
+        files: where changed settings are written.
 
     Raises:
         ConfigError: a TLS file for connections to brokers cannot be used.
     """
 
     def __init__(
-        self, configuration: Configuration, etcd: Etcd, *, clock: Clock | None = None
+        self,
+        configuration: Configuration,
+        etcd: Etcd,
+        *,
+        clock: Clock | None = None,
+        files: Files | None = None,
     ) -> None:
         self.configuration = configuration
         self._etcd = etcd
@@ -90,9 +100,20 @@ class Controller:
         self.handler = ControllerHandler(
             table, self._live, self._elections, self.active, settings.controller_group
         )
-        """Handles the requests."""
+        """Handles the requests of brokers and elections."""
+        config = ConfigUpdate(
+            configuration,
+            file=settings.config_store_path,
+            files=files or SystemFiles(),
+            invalid=ResponseCode.SYSTEM_ERROR,
+        )
+        self.routes = self.handler.routes() | {
+            RequestCode.UPDATE_CONTROLLER_CONFIG: exclusive(config.handle),
+            RequestCode.GET_CONTROLLER_CONFIG: config.show,
+        }
+        """The handlers of all request codes."""
         self._server = RemotingServer(
-            self.handler.routes(),
+            self.routes,
             settings=configuration[RemotingSettings],
             tls=configuration[TlsSettings],
             name="controller",

@@ -6,6 +6,7 @@ Source: ControllerConfig, RocketMQ 5.3; ``controllerStore`` stands for its setti
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from cometmq.system.settings import setting
 
@@ -33,18 +34,25 @@ class ControllerSettings:
     ``/cometmq/controllers/`` and this name.
     """
 
+    config_store_path: Path = setting(
+        factory=lambda: Path.home() / "controller" / "controller.properties", key="configStorePath"
+    )
+    """The properties file for settings that a request changes. Default: the configuration file of
+    the start, or ``~/controller/controller.properties`` without one.
+    """
+
     elects_unclean: bool = setting(False, key="enableElectUncleanMaster", remote=True)
     """Whether a broker outside of the in-sync set may become master if no member of the set is
     alive. Acknowledged messages that it lacks are lost then.
     """
 
     expiry_scan_ms: int = setting(
-        5_000, key="scanNotActiveBrokerInterval", unit="ms", low=10, high=600_000
+        5_000, key="scanNotActiveBrokerInterval", unit="ms", low=10, high=600_000, remote=True
     )
     """Interval at which brokers without heartbeats are removed."""
 
     master_scan_ms: int = setting(
-        5_000, key="scanInactiveMasterInterval", unit="ms", low=10, high=600_000
+        5_000, key="scanInactiveMasterInterval", unit="ms", low=10, high=600_000, remote=True
     )
     """Interval at which broker sets without a living master are looked for."""
 

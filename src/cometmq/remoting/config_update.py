@@ -1,11 +1,12 @@
-"""Handles requests that change the settings of a running server.
+"""Handles requests that show and change the settings of a running server.
 
 Only settings that are declared as changeable can be changed, and a request that names another one
 changes nothing. A change is written to the configuration file first, then applied: what is in force
 is still in force after a restart. A change that cannot be written is refused.
 
-Source: AdminBrokerProcessor.updateBrokerConfig and DefaultRequestProcessor.updateConfig,
-RocketMQ 5.3, which apply a change before they write it.
+Source: AdminBrokerProcessor.updateBrokerConfig, DefaultRequestProcessor.updateConfig and
+ControllerRequestProcessor.handleUpdateControllerConfig, RocketMQ 5.3, which apply a change before
+they write it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ KEYS_MAX: Final = 1000
 
 
 class ConfigUpdate:
-    """Changes settings, one request at a time.
+    """Shows settings, and changes them, one request at a time.
 
     Args:
         configuration: the settings of the process.
@@ -57,6 +58,10 @@ class ConfigUpdate:
         self._invalid = invalid
         self._on_change = on_change
         self._one_change = asyncio.Lock()
+
+    def show(self, _request: Request) -> Response:
+        """Return all settings as properties text."""
+        return Response(body=self._configuration.render().encode())
 
     async def handle(self, request: Request) -> Response:
         """Change the settings that a request names.

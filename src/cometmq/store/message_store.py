@@ -937,6 +937,14 @@ class MessageStore:
         found = self._table.topics.get(topic)
         return found is not None and bool(found.queues)
 
+    def queue_counts_behind(self, log_offset: int) -> dict[str, int]:
+        """Return the topics with messages behind a log offset, and the largest queue id plus 1."""
+        counts: dict[str, int] = {}
+        for queue in self._table.all():
+            if queue.max_physical > log_offset:
+                counts[queue.topic] = max(counts.get(queue.topic, 0), queue.queue_id + 1)
+        return counts
+
     # --- figures ------------------------------------------------------------------------------
 
     @property

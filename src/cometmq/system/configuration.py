@@ -9,6 +9,7 @@ The precedence is that of RocketMQ.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ import msgspec
 
 from cometmq.model.errors import ConfigError
 from cometmq.system import java_properties
-from cometmq.system.files import Files, save_with_backup
+from cometmq.system.files import BACKUP_END, FRESH_END, Files, save_with_backup
 from cometmq.system.rocketmq_keys import PROTECTED_KEYS
 from cometmq.system.settings import Setting, describe
 
@@ -198,16 +199,31 @@ class Configuration:
 
 
 def write_changes(path: Path, values: Mapping[str, str], files: Files) -> None:
-    """Write changed settings into a properties file; its comments stay.
+    """Write changed settings into a properties file; its comments and permissions stay.
 
     Raises:
         ConfigError: the file cannot be written; it is as it was.
     """
     try:
         text = java_properties.decode(files.read(path) or b"")
+        _keep_permissions(path)
         save_with_backup(files, path, java_properties.with_changes(text, values).encode())
     except (OSError, ValueError) as problem:
         raise ConfigError(f"the change cannot be written to {path}: {problem}") from problem
+
+
+def _keep_permissions(path: Path) -> None:
+    """Give the permissions of a file to those that replace it: it may contain passwords."""
+    try:
+        mode = path.stat().st_mode & 0o777
+    except FileNotFoundError:
+        return
+    for end in (FRESH_END, BACKUP_END):
+        descriptor = os.open(path.with_name(path.name + end), os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
 
 
 def load(

@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 
 _MS_SYNC = 4
 _CREATE = os.O_CREAT | os.O_TRUNC
+
+FRESH_END, BACKUP_END = ".tmp", ".bak"
+"""What the names of a file's new and old content end with while it is saved."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ZEROS = bytes(64 * 1024)
 _READ_BYTES = 1024 * 1024
@@ -618,7 +621,7 @@ def save_with_backup(files: Files, path: Path, data: bytes) -> None:
     Raises:
         OSError: the disk refused; ``X`` is as it was.
     """
-    save(files, path, data, backup=path.with_name(path.name + ".bak"))
+    save(files, path, data, backup=path.with_name(path.name + BACKUP_END))
 
 
 def save(files: Files, path: Path, data: bytes, *, backup: Path | None = None) -> None:
@@ -636,7 +639,7 @@ def save(files: Files, path: Path, data: bytes, *, backup: Path | None = None) -
         OSError: the disk refused; ``X`` is as it was.
     """
     files.make_dirs(path.parent)
-    fresh = path.with_name(path.name + ".tmp")
+    fresh = path.with_name(path.name + FRESH_END)
     files.write(fresh, data)
     old = files.read(path) if backup is not None else None
     if backup is not None and old:
@@ -660,7 +663,7 @@ def load_with_backup(files: Files, path: Path, parse: Callable[[bytes], T]) -> T
         ValueError: there is content and none of it can be parsed; names the file.
     """
     broken: ValueError | None = None
-    for candidate in (path, path.with_name(path.name + ".bak")):
+    for candidate in (path, path.with_name(path.name + BACKUP_END)):
         data = files.read(candidate)
         if not data:
             continue

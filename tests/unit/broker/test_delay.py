@@ -45,7 +45,7 @@ class Delayed:
         self.tables = tables
         self.clock = tables.clock
         self.levels = DelayLevels.parse(LEVELS)
-        self.queue_for: Callable[[str, int], int | None] = lambda *target: (
+        self.queue_for: Callable[[str, int, int], int | None] = lambda *target: (
             self.tables.topics.queue_for(*target)
         )
         tables.topic("T", queues=2)
@@ -513,8 +513,8 @@ async def test_no_topic_counts_as_deleted_while_messages_from_before_the_loss_ar
     assert json.loads(mark.read_text())["logEnd"] < delayed.store.written_to
     mark.write_text(json.dumps({"logEnd": delayed.store.min_log_offset}))
     delayed.load_topics()
-    assert delayed.tables.topics.queue_for("lost", 3) == 3  # it has queues
-    assert delayed.tables.topics.queue_for("gone", 0) is None
+    assert delayed.tables.topics.queue_for("lost", 3, 0) == 3  # it has queues
+    assert delayed.tables.topics.queue_for("gone", 0, 0) is None
 
 
 async def test_a_note_of_lost_topics_that_cannot_be_read_stops_the_start(delayed: Delayed) -> None:
@@ -567,7 +567,7 @@ async def test_a_damaged_record_does_not_stop_its_level(
 async def test_a_message_that_fails_for_no_known_reason_is_skipped_after_some_tries(
     delayed: Delayed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def find(topic: str, queue_id: int) -> int | None:
+    def find(topic: str, queue_id: int, log_offset: int) -> int | None:
         if topic == "poison":
             raise RuntimeError("a defect")
         return queue_id

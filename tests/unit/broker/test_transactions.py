@@ -16,6 +16,7 @@ import pytest
 
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.cold_reads import ColdReads
+from cometmq.broker.failover.topic_gap import FILE_NAME, TopicGap
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.replication.acknowledgements import Acknowledgements
 from cometmq.broker.replication.confirmation import Confirmation
@@ -401,6 +402,32 @@ async def test_a_commit_to_a_deleted_topic_is_refused_until_the_topic_is_created
     world.tables.topic("T")
     assert (await world.end(half, COMMIT)).code == 0
     assert world.bodies() == [b"half"]
+
+
+@pytest.mark.parametrize("checked", [False, True])
+async def test_a_topic_that_was_not_copied_before_an_election_is_created_by_the_commit(
+    world: World, checked: bool
+) -> None:
+    topics = world.tables.topics
+    file = topics.file_beside(FILE_NAME)
+    gap = TopicGap(topics, world.store, file, lambda: world.tables.settings)
+    half = world.half(queue=3)
+    await topics.delete("T", nothing_else)
+    await gap.fill()
+    if checked:
+        producer = Asked(world)
+        await world.round()
+        await producer.until(1)
+        _, half = world.messages(HALF_TOPIC)
+
+    fields = {"fromTransactionCheck": "true"} if checked else {}
+    assert (await world.end(half, COMMIT, **fields)).code == 0
+
+    assert world.bodies(queue=3) == [b"half"]
+    async with asyncio.timeout(60):
+        while "T" not in topics:
+            await asyncio.sleep(0.01)
+    await gap.close()
 
 
 async def test_a_commit_to_a_queue_that_the_topic_no_longer_has_goes_to_another(

@@ -227,6 +227,16 @@ def test_changes_are_written_into_the_file_and_its_comments_stay(tmp_path: Path)
     assert from_file(file, file.read_text())[Limits].speed == 5
 
 
+def test_a_changed_file_with_a_password_stays_unreadable_for_others(tmp_path: Path) -> None:
+    file = tmp_path / "a.conf"
+    file.write_text("password=secret\nspeed=1\n")
+    file.chmod(0o640)
+    for speed in ("5", "6"):
+        write_changes(file, {"speed": speed}, SystemFiles())
+    modes = {one.name: one.stat().st_mode & 0o777 for one in tmp_path.iterdir()}
+    assert modes == {"a.conf": 0o640, "a.conf.bak": 0o640}
+
+
 def test_changes_that_cannot_be_written_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("a file where a folder must be")
     with pytest.raises(ConfigError, match="cannot be written"):

@@ -92,7 +92,7 @@ class ScheduledDelivery:
         levels: the delay levels.
         file: delayOffset.json.
         queue_for: returns the queue to store a message in, given topic and queue that it was sent
-            to; None if the topic was deleted.
+            to and its log offset; None if the topic was deleted.
         clock: decides when a message is due.
         cold_reads: reads what is on the disk only.
         on_delivery: called with topic, queue and size of every message that was delivered.
@@ -108,7 +108,7 @@ class ScheduledDelivery:
         levels: DelayLevels,
         file: JsonFile,
         *,
-        queue_for: Callable[[str, int], int | None],
+        queue_for: Callable[[str, int, int], int | None],
         clock: Clock,
         cold_reads: ColdReads,
         on_delivery: Callable[[str, int, int], None] | None = None,
@@ -590,7 +590,7 @@ class ScheduledDelivery:
         """
         try:
             record = self._record(log_offset, size_bytes)
-            topic, queue_id = self._target(level, offset, record.properties)
+            topic, queue_id = self._target(level, offset, record)
             stored = self._store.append_message(
                 stored_again(record, topic, queue_id, prepared_offset=record.prepared_offset)
             )
@@ -640,14 +640,14 @@ class ScheduledDelivery:
             raise InvalidMessageError(f"no record of {size_bytes} bytes at {log_offset}")
         return split_record(data)
 
-    def _target(self, level: int, offset: int, properties: bytes) -> tuple[str, int]:
+    def _target(self, level: int, offset: int, record: RecordParts) -> tuple[str, int]:
         """Return the target queue of a message, or another one if it does not exist any more.
 
         Raises:
             InvalidMessageError: it has none, or its topic was deleted.
         """
-        topic, queue_id = _sent_to(properties)
-        moved = self._queue_for(topic, queue_id)
+        topic, queue_id = _sent_to(record.properties)
+        moved = self._queue_for(topic, queue_id, record.log_offset)
         if moved is None:
             raise InvalidMessageError(f"met topic {topic[:300]!r}, expected one that exists")
         if moved == queue_id:

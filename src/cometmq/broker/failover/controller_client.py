@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.model.errors import CometError, RemotingError
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -24,6 +24,9 @@ from cometmq.protocol.headers import (
 )
 from cometmq.remoting import ConnectError, RemotingClient, Supervisor, check
 from cometmq.system.failure_log import FailureLog
+
+if TYPE_CHECKING:
+    from cometmq.broker.failover.controller_addresses import ControllerAddresses
 
 log = logging.getLogger(__name__)
 
@@ -69,11 +72,18 @@ class ControllerClient:
     Args:
         client: carries the requests.
         addresses: returns the addresses of the controllers.
+        names: looks those addresses up in the DNS; None if they are in the settings.
     """
 
-    def __init__(self, client: RemotingClient, addresses: Callable[[], Sequence[str]]) -> None:
+    def __init__(
+        self,
+        client: RemotingClient,
+        addresses: Callable[[], Sequence[str]],
+        names: ControllerAddresses | None = None,
+    ) -> None:
         self._client = client
         self._addresses = addresses
+        self._names = names
         self._active = ""
         """The address of the active controller; empty if it is not known."""
         self._tasks = Supervisor("controllers")
@@ -163,9 +173,16 @@ class ControllerClient:
         Raises:
             ControllerUnavailableError: no controller knows one.
         """
+        if self._names is not None:
+            await self._names.look_up()
+        addresses = self._addresses()
+        if not addresses:
+            raise ControllerUnavailableError(
+                "the DNS has named no address of a controller yet", was_sent=False
+            )
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + FIND_S
-        asked = [asyncio.ensure_future(self._leader(address)) for address in self._addresses()]
+        asked = [asyncio.ensure_future(self._leader(address)) for address in addresses]
         pending = set(asked)
         named = ""
         reasons: list[str] = []
@@ -188,7 +205,7 @@ class ControllerClient:
             return named
         reason = "; ".join(reasons) or "none of them is active"
         raise ControllerUnavailableError(
-            f"no active controller among {';'.join(self._addresses())}: {reason}", was_sent=False
+            f"no active controller among {';'.join(addresses)}: {reason}", was_sent=False
         )
 
     async def _leader(self, address: str) -> _Leader:
@@ -207,3 +224,5 @@ class ControllerClient:
         await self._tasks.cancel()
         for address in self._connected():
             self._client.disconnect(address)
+        if self._names is not None:
+            self._names.close()

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -41,6 +41,7 @@ from cometmq.broker.failover.epochs.epoch_file import NO_EPOCH, Epoch, EpochFile
 from cometmq.broker.failover.epochs.in_sync import BrokerIds, InSyncSet
 from cometmq.broker.failover.epochs.replication import EpochError, EpochReplication
 from cometmq.broker.failover.identity import Applied, IdentityFiles
+from cometmq.broker.failover.topic_gap import FILE_NAME, TopicGap
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import CometError, StoreError
@@ -132,6 +133,7 @@ class ElectedRole:
         replication: of the log; it leads and follows with the role.
         epochs: those of the log.
         topics: their version names the epoch.
+        gap: creates the topics that were not copied before this broker is elected.
         client: asks the master where it sends its log.
         settings: returns the current settings of the broker.
         store: the log.
@@ -150,6 +152,7 @@ class ElectedRole:
         replication: EpochReplication,
         epochs: EpochFile,
         topics: TopicTable,
+        gap: TopicGap,
         client: RemotingClient,
         settings: Callable[[], BrokerSettings],
         *,
@@ -163,6 +166,7 @@ class ElectedRole:
         """Of the log."""
         self._epochs = epochs
         self._topics = topics
+        self._gap = gap
         self._client = client
         self._settings = settings
         self._store = store
@@ -216,6 +220,7 @@ class ElectedRole:
     async def stop(self) -> None:
         """Leave the controllers, which then elect another master if this broker was it."""
         await self._tasks.cancel()
+        await self._gap.close()
         await self._controllers.close()
 
     def notified(self) -> None:
@@ -292,6 +297,8 @@ class ElectedRole:
             await self.replication.lead(
                 self._id, decision.epoch, decision.replicas, decision.version
             )
+            if self._role.is_slave:
+                await self._gap.fill()
         except StoreError as problem:
             self._be_no_master()
             self.replication.stop()
@@ -379,6 +386,8 @@ class ElectedRole:
         """Take the role of a slave, once what sends have staged waits for in-sync replicas."""
         assert self._id is not None
         self._store.appender.finish_deferred()
+        if not self._role.is_slave:
+            self._gap.ended_lead()
         self._role.change(SLAVE, self._id)
 
     def _follow(self) -> None:
@@ -658,6 +667,11 @@ def elect_role(
     def send_request(replicas: BrokerIds) -> None:
         elected.request_in_sync(replicas)
 
+    def truncated(log_end: int) -> None:
+        gap.truncated(log_end)
+        on_truncated(log_end)
+
+    gap = TopicGap(topics, store, topics.file_beside(FILE_NAME), settings)
     epochs = EpochFile(root, files)
     replication = EpochReplication(
         role,
@@ -668,23 +682,38 @@ def elect_role(
         commit=commit,
         sync_flush=sync_flush,
         clock=clock,
-        on_truncated=on_truncated,
+        on_truncated=truncated,
     )
     elected = ElectedRole(
         role,
-        ControllerClient(client, lambda: settings().controller_addr),
+        _controllers(client, settings),
         IdentityFiles(
             root, files, cluster=settings().broker_cluster_name, name=settings().broker_name
         ),
         replication,
         epochs,
         topics,
+        gap,
         client,
         settings,
         store=store,
         clock=clock,
     )
     return replication, elected
+
+
+def _controllers(
+    client: RemotingClient, settings: Callable[[], BrokerSettings]
+) -> ControllerClient:
+    def configured() -> Sequence[str]:
+        return settings().controller_addr
+
+    if not settings().fetch_controller_addr_by_dns_lookup:
+        return ControllerClient(client, configured)
+    from cometmq.broker.failover.controller_addresses import ControllerAddresses
+
+    names = ControllerAddresses(configured)
+    return ControllerClient(client, names.known, names)
 
 
 def _decision(

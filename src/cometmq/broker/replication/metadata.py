@@ -99,10 +99,11 @@ class MetadataCopy:
             works="copying tables works again",
             name="master",
         )
-        role.on_change(self._hurry)
-        role.on_master(self._hurry)
+        role.on_change(self.hurry)
+        role.on_master(self.hurry)
 
-    def _hurry(self) -> None:
+    def hurry(self) -> None:
+        """Copy the tables with the next call of `run`."""
         self._due_s = 0.0
 
     async def run(self) -> None:
@@ -115,7 +116,7 @@ class MetadataCopy:
             self._note_unknown(now_s)
             return
         if self._role.is_elected and self._has_new_topics():
-            self._hurry()
+            self.hurry()
         if now_s < self._due_s:
             return
         self._failures.succeeded(UNKNOWN)
@@ -171,10 +172,13 @@ class MetadataCopy:
         return found if is_current else None
 
     async def _copy_topics(self, master: str) -> None:
+        log_end = (
+            self._store.written_to
+        )  # the topics of all messages up to here are in the response
         found = await self._fetch(
             master, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigSerializeWrapper
         )
-        if found is not None and await self._topics.copy(found):
+        if found is not None and await self._topics.copy(found, log_end):
             log.info("copied topics master=%s topics=%d", master, len(found.topic_config_table))
 
     async def _copy_groups(self, master: str) -> None:

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -49,6 +49,9 @@ from cometmq.remoting.slices import Slices
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
 from cometmq.system.failure_log import FailureLog
+
+if TYPE_CHECKING:
+    from cometmq.broker.failover.topic_gap import TopicGap
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +129,8 @@ class TopicTable(ConfigTable[TopicConfig]):
             name="topic",
         )
         self._system: set[str] = set()
+        self.gap: TopicGap | None = None
+        """Creates topics that were not copied before an election; None without a controller."""
         self._leaving: dict[str, asyncio.Event] = {}
         """Topics that are being deleted, of which files still exist; set when they are gone."""
 
@@ -145,7 +150,7 @@ class TopicTable(ConfigTable[TopicConfig]):
             )
         return topic
 
-    def queue_for(self, name: str, queue_id: int) -> int | None:
+    def queue_for(self, name: str, queue_id: int, log_offset: int) -> int | None:
         """Return the queue of a message that waited for its delivery: mostly its target queue.
 
         If the topic has fewer queues by now, it is another one, which routes contain. A topic
@@ -154,12 +159,15 @@ class TopicTable(ConfigTable[TopicConfig]):
 
         Args:
             name, queue_id: its target queue.
+            log_offset: where it waited in the log.
 
         Returns:
             None if the topic was deleted.
         """
         config = self._table.get(name)
         if config is None:
+            if self.gap is not None and self.gap.restore(name, queue_id, log_offset):
+                return queue_id
             if not self.was_lost and not self._queues.has_queues(name):
                 return None
             self._unknown.failed(name, StoreError(f"{self._stored.file.path} does not name it"))
@@ -357,16 +365,29 @@ class TopicTable(ConfigTable[TopicConfig]):
         if wanted:
             await self._stored.change(Change(_SECTION, name, _ordered) for name in wanted)
 
-    async def copy(self, master: TopicConfigSerializeWrapper) -> bool:
+    async def copy(self, master: TopicConfigSerializeWrapper, log_end: int) -> bool:
         """Take over the topics of the master of this slave; return whether anything changed.
 
         System topics stay if the master does not have them: this broker may become a master.
 
+        Args:
+            master: the table of the master.
+            log_end: an end of the log from before that table was requested.
+
         Raises:
             StoreError: the file cannot be written; nothing was changed.
         """
-        sections = {_SECTION: master.topic_config_table}
-        return await self._replace(master.data_version, sections, keeps=self.is_system)
+        sections, version = {_SECTION: master.topic_config_table}, master.data_version
+        if self.gap is None:
+            return await self._replace(version, sections, keeps=self.is_system)
+        async with self.gap.copying:
+            changed = await self._replace(version, sections, keeps=self.is_system)
+            await self.gap.copied(log_end)
+            return changed
+
+    def file_beside(self, name: str) -> JsonFile:
+        """Return another file in the directory of the table's file."""
+        return self._stored.file.beside(name)
 
     async def touch(self) -> None:
         """Count the version up, so that the name servers take the whole table again.

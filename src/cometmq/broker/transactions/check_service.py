@@ -300,6 +300,9 @@ class CheckService:
                 continue
             if (plan.to_check or plan.to_discard) and self._confirmation.refusal is not None:
                 raise self._confirmation.refusal
+            if self._topics.gap is not None:  # the offset of a copy does not name the gap any more
+                for half, _ in plan.to_check:
+                    self._topics.gap.restore(*half.named_target(), half.record.log_offset)
             try:
                 self._apply(plan)
             except SegmentNotReadyError:

@@ -314,7 +314,7 @@ class TransactionHandler:
         try:
             if header.commit_or_rollback == _COMMIT:
                 topic, sent_to = half.target()
-                queue_id = self._queue_of(topic, sent_to)
+                queue_id = self._queue_of(topic, sent_to, half.record.log_offset)
                 message, (final, stored) = self._halves.commit(half, topic, queue_id)
                 if queue_id != sent_to:
                     self._moved.add(
@@ -341,14 +341,14 @@ class TransactionHandler:
             raise _not_available(problem) from problem
         return self._respond(request, stored)
 
-    def _queue_of(self, topic: str, queue_id: int) -> int:
-        """Return the queue of a topic to which a half message is committed.
+    def _queue_of(self, topic: str, queue_id: int, log_offset: int) -> int:
+        """Return the queue of a topic to which a half message at a log offset is committed.
 
         Raises:
             ResponseError: the topic was deleted; RocketMQ stores the message where no consumer
                 reads it.
         """
-        found = self._topics.queue_for(topic, queue_id)
+        found = self._topics.queue_for(topic, queue_id, log_offset)
         if found is None:
             raise ResponseError(
                 ResponseCode.TOPIC_NOT_EXIST,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.remoting import Request, Response, exclusive
+from cometmq.remoting import exclusive
 from cometmq.remoting.config_update import ConfigUpdate
 from cometmq.remoting.features import Feature
 
@@ -24,13 +24,9 @@ def build(parts: Parts) -> Feature:
         files=parts.files,
         invalid=ResponseCode.SYSTEM_ERROR,
     )
-
-    def show(_request: Request) -> Response:
-        return Response(body=parts.configuration.render().encode())
-
     return Feature(
         {
             RequestCode.UPDATE_NAMESRV_CONFIG: exclusive(update.handle),
-            RequestCode.GET_NAMESRV_CONFIG: show,
+            RequestCode.GET_NAMESRV_CONFIG: update.show,
         }
     )

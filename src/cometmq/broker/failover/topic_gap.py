@@ -1,0 +1,243 @@
+"""Topics of the messages that a slave has received since it copied the topics of its master.
+
+The log of a slave is as new as that of its master, its topics are older: a topic may be created and
+used between two copies. If the slave is elected then, consumers of that topic would find nothing,
+and its delayed messages would count as those of a deleted topic. So an elected master
+
+- creates a topic for messages behind its last copy that have none, with as many queues as it finds
+  there, but not fewer than a topic gets by default;
+- gives a topic of the table the further queues that such messages are in;
+- creates the topics of delayed and half messages behind that copy when they are delivered, or when
+  a half message is stored again for a check.
+
+A message in front of the copy whose topic is missing is one of a topic that was deleted. The
+offsets are in a file, because a broker may be elected before it has copied anything:
+
+    topics-known.json := {"knownTo": offset, "gapStart": offset, "gapEnd": offset}
+
+Source: none; a broker of RocketMQ 5.3 lacks such topics until a producer creates them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.topics.table import TopicTable, internal_topic
+from cometmq.model.errors import CometError, InvalidNameError, StoreError
+from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, TopicConfig
+from cometmq.protocol.fastjson import FastJsonError
+from cometmq.protocol.lenient import read_struct
+from cometmq.remoting import Supervisor
+from cometmq.store.config_files import JsonFile
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "topics-known.json"
+SAVE_INTERVAL_S: Final = 60.0
+"""A copy is noted in the file so often; after a restart a somewhat older one counts."""
+NAMES_LOGGED_MAX: Final = 100
+
+
+class StoredQueues(Protocol):
+    """What is asked of the store."""
+
+    @property
+    def written_to(self) -> int:
+        """The log offset behind the newest message."""
+
+    @property
+    def min_log_offset(self) -> int:
+        """The log offset of the oldest message."""
+
+    def queue_counts_behind(self, log_offset: int) -> dict[str, int]:
+        """Return the topics with messages behind a log offset, and the largest queue id plus 1."""
+
+
+class _Known(msgspec.Struct, rename="camel"):
+    """The content of the file."""
+
+    known_to: int = 0
+    """The topics of all messages in front of this log offset are known, or were deleted."""
+    gap_start: int = 0
+    gap_end: int = 0
+    """The log between the two was received behind the last copy before this broker was elected."""
+
+
+class TopicGap:
+    """Knows for which messages a topic may be missing, and creates it.
+
+    Args:
+        topics: those of this broker; they use it from now on.
+        store: the log and the queues.
+        file: topics-known.json.
+        settings: returns the current settings of the broker.
+
+    Raises:
+        StoreError: the file cannot be read or written.
+    """
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        store: StoredQueues,
+        file: JsonFile,
+        settings: Callable[[], BrokerSettings],
+    ) -> None:
+        self._topics = topics
+        self._store = store
+        self._file = file
+        self._settings = settings
+        self._tasks = Supervisor("topic-gap")
+        self._creating: set[str] = set()
+        self._is_closed = False
+        self._saved_s: float | None = None
+        content = file.load()
+        if content is None:  # a new store, or one that had no controller and has its topics
+            self._known = _Known(known_to=store.written_to)
+            file.save(self._known)
+        else:
+            self._known = self._read(content)
+        self.copying = asyncio.Lock()
+        """Held while topics are copied, and while those that are missing are created."""
+        topics.gap = self
+
+    def _read(self, content: Mapping[str, Any]) -> _Known:
+        try:
+            known = read_struct(content, _Known)
+        except FastJsonError as problem:
+            raise StoreError(f"{self._file.path}: {problem}") from problem
+        # Other messages may come where a power cut took the end of the log.
+        known.known_to = min(known.known_to, self._store.written_to)
+        return known
+
+    async def copied(self, log_end: int) -> None:
+        """Note that the topics of the master were copied.
+
+        Args:
+            log_end: an end of the log here from before they were requested.
+
+        Raises:
+            StoreError: the file cannot be written.
+        """
+        self._known.known_to = log_end
+        now_s = asyncio.get_running_loop().time()
+        if self._is_closed:
+            return
+        if self._saved_s is None or now_s - self._saved_s >= SAVE_INTERVAL_S:
+            await self._save()
+            self._saved_s = now_s
+
+    def truncated(self, log_end: int) -> None:
+        """Note that the log was truncated: other messages may come behind its end."""
+        if self._known.known_to <= log_end:
+            return
+        self._known.known_to = log_end
+        try:
+            self._file.save(self._known)
+        except StoreError as problem:
+            log.error("after a restart topics may be missing until producers use them: %s", problem)
+
+    def ended_lead(self) -> None:
+        """Note that this broker is no master any more: until now it knew the topics of its log."""
+        self._known.known_to = self._store.written_to
+
+    async def fill(self) -> None:
+        """Create the topics and queues that messages are in, before this broker is a master.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        async with self.copying:
+            await self._fill()
+
+    async def _fill(self) -> None:
+        known, end = self._known, self._store.written_to
+        if known.known_to >= end:
+            return
+        missing = {}
+        for name, count in self._store.queue_counts_behind(known.known_to).items():
+            config = self._topics.get(name)
+            if config is None:
+                with contextlib.suppress(InvalidNameError):  # no producer can have created it
+                    missing[name] = self._new(name, count)
+            elif count > config.read_queue_nums:
+                missing[name] = msgspec.structs.replace(
+                    config, read_queue_nums=count, write_queue_nums=count
+                )
+        # The file first: it counts for the delayed messages, whatever happens then.
+        still = known.gap_end > self._store.min_log_offset
+        known.gap_start = min(known.gap_start, known.known_to) if still else known.known_to
+        known.gap_end = end
+        await self._save()
+        if missing:
+            log.warning(
+                "topics were not copied before the election, created from their queues count=%d"
+                " topics=%s",
+                *(len(missing), ",".join(sorted(missing)[:NAMES_LOGGED_MAX])),
+            )
+            await self._topics.put(missing.values())
+        known.known_to = end
+
+    def covers(self, log_offset: int) -> bool:
+        """Return whether a message was received behind the last copy before an election."""
+        return self._known.gap_start <= log_offset < self._known.gap_end
+
+    def restore(self, name: str, queue_id: int, log_offset: int) -> bool:
+        """Create the topic of a delayed or half message, in the background.
+
+        Args:
+            name, queue_id: the target queue.
+            log_offset: where the message waits.
+
+        Returns:
+            Whether it is being created.
+        """
+        if name in self._creating:
+            return True
+        if name in self._topics or not self.covers(log_offset):
+            return False
+        try:
+            config = self._new(name, queue_id + 1)
+        except InvalidNameError:  # no producer can have created it
+            return False
+        if not self._is_closed:
+            self._creating.add(name)
+            self._tasks.spawn(self._create(config), name)
+        return True
+
+    async def _create(self, config: TopicConfig) -> None:
+        name = config.topic_name
+        try:
+            await self._topics.create_all([config])
+            log.warning("topic was not copied before the election, created topic=%s", name)
+        except CometError as problem:  # the next message of the topic tries again
+            log.error("cannot create a topic topic=%s: %s", name, problem)
+        finally:
+            self._creating.discard(name)
+
+    def _new(self, name: str, count: int) -> TopicConfig:
+        """Return the settings of a topic of which only queues are known.
+
+        Raises:
+            InvalidNameError: no topic may have this name.
+        """
+        is_internal = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        least = 1 if is_internal else self._settings().default_topic_queue_nums
+        return internal_topic(name, max(count, least))
+
+    async def _save(self) -> None:
+        content = msgspec.structs.replace(self._known)
+        await asyncio.get_running_loop().run_in_executor(None, self._file.save, content)
+
+    async def close(self) -> None:
+        """Stop; the file is not written any more."""
+        self._is_closed = True
+        await self._tasks.cancel()
+        self._file.close()

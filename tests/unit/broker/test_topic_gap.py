@@ -1,0 +1,235 @@
+"""Topics of messages that a slave has received since it copied the topics of its master."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cometmq.broker.failover.topic_gap import FILE_NAME, TopicGap
+from cometmq.model.errors import StoreError
+from cometmq.protocol.bodies import DataVersion, TopicConfigSerializeWrapper
+
+if TYPE_CHECKING:
+    from unit.broker.conftest import Tables
+
+LIMIT_S = 60.0
+
+
+class Log:
+    """The queues with the end of their last message."""
+
+    def __init__(self) -> None:
+        self.queues: dict[tuple[str, int], int] = {}
+        self.written_to = 0
+        self.min_log_offset = 0
+
+    def put(self, topic: str, queue_id: int = 0) -> int:
+        """Append a message of 100 bytes, and return its log offset."""
+        at, self.written_to = self.written_to, self.written_to + 100
+        self.queues[topic, queue_id] = self.written_to
+        return at
+
+    def queue_counts_behind(self, log_offset: int) -> dict[str, int]:
+        behind = [key for key, end in self.queues.items() if end > log_offset]
+        return {topic: queue_id + 1 for topic, queue_id in sorted(behind)}
+
+
+class Slave:
+    """A slave with the tables of a broker."""
+
+    def __init__(self, tables: Tables, log: Log | None = None) -> None:
+        self.tables = tables
+        self.log = log or Log()
+        self.gap = self.opened()
+
+    def opened(self) -> TopicGap:
+        """The state after a start."""
+        return TopicGap(
+            self.tables.topics,
+            self.log,
+            self.tables.topics.file_beside(FILE_NAME),
+            lambda: self.tables.settings,
+        )
+
+    async def copy(self, *topics: str) -> None:
+        """Copy a table with these topics."""
+        configs = {name: self.tables.topic(name) for name in topics}
+        version = DataVersion(timestamp=self.log.written_to, counter=1)
+        wrapper = TopicConfigSerializeWrapper(topic_config_table=configs, data_version=version)
+        await self.tables.topics.copy(wrapper, self.log.written_to)
+
+    def queues_of(self, topic: str) -> int:
+        config = self.tables.topics.get(topic)
+        return 0 if config is None else config.read_queue_nums
+
+
+@pytest.fixture
+def slave(tables: Tables) -> Slave:
+    return Slave(tables)
+
+
+async def test_topics_behind_the_last_copy_are_created_from_their_queues(slave: Slave) -> None:
+    slave.log.put("deleted")
+    slave.log.put("copied")
+    await slave.copy("copied")
+    slave.log.put("few", 2)
+    slave.log.put("many", 11)
+    slave.log.put("%RETRY%g")
+
+    await slave.gap.fill()
+
+    default = slave.tables.settings.default_topic_queue_nums
+    assert slave.queues_of("few") == default
+    assert slave.queues_of("many") == 12
+    assert slave.queues_of("%RETRY%g") == 1
+    assert slave.queues_of("copied") == 1
+    assert "deleted" not in slave.tables.topics
+
+
+async def test_a_topic_gets_the_further_queues_of_messages_behind_the_last_copy(
+    slave: Slave,
+) -> None:
+    slave.log.put("narrowed", 9)
+    await slave.copy("narrowed", "widened")
+    slave.log.put("narrowed", 0)
+    slave.log.put("widened", 5)
+
+    await slave.gap.fill()
+
+    assert (slave.queues_of("narrowed"), slave.queues_of("widened")) == (1, 6)
+
+
+async def test_before_the_first_copy_every_topic_of_the_log_is_created(slave: Slave) -> None:
+    slave.log.put("T")
+    slave.gap = slave.opened()  # after a crash
+    await slave.gap.fill()
+    assert slave.queues_of("T")
+
+
+async def test_a_store_that_had_no_controller_has_the_topics_of_its_log(tables: Tables) -> None:
+    log = Log()
+    at = log.put("deleted")
+    slave = Slave(tables, log)
+    log.put("new")
+
+    await slave.gap.fill()
+
+    assert "deleted" not in tables.topics
+    assert not slave.gap.covers(at)
+    assert slave.queues_of("new")
+
+
+async def test_delayed_messages_behind_the_last_copy_get_their_topic(slave: Slave) -> None:
+    before = slave.log.put("SCHEDULE_TOPIC_XXXX")
+    await slave.copy()
+    behind = slave.log.put("SCHEDULE_TOPIC_XXXX")
+    await slave.gap.fill()
+    later = slave.log.put("SCHEDULE_TOPIC_XXXX")
+    topics = slave.tables.topics
+
+    assert topics.queue_for("T", 3, before) is None
+    assert topics.queue_for("T", 3, later) is None
+    assert topics.queue_for("no topic", 3, behind) is None
+    assert topics.queue_for("T", 3, behind) == 3
+    assert topics.queue_for("T", 3, behind) == 3
+    async with asyncio.timeout(LIMIT_S):
+        while not slave.queues_of("T"):
+            await asyncio.sleep(0.01)
+    assert slave.queues_of("T") == slave.tables.settings.default_topic_queue_nums
+
+
+async def test_the_offsets_outlive_a_restart(slave: Slave) -> None:
+    slave.log.put("deleted")
+    await slave.copy()
+    behind = slave.log.put("new")
+    slave.gap = slave.opened()
+    await slave.gap.fill()
+    assert slave.queues_of("new")
+    assert "deleted" not in slave.tables.topics
+
+    slave.gap = slave.opened()
+    assert slave.gap.covers(behind)
+
+
+async def test_what_replaces_truncated_messages_counts_as_not_copied(slave: Slave) -> None:
+    slave.log.put("a")
+    slave.log.put("b")
+    await slave.copy("a", "b")
+    slave.log.written_to = 100
+    slave.gap.truncated(100)
+    slave.log.put("new")
+    slave.gap = slave.opened()  # also after a crash
+
+    await slave.gap.fill()
+
+    assert slave.queues_of("new")
+
+
+async def test_what_a_power_cut_took_from_the_log_counts_as_not_copied(slave: Slave) -> None:
+    slave.log.put("a")
+    slave.log.put("b")
+    await slave.copy("a", "b")
+    slave.log.written_to = 100
+    slave.gap = slave.opened()
+    slave.log.put("new")
+
+    await slave.gap.fill()
+
+    assert slave.queues_of("new")
+
+
+async def test_topics_that_the_disk_refused_are_created_by_the_next_try(
+    slave: Slave,
+) -> None:
+    slave.log.put("new")
+    file = slave.tables.config / "topics.json"
+    blocked = file.with_name("topics.json.tmp")
+    blocked.mkdir()
+    with pytest.raises(StoreError):
+        await slave.gap.fill()
+    assert "new" not in slave.tables.topics
+
+    blocked.rmdir()
+    await slave.gap.fill()
+    assert slave.queues_of("new")
+
+
+async def test_a_master_knew_the_topics_of_its_log(slave: Slave) -> None:
+    await slave.gap.fill()
+    slave.log.put("deleted")
+    slave.gap.ended_lead()
+    slave.log.put("new")
+
+    await slave.gap.fill()
+
+    assert slave.queues_of("new")
+    assert "deleted" not in slave.tables.topics
+
+
+async def test_two_elections_keep_both_gaps_until_the_log_has_lost_the_first(
+    slave: Slave,
+) -> None:
+    first = slave.log.put("SCHEDULE_TOPIC_XXXX")
+    await slave.gap.fill()
+    slave.gap.ended_lead()
+    second = slave.log.put("SCHEDULE_TOPIC_XXXX")
+    await slave.gap.fill()
+    assert slave.gap.covers(first)
+    assert slave.gap.covers(second)
+
+    slave.gap.ended_lead()
+    slave.log.min_log_offset = slave.log.written_to
+    third = slave.log.put("SCHEDULE_TOPIC_XXXX")
+    await slave.gap.fill()
+    assert not slave.gap.covers(second)
+    assert slave.gap.covers(third)
+
+
+def test_a_damaged_file_is_named(slave: Slave) -> None:
+    file = slave.tables.config / FILE_NAME
+    file.write_text(json.dumps({"knownTo": "x"}))
+    with pytest.raises(StoreError, match=FILE_NAME):
+        slave.opened()

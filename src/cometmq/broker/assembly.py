@@ -19,7 +19,8 @@ from cometmq.broker.clients import feature as clients
 from cometmq.broker.clients.consumers import ConsumerNotifier, ConsumerRegistry
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.clients.queue_locks import QueueLocks
-from cometmq.broker.cold_reads import ColdReads, cold_read_limit
+from cometmq.broker.cold_flow_control import ColdFlowControl, limits_of
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay import feature as delay
 from cometmq.broker.delay.delivery import ScheduledDelivery
@@ -281,7 +282,10 @@ def _build_parts(
     is_behind = bool(store.dispatch_backlog_bytes) or role.is_slave
     offsets.load(None if is_behind else store.bounds)
     levels = DelayLevels.parse(store_settings().delay_levels)
-    cold_reads = ColdReads(lambda: cold_read_limit(settings()))
+    cold_reads = ColdReads(
+        ColdFlowControl(lambda: limits_of(settings())),
+        reads_ahead=lambda: store_settings().read_ahead,
+    )
     stats = BrokerStats(
         broker_settings.broker_cluster_name, clock=clock, is_system_topic=topics.is_system
     )

@@ -16,6 +16,7 @@ NOT_AT_REST = {
     "cometmq.broker.clients.connections",
     "cometmq.broker.clients.relay",
     "cometmq.broker.groups.handler",
+    "cometmq.broker.maintenance.cold_handler",
     "cometmq.broker.offsets.reset",
     "cometmq.broker.queries.handler",
     "cometmq.broker.failover.epoch_master",

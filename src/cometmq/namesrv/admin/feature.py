@@ -8,6 +8,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import Request, Response, exclusive
 from cometmq.remoting.config_update import ConfigUpdate
 from cometmq.remoting.features import Feature
+from cometmq.remoting.slices import off_loop
 
 if TYPE_CHECKING:
     from cometmq.namesrv.assembly import Parts
@@ -25,8 +26,9 @@ def build(parts: Parts) -> Feature:
         invalid=ResponseCode.SYSTEM_ERROR,
     )
 
-    def show(_request: Request) -> Response:
-        return Response(body=parts.configuration.render().encode())
+    async def show(_request: Request) -> Response:
+        text = await off_loop(parts.configuration.render)
+        return Response(body=text.encode())
 
     return Feature(
         {

@@ -492,6 +492,7 @@ async def test_settings_that_the_broker_finds_out_are_shown_as_they_are(
     assert (texts["brokerIP1"], texts["brokerIP2"]) == ("127.0.0.1", "127.0.0.1")
     assert (texts["listenPort"], int(texts["haListenPort"])) == (str(port), port + 1)
     assert Path(texts["storePathCommitLog"]) == Path(texts["storePathRootDir"]) / "commitlog"
+    assert texts["useTLS"] == "false"
     assert texts["sendMessageThreadPoolNums"] == "2"  # RocketMQ's default: no effect here
 
 

@@ -80,7 +80,7 @@ class Configuration:
         """How often `change` changed something."""
 
     @classmethod
-    def of(cls, *settings: Any) -> Configuration:
+    def of(cls, *settings: Any, known_keys: Keys = dict) -> Configuration:
         """Return the configuration that consists of these settings objects."""
         kinds: list[type] = [type(instance) for instance in settings]
         values = {
@@ -89,7 +89,7 @@ class Configuration:
             for described in describe(kind)
             if getattr(instance, described.name) != described.default()
         }
-        return cls(kinds, values)
+        return cls(kinds, values, known_keys=known_keys)
 
     def __contains__(self, kind: object) -> bool:
         """Return whether a settings class is part of it."""

@@ -140,7 +140,7 @@ class StoreSettings:
     written without a mapping. 0 means 45 % of the open files that the system allows, at most 4096.
     """
 
-    delete_when: tuple[str, ...] = setting(("04",), key="deleteWhen")
+    delete_when: tuple[str, ...] = setting(("04",), key="deleteWhen", remote=True)
     """Local hours, from 00 to 23, in which expired files are deleted."""
 
     file_reserved_hours: int = setting(

@@ -207,3 +207,13 @@ async def test_changes_at_the_same_time_are_all_in_the_file(tmp_path: Path) -> N
 
     assert sorted(file.read_text().split()) == ["brokerPermission=4", "traceOn=false"]
     assert (running.settings.broker_permission, running.settings.trace_on) == (4, False)
+
+
+async def test_the_hours_of_deletion_can_be_changed() -> None:
+    running = Running()
+    await running.update(b"deleteWhen=05;17\n")
+    assert running.configuration[StoreSettings].delete_when == ("05", "17")
+
+    refusal = await running.refuse(b"deleteWhen=24\n")
+    assert "deleteWhen" in str(refusal)
+    assert running.configuration[StoreSettings].delete_when == ("05", "17")

@@ -116,7 +116,7 @@ def a_pull(topic: str = "t", *, offset: int, hold_ms: int = 30_000) -> PullMessa
 
 
 async def ask(
-    client: RemotingClient, address: str, code: int, header: Header, body: bytes = b""
+    client: RemotingClient, address: str, code: int, header: Header | None = None, body: bytes = b""
 ) -> Command:
     return await client.call(address, code, header, body, timeout=60)
 

@@ -279,7 +279,7 @@ def servers() -> Iterator[Servers]:
     }
     # The broker registers at a name server of another thread, which is not measured.
     with (
-        ThreadedCluster(brokers=0) as names,
+        ThreadedCluster() as names,
         ThreadedCluster(settings=settings | {"namesrvAddr": names.name_servers}) as cluster,
     ):
         running = Servers(cluster, watch)
@@ -295,7 +295,7 @@ def servers() -> Iterator[Servers]:
 @pytest.fixture(scope="module")
 def names() -> Iterator[Names]:
     watch = Stopwatch()
-    with ThreadedCluster(brokers=0) as cluster:
+    with ThreadedCluster() as cluster:
         running = Names(cluster, watch)
         running.run(running.fill())
         gc.freeze()
@@ -1055,6 +1055,26 @@ BROKER_CASES: dict[RequestCode, Case] = {
     ),
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: plain(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE),
     RequestCode.DELETE_EXPIRED_COMMITLOG: plain(RequestCode.DELETE_EXPIRED_COMMITLOG),
+    RequestCode.END_TRANSACTION: plain(
+        RequestCode.END_TRANSACTION,
+        {
+            "producerGroup": GROUP,
+            "tranStateTableOffset": 0,
+            "commitLogOffset": 0,
+            "commitOrRollback": 8,
+            "msgId": "0" * 32,
+            "transactionId": "t",
+        },
+    ),
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: plain(
+        RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": "0" * 32}
+    ),
+    RequestCode.REGISTER_FILTER_SERVER: plain(
+        RequestCode.REGISTER_FILTER_SERVER, {"filterServerAddr": "127.0.0.1:1"}
+    ),
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: plain(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE),
+    RequestCode.GET_TIMER_CHECK_POINT: plain(RequestCode.GET_TIMER_CHECK_POINT),
+    RequestCode.GET_TIMER_METRICS: plain(RequestCode.GET_TIMER_METRICS),
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: plain(
         RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS, {"topic": LONG, "checkStoreTime": 0}
     ),

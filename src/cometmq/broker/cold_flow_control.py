@@ -83,11 +83,6 @@ class ColdFlowControl:
         self._own_limits: Mapping[str, int] = {}
 
     @property
-    def is_on(self) -> bool:
-        """Whether reads may be delayed."""
-        return self._limits() is not None
-
-    @property
     def own_limits(self) -> Mapping[str, int]:
         """The limits of groups that have their own one."""
         return self._own_limits

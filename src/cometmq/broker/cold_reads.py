@@ -23,15 +23,18 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.cold_flow_control import ColdFlowControl
 from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
+from cometmq.remoting.features import Deferred
 from cometmq.store.queue_reader import ColdPart
 from cometmq.system.failure_log import RateLimitedLog
 from cometmq.system.files import MappedFile
+
+if TYPE_CHECKING:
+    from cometmq.broker.cold_flow_control import ColdFlowControl
 
 log = logging.getLogger(__name__)
 
@@ -66,17 +69,20 @@ class ColdReads:
     """The threads that read from the disk.
 
     Args:
-        flow: decides when pulls may read; None to let them read at once.
+        flow: decides when pulls may read, if they are limited.
+        limited: returns whether they are.
         reads_ahead: returns whether more is read than a pull needs.
     """
 
     def __init__(
         self,
-        flow: ColdFlowControl | None = None,
+        flow: Deferred[ColdFlowControl] | None = None,
+        limited: Callable[[], bool] = lambda: False,
         *,
         reads_ahead: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.flow = flow or ColdFlowControl()
+        self._flow = flow
+        self._limited = limited
         self._reads_ahead = reads_ahead
         self._delayed: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-read")
@@ -88,6 +94,11 @@ class ColdReads:
         self._closed = False
         self._blocks: dict[tuple[MappedFile, int], _Block] = {}
         """The blocks under way, by their ends."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether flow control may delay reads."""
+        return self._limited()
 
     def bring_in(
         self,
@@ -136,10 +147,13 @@ class ColdReads:
 
     def _read(self, read: Callable[[], None], size_bytes: int, group: str) -> asyncio.Future[None]:
         """Read for a pull, as soon as flow control allows it."""
-        if self._closed:
+        if self._closed or self._flow is None:
+            return self._submit(self._threads, read)
+        flow = self._flow.get() if self._limited() else self._flow.made()
+        if flow is None:
             return self._submit(self._threads, read)
         try:
-            delay_s = self.flow.admit(group, size_bytes, asyncio.get_running_loop().time())
+            delay_s = flow.admit(group, size_bytes, asyncio.get_running_loop().time())
         except ResponseError as refusal:
             return _failed(refusal)
         if delay_s <= 0:

@@ -14,6 +14,7 @@ from support.memory_link import link
 NOT_AT_REST = {
     "cometmq.broker.admin.handler",
     "cometmq.broker.clients.connections",
+    "cometmq.broker.cold_flow_control",
     "cometmq.broker.clients.relay",
     "cometmq.broker.groups.handler",
     "cometmq.broker.maintenance.cold_handler",

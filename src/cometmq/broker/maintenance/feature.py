@@ -57,7 +57,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         from cometmq.broker.maintenance.cold_handler import ColdReadsHandler
 
         return ColdReadsHandler(
-            parts.cold_reads.flow, parts.configuration, parts.settings, parts.clock
+            parts.cold_flow.get(), parts.configuration, parts.settings, parts.clock
         )
 
     cold = Deferred(make_cold)

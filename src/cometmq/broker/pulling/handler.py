@@ -365,7 +365,7 @@ class PullHandler:
         pull.cold_reads += 1
         if pull.reads_exactly:
             parts = [part._replace(useful_to=part.stop) for part in parts]
-        pauses = not self._cold_reads.flow.is_on  # it may wait for seconds then: as if it were held
+        pauses = not self._cold_reads.is_limited  # it may wait for seconds then: as if it were held
         if pauses:
             pull.wire.pause_frames()
         then = partial(self._was_read, pull, may_hold, pauses)

@@ -153,7 +153,10 @@ def _cold(asked: argparse.Namespace, *, turned: bool) -> dict[str, float]:
 
 def _limit_cold_reads(server: Standalone, is_limited: bool) -> None:
     """Switch flow control of cold reads on or off."""
-    setting = f"coldDataFlowControlEnable={str(is_limited).lower()}\n"
+    setting = (
+        f"coldDataFlowControlEnable={str(is_limited).lower()}\n"
+        "cgColdReadThreshold=104857600\n"  # so that only the limit of all groups counts
+    )
     connection = wire.Connection(server.broker)
     try:
         answer = connection.request(RequestCode.UPDATE_BROKER_CONFIG, body=setting.encode())
@@ -202,7 +205,8 @@ def _head(asked: argparse.Namespace, noise: machine.Noise) -> list[str]:
     loads = {
         "cold": f"{PRODUCER.rate} sends/s, alone, and beside a consumer of a backlog of"
         f" {asked.gib:g} GiB outside the page cache, asynchronous flush, with"
-        " `coldDataFlowControlEnable=true` and the default `globalColdReadThreshold`; full speed:"
+        " `coldDataFlowControlEnable=true` and the default `globalColdReadThreshold`, which is also"
+        " set for the one group; full speed:"
         " without flow control, which is the default; other broker: the same sends to a broker that"
         " nobody reads, beside that consumer, which is what the machine does by itself;"
         " in memory: beside a consumer at full speed of the same backlog in the page cache",

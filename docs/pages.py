@@ -259,7 +259,7 @@ def _settings_rows(settings: type) -> Iterator[str]:
     from cometmq.system.settings import describe
     from cometmq.system.settings_sample import field_texts
 
-    theirs = {*BROKER_KEYS, *NAMESRV_KEYS, *FILTERSRV_KEYS, *CONTROLLER_KEYS}
+    theirs = {*BROKER_KEYS(), *NAMESRV_KEYS(), *FILTERSRV_KEYS(), *CONTROLLER_KEYS()}
     for setting in describe(settings):
         name = f"`{setting.key}`" if setting.key in theirs else f"*`{setting.key}`*"
         default = (

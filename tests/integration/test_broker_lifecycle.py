@@ -28,6 +28,7 @@ from cometmq.protocol.headers import (
 from cometmq.remoting import ConnectionLostError, RemotingClient, check
 from cometmq.remoting.ports import FAST_PORT_GAP, free_broker_port, free_port
 from cometmq.remoting.tls import client_context
+from cometmq.system import java_properties
 from cometmq.testing import ServerProcess, ServerStartError
 
 START_S = STOP_S = 120.0
@@ -115,7 +116,7 @@ def a_pull(topic: str = "t", *, offset: int, hold_ms: int = 30_000) -> PullMessa
 
 
 async def ask(
-    client: RemotingClient, address: str, code: int, header: Header, body: bytes = b""
+    client: RemotingClient, address: str, code: int, header: Header | None = None, body: bytes = b""
 ) -> Command:
     return await client.call(address, code, header, body, timeout=60)
 
@@ -466,6 +467,33 @@ async def test_the_fast_port_serves_all_but_pulls(place: Place, client: Remoting
             found = await ask(client, place.broker, code, a_pull(offset=0))
             assert check(found).body != b""
         assert await server.stop(STOP_S) == 0
+
+
+async def test_a_broker_without_a_controller_has_no_epochs(
+    place: Place, client: RemotingClient
+) -> None:
+    async with await place.start():
+        refused = await ask(client, place.broker, RequestCode.GET_BROKER_EPOCH_CACHE)
+    assert (refused.code, refused.remark) == (
+        ResponseCode.SYSTEM_ERROR,
+        "this request only for controllerMode",
+    )
+
+
+async def test_settings_that_the_broker_finds_out_are_shown_as_they_are(
+    place: Place, client: RemotingClient
+) -> None:
+    async with await place.start():
+        shown = check(await ask(client, place.broker, RequestCode.GET_BROKER_CONFIG))
+    entries = java_properties.parse(shown.body.decode())
+    texts = {entry.key: entry.value for entry in entries}
+    port = int(place.broker.rpartition(":")[2])
+
+    assert (texts["brokerIP1"], texts["brokerIP2"]) == ("127.0.0.1", "127.0.0.1")
+    assert (texts["listenPort"], int(texts["haListenPort"])) == (str(port), port + 1)
+    assert Path(texts["storePathCommitLog"]) == Path(texts["storePathRootDir"]) / "commitlog"
+    assert texts["useTLS"] == "false"
+    assert texts["sendMessageThreadPoolNums"] == "2"  # RocketMQ's default: no effect here
 
 
 async def test_tls_and_plain_clients_meet_on_one_port(place: Place, client: RemotingClient) -> None:

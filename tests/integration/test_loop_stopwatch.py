@@ -279,7 +279,7 @@ def servers() -> Iterator[Servers]:
     }
     # The broker registers at a name server of another thread, which is not measured.
     with (
-        ThreadedCluster(brokers=0) as names,
+        ThreadedCluster() as names,
         ThreadedCluster(settings=settings | {"namesrvAddr": names.name_servers}) as cluster,
     ):
         running = Servers(cluster, watch)
@@ -295,7 +295,7 @@ def servers() -> Iterator[Servers]:
 @pytest.fixture(scope="module")
 def names() -> Iterator[Names]:
     watch = Stopwatch()
-    with ThreadedCluster(brokers=0) as cluster:
+    with ThreadedCluster() as cluster:
         running = Names(cluster, watch)
         running.run(running.fill())
         gc.freeze()
@@ -915,6 +915,14 @@ def config_changes(code: RequestCode, _: Measured) -> Frames:
     yield from with_junk(code)
 
 
+def cold_limits(code: RequestCode, servers: Servers) -> Frames:
+    for first in (0, 1_000, 2_000):  # the last ones are too many
+        groups = range(first, first + 1_000)
+        yield frame(code, b"".join(b"g%d%s=%d\n" % (n, b"x" * 200, n + 1) for n in groups))
+    yield frame(RequestCode.GET_COLD_DATA_FLOW_CTR_INFO)
+    yield from config_changes(code, servers)
+
+
 def plain(
     code: RequestCode, *more: dict[str, object], junk_too: bool = True
 ) -> Callable[[Measured], Frames]:
@@ -1047,6 +1055,46 @@ BROKER_CASES: dict[RequestCode, Case] = {
     ),
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: plain(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE),
     RequestCode.DELETE_EXPIRED_COMMITLOG: plain(RequestCode.DELETE_EXPIRED_COMMITLOG),
+    RequestCode.END_TRANSACTION: plain(
+        RequestCode.END_TRANSACTION,
+        {
+            "producerGroup": GROUP,
+            "tranStateTableOffset": 0,
+            "commitLogOffset": 0,
+            "commitOrRollback": 8,
+            "msgId": "0" * 32,
+            "transactionId": "t",
+        },
+    ),
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: plain(
+        RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": "0" * 32}
+    ),
+    RequestCode.REGISTER_FILTER_SERVER: plain(
+        RequestCode.REGISTER_FILTER_SERVER, {"filterServerAddr": "127.0.0.1:1"}
+    ),
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: plain(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE),
+    RequestCode.GET_TIMER_CHECK_POINT: plain(RequestCode.GET_TIMER_CHECK_POINT),
+    RequestCode.GET_TIMER_METRICS: plain(RequestCode.GET_TIMER_METRICS),
+    RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: plain(
+        RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS, {"topic": LONG, "checkStoreTime": 0}
+    ),
+    RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: plain(
+        RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON, {"configType": "topics"}
+    ),
+    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: partial(
+        cold_limits, RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG
+    ),
+    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: plain(
+        RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG
+    ),
+    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: plain(RequestCode.GET_COLD_DATA_FLOW_CTR_INFO),
+    RequestCode.SET_COMMITLOG_READ_MODE: plain(
+        RequestCode.SET_COMMITLOG_READ_MODE, {"READ_AHEAD_MODE": 0}
+    ),
+    RequestCode.GET_BROKER_EPOCH_CACHE: plain(RequestCode.GET_BROKER_EPOCH_CACHE),
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: plain(
+        RequestCode.RESET_MASTER_FLUSH_OFFSET, {"masterFlushOffset": 1}
+    ),
     RequestCode.GET_BROKER_HA_STATUS: plain(RequestCode.GET_BROKER_HA_STATUS),
     RequestCode.GET_BROKER_CONFIG: plain(RequestCode.GET_BROKER_CONFIG),
     RequestCode.UPDATE_BROKER_CONFIG: partial(config_changes, RequestCode.UPDATE_BROKER_CONFIG),

@@ -27,7 +27,8 @@ from cometmq.client import (
 )
 from cometmq.model.message import StoredMessage
 from cometmq.protocol.bodies import HARuntimeInfo
-from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import ResetMasterFlushOffsetRequest
 from cometmq.remoting import RemotingClient
 from cometmq.system.clock import SystemClock
 from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
@@ -246,6 +247,15 @@ async def test_the_status_shows_both_sides(pairs: Pairs) -> None:
                 broker.address, RequestCode.GET_BROKER_HA_STATUS, timeout=LIMIT_S
             )
             found.append(HARuntimeInfo.decode(response.body))
+        resets = [
+            await client.call(
+                broker.address,
+                RequestCode.RESET_MASTER_FLUSH_OFFSET,
+                ResetMasterFlushOffsetRequest(master_flush_offset=1),
+                timeout=LIMIT_S,
+            )
+            for broker in (master, slave)
+        ]
     finally:
         await client.close()
     end = master.parts.store.written_to
@@ -255,6 +265,8 @@ async def test_the_status_shows_both_sides(pairs: Pairs) -> None:
         end,
         1,
     )
+    assert [response.code for response in resets] == [0, ResponseCode.SYSTEM_ERROR]
+    assert "keeps no flush offset" in str(resets[1].remark)
     (connection,) = ours.ha_connection_info
     assert (connection.slave_ack_offset, connection.diff, connection.in_sync) == (end, 0, True)
     assert connection.transfer_from_where == end

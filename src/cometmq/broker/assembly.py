@@ -7,6 +7,7 @@ features; what one of them serves and runs is in its own folder, in ``feature.py
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from cometmq.broker.clients import feature as clients
 from cometmq.broker.clients.consumers import ConsumerNotifier, ConsumerRegistry
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.clients.queue_locks import QueueLocks
-from cometmq.broker.cold_reads import ColdReads, cold_read_limit
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay import feature as delay
 from cometmq.broker.delay.delivery import ScheduledDelivery
@@ -65,6 +66,7 @@ from cometmq.system.files import Files
 
 if TYPE_CHECKING:
     from cometmq.broker.acting_master.service import ActingMaster
+    from cometmq.broker.cold_flow_control import ColdFlowControl
     from cometmq.broker.failover.elected_role import ElectedRole
     from cometmq.broker.failover.epochs.replication import EpochReplication
     from cometmq.broker.replication.metadata import MetadataCopy
@@ -107,6 +109,8 @@ class Parts(msgspec.Struct, frozen=True):
     filter_servers: FilterServers
     held: HeldPulls
     cold_reads: ColdReads
+    cold_flow: Deferred[ColdFlowControl]
+    """Limits them: made for the first read or request that needs it."""
     levels: DelayLevels
     delay: ScheduledDelivery
     half_queue: HalfQueue
@@ -254,6 +258,12 @@ def assemble(
     return parts
 
 
+def _cold_flow(settings: Callable[[], BrokerSettings]) -> ColdFlowControl:
+    from cometmq.broker.cold_flow_control import ColdFlowControl, limits_of
+
+    return ColdFlowControl(lambda: limits_of(settings()))
+
+
 def _first_role(settings: BrokerSettings) -> Role:
     """Return the role with which a broker starts: a slave of none, if a controller decides it."""
     if settings.enable_controller_mode:
@@ -281,7 +291,12 @@ def _build_parts(
     is_behind = bool(store.dispatch_backlog_bytes) or role.is_slave
     offsets.load(None if is_behind else store.bounds)
     levels = DelayLevels.parse(store_settings().delay_levels)
-    cold_reads = ColdReads(lambda: cold_read_limit(settings()))
+    cold_flow = Deferred(partial(_cold_flow, settings))
+    cold_reads = ColdReads(
+        cold_flow,
+        lambda: settings().cold_data_flow_control_enable,
+        reads_ahead=lambda: store_settings().read_ahead,
+    )
     stats = BrokerStats(
         broker_settings.broker_cluster_name, clock=clock, is_system_topic=topics.is_system
     )
@@ -392,6 +407,7 @@ def _build_parts(
         filter_servers=servers,
         held=held,
         cold_reads=cold_reads,
+        cold_flow=cold_flow,
         levels=levels,
         delay=delay,
         half_queue=half_queue,

@@ -12,11 +12,8 @@ threads of their own, so that neither kind waits for a crowd of the other.
 A disk that cannot read fails the request with its error. The pages are not touched then: that would
 end the process.
 
-Flow control of cold reads limits the bytes that pulls read in five seconds. A pull that waits for
-it lets the other frames of its connection pass, as a held pull does. The reads are spread over
-these seconds, because a consumer that reads as fast as it can leaves sends too little of the
-processors. RocketMQ has the same settings, but reads at full speed until the limit is reached and
-then refuses pulls until the five seconds are over.
+With flow control a pull may have to wait before it reads (`ColdFlowControl`). It lets the other
+frames of its connection pass then, as a held pull does.
 """
 
 from __future__ import annotations
@@ -26,15 +23,18 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.config import BrokerSettings
 from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
+from cometmq.remoting.features import Deferred
 from cometmq.store.queue_reader import ColdPart
 from cometmq.system.failure_log import RateLimitedLog
 from cometmq.system.files import MappedFile
+
+if TYPE_CHECKING:
+    from cometmq.broker.cold_flow_control import ColdFlowControl
 
 log = logging.getLogger(__name__)
 
@@ -49,26 +49,18 @@ AHEAD_BYTES: Final = 4 * BLOCK_BYTES
 """How far a file is read ahead of the last pull that waited."""
 UNDER_WAY_MAX: Final = 64
 """Blocks that are being read while none is read ahead."""
-LIMIT_S: Final = 5.0
-"""The time for which flow control limits the bytes that are read."""
-DELAY_S_MAX: Final = 5.0
-"""A pull whose read would have to wait longer is refused."""
-
-
-def cold_read_limit(settings: BrokerSettings) -> int | None:
-    """Return how many bytes pulls may read in `LIMIT_S`; None without flow control."""
-    if settings.cold_data_flow_control_enable:
-        return settings.global_cold_read_threshold
-    return None
 
 
 class _Block:
     """A block that is being read, and how far its file is read after it."""
 
-    def __init__(self, file: MappedFile, start: int, stop: int, done: asyncio.Future[None]) -> None:
+    def __init__(
+        self, file: MappedFile, start: int, stop: int, group: str, done: asyncio.Future[None]
+    ) -> None:
         self.file = file
         self.start = start
         self.stop = stop
+        self.group = group
         self.done = done
         self.ahead_to = stop
 
@@ -77,14 +69,21 @@ class ColdReads:
     """The threads that read from the disk.
 
     Args:
-        limit: how many bytes pulls may read in `LIMIT_S`; None for any number.
+        flow: decides when pulls may read, if they are limited.
+        limited: returns whether they are.
+        reads_ahead: returns whether more is read than a pull needs.
     """
 
-    def __init__(self, limit: Callable[[], int | None] = lambda: None) -> None:
-        self._limit = limit
-        self._owed_bytes = 0.0
-        """What was read, or will be, before flow control allows it."""
-        self._owed_at_s = 0.0
+    def __init__(
+        self,
+        flow: Deferred[ColdFlowControl] | None = None,
+        limited: Callable[[], bool] = lambda: False,
+        *,
+        reads_ahead: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._flow = flow
+        self._limited = limited
+        self._reads_ahead = reads_ahead
         self._delayed: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-read")
         self._lookup_threads = ThreadPoolExecutor(LOOKUP_THREADS, thread_name_prefix="lookup")
@@ -99,65 +98,64 @@ class ColdReads:
     @property
     def is_limited(self) -> bool:
         """Whether flow control may delay reads."""
-        return self._limit() is not None
+        return self._limited()
 
     def bring_in(
-        self, parts: Sequence[ColdPart], then: Callable[[asyncio.Future[None]], object]
+        self,
+        parts: Sequence[ColdPart],
+        then: Callable[[asyncio.Future[None]], object],
+        group: str = "",
     ) -> None:
-        """Read parts of files, then call ``then`` on the event loop with the outcome.
+        """Read parts of files for a group, then call ``then`` on the event loop with the outcome.
 
         The outcome may be a `StoreError` if the disk cannot read, or a `ResponseError` if the read
         would wait for too long. After `close` the outcome is that the read was cancelled.
         """
         reads: list[asyncio.Future[None]] = []
         scattered: list[ColdPart] = []
+        reads_ahead = self._reads_ahead()
         for part in parts:
-            if part.useful_to > part.stop:
-                reads += self._read_in_order(part)
+            if part.useful_to > part.stop and reads_ahead:
+                reads += self._read_in_order(part, group)
             else:
                 scattered.append(part)
         if scattered:
             size_bytes = sum(part.stop - part.start for part in scattered)
-            reads.append(self._read(partial(bring_in, scattered), size_bytes))
+            reads.append(self._read(partial(bring_in, scattered), size_bytes, group))
         if len(reads) == 1:
             reads[0].add_done_callback(then)
         else:
             asyncio.ensure_future(_all_of(reads)).add_done_callback(then)
 
-    def _read_in_order(self, part: ColdPart) -> list[asyncio.Future[None]]:
+    def _read_in_order(self, part: ColdPart, group: str) -> list[asyncio.Future[None]]:
         """Read a part up to the end of its block, and blocks after it that nobody waits for."""
         stop = min(part.useful_to, -(-part.stop // BLOCK_BYTES) * BLOCK_BYTES)
-        block = self._blocks.get((part.file, stop)) or self._begin(part.file, part.start, stop)
+        block = self._blocks.get((part.file, stop))
+        if block is None:
+            block = self._begin(part.file, part.start, stop, group)
         block.ahead_to = max(block.ahead_to, min(part.useful_to, stop + AHEAD_BYTES))
         if block.start <= part.start:
             return [block.done]
         before = partial(part.file.bring_in, part.start, block.start)
-        return [block.done, self._read(before, block.start - part.start)]
+        return [block.done, self._read(before, block.start - part.start, group)]
 
-    def _begin(self, file: MappedFile, start: int, stop: int) -> _Block:
-        done = self._read(partial(file.bring_in, start, stop), stop - start)
-        block = self._blocks[file, stop] = _Block(file, start, stop, done)
+    def _begin(self, file: MappedFile, start: int, stop: int, group: str) -> _Block:
+        done = self._read(partial(file.bring_in, start, stop), stop - start, group)
+        block = self._blocks[file, stop] = _Block(file, start, stop, group, done)
         done.add_done_callback(partial(self._ended, block))
         return block
 
-    def _read(self, read: Callable[[], None], size_bytes: int) -> asyncio.Future[None]:
+    def _read(self, read: Callable[[], None], size_bytes: int, group: str) -> asyncio.Future[None]:
         """Read for a pull, as soon as flow control allows it."""
-        limit = self._limit()
-        if limit is None or self._closed:
-            self._owed_bytes = 0.0
+        if self._closed or self._flow is None:
             return self._submit(self._threads, read)
-        now_s = asyncio.get_running_loop().time()
-        paid = (now_s - self._owed_at_s) * limit / LIMIT_S
-        self._owed_bytes = max(0.0, self._owed_bytes - paid)
-        self._owed_at_s = now_s
-        delay_s = self._owed_bytes * LIMIT_S / limit
-        if delay_s > DELAY_S_MAX:
-            return _refused(
-                f"cold reads are limited to {limit} bytes in {LIMIT_S:g} seconds,"
-                f" the next one is possible in {delay_s - DELAY_S_MAX:.1f} seconds"
-            )
-        # At most twice the limit: after one large read the next one must not wait for minutes.
-        self._owed_bytes = min(self._owed_bytes + size_bytes, 2.0 * limit)
+        flow = self._flow.get() if self._limited() else self._flow.made()
+        if flow is None:
+            return self._submit(self._threads, read)
+        try:
+            delay_s = flow.admit(group, size_bytes, asyncio.get_running_loop().time())
+        except ResponseError as refusal:
+            return _failed(refusal)
         if delay_s <= 0:
             return self._submit(self._threads, read)
         if len(self._delayed) >= WAITING_MAX:
@@ -206,7 +204,7 @@ class ColdReads:
             if (block.file, stop) in self._blocks:
                 return  # which is itself followed by others
             if not block.file.is_resident(start, stop):
-                self._begin(block.file, start, stop).ahead_to = block.ahead_to
+                self._begin(block.file, start, stop, block.group).ahead_to = block.ahead_to
                 return
             start = stop
 
@@ -259,9 +257,13 @@ async def _all_of(reads: Sequence[asyncio.Future[None]]) -> None:
 
 
 def _refused(reason: str) -> asyncio.Future[None]:
-    refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    refused.set_exception(ResponseError(ResponseCode.SYSTEM_BUSY, reason))
-    return refused
+    return _failed(ResponseError(ResponseCode.SYSTEM_BUSY, reason))
+
+
+def _failed(problem: ResponseError) -> asyncio.Future[None]:
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    failed.set_exception(problem)
+    return failed
 
 
 def _checked(read: Callable[[], object]) -> None:

@@ -306,8 +306,9 @@ class BrokerSettings:
     cold_data_flow_control_enable: bool = setting(
         False, key="coldDataFlowControlEnable", remote=True
     )
-    """Whether ``globalColdReadThreshold`` limits how fast pulls read messages that are not in
-    memory, so that sends keep their latency beside a consumer that reads an old backlog.
+    """Whether ``globalColdReadThreshold`` and ``cgColdReadThreshold`` limit how fast pulls read
+    messages that are not in memory, so that sends keep their latency beside a consumer that reads
+    an old backlog.
     """
 
     global_cold_read_threshold: int = setting(
@@ -320,6 +321,18 @@ class BrokerSettings:
     )
     """How many bytes all pulls together may read from the disk in five seconds. Reads are spread
     over this time. A pull that would wait for more than five seconds is refused with SYSTEM_BUSY.
+    """
+
+    cg_cold_read_threshold: int = setting(
+        3 * 1024 * 1024,
+        key="cgColdReadThreshold",
+        unit="bytes",
+        low=64 * 1024,
+        high=2**40,
+        remote=True,
+    )
+    """The same for the pulls of each consumer group; a request may set another limit for a group
+    (``mqadmin updateColdDataFlowCtrGroupConfig``).
     """
 
     slave_read_enable: bool = setting(False, key="slaveReadEnable", remote=True)

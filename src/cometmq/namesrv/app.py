@@ -28,6 +28,7 @@ from cometmq.remoting.jobs import JobRunner
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files, SystemFiles
+from cometmq.system.rocketmq_keys import NAMESRV_KEYS
 
 log = logging.getLogger(__name__)
 
@@ -132,4 +133,5 @@ class NameServer:
 def _configuration(settings: NameServerSettings | Configuration) -> Configuration:
     if isinstance(settings, Configuration):
         return settings
-    return Configuration.of(settings, RemotingSettings(), TlsSettings(), TlsClientSettings())
+    parts = (settings, RemotingSettings(), TlsSettings(), TlsClientSettings())
+    return Configuration.of(*parts, known_keys=NAMESRV_KEYS)

@@ -94,3 +94,7 @@ class TlsClientSettings:
 
     key_password: str = setting("", key="tls.client.keyPassword", secret=True)
     """Password of that private key."""
+
+    def is_enabled(self, server: TlsSettings) -> bool:
+        """Return whether the connections that a server with these settings opens use TLS."""
+        return server.mode == "enforcing" if self.enable is None else self.enable

@@ -59,9 +59,10 @@ class ConfigUpdate:
         self._on_change = on_change
         self._one_change = asyncio.Lock()
 
-    def show(self, _request: Request) -> Response:
+    async def show(self, _request: Request) -> Response:
         """Return all settings as properties text."""
-        return Response(body=self._configuration.render().encode())
+        text = await off_loop(self._configuration.render)
+        return Response(body=text.encode())
 
     async def handle(self, request: Request) -> Response:
         """Change the settings that a request names.
@@ -70,7 +71,7 @@ class ConfigUpdate:
             ResponseError: 16, a setting must not be changed; the code for invalid values; 1, the
                 text cannot be read, or the change cannot be written. Nothing was changed then.
         """
-        values = await off_loop(partial(self._values, request.body))
+        values = await off_loop(partial(properties_of, request.body, self._invalid))
         peer = request.connection.peer_text
         async with self._one_change:
             try:
@@ -93,23 +94,6 @@ class ConfigUpdate:
             await self._on_change(accepted)
         return Response()
 
-    def _values(self, body: bytes) -> dict[str, str]:
-        if len(body) > BODY_BYTES_MAX:
-            raise ResponseError(
-                self._invalid,
-                f"properties text of {len(body)} bytes, expected at most {BODY_BYTES_MAX}",
-            )
-        try:
-            entries = java_properties.parse(java_properties.decode(body))
-        except ValueError as problem:
-            raise ResponseError(
-                ResponseCode.SYSTEM_ERROR, f"string2Properties error: {problem}"
-            ) from problem
-        values = {entry.key: entry.value for entry in entries}
-        if len(values) > KEYS_MAX:
-            raise ResponseError(self._invalid, f"{len(values)} keys, expected at most {KEYS_MAX}")
-        return values
-
     async def _write(self, values: Mapping[str, str]) -> None:
         if self._file is None:
             return
@@ -119,3 +103,29 @@ class ConfigUpdate:
         except ConfigError as problem:
             log.error("cannot write changed settings, the change is refused: %s", problem)
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(problem)) from problem
+
+
+def properties_of(body: bytes, invalid: int) -> dict[str, str]:
+    """Return the keys and values of properties text in a request.
+
+    Args:
+        body: the text.
+        invalid: the response code for a text that is too long.
+
+    Raises:
+        ResponseError: that code; 1, the text cannot be read.
+    """
+    if len(body) > BODY_BYTES_MAX:
+        raise ResponseError(
+            invalid, f"properties text of {len(body)} bytes, expected at most {BODY_BYTES_MAX}"
+        )
+    try:
+        entries = java_properties.parse(java_properties.decode(body))
+    except ValueError as problem:
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR, f"string2Properties error: {problem}"
+        ) from problem
+    values = {entry.key: entry.value for entry in entries}
+    if len(values) > KEYS_MAX:
+        raise ResponseError(invalid, f"{len(values)} keys, expected at most {KEYS_MAX}")
+    return values

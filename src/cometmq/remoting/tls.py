@@ -111,8 +111,7 @@ def outgoing_context(settings: TlsClientSettings, server: TlsSettings) -> ssl.SS
     Raises:
         ConfigError: a file cannot be used.
     """
-    is_enabled = server.mode == "enforcing" if settings.enable is None else settings.enable
-    if not is_enabled:
+    if not settings.is_enabled(server):
         return None
     return client_context(
         trusted=settings.trusted,

@@ -140,7 +140,7 @@ class StoreSettings:
     written without a mapping. 0 means 45 % of the open files that the system allows, at most 4096.
     """
 
-    delete_when: tuple[str, ...] = setting(("04",), key="deleteWhen")
+    delete_when: tuple[str, ...] = setting(("04",), key="deleteWhen", remote=True)
     """Local hours, from 00 to 23, in which expired files are deleted."""
 
     file_reserved_hours: int = setting(
@@ -191,6 +191,11 @@ class StoreSettings:
 
     memory_ratio: int = setting(40, key="accessMessageInMemoryMaxRatio", unit="%", low=0, high=100)
     """Share of physical memory in which the newest messages are assumed to be."""
+
+    read_ahead: bool = setting(True, key="dataReadAheadEnable", remote=True)
+    """Whether files that a consumer reads in order are read from the disk in blocks of 1 MiB, some
+    of them ahead; else only the messages of each pull are read.
+    """
 
     filter_units_bytes_max: int = setting(
         16_000, key="maxFilterMessageSize", unit="bytes", low=20, high=2**31 - 1

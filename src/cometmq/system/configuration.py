@@ -2,7 +2,8 @@
 
 The precedence of values is: command line, configuration file, environment, default. One
 file feeds several settings classes; a key that two of them claim sets both. A key that RocketMQ
-has and no class claims causes one warning; any other unknown key is an error.
+has and no class claims causes one warning; any other unknown key is an error. Tools of RocketMQ are
+shown its keys without effect, too, with the value of the file or RocketMQ's default.
 
 The precedence is that of RocketMQ.
 """
@@ -10,7 +11,7 @@ The precedence is that of RocketMQ.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ import msgspec
 from cometmq.model.errors import ConfigError
 from cometmq.system import java_properties
 from cometmq.system.files import BACKUP_END, FRESH_END, Files, save_with_backup
-from cometmq.system.rocketmq_keys import PROTECTED_KEYS
+from cometmq.system.rocketmq_keys import PROTECTED_KEYS, SECRET_KEYS, Keys
 from cometmq.system.settings import Setting, describe
 
 T = TypeVar("T")
@@ -34,6 +35,10 @@ PROGRAM = "program"
 _FILE_BYTES_MAX = 1024 * 1024
 _SUGGESTIONS_MAX = 2
 _HIDDEN = "********"
+_WITHOUT_EFFECT = (
+    "# Settings of RocketMQ without effect here, as its tools are shown them: as a file sets them,"
+    " or with RocketMQ's default.\n"
+)
 
 
 class ProtectedSettingError(ConfigError):
@@ -54,6 +59,7 @@ class Configuration:
         kinds: the settings classes.
         values: key → what was found; keys no class claims must have been taken out before.
         unused: keys that RocketMQ has and no class claims.
+        known_keys: the keys of RocketMQ's file for this server (`rocketmq_keys`).
 
     Raises:
         ConfigError: a value is of the wrong kind or out of range; names every such value.
@@ -64,16 +70,18 @@ class Configuration:
         kinds: Iterable[type],
         values: Mapping[str, Value] | None = None,
         unused: Mapping[str, Value] | None = None,
+        known_keys: Keys = dict,
     ) -> None:
         self._kinds = tuple(kinds)
         self._values = dict(values or {})
         self.unused: Mapping[str, Value] = dict(unused or {})
+        self._known_keys = known_keys
         self._settings = _instances(self._kinds, self._values)
         self.changes = 0
         """How often `change` changed something."""
 
     @classmethod
-    def of(cls, *settings: Any) -> Configuration:
+    def of(cls, *settings: Any, known_keys: Keys = dict) -> Configuration:
         """Return the configuration that consists of these settings objects."""
         kinds: list[type] = [type(instance) for instance in settings]
         values = {
@@ -82,7 +90,7 @@ class Configuration:
             for described in describe(kind)
             if getattr(instance, described.name) != described.default()
         }
-        return cls(kinds, values)
+        return cls(kinds, values, known_keys=known_keys)
 
     def __contains__(self, kind: object) -> bool:
         """Return whether a settings class is part of it."""
@@ -114,20 +122,44 @@ class Configuration:
         }
         return dict(sorted(texts.items()))
 
+    def without_effect(self) -> dict[str, str]:
+        """Return the keys of RocketMQ without effect: the text of the file, or its default."""
+        defaults = {key: text for key, text in self._known_keys().items() if text is not None}
+        of_file = {key: value.text for key, value in self.unused.items()}
+        for key in SECRET_KEYS & of_file.keys():
+            if of_file[key] not in ("", defaults.get(key)):
+                of_file[key] = _HIDDEN
+        texts = defaults | of_file
+        declared = self._remote_keys()
+        return {key: texts[key] for key in sorted(texts) if key not in declared}
+
     def render(self, in_force: Mapping[str, str] | None = None) -> str:
-        """Return the effective settings as properties text.
+        """Return the settings as properties text, those without effect too, for tools.
 
         Args:
-            in_force: key → text of settings that the program has replaced since its start.
+            in_force: key → text of settings that the program has replaced since its start, or that
+                it has found out.
         """
-        return java_properties.render(self.properties() | dict(in_force or {}))
+        return java_properties.render(
+            self.without_effect() | self.properties() | dict(in_force or {})
+        )
 
     def render_with_origins(self) -> str:
-        """Return the effective settings as properties text, each below a comment on its origin."""
-        return "".join(
+        """Return the settings as properties text, each below a comment on its origin.
+
+        Those without effect are comments themselves.
+        """
+        lines = [
             f"# {self.origin(key)}\n{java_properties.render({key: text})}"
             for key, text in self.properties().items()
-        )
+        ]
+        if others := self.without_effect():
+            lines.append(_WITHOUT_EFFECT)
+        for key, text in others.items():
+            value = self.unused.get(key)
+            origin = "" if value is None else f"# {value.origin}\n"
+            lines.append(f"{origin}#{java_properties.render({key: text})}")
+        return "".join(lines)
 
     def warning(self) -> str | None:
         """Return one sentence on the keys of RocketMQ without effect; None if there are none."""
@@ -229,7 +261,7 @@ def _keep_permissions(path: Path) -> None:
 def load(
     kinds: Iterable[type],
     *,
-    known_keys: Collection[str],
+    known_keys: Keys,
     file: Path | None = None,
     changes: Path | None = None,
     command_line: Mapping[str, str] | None = None,
@@ -256,11 +288,13 @@ def load(
     found |= _from_file(file) if file is not None else {}
     found |= _from_file(changes) if changes is not None and changes.exists() else {}
     found |= {key: Value(text, COMMAND_LINE) for key, text in (command_line or {}).items()}
-    _refuse_unknown(found, declared.union(known_keys))
+    if undeclared := {key: value for key, value in found.items() if key not in declared}:
+        _refuse_unknown(undeclared, declared.union(known_keys()))
     return Configuration(
         kinds,
         values={key: value for key, value in found.items() if key in declared},
-        unused={key: value for key, value in found.items() if key not in declared},
+        unused=undeclared,
+        known_keys=known_keys,
     )
 
 
@@ -290,7 +324,7 @@ def _from_file(path: Path) -> dict[str, Value]:
     return {entry.key: Value(entry.value, f"{path}:{entry.line}") for entry in entries}
 
 
-def _refuse_unknown(found: Mapping[str, Value], known: set[str] | frozenset[str]) -> None:
+def _refuse_unknown(found: Mapping[str, Value], known: set[str]) -> None:
     unknown = [key for key in found if key not in known]
     if unknown:
         raise ConfigError("\n".join(_unknown(key, found[key].origin, known) for key in unknown))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -58,4 +59,25 @@ async def test_cleaning_the_queues_keeps_what_the_log_has(tmp_path: Path) -> Non
 
     assert store.min_log_offset == 0
     assert store.bounds("orders", 0) == (0, 60)
+    store.abandon()
+
+
+async def test_requests_about_rocksdb_are_responded_to(tmp_path: Path) -> None:
+    """As RocketMQ does without RocksDB; what its tools print depends on the code alone."""
+    store = filled(tmp_path, ManualClock())
+    storage = StorageHandler(store)
+    compare, export = (
+        RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS,
+        RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON,
+    )
+    _, client = link({compare: storage.compare_queues, export: storage.export_tables})
+
+    compared = check(await client.call(compare, timeout=60))
+    exported = check(await client.call(export, timeout=60))
+
+    assert json.loads(compared.body) == {
+        "checkResult": "this broker has no queues in RocksDB",
+        "checkStatus": 1,
+    }
+    assert exported.remark == "export done."
     store.abandon()

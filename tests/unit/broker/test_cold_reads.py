@@ -7,14 +7,15 @@ import errno
 import struct
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cometmq.broker import cold_reads
-from cometmq.broker.cold_reads import AHEAD_BYTES, BLOCK_BYTES, DELAY_S_MAX, LIMIT_S, ColdReads
+from cometmq.broker.cold_flow_control import DELAY_S_MAX, LIMIT_S, ColdFlowControl, Limits
+from cometmq.broker.cold_reads import AHEAD_BYTES, BLOCK_BYTES, ColdReads
 from cometmq.broker.delay import delivery as delivery_module
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.maintenance.feature import SLOTS_FAILURE_S, SLOTS_S, IndexSlots
@@ -27,6 +28,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import MAGIC_V1, decode_messages
+from cometmq.remoting.features import Deferred
 from cometmq.store import MessageStore, StoreSettings, message_store
 from cometmq.store.queue_reader import ColdPart
 from cometmq.system.files import MappedFile, SystemFiles, SystemMappedFile
@@ -41,6 +43,17 @@ FIELDS = {
     "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
     "subVersion": "0", "expressionType": "TAG",
 }  # fmt: skip
+
+
+def limited(together: Callable[[], int | None]) -> ColdReads:
+    """Reads with flow control that only limits all pulls together."""
+
+    def limits() -> Limits | None:
+        limit = together()
+        return None if limit is None else Limits(limit, 1 << 40)
+
+    flow = Deferred(lambda: ColdFlowControl(limits))
+    return ColdReads(flow, lambda: together() is not None)
 
 
 class ColdDisk(SystemFiles):
@@ -145,7 +158,7 @@ class Broker:
         self.disk = ColdDisk()
         self.store = open_on(self.disk, tables, folder)
         self.limit: int | None = None
-        self.reads = ColdReads(lambda: self.limit)
+        self.reads = limited(lambda: self.limit)
         self.pulls = Pulls(tables, self.store, reads=self.reads).handler
         self._fast = fast
 
@@ -607,7 +620,7 @@ def part_at(file: object, start: int, size: int = 100) -> ColdPart:
 
 async def test_flow_control_spreads_reads_over_time() -> None:
     file = NotedFile()
-    reads = ColdReads(lambda: round(100 * LIMIT_S / 0.05))  # 100 bytes in 50 ms
+    reads = limited(lambda: round(100 * LIMIT_S / 0.05))  # 100 bytes in 50 ms
     begin_s = time.monotonic()
     waiting = [Waiting(reads, part_at(file, at)) for at in (0, 1000, 2000, 3000)]
     for each in waiting:
@@ -620,7 +633,7 @@ async def test_flow_control_spreads_reads_over_time() -> None:
 
 async def test_flow_control_refuses_a_read_that_would_wait_for_too_long() -> None:
     file = NotedFile()
-    reads = ColdReads(lambda: 1000)
+    reads = limited(lambda: 1000)
     first = Waiting(reads, part_at(file, 0, round(1000 / LIMIT_S * DELAY_S_MAX) + 100))
     second = Waiting(reads, part_at(file, 10_000))
     in_order = ColdPart(file, 20_000, 20_100, 30_000)  # type: ignore[arg-type]
@@ -639,7 +652,7 @@ async def test_flow_control_refuses_a_read_that_would_wait_for_too_long() -> Non
 async def test_a_new_limit_counts_at_once() -> None:
     file = NotedFile()
     limit: int | None = 1000
-    reads = ColdReads(lambda: limit)
+    reads = limited(lambda: limit)
     Waiting(reads, part_at(file, 0, 10_000_000))
     refused = Waiting(reads, part_at(file, 20_000_000))
     await asyncio.wait_for(refused.done.wait(), WAIT_S)
@@ -676,7 +689,7 @@ async def test_a_pull_that_waits_for_flow_control_lets_other_frames_pass(broker:
 
 async def test_a_delayed_read_ends_with_the_broker() -> None:
     file = NotedFile()
-    reads = ColdReads(lambda: 1000)
+    reads = limited(lambda: 1000)
     Waiting(reads, part_at(file, 0, 100))
     delayed = Waiting(reads, part_at(file, 10_000))
     reads.close()
@@ -687,10 +700,29 @@ async def test_a_delayed_read_ends_with_the_broker() -> None:
 async def test_flow_control_can_be_switched_on_and_off() -> None:
     file = NotedFile()
     limit: int | None = 1000
-    reads = ColdReads(lambda: limit)
+    reads = limited(lambda: limit)
     Waiting(reads, part_at(file, 0, 10_000))
     limit = None
     free = Waiting(reads, part_at(file, 20_000))
     await asyncio.wait_for(free.done.wait(), WAIT_S)
     assert free.problem is None
+    reads.close()
+
+
+async def test_without_reading_ahead_only_the_messages_of_a_pull_are_read() -> None:
+    class Block:
+        def __init__(self) -> None:
+            self.read: list[tuple[int, int]] = []
+
+        def bring_in(self, start: int, stop: int) -> None:
+            self.read.append((start, stop))
+
+    file, ahead = Block(), True
+    reads = ColdReads(reads_ahead=lambda: ahead)
+    part = ColdPart(file, 0, 100, BLOCK_BYTES)  # type: ignore[arg-type]
+    await asyncio.wait_for(Waiting(reads, part).done.wait(), WAIT_S)
+    ahead = False
+    await asyncio.wait_for(Waiting(reads, part).done.wait(), WAIT_S)
+
+    assert file.read == [(0, BLOCK_BYTES), (0, 100)]
     reads.close()

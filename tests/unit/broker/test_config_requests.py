@@ -39,6 +39,7 @@ class Running:
         self.handler = ConfigHandler(
             self.configuration,
             role=self.role,
+            found_out=lambda: {"brokerIP1": "10.0.0.1"},
             file=file,
             files=SystemFiles(),
             clock=self.clock,
@@ -51,8 +52,8 @@ class Running:
     def settings(self) -> BrokerSettings:
         return self.configuration[BrokerSettings]
 
-    def show(self) -> tuple[dict[str, str], dict[str, int]]:
-        response = self.handler.show(self.request(RequestCode.GET_BROKER_CONFIG))
+    async def show(self) -> tuple[dict[str, str], dict[str, int]]:
+        response = await self.handler.show(self.request(RequestCode.GET_BROKER_CONFIG))
         assert isinstance(response.body, bytes)
         fields = response.all_fields()
         assert fields is not None
@@ -76,7 +77,7 @@ class Running:
 
 
 async def test_all_settings_are_shown_as_properties() -> None:
-    shown, version = Running().show()
+    shown, version = await Running().show()
 
     assert shown["brokerName"] == "broker-a"
     assert shown["listenPort"] == "10911"
@@ -86,12 +87,12 @@ async def test_all_settings_are_shown_as_properties() -> None:
 
 async def test_the_role_in_force_is_shown_not_the_one_of_the_start() -> None:
     running = Running()
-    started = running.show()[0]
+    started = (await running.show())[0]
 
     running.role.change(SLAVE, 2)
-    as_slave = running.show()[0]
+    as_slave = (await running.show())[0]
     running.role.change(SYNC_MASTER, 0)
-    as_master = running.show()[0]
+    as_master = (await running.show())[0]
 
     assert (started["brokerRole"], started["brokerId"]) == ("ASYNC_MASTER", "0")
     assert (as_slave["brokerRole"], as_slave["brokerId"]) == ("SLAVE", "2")
@@ -104,7 +105,7 @@ async def test_a_change_holds_at_once_and_counts_the_version_up() -> None:
     running.clock.advance(5)
     await running.update(b"brokerPermission=4\n")
 
-    shown, version = running.show()
+    shown, version = await running.show()
     assert running.settings.broker_permission == 4
     assert shown["brokerPermission"] == "4"
     assert version == {"counter": 1, "stateVersion": 0, "timestamp": 1_700_000_000_005}
@@ -128,7 +129,7 @@ async def test_unknown_keys_are_ignored_with_a_warning(caplog: pytest.LogCapture
     assert "unknown settings ignored" in caplog.text
     assert "keys=['noSuchKey']" in caplog.text
 
-    shown, version = running.show()
+    shown, version = await running.show()
     assert "noSuchKey" not in shown
     assert version["counter"] == 0
     assert running.told == []
@@ -206,3 +207,13 @@ async def test_changes_at_the_same_time_are_all_in_the_file(tmp_path: Path) -> N
 
     assert sorted(file.read_text().split()) == ["brokerPermission=4", "traceOn=false"]
     assert (running.settings.broker_permission, running.settings.trace_on) == (4, False)
+
+
+async def test_the_hours_of_deletion_can_be_changed() -> None:
+    running = Running()
+    await running.update(b"deleteWhen=05;17\n")
+    assert running.configuration[StoreSettings].delete_when == ("05", "17")
+
+    refusal = await running.refuse(b"deleteWhen=24\n")
+    assert "deleteWhen" in str(refusal)
+    assert running.configuration[StoreSettings].delete_when == ("05", "17")

@@ -204,7 +204,6 @@ async def test_same_settings_again_change_nothing(broker: Broker) -> None:
         ({"writeQueueNums": 65536}, "writeQueueNums is 65536, expected 0 to 65535"),
         ({"perm": 16}, "perm is 16, expected 0 to 15"),
         ({"topicFilterType": "ANY"}, "topicFilterType is 'ANY'"),
-        ({"attributes": "color=red"}, "attribute change 'color=red'"),
         ({"attributes": "+message.type=MIXED"}, "MIXED message type is not supported."),
     ],
 )
@@ -217,6 +216,13 @@ async def test_illegal_topic_is_refused(
     assert answer.remark is not None
     assert answer.remark.startswith(remark)
     assert dict(broker.topics.all()) == before
+
+
+async def test_an_illegal_attribute_is_refused_with_the_code_of_rocketmq(broker: Broker) -> None:
+    answer = await broker.put_topic("T", attributes="color=red")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert (answer.remark or "").startswith("attribute change 'color=red'")
+    assert "T" not in broker.topics.all()
 
 
 async def test_attributes_are_changed_one_by_one(broker: Broker) -> None:
@@ -449,7 +455,7 @@ async def test_attributes_of_a_group_stay_and_none_is_added(broker: Broker) -> N
     assert (await put_group(broker, retryMaxTimes=4)).code == 0
     assert broker.groups.all()["g"].attributes == {"priority.factor": "5"}
     answer = await put_group(broker, attributes={"+color": "red"})
-    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert answer.code == ResponseCode.SYSTEM_ERROR
     assert answer.remark == "unsupported attribute '+color': groups have none"
 
 

@@ -14,8 +14,10 @@ from support.memory_link import link
 NOT_AT_REST = {
     "cometmq.broker.admin.handler",
     "cometmq.broker.clients.connections",
+    "cometmq.broker.cold_flow_control",
     "cometmq.broker.clients.relay",
     "cometmq.broker.groups.handler",
+    "cometmq.broker.maintenance.cold_handler",
     "cometmq.broker.offsets.reset",
     "cometmq.broker.queries.handler",
     "cometmq.broker.replication.handler",

@@ -30,7 +30,7 @@ from cometmq.system.settings import describe, setting
 VECTORS = Path(__file__).parents[2] / "vectors" / "frames"
 BROKER_PARTS = (BrokerSettings, StoreSettings, RemotingSettings, TlsSettings, TlsClientSettings)
 NAMESRV_PARTS = (NameServerSettings, RemotingSettings, TlsSettings, TlsClientSettings)
-KNOWN = frozenset({"knownButUnused", "alsoUnused"})
+KNOWN = {"knownButUnused": "5", "alsoUnused": None, "socksProxyConfig": "{}"}.copy
 
 
 @dataclass(frozen=True)

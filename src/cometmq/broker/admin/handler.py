@@ -6,6 +6,7 @@ Source: AdminBrokerProcessor.getBrokerConfig, RocketMQ 5.3.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from cometmq.broker.role import Role
@@ -14,6 +15,7 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import GetBrokerConfigResponse
 from cometmq.remoting import Request, Response
 from cometmq.remoting.config_update import ConfigUpdate
+from cometmq.remoting.slices import off_loop
 from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files
@@ -25,6 +27,7 @@ class ConfigHandler:
     Args:
         configuration: the settings of the process.
         role: what this broker is now, which need not be what it was at its start.
+        found_out: returns key → text of settings that say "find it out", with what was found out.
         file: the configuration file, or None if the broker was started without one.
         files: the disk.
         clock: stamps the version of the settings.
@@ -37,6 +40,7 @@ class ConfigHandler:
         configuration: Configuration,
         *,
         role: Role,
+        found_out: Callable[[], Mapping[str, str]],
         file: Path | None,
         files: Files,
         clock: Clock,
@@ -45,6 +49,7 @@ class ConfigHandler:
     ) -> None:
         self._configuration = configuration
         self._role = role
+        self._found_out = found_out
         self._clock = clock
         self._on_change = on_change
         self._changed_ms = started_ms
@@ -56,9 +61,10 @@ class ConfigHandler:
             on_change=self._changed,
         )
 
-    def show(self, request: Request) -> Response:
-        """GET_BROKER_CONFIG (26): all settings as properties text, with the role in force."""
+    async def show(self, request: Request) -> Response:
+        """GET_BROKER_CONFIG (26): all settings as properties text, with what is in force."""
         role = {"brokerRole": self._role.name, "brokerId": str(self._role.broker_id)}
+        text = await off_loop(partial(self._configuration.render, {**self._found_out(), **role}))
         version = {
             "counter": self._configuration.changes,
             "stateVersion": 0,
@@ -66,7 +72,7 @@ class ConfigHandler:
         }
         return Response(
             header=GetBrokerConfigResponse(version=fastjson.dumps(version).decode()),
-            body=self._configuration.render(role).encode(),
+            body=text.encode(),
         )
 
     async def update(self, request: Request) -> Response:

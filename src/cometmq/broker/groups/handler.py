@@ -189,7 +189,10 @@ def _merged(
         attributes = present.attributes if present is not None else {}
         for key, value in config.attributes.items():
             if attributes.get(key) != value:
-                raise _illegal(f"unsupported attribute {key[:80]!r}: groups have none")
+                raise ResponseError(  # with RocketMQ's code
+                    ResponseCode.SYSTEM_ERROR,
+                    f"unsupported attribute {key[:80]!r}: groups have none",
+                )
         return msgspec.structs.replace(config, attributes=attributes)
 
     return merge

@@ -14,12 +14,13 @@ from cometmq.broker.maintenance.flushing import Flusher, flush_pace
 from cometmq.broker.maintenance.handler import StorageHandler, clean
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
-from cometmq.remoting.features import Feature
+from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job
 from cometmq.store import MessageStore, StoreSettings, StoreUnavailableError
 
 if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts
+    from cometmq.broker.maintenance.cold_handler import ColdReadsHandler
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +52,25 @@ class IndexSlots:
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """Build the handlers of requests about the store as a whole."""
     storage = StorageHandler(parts.store)
+
+    def make_cold() -> ColdReadsHandler:
+        from cometmq.broker.maintenance.cold_handler import ColdReadsHandler
+
+        return ColdReadsHandler(
+            parts.cold_flow.get(), parts.configuration, parts.settings, parts.clock
+        )
+
+    cold = Deferred(make_cold)
     return Feature(
         {
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: exclusive(storage.clean_queues),
             RequestCode.DELETE_EXPIRED_COMMITLOG: exclusive(storage.clean_log),
+            RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: storage.compare_queues,
+            RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: storage.export_tables,
+            RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: cold.handler(lambda h: h.set_limits),
+            RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: cold.handler(lambda h: h.remove_limit),
+            RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: cold.handler(lambda h: h.show),
+            RequestCode.SET_COMMITLOG_READ_MODE: cold.handler(lambda h: h.set_read_ahead),
         },
         _jobs(parts),
     )

@@ -1,6 +1,8 @@
 """Handles requests about the store as a whole: clean it now.
 
-Source: AdminBrokerProcessor.cleanExpiredConsumeQueue and deleteExpiredCommitLog, RocketMQ 5.3.
+RocketMQ 5 can keep queues and tables in RocksDB; requests about these have simple responses here.
+
+Source: AdminBrokerProcessor, RocketMQ 5.3.
 """
 
 from __future__ import annotations
@@ -9,6 +11,9 @@ import asyncio
 
 from cometmq.remoting import Request, Response
 from cometmq.store import MessageStore
+
+_NOT_RIGHT = 1
+"""The status of a comparison that did not find equal queues."""
 
 
 class StorageHandler:
@@ -34,6 +39,19 @@ class StorageHandler:
         await asyncio.to_thread(self._store.write_out)
         await clean(self._store, expired_at_any_hour=True)
         return Response()
+
+    def compare_queues(self, request: Request) -> Response:
+        """CHECK_ROCKSDB_CQ_WRITE_PROGRESS (354): there is nothing to compare."""
+        from cometmq.protocol.bodies import CheckRocksdbCqWriteResult  # not at rest
+
+        result = CheckRocksdbCqWriteResult(
+            check_result="this broker has no queues in RocksDB", check_status=_NOT_RIGHT
+        )
+        return Response(body=result.encode())
+
+    def export_tables(self, request: Request) -> Response:
+        """EXPORT_ROCKSDB_CONFIG_TO_JSON (355): the tables are JSON files already."""
+        return Response(remark="export done.")
 
 
 async def clean(store: MessageStore, *, expired_at_any_hour: bool = False) -> None:

@@ -368,7 +368,8 @@ class PullHandler:
         pauses = not self._cold_reads.is_limited  # it may wait for seconds then: as if it were held
         if pauses:
             pull.wire.pause_frames()
-        self._cold_reads.bring_in(parts, partial(self._was_read, pull, may_hold, pauses))
+        then = partial(self._was_read, pull, may_hold, pauses)
+        self._cold_reads.bring_in(parts, then, pull.group)
         return None
 
     def _was_read(

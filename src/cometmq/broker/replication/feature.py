@@ -40,6 +40,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         {
             **_address_routes(parts, endpoint),
             RequestCode.GET_BROKER_HA_STATUS: state.handler(lambda h: h.status),
+            RequestCode.RESET_MASTER_FLUSH_OFFSET: state.handler(lambda h: h.reset_flush_offset),
             RequestCode.GET_TIMER_CHECK_POINT: tables.handler(lambda h: h.timer_checkpoint),
             RequestCode.GET_TIMER_METRICS: tables.handler(lambda h: h.timer_metrics),
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: tables.handler(lambda h: h.request_modes),

@@ -1,6 +1,6 @@
 """Shows the state of replication.
 
-Source: AdminBrokerProcessor.getBrokerHaStatus, RocketMQ 5.3.
+Source: AdminBrokerProcessor.getBrokerHaStatus and resetMasterFlushOffset, RocketMQ 5.3.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from cometmq.broker.replication.master import Master
 from cometmq.broker.role import Role
+from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import HARuntimeInfo
+from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Request, Response
 from cometmq.remoting.features import Deferred
 from cometmq.store import MessageStore
@@ -47,3 +49,17 @@ class StatusHandler:
             body.ha_connection_info = self._master.status()
             body.in_sync_slave_nums = sum(slave.in_sync for slave in body.ha_connection_info)
         return Response(body=body.encode())
+
+    def reset_flush_offset(self, request: Request) -> Response:
+        """RESET_MASTER_FLUSH_OFFSET (908): a master has nothing to reset.
+
+        Raises:
+            ResponseError: 1, this broker is a slave. Where RocketMQ's slave truncates its log at
+                this offset, ours compares it with the log of its master.
+        """
+        if self._role.is_slave:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR,
+                "this slave compares its log with that of its master: it keeps no flush offset",
+            )
+        return Response()

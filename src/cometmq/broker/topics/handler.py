@@ -151,8 +151,8 @@ class TopicHandler:
             found = attributes.with_changes(
                 known.attributes if known else {}, changes, is_new=known is None
             )
-        except ConfigError as problem:
-            raise _illegal(str(problem)) from None
+        except ConfigError as problem:  # RocketMQ's code for attributes is not that of a parameter
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(problem)) from None
         if (
             found.get(attributes.MESSAGE_TYPE) == attributes.MIXED
             and not self._settings().enable_mixed_message_type

@@ -12,12 +12,12 @@ from servers import Cluster, Settings
 
 from cometmq.client import AdminClient, Message, Producer, PullConsumer
 from cometmq.client._connection.instance import ClientCore
-from cometmq.client._connection.security import signature
 from cometmq.client.errors import NameServerError
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
+from cometmq.protocol.signature import SigningKey
 from cometmq.remoting import RemotingServer, Request, Response, TlsSettings
 from support.certificates import Authority
 from support.scripted import route
@@ -190,7 +190,7 @@ async def test_requests_are_signed_over_the_fields_that_travel_and_the_body() ->
         fields = dict(request.command.fields)
         signed = fields.pop("Signature")
         content = "".join(fields[name] for name in sorted(fields)).encode() + b"body"
-        assert signed == signature(content, "hush")
+        assert signed == SigningKey("hush").sign(content).decode()
         assert fields["AccessKey"] == "who"
         assert fields["SecurityToken"] == "tok"
         assert (fields["nsd"], fields["ns"], fields["ReqT"]) == ("true", "ns", "0")

@@ -305,6 +305,7 @@ class Broker:
             tls=self.configuration[TlsSettings],
             name=name,
             on_close=self._connection_closed,
+            guard=None if self.parts.access is None else self.parts.access.guard,
         )
 
     def _identity(self) -> Identity:

@@ -129,7 +129,9 @@ class Gate:
 
     def _log(self, request: Request, remark: str) -> None:
         peer = request.connection.peer_text
-        self._refusals.add("access refused peer=%s code=%s: %s", peer, request.code, remark)
+        # Names are the sender's own text, and must not make lines of the log.
+        shown = "".join([unit if unit.isprintable() else "?" for unit in remark])
+        self._refusals.add("access refused peer=%s code=%s: %s", peer, request.code, shown)
 
 
 def needs_of(*resources: Need | Iterable[Need]) -> Needs:

@@ -31,7 +31,12 @@ from cometmq.client import (
 from cometmq.client.allocation import Averagely
 from cometmq.client.settings import ClientSettings, PopSettings, PushSettings
 
-QUICK = {"heartbeat_ms": 1_000, "route_refresh_ms": 1_000}
+QUICK: dict[str, Any] = {
+    "heartbeat_ms": 1_000,
+    "route_refresh_ms": 1_000,
+    "access_key": os.environ.get("CLIENT_ACCESS_KEY", ""),
+    "secret_key": os.environ.get("CLIENT_SECRET_KEY", ""),
+}
 PUSH = PushSettings(
     concurrency=2,
     persist_ms=500,

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from cometmq.access.gate import Action, Need, Needs, group_need, needs_of, topic_need
 from cometmq.access.plain.account import ANYBODY, AccountEntry, PlainAccount

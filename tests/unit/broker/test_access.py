@@ -17,7 +17,6 @@ from cometmq.broker.access.handler import AccountHandler
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC
-from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.signature import SigningKey, signed_content
 from cometmq.remoting import Request, Response, exclusive
@@ -237,6 +236,14 @@ async def test_refusals_are_logged_without_secrets_and_in_bounds(
     assert not any(secret in caplog.text for secret in SECRETS.values())
 
 
+async def test_a_name_makes_no_line_of_the_log(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    await broker.call(310, SHORT_SEND | {"AccessKey": "x\nERROR forged", "Signature": "x"}, key="")
+    assert any("x?ERROR forged" in line for line in caplog.messages)
+    assert not any("\n" in line for line in caplog.messages)
+
+
 # --- accounts by request ------------------------------------------------------------------------
 
 NEW = {"accessKey": "Created-1", "secretKey": "created-secret"}
@@ -307,4 +314,3 @@ async def test_without_access_control_there_are_no_accounts() -> None:
         await wired.settled()
         assert wired.answers[-1].code == refused
         assert "aclEnable=false" in (wired.answers[-1].remark or "")
-    assert RequestCode.UPDATE_AND_CREATE_ACL_CONFIG == 50

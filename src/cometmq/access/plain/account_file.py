@@ -13,17 +13,15 @@ from typing import Any, Final
 
 import msgspec
 
-try:
-    import yaml  # type: ignore[import-untyped]
-except ImportError as missing:  # pragma: no cover (tests have it)
-    raise ImportError(
-        "aclEnable=true reads YAML files and needs PyYAML, which the extra acl installs"
-    ) from missing
-
 from cometmq.access.plain.account import AccountEntry, PlainAccount
 from cometmq.access.plain.addresses import AddressSet
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.bodies.common import DataVersion
+
+try:
+    import yaml  # type: ignore[import-untyped]
+except ModuleNotFoundError:
+    raise ConfigError("access control needs PyYAML: pip install '.[acl]'") from None
 
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 ACCOUNTS_MAX: Final = 20_000

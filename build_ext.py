@@ -45,6 +45,7 @@ COMPILED: dict[str, str] = {
     "cometmq.protocol.batch": "every message of a batch body",
     "cometmq.protocol.message_id": "the id of every message that is sent",
     "cometmq.protocol.header_scanner": "the header of nearly every send and pull",
+    "cometmq.protocol.signature": "the signature of every request that is signed",
     "cometmq.protocol.signed_fields": "the fields of nearly every send and pull that is signed",
     "cometmq.protocol.lazy_record": "every message that a consumer gets",
     "cometmq.sql92.expression": "the expression of every message that a consumer filters by SQL92",

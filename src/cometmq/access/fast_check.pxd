@@ -1,5 +1,6 @@
 cimport cython
 
+from cometmq.protocol.signature cimport SigningKey
 from cometmq.protocol.signed_fields cimport SignedFields
 
 
@@ -15,7 +16,7 @@ cdef class FastCheck:
     cdef str _topic
     cdef str _group
 
-    @cython.locals(key=bytes, fields=SignedFields)
+    @cython.locals(key=bytes, fields=SignedFields, content=bytes, signing_key=SigningKey)
     cpdef bint allows(
         self, object wire, bytearray data, bytearray unescaped, Py_ssize_t body_at,
         Py_ssize_t body_end, str topic, str group) except -1

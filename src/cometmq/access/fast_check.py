@@ -11,9 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from cometmq.access.gate import Action, Needs, group_need, needs_of, topic_need
-from cometmq.access.plain.account import PlainAccount
-from cometmq.access.plain.accounts import PlainAccounts
+from cometmq.access.gate import Accounts, Action, Needs, group_need, needs_of, topic_need
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.signed_fields import SignedFields
 
@@ -26,7 +24,7 @@ class FastCheck:
         action: what the requests do with their topics.
     """
 
-    def __init__(self, accounts: PlainAccounts, action: Action) -> None:
+    def __init__(self, accounts: Accounts, action: Action) -> None:
         self._accounts = accounts
         self._action = action
         self.fields = SignedFields()
@@ -70,9 +68,10 @@ class FastCheck:
         account = self._account
         if account is None:
             return False
-        if isinstance(account, PlainAccount):
+        signing_key = account.signing_key
+        if signing_key is not None:
             content = fields.content(data, unescaped, body_at, body_end)
-            if not account.signing_key.accepts(content, fields.signature(data)):
+            if not signing_key.accepts(content, fields.signature(data)):
                 return False
         if account is self._allowed and topic is self._topic and group is self._group:
             return True

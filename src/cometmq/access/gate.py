@@ -1,8 +1,8 @@
 """The gate: every request passes it before it is handled.
 
-A source of accounts identifies the sender; the sender's `Account` decides about what the request
-needs. The gate joins the two, and logs refusals. It is the same for each port of a server. A fast
-path asks the same source and the same account, and leaves what it would have to refuse to the
+A source of accounts knows the sender; the gate checks the signature; the sender's `Account` decides
+about what the request needs. The gate is the same for each port of a server, and logs refusals. A
+fast path asks the same source and the same account, and leaves what it would have to refuse to the
 general path.
 """
 
@@ -15,10 +15,15 @@ from typing import Final, NamedTuple, Protocol
 
 from cometmq.model.errors import ResponseError
 from cometmq.model.topic import RETRY_PREFIX
+from cometmq.protocol.signature import ACCESS_KEY, SIGNATURE, SigningKey, signed_content
 from cometmq.remoting.requests import Request
+from cometmq.remoting.wire import Wire
 from cometmq.system.failure_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
+
+NAMES_SHOWN_MAX: Final = 200
+"""The characters of a name in a refusal."""
 
 
 class Action(IntFlag):
@@ -61,11 +66,15 @@ def topic_need(name: str, action: Action) -> Need:
 
 
 class Account(Protocol):
-    """An account whose request passed the check of its signature."""
+    """The account of a sender."""
+
+    @property
+    def signing_key(self) -> SigningKey | None:
+        """The key of its signatures; None if its requests need none."""
 
     @property
     def may_everything(self) -> bool:
-        """Whether no request needs a check."""
+        """Whether no request needs a check beside its signature."""
 
     def refusal(self, code: int, needs: Needs) -> str | None:
         """Return why a request is refused; None if it is not.
@@ -79,11 +88,19 @@ class Account(Protocol):
 class Accounts(Protocol):
     """A source of accounts."""
 
-    def identify(self, request: Request) -> Account:
-        """Return the account of a request.
+    @property
+    def state(self) -> object:
+        """An object that is another one after each change."""
+
+    def sender_of(self, connection: Wire, access_key: str) -> Account:
+        """Return the account of a sender, whose signature is not checked yet.
+
+        Args:
+            connection: its connection.
+            access_key: the access key of its request; empty for none.
 
         Raises:
-            ResponseError: it has none, or its signature is wrong.
+            ResponseError: there is no such account.
         """
 
 
@@ -107,10 +124,25 @@ class Gate:
             ResponseError: it has none, or its signature is wrong.
         """
         try:
-            return self._accounts.identify(request)
+            return self._identify(request)
         except ResponseError as refusal:
             self._log(request, refusal.remark)
             raise
+
+    def _identify(self, request: Request) -> Account:
+        fields = request.command.fields
+        access_key = fields.get(ACCESS_KEY, "")
+        account = self._accounts.sender_of(request.connection, access_key)
+        signing_key = account.signing_key
+        if signing_key is not None:
+            content = signed_content(fields, request.body, version=request.command.version)
+            signature = fields.get(SIGNATURE, "").encode("utf-8", "replace")
+            if not signing_key.accepts(content, signature):
+                raise ResponseError(
+                    self._refused,
+                    f"Check signature failed for accessKey={access_key[:NAMES_SHOWN_MAX]}",
+                )
+        return account
 
     def require(self, request: Request, account: Account, needs: Needs) -> None:
         """Refuse a request whose account lacks what it needs.

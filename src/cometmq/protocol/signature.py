@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """The signature of a request, by which a server knows the account that sent it.
 
     Signature := base64(HMAC-SHA1(secret key, content))

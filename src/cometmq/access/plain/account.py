@@ -117,6 +117,7 @@ class PlainAccount:
 class _Anybody:
     """The sender of a request from a white address."""
 
+    signing_key = None
     may_everything = True
 
     def refusal(self, code: int, needs: Needs) -> str | None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
 
-from cometmq.access.gate import Account
+from cometmq.access.gate import NAMES_SHOWN_MAX, Account
 from cometmq.access.plain.account import ANYBODY, AccountEntry, PlainAccount
 from cometmq.access.plain.account_file import (
     AccountFile,
@@ -37,8 +37,6 @@ from cometmq.access.plain.account_file import (
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.signature import ACCESS_KEY, SIGNATURE, signed_content
-from cometmq.remoting.requests import Request
 from cometmq.remoting.wire import Wire
 from cometmq.system.clock import Clock
 from cometmq.system.files import Files, save
@@ -50,7 +48,6 @@ RELOAD_S: Final = 1.0
 FILES_MAX: Final = 1_000
 SENDERS_MAX: Final = 10_000
 """Senders whose accounts are remembered, each an address with an access key."""
-NAMES_SHOWN_MAX: Final = 200
 _FOR_TOOLS: Final = "tools.yml"
 _ONLY_OWNER: Final = 0o600
 
@@ -92,24 +89,8 @@ class PlainAccounts:
 
     # --- deciding -------------------------------------------------------------------------------
 
-    def identify(self, request: Request) -> Account:
-        """Return the account of a request.
-
-        Raises:
-            ResponseError: 1, it has none, or its signature is wrong.
-        """
-        fields = request.command.fields
-        access_key = fields.get(ACCESS_KEY, "")
-        account = self.sender_of(request.connection, access_key)
-        if isinstance(account, PlainAccount):
-            content = signed_content(fields, request.body, version=request.command.version)
-            signature = fields.get(SIGNATURE, "").encode("utf-8", "replace")
-            if not account.signing_key.accepts(content, signature):
-                raise _refused(f"Check signature failed for accessKey={_short(access_key)}")
-        return account
-
     def sender_of(self, connection: Wire, access_key: str) -> Account:
-        """Return the account with an access key, or `ANYBODY` if the address is white.
+        """Return the account with an access key; `ANYBODY` if the address is white.
 
         Raises:
             ResponseError: 1, there is no such account.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from cometmq.access.gate import Action, Need, Needs, group_need, needs_of, topic
 from cometmq.access.plain.account import ANYBODY, AccountEntry, PlainAccount
 from cometmq.access.plain.account_file import FILE_BYTES_MAX, parse
 from cometmq.access.plain.accounts import PlainAccounts
+from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.system.clock import ManualClock
 from support.fake_transport import Wired
@@ -248,6 +251,19 @@ def test_without_a_file_nothing_starts(tmp_path: Path) -> None:
         accounts.load()
 
 
+def test_access_control_needs_the_directory_of_its_files() -> None:
+    with pytest.raises(ConfigError, match="rocketmqHome"):
+        BrokerSettings(broker_name="b", acl_enable=True)
+
+
+def test_without_pyyaml_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "cometmq.access.plain.account_file"
+    monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(ConfigError, match=r"\[acl\]"):
+        importlib.import_module(module)
+
+
 def test_with_a_broken_file_nothing_starts(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.further("more.yml", "accounts: [")
@@ -291,6 +307,25 @@ async def test_a_broken_file_keeps_what_it_said_and_is_reported_once(
         home.replace(TEXT.replace("Orders-1", "Orders-2"))
     assert isinstance(await sender(home, "Orders-2"), PlainAccount)
     assert "accounts changed" in caplog.text
+
+
+async def test_a_file_that_is_being_written_waits_for_the_next_look(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, read = TEXT.replace("Orders-1", "Orders-2"), home.files.read
+
+    def read_and_write_on(path: Path) -> bytes | None:
+        data = read(path)
+        home.main.write_text(whole)
+        return data
+
+    home.main.write_text("accounts: []\n")
+    monkeypatch.setattr(home.files, "read", read_and_write_on)
+    home.accounts.reload()
+    assert isinstance(await sender(home, "Orders-1"), PlainAccount)
+    monkeypatch.undo()
+    home.accounts.reload()
+    assert isinstance(await sender(home, "Orders-2"), PlainAccount)
 
 
 async def test_further_files_come_and_go(home: Home) -> None:

@@ -173,6 +173,8 @@ class PlainAccounts:
             self._broken[path] = stamp
             log.error("accounts are unchanged, because their file cannot be used: %s", problem)
             return None
+        if _stamp(path) != stamp:  # it was written meanwhile, and may be half of the new one
+            return None
         self._broken.pop(path, None)
         log.info("accounts changed file=%s accounts=%d", path, len(fresh.file.accounts))
         return fresh

@@ -11,9 +11,27 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from cometmq.access.gate import Accounts, Action, Needs, group_need, needs_of, topic_need
+from cometmq.access.gate import Account, Accounts, Action, group_need, needs_of, topic_need
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.signed_fields import SignedFields
+
+SENDERS_MAX = 10_000
+"""Senders that are remembered, and topics of each that it may use."""
+_SENDERS_MAX = SENDERS_MAX
+
+
+class FastSender:
+    """A sender as a fast path knows it.
+
+    Args:
+        account: its account.
+    """
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.signing_key: Any = account.signing_key
+        self.allowed: set[Any] = set()
+        """The topics that it may use, or groups with topics."""
 
 
 class FastCheck:
@@ -30,14 +48,11 @@ class FastCheck:
         self.fields = SignedFields()
         """Gets the fields of each header."""
         self._state: object = None
+        self._senders: dict[tuple[str, bytes], FastSender] = {}
         self._wire: Any = None
         self._key = b""
-        self._account: Any = None
+        self._sender: FastSender | None = None
         """The sender with this key on this wire; None if it is unknown."""
-        self._allowed: Any = None
-        """The sender that may use `_topic` and `_group`."""
-        self._topic: str | None = None
-        self._group: str | None = None
 
     def allows(
         self,
@@ -63,38 +78,49 @@ class FastCheck:
         if not fields.is_usable:
             return False
         key = fields.access_key(data)
-        if wire is not self._wire or key != self._key or self._state is not self._accounts.state:
+        if wire is not self._wire or key != self._key:
             self._find(wire, key)
-        account = self._account
-        if account is None:
+        sender = self._sender
+        if sender is None:
             return False
-        signing_key = account.signing_key
+        signing_key = sender.signing_key
         if signing_key is not None:
             content = fields.content(data, unescaped, body_at, body_end)
             if not signing_key.accepts(content, fields.signature(data)):
                 return False
-        if account is self._allowed and topic is self._topic and group is self._group:
-            return True
-        return self._may(account, topic, group)
+        if group is None:
+            return topic in sender.allowed or self._may(sender, topic, topic, group)
+        use = (group, topic)
+        return use in sender.allowed or self._may(sender, use, topic, group)
 
     def release(self) -> None:
-        """Drop the reference to the connection that was read last."""
+        """Forget the connection that was read last: accounts may change before the next read."""
         self._wire = None
 
     def _find(self, wire: Any, key: bytes) -> None:
         """Find the sender."""
-        accounts = self._accounts
-        self._wire, self._key, self._state = wire, key, accounts.state
-        self._allowed = self._account = None
-        with suppress(ResponseError):
-            self._account = accounts.sender_of(wire, key.decode("ascii"))
+        state = self._accounts.state
+        if state is not self._state:
+            self._state = state
+            self._senders.clear()
+        self._wire, self._key = wire, key
+        self._sender = self._senders.get((wire.peer_text, key))
+        if self._sender is None:
+            with suppress(ResponseError):
+                account = self._accounts.sender_of(wire, key.decode("ascii"))
+                self._sender = FastSender(account)
+                if len(self._senders) >= _SENDERS_MAX:
+                    self._senders.clear()
+                self._senders[wire.peer_text, key] = self._sender
 
-    def _may(self, account: Any, topic: str, group: str | None) -> bool:
+    def _may(self, sender: FastSender, use: object, topic: str, group: str | None) -> bool:
+        """Decide as the general path does, and remember what is allowed."""
         resources = [topic_need(topic, self._action)]
         if group is not None:
             resources.append(group_need(group))
-        needs: Needs = needs_of(resources)
-        if account.refusal(0, needs) is not None:
+        if sender.account.refusal(0, needs_of(resources)) is not None:
             return False
-        self._allowed, self._topic, self._group = account, topic, group
+        if len(sender.allowed) >= _SENDERS_MAX:
+            sender.allowed.clear()
+        sender.allowed.add(use)
         return True

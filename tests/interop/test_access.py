@@ -118,9 +118,8 @@ def test_signed_requests_pass_and_others_are_refused(
     assert broker.stored(DENIED) == 0
 
 
-@pytest.mark.parametrize(
-    "kind", [JAVA_53, pytest.param(SIGNING_KINDS[0], marks=pytest.mark.long)], ids=str
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [SIGNING_KINDS[0], JAVA_53], ids=str)
 def test_signed_transactions_are_decided(
     kind: Kind, broker: Broker, client_of: Callable[..., Client]
 ) -> None:

@@ -134,6 +134,25 @@ def test_signed_transactions_are_decided(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("version", ["4.9.8", "5.3.3"])
+def test_mqadmin_signs_its_requests(version: str, broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    tools = tmp_path / "conf" / "tools.yml"
+    tools.write_text("accessKey: operations\nsecretKey: secret-of-operations\n")
+    admin = MqAdmin(tmp_path, version)
+    create = ("updateTopic", "-b", broker.server.address, "-t", f"By-{version.replace('.', '-')}")
+    try:
+        assert "create topic" in admin.run(broker.namesrv, *create).out
+        shown = admin.run(broker.namesrv, "topicStatus", "-t", ALLOWED).out
+        assert "#Broker Name" in shown
+        tools.unlink()
+        refused = admin.run(broker.namesrv, *create)
+        assert "No accessKey is configured" in refused.out + refused.err
+    finally:
+        admin.close()
+
+
+@pytest.mark.long
 def test_mqadmin_of_4_9_changes_accounts(broker: Broker, tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     tools = tmp_path / "conf" / "tools.yml"

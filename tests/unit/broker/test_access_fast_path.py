@@ -6,12 +6,15 @@ import base64
 import hashlib
 import hmac
 import json
+import struct
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from cometmq.access.fast_check import FastCheck
 from cometmq.access.gate import Action
@@ -21,18 +24,20 @@ from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.sending.fast_path import SendFastPath
+from cometmq.model.errors import CometError
 from cometmq.protocol.command import Command, command_at
 from cometmq.protocol.frame import FRAME_BYTES_MAX
-from cometmq.protocol.signature import SigningKey, signed_content
+from cometmq.protocol.signature import signed_content
 from cometmq.protocol.signed_fields import FIELDS_MAX
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from support import plain_ways
 from support.fake_transport import Wired
 from support.stores import all_messages
+from support.tiers import rounds
 
 from .conftest import Pulls, Tables
-from .test_send_fast_path import FIELDS, ITEMS, Side, frame, java, read
+from .test_send_fast_path import BODIES, FIELDS, HEADERS, ITEMS, Side, frame, java, read
 
 ACCOUNTS = """
 globalWhiteRemoteAddresses: [10.9.9.9]
@@ -42,6 +47,10 @@ accounts:
 - {accessKey: Administrator, secretKey: admin-secret, admin: true}
 - {accessKey: Trusted, secretKey: trusted-secret, whiteRemoteAddress: 10.8.8.8}
 """
+EXAMPLES = settings(
+    max_examples=rounds(test=60, long=2000),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 SECRETS = {
     "Publisher": "publisher-secret",
     "Consumer": "consumer-secret",
@@ -51,24 +60,32 @@ SECRETS = {
 
 def signed(header: bytes, body: bytes, key: str, secret: str | None = None) -> bytes:
     """A frame of a header, with the fields that its client adds: signed by a simple HMAC."""
+    for unsigned in (b'"Signature":"EZ==",', b'"AccessKey":"",'):  # as C++ writes them
+        header = header.replace(unsigned, b"")
     whole = frame(header, body)
     command = command_at(whole, 0, len(whole), FRAME_BYTES_MAX)
     assert command is not None
     fields = {**command.fields, "AccessKey": key}
     text = "".join(fields[name] for name in sorted(fields) if name != "Signature")
-    digest = hmac.digest((secret or SECRETS[key]).encode(), text.encode() + body, hashlib.sha1)
+    content = text.encode("utf-8", "replace") + body
+    digest = hmac.digest((secret or SECRETS[key]).encode(), content, hashlib.sha1)
     return with_fields(
         header, {"AccessKey": key, "Signature": base64.b64encode(digest).decode()}, body
     )
 
 
 def with_fields(header: bytes, more: Mapping[str, str], body: bytes) -> bytes:
-    """The frame of a JSON header with further fields."""
+    """The frame of a header with further fields."""
+    if header[:1] != b"{":
+        pairs = header[21:] + b"".join(
+            struct.pack(">H", len(name)) + name.encode() + struct.pack(">i", len(value))
+            + value.encode() for name, value in more.items()
+        )  # fmt: skip
+        return frame(header[:17] + struct.pack(">i", len(pairs)) + pairs, body)
     for name, value in more.items():
-        header = header.replace(b'"extFields":{', b'"extFields":{"%b":"%b",' % (
-            name.encode(), value.encode()))  # fmt: skip
-        header = header.replace(b'"extFields" : {', b'"extFields" : {"%b":"%b",' % (
-            name.encode(), value.encode()))  # fmt: skip
+        field = f'"{name}":"{value}",'.encode()
+        for start in (b'"extFields":{', b'"extFields" : {'):
+            header = header.replace(start, start + field)
     return frame(header, body)
 
 
@@ -137,34 +154,10 @@ async def test_signed_sends_of_an_account_stay_on_the_fast_path(both: Both) -> N
     assert len(all_messages(both.fast.store, "T", 1)) == 5
 
 
-@pytest.mark.parametrize("form", [form for form in plain_ways.FORMS if "binary" not in form])
+@pytest.mark.parametrize("form", plain_ways.FORMS)
 async def test_signed_sends_of_each_client_stay_on_the_fast_path(both: Both, form: str) -> None:
-    write = partial(plain_ways.header_of, form, code="310")
-    if form == "cpp":  # its header has the two fields already
-        header = write(FIELDS).replace(b'"Signature":"EZ==",', b"").replace(b'"AccessKey":"",', b"")
-    else:
-        header = write(FIELDS)
+    header = plain_ways.header_of(form, FIELDS, code="310")
     assert await both.same(signed(header, b"body", "Publisher")) == [0]
-    assert both.fast.handled == 0
-
-
-@pytest.mark.parametrize("code", ["310", "10"])
-async def test_signed_sends_with_a_binary_header_stay_on_the_fast_path(
-    both: Both, code: str
-) -> None:
-    fields = FIELDS if code == "310" else {
-        plain_ways.LONG_NAMES[name]: value for name, value in FIELDS.items()
-    }  # fmt: skip
-    fields = {**fields, "AccessKey": "Publisher"}
-    signature = SigningKey(SECRETS["Publisher"]).sign(signed_content(fields, b"body"))
-    fields["Signature"] = signature.decode()
-    header = plain_ways.binary_header(
-        {name: json.dumps(value) for name, value in fields.items()},
-        code=code, opaque="7", version="479", flag="0",
-    )  # fmt: skip
-    data = bytearray(frame(header, b"body"))
-    data[4] = 1
-    assert await both.same(bytes(data)) == [0]
     assert both.fast.handled == 0
 
 
@@ -280,6 +273,42 @@ async def test_changed_accounts_count_at_once_on_open_connections(both: Both) ->
 async def test_refused_one_way_sends_are_not_stored(both: Both) -> None:
     assert await both.same(frame(java(FIELDS, flag="2"))) == []
     assert all_messages(both.fast.store, "T", 1) == []
+
+
+@settings(
+    max_examples=rounds(test=60, long=2000),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(header=HEADERS, body=BODIES, key=st.sampled_from([*SECRETS, ""]))
+async def test_whatever_is_signed_the_two_paths_do_the_same(
+    both: Both, header: bytes, body: bytes, key: str
+) -> None:
+    try:
+        data = signed(header, body, key) if key else frame(header, body)
+    except CometError:  # nothing could sign it
+        data = frame(header, body)
+    await both.same(data)
+
+
+@settings(
+    max_examples=rounds(test=60, long=2000),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+async def test_whatever_happens_to_signed_bytes_the_two_paths_do_the_same(
+    both: Both, data: st.DataObject
+) -> None:
+    write = partial(plain_ways.header_of, data.draw(st.sampled_from(plain_ways.FORMS)), code="310")
+    stream = bytearray(signed(write(FIELDS), b"body", "Publisher"))
+    stream += signed(write(FIELDS, opaque="2"), b"two", "Publisher")
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(stream)))
+        new = data.draw(
+            st.one_of(st.binary(max_size=3), st.sampled_from([b'"', b"\\u0001", b",", b"}"]))
+        )
+        stream[at : at + data.draw(st.integers(0, 2))] = new
+    cut = data.draw(st.integers(0, len(stream)))
+    await both.same(bytes(stream[:cut]), bytes(stream[cut:]))
 
 
 # --- pulls --------------------------------------------------------------------------------------

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from servers import CometBroker, CometNameServer, Settings
 
 from cometmq.client import AdminClient, Message, Producer, PullConsumer
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError
 from support.guides import Guide, following
+from support.replicas import SLAVE, Registered
 
 SERVICE = ClientSettings(access_key="order-service", secret_key="change-this-secret-too")
 OPERATIONS = ClientSettings(access_key="operations", secret_key="change-this-secret")
@@ -45,3 +48,39 @@ async def test_the_page_holds(guide: Guide) -> None:
         with pytest.raises(ResponseError, match="No accessKey is configured"):
             await producer.send(Message("Orders", b"x"))
     assert "change-this-secret" not in guide.log()
+
+
+ACCOUNTS = """
+accounts:
+- {accessKey: brokers, secretKey: secret-of-brokers, admin: true}
+"""
+OF_BROKERS = '{"accessKey":"brokers","secretKey":"secret-of-brokers"}'
+BROKERS = ClientSettings(access_key="brokers", secret_key="secret-of-brokers")
+
+
+class Replica(Registered, CometBroker):
+    """A slave, with further settings."""
+
+
+async def test_a_slave_signs_its_requests(tmp_path: Path) -> None:
+    home = tmp_path / "conf"
+    home.mkdir()
+    (home / "plain_acl.yml").write_text(ACCOUNTS)
+    guarded: Settings = {"aclEnable": True, "rocketmqHome": str(tmp_path)}
+    signed = SLAVE | guarded | {"innerClientAuthenticationCredentials": OF_BROKERS}
+    names = CometNameServer(tmp_path / "namesrv")
+    names.start()
+    stores = tmp_path / "a-store", tmp_path / "b-store"
+    master = CometBroker(tmp_path / "a", names.address, store=stores[0], settings=guarded)
+    slave = Replica(tmp_path / "b", names.address, store=stores[1], settings=signed)
+    try:
+        master.start()
+        slave.start()
+        async with asyncio.timeout(60), AdminClient(names.address, client=BROKERS) as admin:
+            await admin.create_topic("copied", queues=1)
+            while "copied" not in await admin.broker_topics(slave.address):
+                await asyncio.sleep(0.2)
+        assert "secret-of-brokers" not in slave.process.log.read_text()
+    finally:
+        for server in (slave, master, names):
+            server.kill()

@@ -193,6 +193,13 @@ class BrokerSettings:
     rocketmq_home: Path | None = setting(None, key="rocketmqHome", environment="ROCKETMQ_HOME")
     """The directory above ``conf/plain_acl.yml``, for ``aclEnable=true``."""
 
+    inner_client_credentials: str = setting(
+        "", key="innerClientAuthenticationCredentials", secret=True
+    )
+    """The account that signs the requests of this broker to other servers, such as those of a slave
+    to a master with access control: ``{"accessKey":"…","secretKey":"…"}``.
+    """
+
     # --- registration ---------------------------------------------------------------------------
 
     register_name_server_period_ms: int = setting(

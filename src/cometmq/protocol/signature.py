@@ -65,3 +65,26 @@ class SigningKey:
     def accepts(self, content: bytes, signature: bytes) -> bool:
         """Return whether a signature is that of a content; the time it takes does not show why."""
         return compare_digest(self.sign(content), signature)
+
+
+def sign(
+    fields: dict[str, str],
+    body: bytes,
+    access_key: str,
+    signing_key: SigningKey,
+    security_token: str = "",
+) -> None:
+    """Add the account and the signature to the header fields of a request.
+
+    Args:
+        fields: all other fields.
+        body: the body.
+        access_key: of the account.
+        signing_key: signs for the account.
+        security_token: of a temporary account; empty for others.
+    """
+    fields.pop(SIGNATURE, None)
+    fields[ACCESS_KEY] = access_key
+    if security_token:
+        fields[SECURITY_TOKEN] = security_token
+    fields[SIGNATURE] = signing_key.sign(signed_content(fields, body)).decode()

@@ -14,12 +14,14 @@ from cometmq.access.plain.accounts import PlainAccounts
 from cometmq.access.plain.needs import ADMINISTRATION, PlainNeeds
 from cometmq.broker.access.control import LARGE_BYTES_MIN, AccessControl
 from cometmq.broker.access.handler import AccountHandler
+from cometmq.broker.access.signer import BrokerSigner
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
+from cometmq.model.errors import ConfigError
 from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.signature import SigningKey, signed_content
-from cometmq.remoting import Request, Response, exclusive
+from cometmq.remoting import OutgoingCall, Request, Response, exclusive
 from cometmq.store import MessageStore
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
@@ -242,6 +244,27 @@ async def test_a_name_makes_no_line_of_the_log(
     await broker.call(310, SHORT_SEND | {"AccessKey": "x\nERROR forged", "Signature": "x"}, key="")
     assert any("x?ERROR forged" in line for line in caplog.messages)
     assert not any("\n" in line for line in caplog.messages)
+
+
+# --- signed requests of a broker ----------------------------------------------------------------
+
+
+def test_a_broker_signs_with_its_account() -> None:
+    signer = BrokerSigner('{"accessKey":"Limited-1","secretKey":"limited-secret"}')
+    call = OutgoingCall(21, {"topic": "T"}, b"body")
+    signer.before_request("10.0.0.1:10911", call)
+    content = signed_content(call.fields, b"body")
+    assert call.fields["AccessKey"] == "Limited-1"
+    assert SigningKey("limited-secret").accepts(content, call.fields["Signature"].encode())
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "{}", '{"accessKey":"a"}', '{"accessKey":"","secretKey":"hush"}', "[]", "hush"]
+)
+def test_bad_credentials_of_a_broker_are_refused_unseen(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected") as caught:
+        BrokerSigner(text)
+    assert "hush" not in str(caught.value)
 
 
 # --- accounts by request ------------------------------------------------------------------------

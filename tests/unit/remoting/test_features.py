@@ -15,6 +15,7 @@ NOT_AT_REST = {
     "cometmq.access",
     "cometmq.broker.access.control",
     "cometmq.broker.access.handler",
+    "cometmq.broker.access.signer",
     "cometmq.broker.admin.handler",
     "cometmq.broker.clients.connections",
     "cometmq.broker.clients.relay",

@@ -16,9 +16,8 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.signature import (
     ACCESS_KEY,
     SECURITY_TOKEN,
-    SIGNATURE,
     SigningKey,
-    signed_content,
+    sign,
 )
 from cometmq.remoting import OutgoingCall
 from cometmq.remoting.tls import client_context
@@ -97,12 +96,8 @@ class Signer:
 
     def before_request(self, address: str, call: OutgoingCall) -> None:
         """Sign the current fields and body."""
-        fields = call.fields
-        fields.pop(SIGNATURE, None)
-        fields[ACCESS_KEY] = self._credentials.access_key
-        if self._credentials.token:
-            fields[SECURITY_TOKEN] = self._credentials.token
-        fields[SIGNATURE] = self._key.sign(signed_content(fields, call.body)).decode()
+        account = self._credentials
+        sign(call.fields, call.body, account.access_key, self._key, account.token)
 
     def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Do nothing."""

@@ -23,7 +23,7 @@ import yaml
 
 from build_ext import ROOT
 from cometmq.cli.commands import app
-from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import RemotingServer, RemotingSettings, Response, TlsSettings
 from cometmq.remoting.ports import free_port
 from support import pythons
@@ -200,6 +200,20 @@ async def test_a_server_that_demands_tls_is_healthy_for_a_check_with_tls(
         port = f"broker={server.port}"
         assert await asyncio.to_thread(health.main, [port]) == 1
         assert await asyncio.to_thread(health.main, ["--tls", port]) == 0, capsys.readouterr().err
+    finally:
+        await server.stop(0.0)
+
+
+async def test_a_broker_that_demands_an_account_is_healthy(
+    health: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refusal = Response(ResponseCode.SYSTEM_ERROR, "No accessKey is configured")
+    answer = {RequestCode.GET_BROKER_RUNTIME_INFO: lambda request: refusal}
+    server = RemotingServer(answer, settings=RemotingSettings(), name="guarded")
+    await server.start("127.0.0.1", 0)
+    try:
+        found = await asyncio.to_thread(health.main, [f"broker={server.port}"])
+        assert found == 0, capsys.readouterr().err
     finally:
         await server.stop(0.0)
 

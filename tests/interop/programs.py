@@ -22,6 +22,7 @@ its assignment. The commands:
   "twice commit" by the second check, "other commit" by a check of another program
 - ``quit``
 
+With ``CLIENT_ACCESS_KEY`` and ``CLIENT_SECRET_KEY`` in its environment a client signs its requests.
 Java, Go and ours trace the messages of ``send`` and ``consume`` with ``trace``.
 Java also has ``request``, ``query`` and ``lite_pull``. Ours has ``queues`` and ``abort``.
 A message is ``{"body", "tag"?, "keys"?, "delay"?, "properties"?}``; for ours also ``"shard"``.
@@ -36,7 +37,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -59,11 +60,18 @@ class CommandError(AssertionError):
 class Program:
     """One running program."""
 
-    def __init__(self, arguments: list[str], log: Path, *, cwd: Path | None = None) -> None:
+    def __init__(
+        self,
+        arguments: list[str],
+        log: Path,
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         home = log.with_suffix(".home")  # some clients keep offsets and logs in their home folder
         home.mkdir(parents=True, exist_ok=True)
-        env = os.environ | {"HOME": str(home), "JDK_JAVA_OPTIONS": f"-Duser.home={home}"}
-        self.process = Process(arguments, log, cwd=cwd, env=env, talks=True)
+        own = {"HOME": str(home), "JDK_JAVA_OPTIONS": f"-Duser.home={home}", **(env or {})}
+        self.process = Process(arguments, log, cwd=cwd, env=os.environ | own, talks=True)
         self.received: list[Received] = []
         self.assigned: list[Received] = []
         """Its events about queues."""
@@ -172,9 +180,11 @@ class Kind:
         return self.name
 
 
-def _java(version: str, heap: str = "256m") -> Callable[[], tuple[list[str], Path | None]]:
+def _java(
+    version: str, heap: str = "256m", profile: str = "client"
+) -> Callable[[], tuple[list[str], Path | None]]:
     def command() -> tuple[list[str], Path | None]:
-        classes = toolchain.java_classes("client", toolchain.rocketmq_jars("client", version))
+        classes = toolchain.java_classes("client", toolchain.rocketmq_jars(profile, version))
         options = [
             "-Xms32m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             toolchain.PATIENT_CONNECT,
@@ -231,13 +241,30 @@ CPP = Kind(
 )  # fmt: skip
 OURS = Kind("cometmq", _ALL_STYLES, _ours, modes=("concurrent", "orderly", "broadcast"))
 KINDS = (JAVA_49, JAVA_53, GO, NODE, CPP)
+# Until 5.3 the class that signs is in a library of its own, which the tools need.
+SIGNING_KINDS = (replace(JAVA_49, command=_java("4.9.8", profile="tools")), JAVA_53, GO, NODE, CPP)
+
+Account = tuple[str, str]
+"""An access key and its secret key."""
 
 
 class Client:
-    """One kind of client at one name server: a program that sends, and members that receive."""
+    """One kind of client at one name server: a program that sends, and members that receive.
 
-    def __init__(self, kind: Kind, namesrv: str, folder: Path) -> None:
+    Args:
+        kind: which one.
+        namesrv: the name server.
+        folder: for logs.
+        account: signs all requests; None for none.
+    """
+
+    def __init__(
+        self, kind: Kind, namesrv: str, folder: Path, account: Account | None = None
+    ) -> None:
         self.kind = kind
+        self._env = dict(
+            zip(("CLIENT_ACCESS_KEY", "CLIENT_SECRET_KEY"), account or (), strict=False)
+        )
         self._namesrv = namesrv
         self._folder = folder
         self._programs: list[Program] = []
@@ -246,7 +273,7 @@ class Client:
     def _program(self) -> Program:
         arguments, cwd = self.kind.command()
         log = self._folder / f"{self.kind.name}-{len(self._programs)}.log"
-        program = Program([*arguments, self._namesrv], log, cwd=cwd)
+        program = Program([*arguments, self._namesrv], log, cwd=cwd, env=self._env)
         self._programs.append(program)
         return program
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from cometmq.protocol.command import Command
 from cometmq.remoting import Connection, RemotingSettings, RequestHandler, Supervisor
+from cometmq.remoting.requests import Guard
 from cometmq.remoting.wire import FastPath, write_batch_of
 from support.frames import CommandDecoder
 
@@ -129,6 +130,7 @@ class Wired:
         *,
         peer: Any = PEER,
         fast_path: FastPath | None = None,
+        guard: Guard | None = None,
         **limits: int,
     ) -> None:
         self.supervisor = Supervisor("test")
@@ -139,6 +141,7 @@ class Wired:
             supervisor=self.supervisor,
             on_close=self.lost.append,
             fast_path=fast_path,
+            guard=guard,
         )
         self.connection.work_s_max = math.inf  # what was sent is handled at once
         self.transport = FakeTransport(peer)

@@ -32,6 +32,7 @@ from cometmq.remoting import (
     RemotingServer,
     RemotingSettings,
     RequestHandler,
+    RpcHook,
     Supervisor,
     TlsClientSettings,
     TlsSettings,
@@ -75,7 +76,8 @@ class Broker:
         clock, files: time and disk.
 
     Raises:
-        ConfigError: a TLS file for connections to other servers cannot be used.
+        ConfigError: a TLS file for connections to other servers, or the account that signs its
+            requests to them, cannot be used.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Broker:
             configuration[RemotingSettings],
             tls=outgoing_context(client_tls, server_tls),
             name="broker-client",
+            hooks=_signers(self._settings().inner_client_credentials),
         )
         self._jobs: JobRunner | None = None
         self._role_tasks = Supervisor("role")
@@ -305,6 +308,7 @@ class Broker:
             tls=self.configuration[TlsSettings],
             name=name,
             on_close=self._connection_closed,
+            guard=None if self.parts.access is None else self.parts.access.guard,
         )
 
     def _identity(self) -> Identity:
@@ -383,6 +387,15 @@ class Broker:
         for file in parts.table_files:
             file.close()
         parts.store.close()
+
+
+def _signers(credentials: str) -> list[RpcHook]:
+    """Return the hook that signs the requests of this broker; none without credentials."""
+    if not credentials:
+        return []
+    from cometmq.broker.access.signer import BrokerSigner  # most brokers do not sign
+
+    return [BrokerSigner(credentials)]
 
 
 def _fast_path_of(features: Iterable[Feature]) -> FastPath | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cometmq.broker.access import feature as access
 from cometmq.broker.acting_master import feature as acting_master
 from cometmq.broker.address import BrokerAddress, broker_address
 from cometmq.broker.admin import feature as admin
@@ -65,6 +66,7 @@ from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files
 
 if TYPE_CHECKING:
+    from cometmq.broker.access.control import AccessControl
     from cometmq.broker.acting_master.service import ActingMaster
     from cometmq.broker.cold_flow_control import ColdFlowControl
     from cometmq.broker.failover.elected_role import ElectedRole
@@ -126,6 +128,8 @@ class Parts(msgspec.Struct, frozen=True):
     master: Master
     log_copy: Deferred[LogCopy]
     """Copies the log of the master: made when this broker is a slave."""
+    access: AccessControl | None
+    """Checks every request; None without ``aclEnable``."""
     elected: ElectedRole | None
     """Takes the role that a controller decides; None without a controller."""
     acting: ActingMaster | None
@@ -179,6 +183,7 @@ FEATURES: Sequence[Callable[[Parts, Endpoint], Feature]] = (
     stats.build,
     storage.build,
     admin.build,
+    access.build,
 )
 """What a broker consists of. Fast paths are tried in this order."""
 
@@ -384,6 +389,7 @@ def _build_parts(
             halves=half_queue,
         )
     return Parts(
+        access=_access_control(broker_settings, store, cold_reads, clock, files),
         configuration=configuration,
         config_file=config_file,
         clock=clock,
@@ -433,3 +439,22 @@ def _build_parts(
         acting=acting,
         address=address,
     )
+
+
+def _access_control(
+    settings: BrokerSettings, store: MessageStore, cold_reads: ColdReads, clock: Clock, files: Files
+) -> AccessControl | None:
+    """Read the accounts, and return what checks requests; None without ``aclEnable``.
+
+    Raises:
+        ConfigError: the files of accounts cannot be used.
+    """
+    if not settings.acl_enable:
+        return None
+    from cometmq.access.plain.accounts import PlainAccounts
+    from cometmq.broker.access.control import AccessControl
+
+    assert settings.rocketmq_home is not None
+    accounts = PlainAccounts(settings.rocketmq_home.absolute(), files, clock)
+    accounts.load()
+    return AccessControl(accounts, store, cold_reads, cluster=settings.broker_cluster_name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 from cometmq.broker.role import ASYNC_MASTER, ROLES, check_role
 from cometmq.model.errors import ConfigError, InvalidNameError
@@ -182,6 +183,22 @@ class BrokerSettings:
 
     region_id: str = setting("DefaultRegion", key="regionId")
     """The region in messages and traces."""
+
+    # --- access control -------------------------------------------------------------------------
+
+    acl_enable: bool = setting(False, key="aclEnable")
+    """Whether requests need an account of ``conf/plain_acl.yml`` below ``rocketmqHome``, or of a
+    file below ``conf/acl`` there, and its permissions."""
+
+    rocketmq_home: Path | None = setting(None, key="rocketmqHome", environment="ROCKETMQ_HOME")
+    """The directory above ``conf/plain_acl.yml``, for ``aclEnable=true``."""
+
+    inner_client_credentials: str = setting(
+        "", key="innerClientAuthenticationCredentials", secret=True
+    )
+    """The account that signs the requests of this broker to other servers, such as those of a slave
+    to a master with access control: ``{"accessKey":"…","secretKey":"…"}``.
+    """
 
     # --- registration ---------------------------------------------------------------------------
 
@@ -453,6 +470,11 @@ class BrokerSettings:
                 raise ConfigError(f"namesrvAddr={address}: expected host:port;host:port")
         if self.ha_master_address and not ADDRESS.fullmatch(self.ha_master_address):
             raise ConfigError(f"haMasterAddress={self.ha_master_address}: expected host:port")
+        if self.acl_enable and self.rocketmq_home is None:
+            raise ConfigError(
+                "aclEnable=true without rocketmqHome: expected the directory above"
+                " conf/plain_acl.yml"
+            )
         if self.enable_controller_mode:
             self._check_controllers()
         else:

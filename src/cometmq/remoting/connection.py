@@ -20,7 +20,7 @@ from cometmq.remoting.config import RemotingSettings
 from cometmq.remoting.errors import CallTimeoutError, ConnectionLostError
 from cometmq.remoting.inflight import Inflight, ResponseReader, ResponseReceiver
 from cometmq.remoting.peer import Peer
-from cometmq.remoting.requests import Request, RequestHandler, Response
+from cometmq.remoting.requests import Guard, Request, RequestHandler, Response
 from cometmq.remoting.tasks import Supervisor
 from cometmq.remoting.wire import FastPath
 
@@ -51,6 +51,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
         on_close: Callable[[Connection], None] | None = None,
         unknown: RequestHandler | None = None,
         fast_path: FastPath | None = None,
+        guard: Guard | None = None,
         language: LanguageCode = OUR_LANGUAGE,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -61,6 +62,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
         super().__init__(loop, settings.frame_bytes_max, settings.write_buffer_bytes_max, fast_path)
         self._handlers = handlers
         self._unknown = unknown or refuse_unknown
+        self._guard = guard
         self._settings = settings
         self._supervisor = supervisor
         self._on_open = on_open
@@ -134,7 +136,8 @@ class Connection(Peer, asyncio.BufferedProtocol):
         incoming = Request(command, self)
         handler = self._handlers.get(incoming.code, self._unknown)
         try:
-            result = handler(incoming)
+            guard = self._guard
+            result = handler(incoming) if guard is None else guard(incoming, handler)
             if result is None:
                 return
             if isinstance(result, Response):

@@ -137,6 +137,13 @@ RequestHandler = Callable[[Request], Response | Awaitable[Response | None] | Non
 It raises ResponseError to refuse; any other exception becomes code 1 with its name and text.
 """
 
+Guard = Callable[[Request, RequestHandler], Response | Awaitable[Response | None] | None]
+"""Calls the handler of a request if its sender may make it.
+
+It is called for every request of a server's connections but those of fast paths, of unknown codes,
+too. It raises ResponseError to refuse.
+"""
+
 
 def exclusive(handler: RequestHandler) -> RequestHandler:
     """Return a handler that lets the frames behind a request wait until it is handled."""

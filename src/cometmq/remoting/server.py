@@ -20,7 +20,7 @@ from typing import Any
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.config import RemotingSettings, TlsSettings
 from cometmq.remoting.connection import Connection, wait_all_closed
-from cometmq.remoting.requests import RequestHandler
+from cometmq.remoting.requests import Guard, RequestHandler
 from cometmq.remoting.tasks import Supervisor
 from cometmq.remoting.tls import HANDSHAKE_BYTE, server_context
 from cometmq.remoting.wire import FastPath
@@ -47,6 +47,7 @@ class RemotingServer:
         unknown: handles request codes without a handler; by default it responds with code 3.
         name: for logs and tasks.
         on_close: called with every connection that ends.
+        guard: see `Guard`; None lets every request through.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class RemotingServer:
         unknown: RequestHandler | None = None,
         name: str = "server",
         on_close: Callable[[Connection], None] | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._handlers = handlers
         self._settings = settings or RemotingSettings()
@@ -65,6 +67,7 @@ class RemotingServer:
         self._unknown = unknown
         self._name = name
         self._on_close = on_close
+        self._guard = guard
         self.fast_path: FastPath | None = None
         """The fast path of connections that are opened from now on."""
         self._connections: set[Connection] = set()
@@ -231,6 +234,7 @@ class RemotingServer:
             on_close=self._closed,
             unknown=self._unknown,
             fast_path=self.fast_path,
+            guard=self._guard,
         )
         connection.header_bytes_max = HEADER_BYTES_MAX
         connection.warn = self._problems.add

@@ -73,10 +73,17 @@ def received(message):
     }
 
 
+def sign(made):
+    if "CLIENT_ACCESS_KEY" in os.environ:
+        account = os.environ["CLIENT_ACCESS_KEY"], os.environ["CLIENT_SECRET_KEY"]
+        made.set_session_credentials(*account, "ALIYUN")
+
+
 def producer(group):
     if group not in producers:
         made = Producer(group, timeout=8000)
         made.set_namesrv_addr(namesrv)
+        sign(made)
         made.start()
         producers[group] = made
     return producers[group]
@@ -123,6 +130,7 @@ def consume(command):
     model = MessageModel.BROADCASTING if mode == "broadcast" else MessageModel.CLUSTERING
     consumer = PushConsumer(command["group"], orderly=mode == "orderly", message_model=model)
     consumer.set_namesrv_addr(namesrv)
+    sign(consumer)
     consumer.set_instance_name(name)
     consumer.set_thread_count(2)
 
@@ -139,6 +147,7 @@ def consume(command):
 def pull(command):
     consumer = PullConsumer(command["group"])
     consumer.set_namesrv_addr(namesrv)
+    sign(consumer)
     consumer.start()
     try:
         return [received(m) for m in consumer.pull(command["topic"], command["expression"])]

@@ -146,6 +146,13 @@ func traces() *primitive.TraceConfig {
 	}
 }
 
+// Signs all requests; without keys in the environment, none.
+func account() primitive.Credentials {
+	return primitive.Credentials{
+		AccessKey: os.Getenv("CLIENT_ACCESS_KEY"), SecretKey: os.Getenv("CLIENT_SECRET_KEY"),
+	}
+}
+
 // A producer for each group; ordered ones choose the queue by the sharding key.
 func producerOf(c command) (rocketmq.Producer, error) {
 	group, ordered := c.Group, c.Style == "ordered"
@@ -157,6 +164,7 @@ func producerOf(c command) (rocketmq.Producer, error) {
 		producer.WithNameServer([]string{namesrv}),
 		producer.WithGroupName(group),
 		producer.WithInstanceName(key),
+		producer.WithCredentials(account()),
 		producer.WithRetry(2),
 		producer.WithSendMsgTimeout(8 * time.Second),
 		producer.WithCompressMsgBodyOverHowmuch(4096),
@@ -255,6 +263,7 @@ func transaction(c command) (any, error) {
 			producer.WithNameServer([]string{namesrv}),
 			producer.WithGroupName(c.Group),
 			producer.WithInstanceName(c.Group),
+			producer.WithCredentials(account()),
 			producer.WithSendMsgTimeout(8*time.Second),
 		)
 		if err != nil {
@@ -313,6 +322,7 @@ func consume(c command) error {
 		consumer.WithNameServer([]string{namesrv}),
 		consumer.WithGroupName(c.Group),
 		consumer.WithInstance(c.Name),
+		consumer.WithCredentials(account()),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 		consumer.WithConsumerOrder(c.Mode == "orderly"),
 		consumer.WithMaxReconsumeTimes(16),
@@ -366,6 +376,7 @@ func pull(c command) (any, error) {
 		consumer.WithNameServer([]string{namesrv}),
 		consumer.WithGroupName(c.Group),
 		consumer.WithInstance("pull-"+c.Group),
+		consumer.WithCredentials(account()),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 	)
 	if err != nil {

@@ -23,6 +23,8 @@ const options = {
   rebalanceInterval: 1000,
   persistConsumerOffsetInterval: 500,
   pullTimeDelayMillsWhenException: 500,
+  accessKey: process.env.CLIENT_ACCESS_KEY,
+  secretKey: process.env.CLIENT_SECRET_KEY,
 };
 
 function emit(line) {

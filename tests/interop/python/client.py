@@ -31,7 +31,11 @@ from cometmq.client import (
 from cometmq.client.allocation import Averagely
 from cometmq.client.settings import ClientSettings, PopSettings, PushSettings
 
-QUICK = {"heartbeat_ms": 1_000, "route_refresh_ms": 1_000}
+ACCOUNT = {
+    "access_key": os.environ.get("CLIENT_ACCESS_KEY", ""),
+    "secret_key": os.environ.get("CLIENT_SECRET_KEY", ""),
+}
+QUICK: dict[str, Any] = {"heartbeat_ms": 1_000, "route_refresh_ms": 1_000, **ACCOUNT}
 PUSH = PushSettings(
     concurrency=2,
     persist_ms=500,
@@ -169,7 +173,11 @@ class Program:
     async def _producer(self, group: str, *, trace: bool) -> Producer:
         if group not in self._producers:
             self._producers[group] = Producer(
-                self._name_servers, group=group, timeout_ms=60_000, trace=trace
+                self._name_servers,
+                group=group,
+                timeout_ms=60_000,
+                trace=trace,
+                client=ClientSettings(**ACCOUNT),
             )
             await self._producers[group].start()
         return self._producers[group]

@@ -18,11 +18,12 @@ from cometmq.client import (
 )
 from cometmq.client._connection.identity import outward_address
 from cometmq.client._connection.instance import ClientCore, acquire_instance
-from cometmq.client._connection.security import Credentials, Signer, signature
+from cometmq.client._connection.security import Credentials, Signer
 from cometmq.client.errors import NameServerError
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.command import Command
+from cometmq.protocol.signature import SigningKey
 from cometmq.remoting import OutgoingCall, RpcHook
 
 NOBODY = "127.0.0.1:1"
@@ -186,7 +187,7 @@ async def test_signing_comes_after_every_other_hook(
     signed = call.fields.pop("Signature")
     assert set(call.fields) == {"topic", "nsd", "ns", "ReqT", "note", "AccessKey"}
     values = "".join(call.fields[name] for name in sorted(call.fields))
-    assert signed == signature(values.encode() + b"body", "hush")
+    assert signed == SigningKey("hush").sign(values.encode() + b"body").decode()
 
 
 async def test_the_first_endpoint_may_give_the_namespace() -> None:

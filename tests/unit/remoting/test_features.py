@@ -12,6 +12,10 @@ from cometmq.remoting.features import Deferred
 from support.memory_link import link
 
 NOT_AT_REST = {
+    "cometmq.access",
+    "cometmq.broker.access.control",
+    "cometmq.broker.access.handler",
+    "cometmq.broker.access.signer",
     "cometmq.broker.admin.handler",
     "cometmq.broker.clients.connections",
     "cometmq.broker.cold_flow_control",
@@ -46,8 +50,10 @@ NOT_AT_REST = {
     "cometmq.protocol.headers.table",
     "cometmq.protocol.headers.topic",
     "cometmq.protocol.headers.transaction",
+    "cometmq.protocol.signature",
     "cometmq.remoting.socks",
     "cometmq.sql92",
+    "yaml",
     "encodings.idna",  # loads the tables of Unicode
 }
 """Modules that name server and broker load with the first request that needs them, or the setting

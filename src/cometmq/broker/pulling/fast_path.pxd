@@ -4,6 +4,7 @@ from cometmq.broker.pulling.handler cimport Pull, PullHandler
 from cometmq.protocol cimport header_scanner, octets
 from cometmq.protocol.header_scanner cimport HeaderScanner
 from cometmq.protocol.octets cimport two_u32
+from cometmq.protocol.signed_fields cimport SignedFields
 from cometmq.remoting.wire cimport FastPath, Wire
 
 
@@ -18,6 +19,7 @@ cdef bytes _CODE_MEMBER, _PULL_MEMBER
 
 cdef class PullHeaderReader(HeaderScanner):
     cdef Pull pull
+    cdef SignedFields _signed
     cdef int _seen
     cdef dict _texts
 
@@ -37,6 +39,7 @@ cdef class PullHeaderReader(HeaderScanner):
 
 cdef class PullFastPath(FastPath):
     cdef PullHandler _pulls
+    cdef object _check
     cdef PullHeaderReader _reader
 
     @cython.locals(

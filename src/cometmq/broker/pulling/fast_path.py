@@ -11,15 +11,19 @@ Faster only if compiled; interpreted, only tests call it.
 from __future__ import annotations
 
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.broker.pulling.handler import Pull, PullHandler
 from cometmq.protocol import header_scanner, octets
 from cometmq.protocol.header_scanner import HeaderScanner
 from cometmq.protocol.octets import two_u32
+from cometmq.protocol.signed_fields import SignedFields
 from cometmq.remoting.connection import respond_with_failure
 from cometmq.remoting.wire import FastPath, Wire
+
+if TYPE_CHECKING:
+    from cometmq.access.fast_check import FastCheck
 
 _PREFIX_BYTES = 8
 _INT32_MAX, _NOT_PLAIN = 2**31 - 1, header_scanner.NOT_PLAIN
@@ -48,10 +52,15 @@ _KNOWN = 12
 
 
 class PullHeaderReader(HeaderScanner):
-    """Reads the headers of pulls."""
+    """Reads the headers of pulls.
 
-    def __init__(self) -> None:
+    Args:
+        signed: gets each field of a header; None without access control.
+    """
+
+    def __init__(self, signed: SignedFields | None = None) -> None:
         super().__init__()
+        self._signed = signed
         self.pull: Pull | None = None
         self._seen = 0
         self._texts: dict[bytes, str] = {}
@@ -60,6 +69,8 @@ class PullHeaderReader(HeaderScanner):
         """Read the header from ``at`` to ``end``; False if it is not common."""
         self.pull = pull
         self._seen = 0
+        if self._signed is not None:
+            self._signed.begin()
         if pull.is_binary:
             if not self.scan_binary(memory, at, end):
                 return False
@@ -70,6 +81,8 @@ class PullHeaderReader(HeaderScanner):
 
     def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
         """Take one field of a pull; return False if it is not common."""
+        if self._signed is not None:
+            self._signed.note(memory, name, name_end, at, end, kind)
         field = header_scanner.find_name(memory, name, name_end, _NAMES)
         if field < 0:
             return kind != _ESCAPED
@@ -132,11 +145,13 @@ class PullFastPath(FastPath):
 
     Args:
         pulls: their handler.
+        check: decides whether a pull is allowed; None without access control.
     """
 
-    def __init__(self, pulls: PullHandler) -> None:
+    def __init__(self, pulls: PullHandler, check: FastCheck | None = None) -> None:
         self._pulls = pulls
-        self._reader = PullHeaderReader()
+        self._check = check
+        self._reader = PullHeaderReader(None if check is None else check.fields)
 
     def take(self, data: bytearray, start: int, end: int, wire: Wire) -> int:
         """Respond to the common pulls at ``start`` or hold them; return how many bytes they take.
@@ -161,6 +176,10 @@ class PullFastPath(FastPath):
             pull = Pull(self._pulls, wire, 0, word >> 24 == 1)
             if not self._reader.read(pull, memory, at + _PREFIX_BYTES, frame_end):
                 break
+            if self._check is not None and not self._check.allows(
+                wire, data, self._reader.space, frame_end, frame_end, pull.topic, pull.group
+            ):
+                break
             if not self._handle(pull):
                 break
             at = frame_end
@@ -169,6 +188,8 @@ class PullFastPath(FastPath):
             if monotonic() - began_s > _WORK_S_MAX:
                 break
         self._reader.pull = None
+        if self._check is not None:
+            self._check.release()
         return at - start
 
     def _handle(self, pull: Pull) -> bool:

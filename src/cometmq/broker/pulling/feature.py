@@ -32,9 +32,10 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         host=parts.address.host,
     )
     parts.consumers.on_changed_expressions = handler.changed_expressions
+    check = None if parts.access is None else parts.access.for_pulls()
     pull = with_prerequisites(handler.handle)
     return Feature(
         {RequestCode.PULL_MESSAGE: pull, RequestCode.LITE_PULL_MESSAGE: pull},
-        fast_path=PullFastPath(handler) if is_compiled() else None,
+        fast_path=PullFastPath(handler, check) if is_compiled() else None,
         on_fast_port=False,
     )

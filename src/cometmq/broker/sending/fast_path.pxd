@@ -6,6 +6,7 @@ from cometmq.broker.sending.validation cimport SendValidation
 from cometmq.protocol cimport header_scanner, octets
 from cometmq.protocol.header_scanner cimport HeaderScanner
 from cometmq.protocol.octets cimport copy_of, two_u32
+from cometmq.protocol.signed_fields cimport SignedFields
 from cometmq.remoting.wire cimport FastPath, Wire
 
 
@@ -22,6 +23,7 @@ cdef bytearray _NO_DATA
 cdef class SendHeaderReader(HeaderScanner):
     cdef readonly Send send
     cdef bint _scans
+    cdef SignedFields _signed
     cdef int _seen
     cdef bytearray _data
     cdef bytes _topic
@@ -51,6 +53,7 @@ cdef class SendFastPath(FastPath):
     cdef Py_ssize_t _frame_bytes_max
     cdef SendValidation _validation
     cdef object _flow
+    cdef object _check
     cdef SendHeaderReader _reader
     cdef int _count
     cdef Py_ssize_t _responses_end

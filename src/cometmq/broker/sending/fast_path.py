@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from sys import intern
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cometmq.broker.sending.handler import SendHandler
 from cometmq.broker.sending.send import Send
@@ -24,12 +24,16 @@ from cometmq.protocol.command import send_header
 from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.header_scanner import HeaderScanner
 from cometmq.protocol.octets import copy_of, two_u32
+from cometmq.protocol.signed_fields import SignedFields
 from cometmq.remoting.wire import FastPath, Wire
 
 try:
     import cython  # type: ignore[import-untyped]
 except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
+
+if TYPE_CHECKING:
+    from cometmq.access.fast_check import FastCheck
 
 _PREFIX_BYTES = 8
 _TOPICS_MAX = 20_000
@@ -61,12 +65,14 @@ class SendHeaderReader(HeaderScanner):
 
     Args:
         scans: whether it reads byte by byte, or calls the general parser.
+        signed: gets each field of a header; None without access control.
     """
 
-    def __init__(self, scans: bool) -> None:
+    def __init__(self, scans: bool, signed: SignedFields | None = None) -> None:
         super().__init__()
         self.send = Send()
         self._scans = scans
+        self._signed = signed
         self._seen = 0
         self._data = _NO_DATA
         self._topic = b""
@@ -77,8 +83,10 @@ class SendHeaderReader(HeaderScanner):
 
         The caller fills in body and connection.
         """
+        if self._signed is not None:
+            self._signed.begin()
         if not self._scans:
-            return not is_binary and self._parse(data, at, end)
+            return not is_binary and self._signed is None and self._parse(data, at, end)
         memory = octets.start_of(data)
         send = self.send
         self._seen = 0
@@ -122,6 +130,8 @@ class SendHeaderReader(HeaderScanner):
 
     def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
         """Take one field of a send; return False if it is not common."""
+        if self._signed is not None:
+            self._signed.note(memory, name, name_end, at, end, kind)
         field = _field_of(memory, name, name_end)
         if field < 0:
             return kind != _ESCAPED
@@ -198,6 +208,7 @@ class SendFastPath(FastPath):
         handler: the handler of all other sends.
         frame_bytes_max: the connection refuses larger frames.
         scans: see `SendHeaderReader`; by default the faster one of this build.
+        check: decides whether a send is allowed; None without access control.
     """
 
     def __init__(
@@ -206,12 +217,14 @@ class SendFastPath(FastPath):
         frame_bytes_max: int = FRAME_BYTES_MAX,
         *,
         scans: bool = bool(cython.compiled),
+        check: FastCheck | None = None,
     ) -> None:
         self._handler = handler
         self._frame_bytes_max = frame_bytes_max
         self._validation = handler.validation
         self._flow = handler.flow
-        self._reader = SendHeaderReader(scans)
+        self._check = check
+        self._reader = SendHeaderReader(scans, None if check is None else check.fields)
         self._count = 0
         self._responses_end = 0
 
@@ -237,6 +250,8 @@ class SendFastPath(FastPath):
             at = self._take_all(data, start, end, wire)
         finally:
             self._reader.release()
+            if self._check is not None:
+                self._check.release()
             handler.end_batch(wire, self._responses_end, self._count, began_s)
         return at - start
 
@@ -262,6 +277,10 @@ class SendFastPath(FastPath):
             if not self._reader.read(data, header_at, body_at, is_binary):
                 break
             send.source, send.body_at, send.body_end = data, body_at, frame_end
+            if self._check is not None and not self._check.allows(
+                wire, data, self._reader.space, body_at, frame_end, send.requested_topic, None
+            ):
+                break
             if not self._validation.route_common(send):
                 break
             try:

@@ -63,5 +63,9 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
             RequestCode.SEND_REPLY_MESSAGE_V2: reply.reply,
         },
         [every(MEASURE_INTERVAL_S, parts.flow.measure, "measure-flow")],
-        fast_path=SendFastPath(send, parts.configuration[RemotingSettings].frame_bytes_max),
+        fast_path=SendFastPath(
+            send,
+            parts.configuration[RemotingSettings].frame_bytes_max,
+            check=None if parts.access is None else parts.access.for_sends(),
+        ),
     )

@@ -5,9 +5,7 @@ Source: AclClientRPCHook, AclUtils and TlsHelper, RocketMQ 5.3.
 
 from __future__ import annotations
 
-import hmac
 import ssl
-from base64 import b64encode
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -15,15 +13,18 @@ from typing import Self
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.command import Command
+from cometmq.protocol.signature import (
+    ACCESS_KEY,
+    SECURITY_TOKEN,
+    SigningKey,
+    sign,
+)
 from cometmq.remoting import OutgoingCall
 from cometmq.remoting.tls import client_context
 from cometmq.system import java_properties
 from cometmq.system.settings import describe
 
-ACCESS_KEY = "AccessKey"
 SECRET_KEY = "SecretKey"
-SECURITY_TOKEN = "SecurityToken"
-SIGNATURE = "Signature"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,6 @@ def credentials_of(settings: ClientSettings) -> Credentials | None:
     return Credentials.from_file(settings.key_file) if settings.key_file else None
 
 
-def signature(content: bytes, secret_key: str) -> str:
-    """Sign what a request consists of."""
-    return b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()
-
-
 class Signer:
     """Adds the account and the signature to each request. It must be the last hook.
 
@@ -96,16 +92,12 @@ class Signer:
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
+        self._key = SigningKey(credentials.secret_key)
 
     def before_request(self, address: str, call: OutgoingCall) -> None:
         """Sign the current fields and body."""
-        fields = call.fields
-        fields.pop(SIGNATURE, None)
-        fields[ACCESS_KEY] = self._credentials.access_key
-        if self._credentials.token:
-            fields[SECURITY_TOKEN] = self._credentials.token
-        values = "".join(fields[name] for name in sorted(fields))
-        fields[SIGNATURE] = signature(values.encode() + call.body, self._credentials.secret_key)
+        account = self._credentials
+        sign(call.fields, call.body, account.access_key, self._key, account.token)
 
     def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
         """Do nothing."""

@@ -34,8 +34,9 @@ final class Consumers {
 
     Object start(JSONObject command) throws Exception {
         String name = command.getString("name");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
-            command.getString("group"), command.getBooleanValue("trace"), null);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"),
+            Signing.hook(), new AllocateMessageQueueAveragely(),
+            command.getBooleanValue("trace"), null);
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName(name);
         if (command.containsKey("retries_max")) {
@@ -120,7 +121,7 @@ final class Consumers {
     }
 
     private DefaultMQProducer replier(String name) throws Exception {
-        DefaultMQProducer replier = new DefaultMQProducer("replier-" + name);
+        DefaultMQProducer replier = new DefaultMQProducer("replier-" + name, Signing.hook());
         replier.setNamesrvAddr(namesrv);
         replier.setVipChannelEnabled(false);
         replier.start();
@@ -160,7 +161,8 @@ final class Consumers {
     /** All messages of a topic, with the pull consumer of the old kind; commits what it read. */
     @SuppressWarnings("deprecation")
     Object pull(JSONObject command) throws Exception {
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(command.getString("group"));
+        DefaultMQPullConsumer consumer =
+            new DefaultMQPullConsumer(command.getString("group"), Signing.hook());
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName("pull-" + command.getString("group"));
         consumer.setVipChannelEnabled(false);
@@ -197,7 +199,8 @@ final class Consumers {
 
     /** Polls until so many messages came or the time is up; commits. */
     Object litePull(JSONObject command) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(command.getString("group"));
+        DefaultLitePullConsumer consumer =
+            new DefaultLitePullConsumer(command.getString("group"), Signing.hook());
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName("lite-" + command.getString("group"));
         consumer.setVipChannelEnabled(false);

@@ -85,7 +85,7 @@ final class Producers {
         String group = command.getString("group");
         TransactionMQProducer producer = (TransactionMQProducer) started.get(group);
         if (producer == null) {
-            producer = new TransactionMQProducer(group);
+            producer = new TransactionMQProducer(group, Signing.hook());
             producer.setTransactionListener(new ByBody());
             start(producer);
         }
@@ -177,7 +177,8 @@ final class Producers {
 
     private DefaultMQProducer producer(String group, boolean traced) throws Exception {
         DefaultMQProducer producer = started.get(group);
-        return producer != null ? producer : start(new DefaultMQProducer(group, traced, null));
+        return producer != null ? producer
+            : start(new DefaultMQProducer(group, Signing.hook(), traced, null));
     }
 
     private DefaultMQProducer start(DefaultMQProducer producer) throws Exception {

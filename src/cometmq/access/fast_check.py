@@ -1,0 +1,126 @@
+# cython: annotation_typing=False
+"""Checks the requests that a fast path reads in the receive buffer.
+
+The content of a request is signed again, and compared. The accounts and their permissions are those
+of the general path. What is not sure to be allowed is left to the general path, which refuses it
+with the reason.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from cometmq.access.gate import Account, Accounts, Action, group_need, needs_of, topic_need
+from cometmq.model.errors import ResponseError
+from cometmq.protocol.signed_fields import SignedFields
+
+SENDERS_MAX = 10_000
+"""Senders that are remembered, and topics of each that it may use."""
+_SENDERS_MAX = SENDERS_MAX
+
+
+class FastSender:
+    """A sender as a fast path knows it.
+
+    Args:
+        account: its account.
+    """
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.signing_key: Any = account.signing_key
+        self.allowed: set[Any] = set()
+        """The topics that it may use, or groups with topics."""
+
+
+class FastCheck:
+    """Checks one request after the other.
+
+    Args:
+        accounts: the accounts.
+        action: what the requests do with their topics.
+    """
+
+    def __init__(self, accounts: Accounts, action: Action) -> None:
+        self._accounts = accounts
+        self._action = action
+        self.fields = SignedFields()
+        """Gets the fields of each header."""
+        self._state: object = None
+        self._senders: dict[tuple[str, bytes], FastSender] = {}
+        self._wire: Any = None
+        self._key = b""
+        self._sender: FastSender | None = None
+        """The sender with this key on this wire; None if it is unknown."""
+
+    def allows(
+        self,
+        wire: Any,
+        data: bytearray,
+        unescaped: bytearray,
+        body_at: int,
+        body_end: int,
+        topic: str,
+        group: str | None,
+    ) -> bool:
+        """Return whether the request is sure to be allowed.
+
+        Args:
+            wire: its connection.
+            data: contains the header and the body.
+            unescaped: contains values whose escapes were resolved.
+            body_at, body_end: where the body is.
+            topic: the topic that it uses.
+            group: the group that it consumes as; None for none.
+        """
+        fields = self.fields
+        if not fields.is_usable:
+            return False
+        key = fields.access_key(data)
+        if wire is not self._wire or key != self._key:
+            self._find(wire, key)
+        sender = self._sender
+        if sender is None:
+            return False
+        signing_key = sender.signing_key
+        if signing_key is not None:
+            content = fields.content(data, unescaped, body_at, body_end)
+            if not signing_key.accepts(content, fields.signature(data)):
+                return False
+        if group is None:
+            return topic in sender.allowed or self._may(sender, topic, topic, group)
+        use = (group, topic)
+        return use in sender.allowed or self._may(sender, use, topic, group)
+
+    def release(self) -> None:
+        """Forget the connection that was read last: accounts may change before the next read."""
+        self._wire = None
+
+    def _find(self, wire: Any, key: bytes) -> None:
+        """Find the sender."""
+        state = self._accounts.state
+        if state is not self._state:
+            self._state = state
+            self._senders.clear()
+        self._wire, self._key = wire, key
+        self._sender = self._senders.get((wire.peer_text, key))
+        if self._sender is None:
+            with suppress(ResponseError):
+                account = self._accounts.sender_of(wire, key.decode("ascii"))
+                self._sender = FastSender(account)
+                if len(self._senders) >= _SENDERS_MAX:
+                    self._senders.clear()
+                self._senders[wire.peer_text, key] = self._sender
+
+    def _may(self, sender: FastSender, use: object, topic: str, group: str | None) -> bool:
+        """Decide as the general path does, and remember what is allowed."""
+        resources = [topic_need(topic, self._action)]
+        if group is not None:
+            resources.append(group_need(group))
+        if sender.account.refusal(0, needs_of(resources)) is not None:
+            return False
+        if len(sender.allowed) >= _SENDERS_MAX:
+            sender.allowed.clear()
+        sender.allowed.add(use)
+        return True

@@ -1,0 +1,177 @@
+"""The gate: every request passes it before it is handled.
+
+A source of accounts knows the sender; the gate checks the signature; the sender's `Account` decides
+about what the request needs. The gate is the same for each port of a server, and logs refusals. A
+fast path asks the same source and the same account, and leaves what it would have to refuse to the
+general path.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from enum import IntFlag
+from typing import Final, NamedTuple, Protocol
+
+from cometmq.model.errors import ResponseError
+from cometmq.model.topic import RETRY_PREFIX
+from cometmq.protocol.signature import ACCESS_KEY, SIGNATURE, SigningKey, signed_content
+from cometmq.remoting.requests import Request
+from cometmq.remoting.wire import Wire
+from cometmq.system.failure_log import RateLimitedLog
+
+log = logging.getLogger(__name__)
+
+NAMES_SHOWN_MAX: Final = 200
+"""The characters of a name in a refusal."""
+
+
+class Action(IntFlag):
+    """What a request does with a topic or a group."""
+
+    PUB = 4
+    SUB = 8
+
+
+class Need(NamedTuple):
+    """What a request needs: an action on a topic or a group."""
+
+    is_group: bool
+    name: str
+    action: Action
+
+
+class Needs(NamedTuple):
+    """All that a request needs beside a signature."""
+
+    administrator: bool = False
+    resources: tuple[Need, ...] = ()
+
+
+NOTHING: Final = Needs()
+"""A signature is enough."""
+ADMINISTRATOR: Final = Needs(administrator=True)
+
+
+def group_need(name: str) -> Need:
+    """Return the need to consume as a group."""
+    return Need(True, name, Action.SUB)
+
+
+def topic_need(name: str, action: Action) -> Need:
+    """Return the need of a topic; a retry topic belongs to its group, which must be consumed."""
+    if name.startswith(RETRY_PREFIX):
+        return group_need(name[len(RETRY_PREFIX) :])
+    return Need(False, name, action)
+
+
+class Account(Protocol):
+    """The account of a sender."""
+
+    @property
+    def signing_key(self) -> SigningKey | None:
+        """The key of its signatures; None if its requests need none."""
+
+    @property
+    def may_everything(self) -> bool:
+        """Whether no request needs a check beside its signature."""
+
+    def refusal(self, code: int, needs: Needs) -> str | None:
+        """Return why a request is refused; None if it is not.
+
+        Args:
+            code: the request code.
+            needs: what it needs.
+        """
+
+
+class Accounts(Protocol):
+    """A source of accounts."""
+
+    @property
+    def state(self) -> object:
+        """An object that is another one after each change."""
+
+    def sender_of(self, connection: Wire, access_key: str) -> Account:
+        """Return the account of a sender, whose signature is not checked yet.
+
+        Args:
+            connection: its connection.
+            access_key: the access key of its request; empty for none.
+
+        Raises:
+            ResponseError: there is no such account.
+        """
+
+
+class Gate:
+    """Refuses requests that their sender may not make.
+
+    Args:
+        accounts: knows the senders.
+        refused: the response code of refusals.
+    """
+
+    def __init__(self, accounts: Accounts, refused: int) -> None:
+        self._accounts = accounts
+        self._refused = refused
+        self._refusals = RateLimitedLog(log, "requests were refused")
+
+    def identify(self, request: Request) -> Account:
+        """Return the account of a request.
+
+        Raises:
+            ResponseError: it has none, or its signature is wrong.
+        """
+        try:
+            return self._identify(request)
+        except ResponseError as refusal:
+            self._log(request, refusal.remark)
+            raise
+
+    def _identify(self, request: Request) -> Account:
+        fields = request.command.fields
+        access_key = fields.get(ACCESS_KEY, "")
+        account = self._accounts.sender_of(request.connection, access_key)
+        signing_key = account.signing_key
+        if signing_key is not None:
+            content = signed_content(fields, request.body, version=request.command.version)
+            signature = fields.get(SIGNATURE, "").encode("utf-8", "replace")
+            if not signing_key.accepts(content, signature):
+                raise ResponseError(
+                    self._refused,
+                    f"Check signature failed for accessKey={access_key[:NAMES_SHOWN_MAX]}",
+                )
+        return account
+
+    def require(self, request: Request, account: Account, needs: Needs) -> None:
+        """Refuse a request whose account lacks what it needs.
+
+        Raises:
+            ResponseError: it does.
+        """
+        remark = account.refusal(request.code, needs)
+        if remark is not None:
+            self._log(request, remark)
+            raise ResponseError(self._refused, remark)
+
+    def settle_log(self) -> None:
+        """Log how many refusals were only counted."""
+        self._refusals.settle()
+
+    def _log(self, request: Request, remark: str) -> None:
+        peer = request.connection.peer_text
+        # Names are the sender's own text, and must not make lines of the log.
+        shown = "".join([unit if unit.isprintable() else "?" for unit in remark])
+        self._refusals.add("access refused peer=%s code=%s: %s", peer, request.code, shown)
+
+
+def needs_of(*resources: Need | Iterable[Need]) -> Needs:
+    """Return needs without an administrator."""
+    every: list[Need] = []
+    for resource in resources:
+        if isinstance(resource, Need):
+            every.append(resource)
+        else:
+            every.extend(resource)
+    return Needs(resources=tuple(every))

@@ -1,0 +1,168 @@
+"""An account of plain access control: its secret key, its permissions, its white addresses.
+
+    permission := PUB | SUB | PUB|SUB | SUB|PUB | DENY      any other text denies
+
+Source: PlainAccessResource, Permission and PlainPermissionManager, RocketMQ 4.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from cometmq.access.gate import Action, Need, Needs
+from cometmq.access.plain.addresses import AddressSet
+from cometmq.model.errors import ConfigError
+from cometmq.model.topic import TRACE_TOPIC
+from cometmq.protocol.signature import SigningKey
+
+KEY_CHARS_MIN: Final = 7
+KEY_CHARS_MAX: Final = 1024
+_BOTH = int(Action.PUB | Action.SUB)
+_PERMISSIONS: Final = {
+    "DENY": 0,
+    "PUB": int(Action.PUB),
+    "SUB": int(Action.SUB),
+    "PUB|SUB": _BOTH,
+    "SUB|PUB": _BOTH,
+}
+
+
+class AccountEntry(msgspec.Struct, kw_only=True, rename="camel"):
+    """An account as it stands in a file."""
+
+    access_key: str
+    secret_key: str
+    white_remote_address: str = ""
+    admin: bool = False
+    default_topic_perm: str = ""
+    default_group_perm: str = ""
+    topic_perms: list[str] | None = None
+    """Permissions such as ``T=PUB``; None without a list."""
+    group_perms: list[str] | None = None
+
+    def __repr__(self) -> str:
+        """Return a text without the secret key."""
+        return f"<AccountEntry accessKey={self.access_key!r}>"
+
+
+class PlainAccount:
+    """An account, ready to decide.
+
+    Args:
+        entry: what its file says.
+
+    Raises:
+        ConfigError: a key is too short, a permission has no ``=``, or an address is none. The
+            text has no secret key.
+    """
+
+    __slots__ = (
+        "access_key",
+        "group_default",
+        "groups",
+        "is_administrator",
+        "may_everything",
+        "signing_key",
+        "topic_default",
+        "topics",
+        "white",
+    )
+
+    def __init__(self, entry: AccountEntry) -> None:
+        self.access_key = entry.access_key
+        _check_length("accessKey", entry.access_key, shown=entry.access_key)
+        _check_length("secretKey", entry.secret_key, shown=entry.access_key)
+        self.signing_key = SigningKey(entry.secret_key)
+        self.is_administrator = entry.admin
+        self.topic_default = permission(entry.default_topic_perm)
+        self.group_default = permission(entry.default_group_perm)
+        self.topics = _permissions(entry.access_key, entry.topic_perms)
+        self.groups = _permissions(entry.access_key, entry.group_perms)
+        self.may_everything = entry.admin and not entry.topic_perms and not entry.group_perms
+        """An administrator with a list of permissions is held to it."""
+        try:
+            self.white = AddressSet([entry.white_remote_address])
+        except ConfigError as problem:
+            raise ConfigError(f"account {entry.access_key[:100]!r}: {problem}") from None
+
+    def refusal(self, code: int, needs: Needs) -> str | None:
+        """Return why a request is refused; None if it is not."""
+        if needs.administrator and not self.is_administrator:
+            return (
+                f"Need admin permission for request code={code},"
+                f" but accessKey={self.access_key} is not"
+            )
+        if self.may_everything:
+            return None
+        for need in needs.resources:
+            if not self.may(need):
+                kind = "group" if need.is_group else "topic"
+                return f"No default permission for {kind}:{need.name[:300]}"
+        return None
+
+    def may(self, need: Need) -> bool:
+        """Return whether the account has a permission, by its list or its default."""
+        if need.is_group:
+            owned = self.groups.get(need.name, self.group_default)
+        else:
+            owned = self.topics.get(need.name, self.topic_default)
+            if need.name == TRACE_TOPIC and need.action == Action.PUB:
+                return True
+        return owned & need.action == need.action
+
+
+class _Anybody:
+    """The sender of a request from a white address."""
+
+    signing_key = None
+    may_everything = True
+
+    def refusal(self, code: int, needs: Needs) -> str | None:
+        """Refuse nothing."""
+        return None
+
+
+ANYBODY: Final = _Anybody()
+
+
+def permission(text: str) -> int:
+    """Return the actions that a permission allows."""
+    return _PERMISSIONS.get(text.strip(), 0)
+
+
+def check_permissions(kind: str, items: Sequence[str] | None) -> None:
+    """Refuse a list with a permission that is misspelled; a file may have one, a request may not.
+
+    Raises:
+        ConfigError: names it.
+    """
+    for item in items or ():
+        _, found, text = item.partition("=")
+        if not found or text.strip() not in _PERMISSIONS:
+            expected = ", ".join(_PERMISSIONS)
+            raise ConfigError(
+                f"{kind}: met {item[:100]!r}, expected NAME=PERMISSION with one of {expected}"
+            )
+
+
+def _permissions(access_key: str, items: Sequence[str] | None) -> Mapping[str, int]:
+    permissions: dict[str, int] = {}
+    for item in items or ():
+        name, found, text = item.partition("=")
+        if not found or "=" in text:
+            raise ConfigError(
+                f"account {access_key[:100]!r}: permission {item[:100]!r}: expected NAME=PERMISSION"
+            )
+        permissions[name.strip()] = permission(text)
+    return permissions
+
+
+def _check_length(name: str, key: str, *, shown: str) -> None:
+    if not KEY_CHARS_MIN <= len(key) <= KEY_CHARS_MAX:
+        raise ConfigError(
+            f"account {shown[:100]!r}: {name} has {len(key)} characters, expected {KEY_CHARS_MIN}"
+            f" to {KEY_CHARS_MAX}"
+        )

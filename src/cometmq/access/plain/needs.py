@@ -1,0 +1,249 @@
+"""What each request to a broker needs under plain access control.
+
+RocketMQ checks a dozen requests and leaves the others open to every account. Beside what it checks,
+this broker asks an administrator for all that changes the broker or what belongs to others, and
+permissions for further requests that send, read or consume messages.
+
+Source: PlainAccessResource.parse and Permission, RocketMQ 4.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from cometmq.access.gate import (
+    ADMINISTRATOR,
+    NOTHING,
+    Action,
+    Need,
+    Needs,
+    group_need,
+    needs_of,
+    topic_need,
+)
+from cometmq.model.topic import reply_topic
+from cometmq.protocol.bodies import HeartbeatData, LockBatchRequestBody, UnlockBatchRequestBody
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.headers import (
+    ConsumeMessageDirectlyRequest,
+    ConsumerSendMsgBackRequest,
+    EndTransactionRequest,
+    ExchangeBrokerHaInfoRequest,
+    GetConsumerListByGroupRequest,
+    PullMessageRequest,
+    QueryMessageRequest,
+    SendMessageRequest,
+    SendMessageV2Request,
+    UnregisterClientRequest,
+    UpdateAndGetGroupForbiddenRequest,
+    UpdateConsumerOffsetRequest,
+    ViewMessageByIdRequest,
+)
+from cometmq.remoting.requests import Request
+
+TopicOfRecord = Callable[[int], str | None]
+"""Returns the topic of the record at an offset of the log; None if none begins there."""
+
+ADMINISTRATION: Final = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        RequestCode.DELETE_ACL_CONFIG,
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.TRIGGER_DELETE_FILES,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+        RequestCode.CLEAN_UNUSED_TOPIC,
+        RequestCode.DELETE_EXPIRED_COMMITLOG,
+        RequestCode.RESUME_CHECK_HALF_MESSAGE,
+        RequestCode.REGISTER_FILTER_SERVER,
+        RequestCode.SET_MESSAGE_REQUEST_MODE,
+        RequestCode.ADD_BROKER,
+        RequestCode.REMOVE_BROKER,
+        RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
+        RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
+        RequestCode.RESET_MASTER_FLUSH_OFFSET,
+        RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
+        RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
+        RequestCode.SET_COMMITLOG_READ_MODE,
+        RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON,
+    }
+)
+"""Requests that change the broker or what belongs to others, and the listing of accounts."""
+
+IN_BODY: Final = frozenset(
+    {RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ}
+)
+"""Requests whose bodies say what they need."""
+
+_GROUP_AND_TOPIC: Final = frozenset(
+    {
+        RequestCode.POP_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        RequestCode.NOTIFICATION,
+        RequestCode.POLLING_INFO,
+    }
+)
+"""Requests whose header names a group and a topic to consume."""
+
+
+class PlainNeeds:
+    """Reads what requests need, with the headers and bodies that their handlers read.
+
+    Args:
+        cluster: the name of the cluster, whose reply topic is open to all accounts.
+        topic_of_record: finds the topic of a message that a request names by its offset.
+    """
+
+    def __init__(self, cluster: str, topic_of_record: TopicOfRecord) -> None:
+        self._reply_topic = reply_topic(cluster)
+        self._topic_of_record = topic_of_record
+        self._readers: Mapping[int, Callable[[Request], Needs]] = {
+            RequestCode.SEND_MESSAGE: _of_send,
+            RequestCode.SEND_MESSAGE_V2: _of_send,
+            RequestCode.SEND_BATCH_MESSAGE: _of_send,
+            RequestCode.SEND_REPLY_MESSAGE: self._of_reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: self._of_reply,
+            RequestCode.PULL_MESSAGE: _of_pull,
+            RequestCode.LITE_PULL_MESSAGE: _of_pull,
+            RequestCode.QUERY_MESSAGE: _of_query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: _of_commit,
+            RequestCode.HEART_BEAT: _of_heartbeat,
+            RequestCode.UNREGISTER_CLIENT: _of_unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: _of_members,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: _of_direct_consumption,
+            RequestCode.LOCK_BATCH_MQ: _of_lock,
+            RequestCode.UNLOCK_BATCH_MQ: _of_unlock,
+            RequestCode.RECALL_MESSAGE: _of_recall,
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: _of_group_forbidden,
+            RequestCode.EXCHANGE_BROKER_HA_INFO: _of_ha_info,
+            RequestCode.CONSUMER_SEND_MSG_BACK: self._of_send_back,
+            RequestCode.END_TRANSACTION: self._of_transaction,
+            RequestCode.VIEW_MESSAGE_BY_ID: self._of_view,
+        }
+
+    def of(self, request: Request) -> Needs:
+        """Return what a request needs beside a signature.
+
+        Raises:
+            CometError: its header or its body cannot be read, or the disk refuses a record.
+        """
+        code = request.code
+        if code in ADMINISTRATION:
+            return ADMINISTRATOR
+        if code in _GROUP_AND_TOPIC:
+            return _of_group_and_topic(request)
+        reader = self._readers.get(code)
+        return NOTHING if reader is None else reader(request)
+
+    def _of_reply(self, request: Request) -> Needs:
+        """In the topic of replies a reply is for one client, in another one for all."""
+        topic = _sent_topic(request)
+        return NOTHING if topic == self._reply_topic else needs_of(topic_need(topic, Action.PUB))
+
+    def _of_send_back(self, request: Request) -> Needs:
+        header = request.header(ConsumerSendMsgBackRequest)
+        return needs_of(
+            group_need(header.group), self._of_record(header.offset, Action.SUB).resources
+        )
+
+    def _of_transaction(self, request: Request) -> Needs:
+        return self._of_record(request.header(EndTransactionRequest).commit_log_offset, Action.PUB)
+
+    def _of_view(self, request: Request) -> Needs:
+        return self._of_record(request.header(ViewMessageByIdRequest).offset, Action.SUB)
+
+    def _of_record(self, offset: int, action: Action) -> Needs:
+        topic = self._topic_of_record(offset)
+        return NOTHING if topic is None else needs_of(topic_need(topic, action))
+
+
+def _sent_topic(request: Request) -> str:
+    if request.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
+        return request.header(SendMessageRequest).topic
+    return request.header(SendMessageV2Request).topic
+
+
+def _of_send(request: Request) -> Needs:
+    return needs_of(topic_need(_sent_topic(request), Action.PUB))
+
+
+def _of_pull(request: Request) -> Needs:
+    header = request.header(PullMessageRequest)
+    return needs_of(topic_need(header.topic, Action.SUB), group_need(header.consumer_group))
+
+
+def _of_query(request: Request) -> Needs:
+    return needs_of(topic_need(request.header(QueryMessageRequest).topic, Action.SUB))
+
+
+def _of_commit(request: Request) -> Needs:
+    header = request.header(UpdateConsumerOffsetRequest)
+    return needs_of(group_need(header.consumer_group), topic_need(header.topic, Action.SUB))
+
+
+def _of_heartbeat(request: Request) -> Needs:
+    needs: list[Need] = []
+    for consumer in HeartbeatData.decode(request.body).consumer_data_set:
+        needs.append(group_need(consumer.group_name))
+        needs += [topic_need(each.topic, Action.SUB) for each in consumer.subscription_data_set]
+    return needs_of(needs)
+
+
+def _of_unregister(request: Request) -> Needs:
+    group = request.header(UnregisterClientRequest).consumer_group
+    return needs_of(group_need(group)) if group else NOTHING
+
+
+def _of_members(request: Request) -> Needs:
+    return needs_of(group_need(request.header(GetConsumerListByGroupRequest).consumer_group))
+
+
+def _of_direct_consumption(request: Request) -> Needs:
+    return needs_of(group_need(request.header(ConsumeMessageDirectlyRequest).consumer_group))
+
+
+def _of_lock(request: Request) -> Needs:
+    return needs_of(group_need(LockBatchRequestBody.decode(request.body).consumer_group))
+
+
+def _of_unlock(request: Request) -> Needs:
+    return needs_of(group_need(UnlockBatchRequestBody.decode(request.body).consumer_group))
+
+
+def _of_recall(request: Request) -> Needs:
+    return needs_of(topic_need(_field(request, "topic"), Action.PUB))
+
+
+def _of_group_and_topic(request: Request) -> Needs:
+    group, topic = _field(request, "consumerGroup"), _field(request, "topic")
+    return needs_of(group_need(group), topic_need(topic, Action.SUB))
+
+
+def _of_group_forbidden(request: Request) -> Needs:
+    """Without ``readable`` it is a query."""
+    header = request.header(UpdateAndGetGroupForbiddenRequest)
+    return NOTHING if header.readable is None else ADMINISTRATOR
+
+
+def _of_ha_info(request: Request) -> Needs:
+    """Without any field it is a query."""
+    header = request.header(ExchangeBrokerHaInfoRequest)
+    announced: tuple[Any, ...] = (header.master_ha_address, header.master_address)
+    return NOTHING if announced == (None, None) else ADMINISTRATOR
+
+
+def _field(request: Request, name: str) -> str:
+    return request.command.fields.get(name, "")

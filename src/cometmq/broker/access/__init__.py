@@ -1,0 +1,1 @@
+"""Plain access control of a broker."""

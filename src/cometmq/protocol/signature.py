@@ -1,0 +1,90 @@
+# cython: annotation_typing=False
+"""The signature of a request, by which a server knows the account that sent it.
+
+    Signature := base64(HMAC-SHA1(secret key, content))
+    content   := the values of all header fields but Signature, ordered by name | body
+
+Source: AclClientRPCHook, AclUtils and AclSigner, RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+from collections.abc import Mapping
+from hashlib import sha1
+from hmac import compare_digest
+from typing import Final
+
+_BLOCK_BYTES: Final = 64
+ACCESS_KEY: Final = "AccessKey"
+SECURITY_TOKEN: Final = "SecurityToken"
+SIGNATURE: Final = "Signature"
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+UNSIGNED_FLAG_VERSION: Final = 399
+"""Clients up to this version, 4.9.3, send `UNIQUE_KEY_QUERY` but do not sign it."""
+
+
+def signed_content(fields: Mapping[str, str], body: bytes, *, version: int | None = None) -> bytes:
+    """Return what the signature of a request is made of.
+
+    Args:
+        fields: its header fields.
+        body: its body.
+        version: that of the client, for a request that was received.
+    """
+    left_out = {SIGNATURE}
+    if version is not None and version <= UNSIGNED_FLAG_VERSION:
+        left_out.add(UNIQUE_KEY_QUERY)
+    values = "".join([fields[name] for name in sorted(fields) if name not in left_out])
+    return values.encode("utf-8", "replace") + body
+
+
+class SigningKey:
+    """Signs with the secret key of an account. ``repr`` does not show the key.
+
+    Args:
+        secret_key: the secret.
+    """
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, secret_key: str) -> None:
+        secret = secret_key.encode()
+        if len(secret) > _BLOCK_BYTES:
+            secret = sha1(secret).digest()
+        secret = secret.ljust(_BLOCK_BYTES, b"\0")
+        self._inner = bytes(unit ^ 0x36 for unit in secret)
+        self._outer = bytes(unit ^ 0x5C for unit in secret)
+
+    def sign(self, content: bytes) -> bytes:
+        """Return the signature of a content, as ASCII text."""
+        # HMAC as in RFC 2104: Python's module takes twice as long for contents of requests.
+        inner = sha1(self._inner + content).digest()
+        return b2a_base64(sha1(self._outer + inner).digest(), newline=False)
+
+    def accepts(self, content: bytes, signature: bytes) -> bool:
+        """Return whether a signature is that of a content; the time it takes does not show why."""
+        return compare_digest(self.sign(content), signature)
+
+
+def sign(
+    fields: dict[str, str],
+    body: bytes,
+    access_key: str,
+    signing_key: SigningKey,
+    security_token: str = "",
+) -> None:
+    """Add the account and the signature to the header fields of a request.
+
+    Args:
+        fields: all other fields.
+        body: the body.
+        access_key: of the account.
+        signing_key: signs for the account.
+        security_token: of a temporary account; empty for others.
+    """
+    fields.pop(SIGNATURE, None)
+    fields[ACCESS_KEY] = access_key
+    if security_token:
+        fields[SECURITY_TOKEN] = security_token
+    fields[SIGNATURE] = signing_key.sign(signed_content(fields, body)).decode()

@@ -1,0 +1,142 @@
+# cython: annotation_typing=False, boundscheck=False, wraparound=False
+"""The header fields of a request in the receive buffer, for the check of its signature.
+
+A `HeaderScanner` passes each field on; then `SignedFields.content` is what `signed_content` makes
+of the same request, or `is_usable` is false and the general reader must take it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from cometmq.protocol import header_scanner, octets
+from cometmq.protocol.octets import copy_of
+
+try:
+    import cython  # type: ignore[import-untyped]
+except ImportError:  # interpreted, without Cython at hand
+    from cometmq.system.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcmp, memcpy  # type: ignore
+
+FIELDS_MAX: Final = 64
+_FIELDS_MAX = FIELDS_MAX
+_SPACE_BYTES = 16 * 1024
+_NAME_BYTES = 9
+_ACCESS_KEY, _SIGNATURE = b"AccessKey", b"Signature"
+_ESCAPED = header_scanner.ESCAPED
+
+
+class SignedFields:
+    """Where the fields of one header are, in the order of their names."""
+
+    def __init__(self) -> None:
+        self.is_usable = False
+        """Whether no field is there twice, and there are not too many."""
+        self._space = bytearray(_SPACE_BYTES)
+        self._count = 0
+        self._key_at = self._key_end = 0
+        self._signature_at = self._signature_end = 0
+        if not cython.compiled:
+            self._names: Any = [0] * _FIELDS_MAX
+            self._name_ends: Any = [0] * _FIELDS_MAX
+            self._values: Any = [0] * _FIELDS_MAX
+            self._value_ends: Any = [0] * _FIELDS_MAX
+            self._escaped: Any = [0] * _FIELDS_MAX
+            self._order: Any = [0] * _FIELDS_MAX
+
+    def begin(self) -> None:
+        """Forget the fields of the last header."""
+        self._count = 0
+        self.is_usable = True
+        self._key_at = self._key_end = 0
+        self._signature_at = self._signature_end = 0
+
+    def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> int:
+        """Take one field; the arguments are those of `HeaderScanner.note`. The result is 0."""
+        size = name_end - name
+        if size == _NAME_BYTES:
+            if octets.equals(memory, name, size, _SIGNATURE):
+                if self._signature_end:
+                    self.is_usable = False
+                self._signature_at, self._signature_end = at, end
+                return 0
+            if octets.equals(memory, name, size, _ACCESS_KEY):
+                self._key_at, self._key_end = at, end
+        count = self._count
+        if count == _FIELDS_MAX:
+            self.is_usable = False
+            return 0
+        place = count
+        while place > 0:  # most headers are sorted already
+            other = self._order[place - 1]
+            compared = _compare(memory, name, size, self._names[other], self._name_ends[other])
+            if compared > 0:
+                break
+            if compared == 0:
+                self.is_usable = False
+            self._order[place] = other
+            place -= 1
+        self._order[place] = count
+        self._names[count], self._name_ends[count] = name, name_end
+        self._values[count], self._value_ends[count] = at, end
+        self._escaped[count] = kind == _ESCAPED
+        self._count = count + 1
+        return 0
+
+    def access_key(self, data: bytearray) -> bytes:
+        """Return the access key; empty if there is none."""
+        return octets.bytes_in(octets.start_of(data), self._key_at, self._key_end - self._key_at)
+
+    def signature(self, data: bytearray) -> bytes:
+        """Return the signature; empty if there is none."""
+        return octets.bytes_in(
+            octets.start_of(data), self._signature_at, self._signature_end - self._signature_at
+        )
+
+    def content(self, data: bytearray, unescaped: bytearray, body_at: int, body_end: int) -> bytes:
+        """Return what the signature is made of.
+
+        Args:
+            data: contains the header and the body.
+            unescaped: contains the value whose escapes were resolved, if there is one.
+            body_at, body_end: where the body is.
+        """
+        size = body_end - body_at
+        for at in range(self._count):
+            size += self._value_ends[at] - self._values[at]
+        if size > len(self._space):
+            self._space = bytearray(size)
+        space = octets.start_of(self._space)
+        memory = octets.start_of(data)
+        other = octets.start_of(unescaped) if unescaped else memory
+        filled = 0
+        for place in range(self._count):
+            at = self._order[place]
+            value, value_bytes = self._values[at], self._value_ends[at] - self._values[at]
+            source = other if self._escaped[at] else memory
+            if cython.compiled:
+                memcpy(space + filled, source + value, value_bytes)
+            else:
+                space[filled : filled + value_bytes] = source[value : value + value_bytes]
+            filled += value_bytes
+        if cython.compiled:
+            memcpy(space + filled, memory + body_at, body_end - body_at)
+        else:
+            space[filled:size] = memory[body_at:body_end]
+        content = copy_of(self._space, 0, size)
+        if size > _SPACE_BYTES:
+            self._space = bytearray(_SPACE_BYTES)
+        return content
+
+
+def _compare(memory: Any, name: int, size: int, other: int, other_end: int) -> int:
+    """Return below, above or equal to 0 as a name is before, behind or equal to another one."""
+    other_size = other_end - other
+    least = min(size, other_size)
+    if cython.compiled:
+        compared = memcmp(memory + name, memory + other, least)
+        return compared if compared != 0 else size - other_size
+    one, two = memory[name : name + size], memory[other:other_end]
+    return int(one > two) - int(one < two)

@@ -1,0 +1,86 @@
+"""Follows the how-to page about accounts with its own files and commands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from servers import CometBroker, CometNameServer, Settings
+
+from cometmq.client import AdminClient, Message, Producer, PullConsumer
+from cometmq.client.settings import ClientSettings
+from cometmq.model.errors import ResponseError
+from support.guides import Guide, following
+from support.replicas import SLAVE, Registered
+
+SERVICE = ClientSettings(access_key="order-service", secret_key="change-this-secret-too")
+OPERATIONS = ClientSettings(access_key="operations", secret_key="change-this-secret")
+
+
+@pytest.fixture
+def guide(tmp_path: Path) -> Iterator[Guide]:
+    with following("secure-a-broker", tmp_path) as guide:
+        yield guide
+
+
+async def test_the_page_holds(guide: Guide) -> None:
+    guide.run("install -m 600")
+    guide.start("namesrv")
+    guide.start("broker.conf")
+    assert "chmod" not in guide.log()
+    async with AdminClient(guide.name_servers, client=OPERATIONS) as admin:
+        (orders,) = await admin.create_topic("Orders", queues=1)
+        (invoices,) = await admin.create_topic("Invoices", queues=1)
+
+    guide.run("cometmq send", "order-service")
+    async with Producer(guide.name_servers, group="p", client=SERVICE) as producer:
+        await producer.send(Message("Invoices", b"invoice 1"))
+        with pytest.raises(ResponseError, match="No default permission for topic:Other"):
+            await producer.send(Message("Other", b"x"))
+    async with PullConsumer(guide.name_servers, group="order-service", client=SERVICE) as consumer:
+        found = await consumer.pull(invoices, 0)
+        assert [message.body for message in found.messages] == [b"invoice 1"]
+        with pytest.raises(ResponseError, match="No default permission for topic:Orders"):
+            await consumer.pull(orders, 0)
+    async with Producer(guide.name_servers, group="p") as producer:
+        with pytest.raises(ResponseError, match="No accessKey is configured"):
+            await producer.send(Message("Orders", b"x"))
+    assert "change-this-secret" not in guide.log()
+
+
+ACCOUNTS = """
+accounts:
+- {accessKey: brokers, secretKey: secret-of-brokers, admin: true}
+"""
+OF_BROKERS = '{"accessKey":"brokers","secretKey":"secret-of-brokers"}'
+BROKERS = ClientSettings(access_key="brokers", secret_key="secret-of-brokers")
+
+
+class Replica(Registered, CometBroker):
+    """A slave, with further settings."""
+
+
+async def test_a_slave_signs_its_requests(tmp_path: Path) -> None:
+    home = tmp_path / "conf"
+    home.mkdir()
+    (home / "plain_acl.yml").write_text(ACCOUNTS)
+    guarded: Settings = {"aclEnable": True, "rocketmqHome": str(tmp_path)}
+    signed = SLAVE | guarded | {"innerClientAuthenticationCredentials": OF_BROKERS}
+    names = CometNameServer(tmp_path / "namesrv")
+    names.start()
+    stores = tmp_path / "a-store", tmp_path / "b-store"
+    master = CometBroker(tmp_path / "a", names.address, store=stores[0], settings=guarded)
+    slave = Replica(tmp_path / "b", names.address, store=stores[1], settings=signed)
+    try:
+        master.start()
+        slave.start()
+        async with asyncio.timeout(60), AdminClient(names.address, client=BROKERS) as admin:
+            await admin.create_topic("copied", queues=1)
+            while "copied" not in await admin.broker_topics(slave.address):
+                await asyncio.sleep(0.2)
+        assert "secret-of-brokers" not in slave.process.log.read_text()
+    finally:
+        for server in (slave, master, names):
+            server.kill()

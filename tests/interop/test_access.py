@@ -1,0 +1,191 @@
+"""Clients of every language at a broker with access control: only signed requests pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import kit
+import pytest
+from codes import Request
+from mqadmin import MqAdmin
+from programs import JAVA_53, OURS, SIGNING_KINDS, Account, Client, CommandError, Kind
+from servers import CometStandalone, connect, split_address, wait_for_route
+from wire import Connection
+
+ALLOWED, DENIED = "Allowed", "Denied"
+SETUP = "127.0.9.1"
+ACCOUNTS = f"""
+globalWhiteRemoteAddresses: [{SETUP}]
+accounts:
+- accessKey: clients
+  secretKey: secret-of-clients
+  topicPerms: [{ALLOWED}=PUB|SUB, RMQ_SYS_TRACE_TOPIC=DENY]
+  defaultGroupPerm: SUB
+- accessKey: operations
+  secretKey: secret-of-operations
+  admin: true
+"""
+GOOD, WRONG = ("clients", "secret-of-clients"), ("clients", "secret-of-others")
+KINDS = [
+    kind if kind is JAVA_53 else pytest.param(kind, marks=pytest.mark.long)
+    for kind in (*SIGNING_KINDS, OURS)
+]
+
+
+class Broker:
+    """A name server and a broker of ours with accounts, and a connection that needs none."""
+
+    def __init__(self, folder: Path) -> None:
+        self.accounts = folder / "conf" / "plain_acl.yml"
+        self.accounts.parent.mkdir(parents=True)
+        self.accounts.write_text(ACCOUNTS)
+        settings = {"aclEnable": True, "rocketmqHome": str(folder)}
+        self.server = CometStandalone(folder / "server", store=folder / "store", settings=settings)
+        self.server.start()
+        self.namesrv = self.server.namesrv
+        self.setup = Connection(split_address(self.server.address), timeout=60.0, source=SETUP)
+        for topic in (ALLOWED, DENIED):
+            kit.ok(kit.create_topic(self.setup, topic, read=4, write=4))
+            wait_for_route(self.namesrv, topic)
+
+    def stored(self, topic: str) -> int:
+        """How many messages a topic has."""
+        return sum(kit.max_offset(self.setup, topic, queue) for queue in range(4))
+
+    def make_group(self) -> str:
+        """A group whose retry topic clients can find at once."""
+        group = kit.unique("group")
+        kit.ok(kit.heartbeat(self.setup, group, kit.consumer(group, kit.subscription("TBW102"))))
+        kit.ok(kit.unregister(self.setup, group, consumer=group))
+        wait_for_route(self.namesrv, f"%RETRY%{group}")
+        return group
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    made = Broker(tmp_path_factory.mktemp("access"))
+    yield made
+    made.setup.close()
+    made.server.stop()
+
+
+@pytest.fixture
+def client_of(broker: Broker, tmp_path: Path) -> Iterator[Callable[..., Client]]:
+    started: list[Client] = []
+
+    def start(kind: Kind, account: Account | None) -> Client:
+        folder = tmp_path / str(len(started))
+        folder.mkdir()
+        started.append(Client(kind, broker.namesrv, folder, account))
+        return started[-1]
+
+    yield start
+    for client in started:
+        client.close()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_signed_requests_pass_and_others_are_refused(
+    kind: Kind, broker: Broker, client_of: Callable[..., Client]
+) -> None:
+    client = client_of(kind, GOOD)
+    group = client.group(broker.make_group(), ALLOWED)
+    bodies = []
+    for style in kind.styles:
+        messages = [{"body": f"{kind} {style} ümlaut {n}", "keys": "k", "tag": "t"} for n in (1, 2)]
+        client.send(ALLOWED, messages, style=style, shard="one")
+        bodies += [str(message["body"]) for message in messages]
+    client.send(ALLOWED, [{"body": "retry me"}])
+
+    group.wait_for(bodies)
+    kit.eventually(lambda: any(e["reconsumed"] == 1 for e in group.received), timeout=120.0)
+    if kind.can_pull:
+        pulled = client.main.ask(
+            "pull", group=broker.make_group(), topic=ALLOWED, expression="*", count=len(bodies)
+        )
+        assert set(bodies) <= {message["body"] for message in pulled}
+    group.stop()
+
+    with pytest.raises(CommandError):
+        client.send(DENIED, [{"body": "no permission"}])
+    before = broker.stored(ALLOWED)
+    for account in (WRONG, None):
+        stranger = client_of(kind, account)
+        with pytest.raises(CommandError):
+            stranger.send(ALLOWED, [{"body": "no signature"}])
+    assert broker.stored(ALLOWED) == before
+    assert broker.stored(DENIED) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [SIGNING_KINDS[0], JAVA_53], ids=str)
+def test_signed_transactions_are_decided(
+    kind: Kind, broker: Broker, client_of: Callable[..., Client]
+) -> None:
+    client = client_of(kind, GOOD)
+    group = client.group(broker.make_group(), ALLOWED, members=1)
+    bodies = [f"commit {kind} {n}" for n in range(3)]
+    client.main.ask(
+        "transaction", group="deciders", topic=ALLOWED, messages=[{"body": b} for b in bodies]
+    )
+    group.wait_for(bodies)
+    group.stop()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", ["4.9.8", "5.3.3"])
+def test_mqadmin_signs_its_requests(version: str, broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    tools = tmp_path / "conf" / "tools.yml"
+    tools.write_text("accessKey: operations\nsecretKey: secret-of-operations\n")
+    admin = MqAdmin(tmp_path, version)
+    create = ("updateTopic", "-b", broker.server.address, "-t", f"By-{version.replace('.', '-')}")
+    try:
+        assert "create topic" in admin.run(broker.namesrv, *create).out
+        shown = admin.run(broker.namesrv, "topicStatus", "-t", ALLOWED).out
+        assert "#Broker Name" in shown
+        tools.unlink()
+        refused = admin.run(broker.namesrv, *create)
+        assert "No accessKey is configured" in refused.out + refused.err
+    finally:
+        admin.close()
+
+
+@pytest.mark.long
+def test_mqadmin_of_4_9_changes_accounts(broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    tools = tmp_path / "conf" / "tools.yml"
+    tools.write_text("accessKey: operations\nsecretKey: secret-of-operations\n")
+    admin = MqAdmin(tmp_path, "4.9.8")
+    address = broker.server.address
+
+    def run(command: str, *arguments: str) -> str:
+        printed = admin.run(broker.namesrv, command, *arguments)
+        return printed.out + printed.err
+
+    try:
+        created = run(
+            "updateAclConfig", "-b", address, "-a", "created", "-s", "secret-of-created",
+            "-t", f"{DENIED}=PUB", "-g", "g=SUB", "-m", "false",
+        )  # fmt: skip
+        assert "success" in created
+        assert "- accessKey: created" in broker.accounts.read_text()
+        versions = run("clusterAclConfigVersion", "-b", address)
+        assert str(broker.accounts) in versions
+        assert "success" in run("deleteAclConfig", "-b", address, "-a", "created")
+        white = ("-g", f"{SETUP},127.0.8.1", "-p", str(broker.accounts))
+        assert "success" in run("updateGlobalWhiteAddr", "-b", address, *white)
+        tools.write_text("accessKey: clients\nsecretKey: secret-of-clients\n")
+    finally:
+        admin.close()
+
+    ordinary = MqAdmin(tmp_path, "4.9.8")
+    try:
+        printed = ordinary.run(broker.namesrv, "deleteAclConfig", "-b", address, "-a", "clients")
+        assert "Need admin permission" in printed.out + printed.err
+    finally:
+        ordinary.close()
+    connection = connect(address)
+    assert connection.request(Request.GET_MAX_OFFSET, {"topic": ALLOWED, "queueId": 0}).code == 1
+    connection.close()

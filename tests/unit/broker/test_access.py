@@ -1,0 +1,339 @@
+"""What each request needs under plain access control, and the requests that change accounts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.access.gate import ADMINISTRATOR, NOTHING, Action, Needs, group_need, topic_need
+from cometmq.access.plain.accounts import PlainAccounts
+from cometmq.access.plain.needs import ADMINISTRATION, PlainNeeds
+from cometmq.broker.access.control import LARGE_BYTES_MIN, AccessControl
+from cometmq.broker.access.handler import AccountHandler
+from cometmq.broker.access.signer import BrokerSigner
+from cometmq.broker.cold_reads import ColdReads
+from cometmq.broker.config import BrokerSettings
+from cometmq.model.errors import ConfigError
+from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC
+from cometmq.protocol.command import Command, encode_command
+from cometmq.protocol.signature import SigningKey, signed_content
+from cometmq.remoting import OutgoingCall, Request, Response, exclusive
+from cometmq.store import MessageStore
+from cometmq.system.clock import ManualClock
+from cometmq.system.files import SystemFiles
+from support.fake_transport import Wired
+from support.stores import opened, put
+
+ACCOUNTS = """
+accounts:
+- {accessKey: Limited-1, secretKey: limited-secret, topicPerms: [T=PUB|SUB], groupPerms: [G=SUB]}
+- {accessKey: Administrator, secretKey: admin-secret, admin: true}
+"""
+SECRETS = {"Limited-1": "limited-secret", "Administrator": "admin-secret"}
+PUB, SUB = Action.PUB, Action.SUB
+LONG_SEND = {
+    "producerGroup": "p", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
+    "queueId": "0", "sysFlag": "0", "bornTimestamp": "1", "flag": "0",
+}  # fmt: skip
+SHORT_SEND = dict(zip("abcdefgh", LONG_SEND.values(), strict=True))
+PULL = {
+    "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
+    "sysFlag": "0", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0",
+}  # fmt: skip
+HEARTBEAT = {
+    "clientID": "c",
+    "producerDataSet": [{"groupName": "p"}],
+    "consumerDataSet": [
+        {"groupName": "G", "subscriptionDataSet": [{"topic": "T"}, {"topic": "%RETRY%H"}]}
+    ],
+}
+BOTH_NAMES = {"consumerGroup": "G", "topic": "T"}
+SEND_BACK = {"offset": "0", "group": "G", "delayLevel": "0"}
+END = {
+    "producerGroup": "p", "tranStateTableOffset": "0", "commitLogOffset": "0",
+    "commitOrRollback": "8", "fromTransactionCheck": "false", "msgId": "m",
+}  # fmt: skip
+QUERY = {"topic": "T", "key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "1"}
+TOPICS = {0: "Stored", 64: "%RETRY%G"}
+"""The topics of the records at these offsets of the log."""
+
+
+def needs(*resources: Any) -> Needs:
+    return Needs(resources=resources)
+
+
+NEEDS = [
+    (10, LONG_SEND, {}, needs(topic_need("T", PUB))),
+    (310, SHORT_SEND, {}, needs(topic_need("T", PUB))),
+    (320, SHORT_SEND, {}, needs(topic_need("T", PUB))),
+    (310, SHORT_SEND | {"b": "%RETRY%H", "a": "G"}, {}, needs(group_need("H"))),
+    (310, SHORT_SEND | {"b": "%DLQ%G"}, {}, needs(topic_need("%DLQ%G", PUB))),
+    (325, SHORT_SEND, {}, needs(topic_need("T", PUB))),
+    (325, SHORT_SEND | {"b": "c_REPLY_TOPIC"}, {}, NOTHING),
+    (324, LONG_SEND | {"topic": "d_REPLY_TOPIC"}, {}, needs(topic_need("d_REPLY_TOPIC", PUB))),
+    (11, PULL, {}, needs(topic_need("T", SUB), group_need("G"))),
+    (361, PULL, {}, needs(topic_need("T", SUB), group_need("G"))),
+    (11, PULL | {"topic": "%RETRY%G"}, {}, needs(group_need("G"), group_need("G"))),
+    (12, QUERY, {}, needs(topic_need("T", SUB))),
+    (15, BOTH_NAMES | {"queueId": "0", "commitOffset": "0"}, {},
+     needs(group_need("G"), topic_need("T", SUB))),
+    (34, {}, HEARTBEAT, needs(group_need("G"), topic_need("T", SUB), group_need("H"))),
+    (34, {}, {"clientID": "c"}, NOTHING),
+    (35, {"clientID": "c", "consumerGroup": "G", "producerGroup": "p"}, {}, needs(group_need("G"))),
+    (35, {"clientID": "c", "producerGroup": "p"}, {}, NOTHING),
+    (38, {"consumerGroup": "G"}, {}, needs(group_need("G"))),
+    (309, BOTH_NAMES, {}, needs(group_need("G"))),
+    (41, {}, {"consumerGroup": "G", "clientId": "c", "mqSet": []}, needs(group_need("G"))),
+    (42, {}, {"consumerGroup": "G", "clientId": "c", "mqSet": []}, needs(group_need("G"))),
+    (36, SEND_BACK, {}, needs(group_need("G"), topic_need("Stored", SUB))),
+    (36, SEND_BACK | {"offset": "64"}, {}, needs(group_need("G"), group_need("G"))),
+    (36, SEND_BACK | {"offset": "9"}, {}, needs(group_need("G"))),
+    (37, END, {}, needs(topic_need("Stored", PUB))),
+    (37, END | {"commitLogOffset": "9"}, {}, NOTHING),
+    (33, {"offset": "0", "topic": "T"}, {}, needs(topic_need("Stored", SUB))),
+    (33, {"offset": "-1"}, {}, NOTHING),
+    (353, {"group": "G", "topic": "T"}, {}, NOTHING),
+    (353, {"group": "G", "topic": "T", "readable": "false"}, {}, ADMINISTRATOR),
+    (906, {}, {}, NOTHING),
+    (906, {"masterAddress": "10.0.0.1:1"}, {}, ADMINISTRATOR),
+    (370, {"topic": "T"}, {}, needs(topic_need("T", PUB))),
+    (200050, BOTH_NAMES, {}, needs(group_need("G"), topic_need("T", SUB))),
+    (14, BOTH_NAMES, {}, NOTHING),
+    (30, {"topic": "T"}, {}, NOTHING),
+    (31999, {}, {}, NOTHING),
+    *((code, {}, {}, ADMINISTRATOR) for code in (17, 18, 25, 200, 207, 215, 222, 225, 306, 314,
+      316, 323, 329, 50, 51, 53, 54, 301, 905, 1008)),
+]  # fmt: skip
+
+
+def request(code: int, fields: dict[str, str], body: Any = None) -> Request:
+    raw = json.dumps(body).encode() if body else b""
+    return Request(Command(code, fields=fields, body=raw), Wired().connection)
+
+
+@pytest.mark.parametrize(("code", "fields", "body", "wanted"), NEEDS)
+async def test_each_request_needs_what_it_uses(
+    code: int, fields: dict[str, str], body: Any, wanted: Needs
+) -> None:
+    assert PlainNeeds("c", TOPICS.get).of(request(code, fields, body)) == wanted
+
+
+def test_administration_has_what_the_reference_has_and_more() -> None:
+    assert {17, 25, 200, 207, 215} < ADMINISTRATION
+
+
+# --- the gate -----------------------------------------------------------------------------------
+
+
+class Broker:
+    """Handlers behind the gate."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "conf").mkdir()
+        (folder / "conf/plain_acl.yml").write_text(ACCOUNTS)
+        self.store: MessageStore = opened(folder / "store")
+        self.reads = ColdReads()
+        self.accounts = PlainAccounts(folder, SystemFiles(), ManualClock())
+        self.accounts.load()
+        self.access = AccessControl(self.accounts, self.store, self.reads, cluster="c")
+        self.handled: list[int] = []
+        handler = AccountHandler(
+            self.accounts,
+            settings=lambda: BrokerSettings(broker_name="b", broker_cluster_name="c"),
+            address="10.0.0.1:10911",
+        )
+        handlers: dict[int, Any] = dict.fromkeys((33, 34, 36, 37, 310), self._handle)
+        handlers |= {
+            50: exclusive(handler.put_account),
+            51: exclusive(handler.delete_account),
+            52: handler.versions,
+            53: exclusive(handler.put_addresses),
+            54: handler.show,
+        }
+        self.wired = Wired(handlers, guard=self.access.guard)
+
+    def _handle(self, incoming: Request) -> Response:
+        self.handled.append(incoming.code)
+        return Response()
+
+    async def call(
+        self, code: int, fields: dict[str, str], body: bytes = b"", key: str = "Administrator"
+    ) -> Command:
+        """Send a signed request; an empty key sends it as it is."""
+        if key:
+            fields = fields | {"AccessKey": key}
+            signature = SigningKey(SECRETS[key]).sign(signed_content(fields, body))
+            fields["Signature"] = signature.decode()
+        command = Command(code, opaque=len(self.wired.answers), fields=fields or None, body=body)
+        count = len(self.wired.answers)
+        self.wired.transport.send(encode_command(command))
+        return (await self.wired.answered(count + 1))[-1]
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    made = Broker(tmp_path)
+    yield made
+    made.reads.close()
+    made.store.abandon()
+
+
+async def test_the_gate_is_ahead_of_every_handler(broker: Broker) -> None:
+    for code in (310, 34, 31999, 50):
+        assert (await broker.call(code, {}, key="")).remark == "No accessKey is configured"
+    assert broker.handled == []
+    assert (await broker.call(31999, {})).code == 3
+
+
+async def test_the_topic_of_a_named_message_is_that_of_its_record(broker: Broker) -> None:
+    offsets = {topic: put(broker.store, b"x", topic=topic).log_offset for topic in ("T", "Other")}
+    for code, fields in ((33, {"offset": ""}), (36, SEND_BACK), (37, END)):
+        name = "commitLogOffset" if code == 37 else "offset"
+        for topic, expected in (("T", 0), ("Other", 1)):
+            at = fields | {name: str(offsets[topic])}
+            response = await broker.call(code, at, key="Limited-1")
+            assert (response.code, code in broker.handled) == (expected, True), (code, topic)
+    assert broker.handled == [33, 36, 37]
+
+
+async def test_a_message_that_waits_has_the_topic_that_it_waits_for(broker: Broker) -> None:
+    half = put(broker.store, b"x", topic=HALF_TOPIC, properties={"REAL_TOPIC": "T"})
+    other = put(broker.store, b"x", topic=HALF_TOPIC, properties={"REAL_TOPIC": "Other"})
+    delayed = put(broker.store, b"x", topic=DELAY_TOPIC, properties={"REAL_TOPIC": "Other"})
+    codes = [
+        (await broker.call(33, {"offset": str(stored.log_offset)}, key="Limited-1")).code
+        for stored in (half, other, delayed)
+    ]
+    assert codes == [0, 1, 1]
+
+
+async def test_large_heartbeats_are_checked_too(broker: Broker) -> None:
+    subscriptions = [{"topic": "T", "subString": "x" * 100} for _ in range(LARGE_BYTES_MIN // 100)]
+    for topic, code in (("T", 0), ("Other", 1)):
+        consumer = {
+            "groupName": "G",
+            "subscriptionDataSet": [*subscriptions, {"topic": topic}],
+        }
+        body = json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
+        assert len(body) >= LARGE_BYTES_MIN
+        response = await broker.call(34, {}, body, key="Limited-1")
+        assert response.code == code
+    assert broker.handled == [34]
+
+
+async def test_refusals_are_logged_without_secrets_and_in_bounds(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(50):
+        response = await broker.call(310, SHORT_SEND | {"b": "Other"}, b"x", key="Limited-1")
+        assert response.remark == "No default permission for topic:Other"
+    lines = [line for line in caplog.messages if "access refused" in line]
+    assert 0 < len(lines) <= 20
+    assert "peer=" in lines[0]
+    assert "topic:Other" in lines[0]
+    assert not any(secret in caplog.text for secret in SECRETS.values())
+
+
+async def test_a_name_makes_no_line_of_the_log(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    await broker.call(310, SHORT_SEND | {"AccessKey": "x\nERROR forged", "Signature": "x"}, key="")
+    assert any("x?ERROR forged" in line for line in caplog.messages)
+    assert not any("\n" in line for line in caplog.messages)
+
+
+# --- signed requests of a broker ----------------------------------------------------------------
+
+
+def test_a_broker_signs_with_its_account() -> None:
+    signer = BrokerSigner('{"accessKey":"Limited-1","secretKey":"limited-secret"}')
+    call = OutgoingCall(21, {"topic": "T"}, b"body")
+    signer.before_request("10.0.0.1:10911", call)
+    content = signed_content(call.fields, b"body")
+    assert call.fields["AccessKey"] == "Limited-1"
+    assert SigningKey("limited-secret").accepts(content, call.fields["Signature"].encode())
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "{}", '{"accessKey":"a"}', '{"accessKey":"","secretKey":"hush"}', "[]", "hush"]
+)
+def test_bad_credentials_of_a_broker_are_refused_unseen(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected") as caught:
+        BrokerSigner(text)
+    assert "hush" not in str(caught.value)
+
+
+# --- accounts by request ------------------------------------------------------------------------
+
+NEW = {"accessKey": "Created-1", "secretKey": "created-secret"}
+
+
+async def test_accounts_are_created_changed_shown_and_deleted(broker: Broker) -> None:
+    fields = NEW | {"topicPerms": "T=PUB,U=PUB|SUB", "groupPerms": "", "defaultTopicPerm": "SUB"}
+    assert (await broker.call(50, fields)).code == 0
+    assert (await broker.call(50, NEW | {"groupPerms": "G=SUB", "admin": "true"})).code == 0
+    response = await broker.call(54, {})
+    shown = {each["accessKey"]: each for each in json.loads(response.body)["plainAccessConfigs"]}
+    assert shown["Created-1"] == {
+        "accessKey": "Created-1",
+        "admin": True,
+        "defaultTopicPerm": "SUB",
+        "groupPerms": ["G=SUB"],
+        "topicPerms": ["T=PUB", "U=PUB|SUB"],
+    }
+    assert not any(secret.encode() in response.body for secret in [*SECRETS.values(), "created"])
+    assert (await broker.call(50, NEW | {"topicPerms": ""})).code == 0
+    entry = next(each for each in broker.accounts.entries() if each.access_key == "Created-1")
+    assert (entry.topic_perms, entry.admin) == ([], False)
+    assert (await broker.call(51, {"accessKey": "Created-1"})).code == 0
+    assert (await broker.call(51, {"accessKey": "Created-1"})).code == 210
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"accessKey": "short"}, {"secretKey": "short"}, {"secretKey": ""}, {"topicPerms": "T=READ"},
+     {"topicPerms": "T"}, {"groupPerms": "G=ANY"}, {"whiteRemoteAddress": "10.1"}],
+)  # fmt: skip
+async def test_a_bad_account_is_refused(broker: Broker, changes: dict[str, str]) -> None:
+    response = await broker.call(50, NEW | changes)
+    assert response.code == 209
+    assert "expected" in (response.remark or "")
+    assert "created-secret" not in (response.remark or "")
+    assert len(broker.accounts.entries()) == 2
+
+
+async def test_versions_name_the_broker_and_its_files(broker: Broker) -> None:
+    await broker.call(50, NEW)
+    fields = (await broker.call(52, {}, key="Limited-1")).fields
+    assert fields["brokerName"] == "b"
+    assert fields["clusterName"] == "c"
+    assert fields["brokerAddr"] == "10.0.0.1:10911"
+    assert json.loads(fields["version"])["counter"] == 1
+    every = json.loads(fields["allAclFileVersion"])
+    assert every[str(broker.accounts.main_file)]["counter"] == 1
+
+
+async def test_white_addresses_are_replaced_by_request(broker: Broker) -> None:
+    path = {"aclFileFullPath": str(broker.accounts.main_file)}
+    assert (await broker.call(53, path | {"globalWhiteAddrs": "10.1.*.*, 10.2.0.1"})).code == 0
+    assert broker.accounts.addresses() == ["10.1.*.*", "10.2.0.1"]
+    for wrong in (
+        path | {"globalWhiteAddrs": "x"},
+        {"aclFileFullPath": "/", "globalWhiteAddrs": ""},
+    ):
+        assert (await broker.call(53, wrong)).code == 211
+    assert broker.accounts.addresses() == ["10.1.*.*", "10.2.0.1"]
+
+
+async def test_without_access_control_there_are_no_accounts() -> None:
+    handler = AccountHandler(None, settings=BrokerSettings, address="")
+    wired = Wired({50: exclusive(handler.put_account), 52: handler.versions})
+    for code, refused in ((50, 209), (52, 1)):
+        wired.transport.send(encode_command(Command(code, fields=NEW)))
+        await wired.settled()
+        assert wired.answers[-1].code == refused
+        assert "aclEnable=false" in (wired.answers[-1].remark or "")

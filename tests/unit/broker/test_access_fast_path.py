@@ -1,0 +1,356 @@
+"""The fast paths with access control beside the general path: the same is allowed, and refused."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import struct
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cometmq.access.fast_check import FastCheck
+from cometmq.access.gate import Action
+from cometmq.access.plain.accounts import PlainAccounts
+from cometmq.broker.access.control import AccessControl
+from cometmq.broker.cold_reads import ColdReads
+from cometmq.broker.prerequisites import with_prerequisites
+from cometmq.broker.pulling.fast_path import PullFastPath
+from cometmq.broker.sending.fast_path import SendFastPath
+from cometmq.model.errors import CometError
+from cometmq.protocol.command import Command, command_at
+from cometmq.protocol.frame import FRAME_BYTES_MAX
+from cometmq.protocol.signature import signed_content
+from cometmq.protocol.signed_fields import FIELDS_MAX
+from cometmq.system.clock import ManualClock
+from cometmq.system.files import SystemFiles
+from support import plain_ways
+from support.fake_transport import Wired
+from support.stores import all_messages
+from support.tiers import rounds
+
+from .conftest import Pulls, Tables
+from .test_send_fast_path import BODIES, FIELDS, HEADERS, ITEMS, Side, frame, java, read
+
+ACCOUNTS = """
+globalWhiteRemoteAddresses: [10.9.9.9]
+accounts:
+- {accessKey: Publisher, secretKey: publisher-secret, topicPerms: [T=PUB, D=DENY]}
+- {accessKey: Consumer, secretKey: consumer-secret, topicPerms: [T=SUB], groupPerms: [G=SUB]}
+- {accessKey: Administrator, secretKey: admin-secret, admin: true}
+- {accessKey: Trusted, secretKey: trusted-secret, whiteRemoteAddress: 10.8.8.8}
+"""
+EXAMPLES = settings(
+    max_examples=rounds(test=60, long=2000),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+SECRETS = {
+    "Publisher": "publisher-secret",
+    "Consumer": "consumer-secret",
+    "Administrator": "admin-secret",
+}
+
+
+def signed(header: bytes, body: bytes, key: str, secret: str | None = None) -> bytes:
+    """A frame of a header, with the fields that its client adds: signed by a simple HMAC."""
+    for unsigned in (b'"Signature":"EZ==",', b'"AccessKey":"",'):  # as C++ writes them
+        header = header.replace(unsigned, b"")
+    whole = frame(header, body)
+    command = command_at(whole, 0, len(whole), FRAME_BYTES_MAX)
+    assert command is not None
+    fields = {**command.fields, "AccessKey": key}
+    text = "".join(fields[name] for name in sorted(fields) if name != "Signature")
+    content = text.encode("utf-8", "replace") + body
+    digest = hmac.digest((secret or SECRETS[key]).encode(), content, hashlib.sha1)
+    return with_fields(
+        header, {"AccessKey": key, "Signature": base64.b64encode(digest).decode()}, body
+    )
+
+
+def with_fields(header: bytes, more: Mapping[str, str], body: bytes) -> bytes:
+    """The frame of a header with further fields."""
+    if header[:1] != b"{":
+        pairs = header[21:] + b"".join(
+            struct.pack(">H", len(name)) + name.encode() + struct.pack(">i", len(value))
+            + value.encode() for name, value in more.items()
+        )  # fmt: skip
+        return frame(header[:17] + struct.pack(">i", len(pairs)) + pairs, body)
+    for name, value in more.items():
+        field = f'"{name}":"{value}",'.encode()
+        for start in (b'"extFields":{', b'"extFields" : {'):
+            header = header.replace(start, start + field)
+    return frame(header, body)
+
+
+class Guarded(Side):
+    """A store whose requests pass the gate, with the fast path before it or without."""
+
+    def __init__(self, folder: Path, tables: Tables, *, fast: bool) -> None:
+        super().__init__(folder, tables, fast=False)
+        (folder / "conf").mkdir()
+        (folder / "conf/plain_acl.yml").write_text(ACCOUNTS)
+        self.accounts = PlainAccounts(folder, SystemFiles(), ManualClock())
+        self.accounts.load()
+        self.reads = ColdReads()
+        self.access = AccessControl(self.accounts, self.store, self.reads, cluster="c")
+        if fast:
+            check = self.access.for_sends()
+            self.fast_path = SendFastPath(self.send, scans=True, check=check)
+
+    def connect(self, peer: object = ("10.0.0.9", 51000)) -> Wired:
+        handlers = dict.fromkeys((310, 10, 320), self._handle)
+        return Wired(handlers, peer=peer, fast_path=self.fast_path, guard=self.access.guard)
+
+    def _handle(self, request: Any) -> Any:
+        self.handled += 1
+        return with_prerequisites(self.send.handle)(request)
+
+
+class Both:
+    """The two sides, given the same."""
+
+    def __init__(self, folder: Path, tables: Tables) -> None:
+        for name in ("T", "D", "Other", "%RETRY%G"):
+            tables.topic(name, queues=4)
+        self.fast = Guarded(folder / "fast", tables, fast=True)
+        self.general = Guarded(folder / "general", tables, fast=False)
+
+    async def same(self, *pieces: bytes, peer: object = ("10.0.0.9", 51000)) -> list[int]:
+        """Send the pieces to both, compare everything; returns the response codes."""
+        fast, general = self.fast.connect(peer), self.general.connect(peer)
+        for piece in pieces:
+            for side in (fast, general):
+                side.transport.send(piece)
+            for side in (fast, general):
+                await side.settled()
+        assert read(fast) == read(general)
+        assert self.fast.log() == self.general.log()
+        return [response.code for response in fast.answers]
+
+
+@pytest.fixture
+async def both(tmp_path: Path, tables: Tables) -> AsyncIterator[Both]:
+    made = Both(tmp_path, tables)
+    yield made
+    for side in (made.fast, made.general):
+        side.reads.close()
+        side.store.abandon()
+
+
+async def test_signed_sends_of_an_account_stay_on_the_fast_path(both: Both) -> None:
+    stream = [
+        signed(java(FIELDS | {"e": str(n % 4)}, opaque=str(n)), b"%d" % n, "Publisher")
+        for n in range(20)
+    ]
+    assert await both.same(b"".join(stream)) == [0] * 20
+    assert both.fast.handled == 0
+    assert len(all_messages(both.fast.store, "T", 1)) == 5
+
+
+@pytest.mark.parametrize("form", plain_ways.FORMS)
+async def test_signed_sends_of_each_client_stay_on_the_fast_path(both: Both, form: str) -> None:
+    header = plain_ways.header_of(form, FIELDS, code="310")
+    assert await both.same(signed(header, b"body", "Publisher")) == [0]
+    assert both.fast.handled == 0
+
+
+REFUSED = {
+    "no account": frame(java(FIELDS)),
+    "an unknown account": signed(java(FIELDS), b"body", "Unknown", "publisher-secret"),
+    "another secret": signed(java(FIELDS), b"body", "Publisher", "consumer-secret"),
+    "the key of another": signed(java(FIELDS), b"body", "Administrator", "publisher-secret"),
+    "no signature": with_fields(java(FIELDS), {"AccessKey": "Publisher"}, b"body"),
+    "an empty signature": with_fields(
+        java(FIELDS), {"AccessKey": "Publisher", "Signature": ""}, b"body"
+    ),
+    "a changed body": signed(java(FIELDS), b"body", "Publisher").replace(b"body", b"bodY"),
+    "a changed topic": signed(java(FIELDS | {"b": "D"}), b"body", "Administrator").replace(
+        b'"b":"D"', b'"b":"T"'
+    ),
+    "a changed queue": signed(java(FIELDS), b"body", "Publisher").replace(b'"e":"1"', b'"e":"2"'),
+    "a topic to consume": signed(java(FIELDS), b"body", "Consumer"),
+    "a topic that is denied": signed(java(FIELDS | {"b": "D"}), b"body", "Publisher"),
+    "a topic by default": signed(java(FIELDS | {"b": "Other"}), b"body", "Publisher"),
+    "an unknown topic": signed(java(FIELDS | {"b": "New"}), b"body", "Publisher"),
+    "the retry topic of a group": signed(java(FIELDS | {"b": "%RETRY%G"}), b"body", "Publisher"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_is_refused_is_refused_on_both_paths(both: Both, name: str) -> None:
+    good = signed(java(FIELDS, opaque="8"), b"good", "Publisher")
+    assert await both.same(good + REFUSED[name] + good) == [0, 1, 0]
+    assert (both.fast.handled, both.general.handled) == (0, 2)
+    assert len(all_messages(both.fast.store, "T", 1)) == 2
+
+
+FIELD_NAMES = sorted(FIELDS)
+
+
+@pytest.mark.parametrize("name", FIELD_NAMES)
+async def test_each_field_is_signed(both: Both, name: str) -> None:
+    good = signed(java(FIELDS), b"body", "Publisher")
+    value = json.dumps(FIELDS[name]).encode()
+    other = value[:-1] + (b'0"' if FIELDS[name].isdigit() else b'x"')
+    changed = good.replace(b'"%b":%b' % (name.encode(), value), b'"%b":%b' % (name.encode(), other))
+    grown = bytearray(changed)
+    grown[0:8] = frame(changed[8:-4], b"body")[0:8]
+    assert await both.same(bytes(grown)) == [1]
+
+
+async def test_fields_may_not_be_there_twice_or_be_added(both: Both) -> None:
+    good = signed(java(FIELDS), b"body", "Publisher")
+    for more in ('"b":"D",', '"AccessKey":"Administrator",', '"Signature":"AAAA",', '"zz":"x",'):
+        header = good[8:-4].replace(b'"extFields":{', b'"extFields":{' + more.encode())
+        codes = await both.same(frame(header, b"body"))
+        # Of two values the last one counts, for the signature, too.
+        assert codes == ([1] if more == '"zz":"x",' else [0])
+    for more in (',"b":"D"}', ',"AccessKey":"Administrator"}', ',"Signature":"AAAA"}'):
+        header = good[8:-4].replace(b'},"flag"', more.encode() + b',"flag"')
+        assert await both.same(frame(header, b"body")) == [1]
+
+
+async def test_a_large_header_takes_the_general_path(both: Both) -> None:
+    more = {f"x{n:02}": "y" for n in range(FIELDS_MAX)}
+    assert await both.same(signed(java(FIELDS | more), b"body", "Publisher")) == [0]
+    assert both.fast.handled == 1
+    fewer = {f"x{n:02}": "y" for n in range(FIELDS_MAX - len(FIELDS) - 1)}
+    assert await both.same(signed(java(FIELDS | fewer), b"body", "Publisher")) == [0]
+    assert both.fast.handled == 1
+
+
+async def test_batches_need_the_same(both: Both) -> None:
+    from cometmq.protocol.batch import encode_batch
+
+    fields = FIELDS | {"i": "", "m": "true"}
+    body = encode_batch(ITEMS)
+    for code in ("310", "320"):
+        assert await both.same(signed(java(fields, code=code), body, "Publisher")) == [0]
+        assert await both.same(signed(java(fields, code=code), body, "Consumer")) == [1]
+    assert both.fast.handled == 0
+
+
+async def test_senders_share_a_connection_and_are_told_apart(both: Both) -> None:
+    good = signed(java(FIELDS), b"body", "Publisher")
+    admin = signed(java(FIELDS | {"b": "D"}), b"body", "Administrator")
+    bad = signed(java(FIELDS | {"b": "D"}), b"body", "Publisher")
+    assert await both.same(good + admin + bad + good + admin + bad) == [0, 0, 1, 0, 0, 1]
+
+
+async def test_white_addresses_need_no_signature(both: Both) -> None:
+    unsigned = frame(java(FIELDS))
+    assert await both.same(unsigned, peer=("10.9.9.9", 4000)) == [0]
+    assert await both.same(unsigned, peer=("10.9.9.10", 4000)) == [1]
+    trusted = with_fields(java(FIELDS), {"AccessKey": "Trusted", "Signature": "AAAA"}, b"body")
+    assert await both.same(trusted, peer=("10.8.8.8", 4000)) == [0]
+    assert await both.same(trusted, peer=("10.8.8.9", 4000)) == [1]
+    assert both.fast.handled == 0
+
+
+async def test_changed_accounts_count_at_once_on_open_connections(both: Both) -> None:
+    good = signed(java(FIELDS), b"body", "Publisher")
+    assert await both.same(good) == [0]
+    fast, general = both.fast.connect(), both.general.connect()
+    for text, code in ((ACCOUNTS.replace("T=PUB", "T=DENY"), 1), (ACCOUNTS, 0),
+                       (ACCOUNTS.replace("publisher-secret", "another-secret"), 1)):  # fmt: skip
+        for side, wired in ((both.fast, fast), (both.general, general)):
+            (side.accounts.main_file.parent / "fresh").write_text(text)
+            (side.accounts.main_file.parent / "fresh").replace(side.accounts.main_file)
+            side.accounts.reload()
+            wired.transport.send(good)
+            await wired.settled()
+            assert wired.answers[-1].code == code
+    assert read(fast) == read(general)
+
+
+async def test_refused_one_way_sends_are_not_stored(both: Both) -> None:
+    assert await both.same(frame(java(FIELDS, flag="2"))) == []
+    assert all_messages(both.fast.store, "T", 1) == []
+
+
+@settings(
+    max_examples=rounds(test=60, long=2000),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(header=HEADERS, body=BODIES, key=st.sampled_from([*SECRETS, ""]))
+async def test_whatever_is_signed_the_two_paths_do_the_same(
+    both: Both, header: bytes, body: bytes, key: str
+) -> None:
+    try:
+        data = signed(header, body, key) if key else frame(header, body)
+    except CometError:  # nothing could sign it
+        data = frame(header, body)
+    await both.same(data)
+
+
+@settings(
+    max_examples=rounds(test=60, long=2000),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+async def test_whatever_happens_to_signed_bytes_the_two_paths_do_the_same(
+    both: Both, data: st.DataObject
+) -> None:
+    write = partial(plain_ways.header_of, data.draw(st.sampled_from(plain_ways.FORMS)), code="310")
+    stream = bytearray(signed(write(FIELDS), b"body", "Publisher"))
+    stream += signed(write(FIELDS, opaque="2"), b"two", "Publisher")
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(stream)))
+        new = data.draw(
+            st.one_of(st.binary(max_size=3), st.sampled_from([b'"', b"\\u0001", b",", b"}"]))
+        )
+        stream[at : at + data.draw(st.integers(0, 2))] = new
+    cut = data.draw(st.integers(0, len(stream)))
+    await both.same(bytes(stream[:cut]), bytes(stream[cut:]))
+
+
+# --- pulls --------------------------------------------------------------------------------------
+
+PULL = {
+    "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
+    "sysFlag": "0", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0",
+    "subscription": "*", "expressionType": "TAG",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "is_taken"),
+    [
+        ({}, "Consumer", True),
+        ({}, "Administrator", True),
+        ({"topic": "%RETRY%G"}, "Consumer", True),
+        ({"topic": "%RETRY%H"}, "Consumer", False),
+        ({"topic": "D"}, "Consumer", False),
+        ({"consumerGroup": "H"}, "Consumer", False),
+        ({}, "Publisher", False),
+    ],
+)
+async def test_the_fast_path_of_pulls_takes_what_is_allowed(
+    both: Both, tables: Tables, changes: dict[str, str], key: str, is_taken: bool
+) -> None:
+    side, handled = both.fast, []
+    tables.group("G")
+    pulls = Pulls(tables, side.store, held_max=2).handler
+    check = FastCheck(side.accounts, Action.SUB)
+    wired = Wired(
+        {11: lambda request: handled.append(request)},
+        fast_path=PullFastPath(pulls, check),
+        guard=side.access.guard,
+    )
+    wired.transport.send(signed(java(PULL | changes, code="11"), b"", key))
+    await wired.settled()
+    (response,) = wired.answers
+    assert handled == []
+    assert (response.code != 1) is is_taken, response
+
+
+def test_a_command_is_signed_as_it_was_received() -> None:
+    command = Command(310, fields=FIELDS, body=b"body")
+    assert signed_content(command.fields, b"body").endswith(b"body")

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 from cometmq.cli.mqadmin import app, clients, texts
+from cometmq.cli.mqadmin.account import client_settings
 from cometmq.cli.mqadmin.call import CommandError, parsed_time
 from cometmq.cli.mqadmin.command_line import Command, UsageError, commands, parse
 from cometmq.cli.mqadmin.commands import ABSENT, ALIASES
+from cometmq.model.errors import ConfigError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig
@@ -196,6 +198,31 @@ async def test_without_a_server_the_error_says_so(monkeypatch: pytest.MonkeyPatc
     assert (code, out) == (1, "")
     assert err.startswith("cometmq mqadmin topicList: ")
     assert "name server" in err
+
+
+def test_the_account_is_that_of_rocketmqs_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COMETMQ_CLIENT_ACCESS_KEY", raising=False)
+    monkeypatch.delenv("ROCKETMQ_HOME", raising=False)
+    assert client_settings() is None
+    monkeypatch.setenv("ROCKETMQ_HOME", str(tmp_path))
+    assert client_settings() is None
+    file = tmp_path / "conf" / "tools.yml"
+    file.parent.mkdir()
+    file.write_text("# who\naccessKey: rocketmq2 # the tool\nsecretKey: '12345678'\n")
+    found = client_settings()
+    assert found is not None
+    assert (found.access_key, found.secret_key) == ("rocketmq2", "12345678")
+    assert found.given == {"access_key", "secret_key"}
+    monkeypatch.setenv("COMETMQ_CLIENT_ACCESS_KEY", "other")
+    monkeypatch.setenv("COMETMQ_CLIENT_SECRET_KEY", "secret")
+    assert client_settings() is None
+    monkeypatch.delenv("COMETMQ_CLIENT_ACCESS_KEY")
+    monkeypatch.delenv("COMETMQ_CLIENT_SECRET_KEY")
+    file.write_text("accessKey: rocketmq2\n")
+    with pytest.raises(ConfigError, match=r"tools\.yml: secretKey missing"):
+        client_settings()
 
 
 @pytest.mark.parametrize(

@@ -51,16 +51,20 @@ async def run(words: Sequence[str]) -> int:
 
 
 async def _run(command: Command, values: dict[str, str], line: int) -> int:
+    from cometmq.cli.mqadmin.account import client_settings
     from cometmq.cli.mqadmin.call import Call, described
-    from cometmq.client.admin import AdminClient
+    from cometmq.client import AdminClient, ClientInstance
     from cometmq.model.errors import CometError
 
     module = import_module(f"cometmq.cli.mqadmin.{command.module}")
     handler = module.COMMANDS[command.name]
     name_servers = values.get("n") or os.environ.get("NAMESRV_ADDR", "")
     try:
-        async with AdminClient(name_servers) as admin:
-            call = Call(command, values, line, admin)
+        async with (
+            ClientInstance(name_servers, settings=client_settings()) as instance,
+            AdminClient(instance=instance) as admin,
+        ):
+            call = Call(command, values, line, admin, instance)
             await handler(call)
             return FAILED if call.failed else 0
     except CometError as error:

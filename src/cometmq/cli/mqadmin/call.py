@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from cometmq.cli.mqadmin.command_line import Command
-from cometmq.client.admin import AdminClient
+from cometmq.client import AdminClient, ClientInstance
 from cometmq.client.errors import QueueNotFoundError, TopicNotFoundError
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
@@ -38,6 +38,8 @@ class Call:
     line: int
     """Whose printouts are wanted: 4 for RocketMQ 4.9, 5 for 5.3."""
     admin: AdminClient
+    instance: ClientInstance
+    """The connections, which producers and consumers of the command share."""
     failed: bool = False
 
     @property

@@ -24,8 +24,8 @@ MESSAGES = 128
 
 def reader(call: Call, group: str = TOOLS_GROUP) -> PullConsumer:
     """Return a consumer that reads and commits nothing."""
-    servers = ";".join(call.admin.name_servers)
-    return PullConsumer(servers, group=group, settings=PullSettings(auto_commit_ms=0))
+    settings = PullSettings(auto_commit_ms=0)
+    return PullConsumer(group=group, settings=settings, instance=call.instance)
 
 
 async def existing_queue(call: Call, topic: str, broker: str, number: int) -> MessageQueue:

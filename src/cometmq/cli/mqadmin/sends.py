@@ -17,8 +17,8 @@ INTERVAL_S = 10
 
 
 def producer_of(call: Call, group: str, *, trace: bool = False) -> Producer:
-    """Return a producer for the name servers of the command."""
-    return Producer(";".join(call.admin.name_servers), group=group, trace=trace)
+    """Return a producer that uses the connections of the command."""
+    return Producer(group=group, trace=trace, instance=call.instance)
 
 
 async def send_message(call: Call) -> None:

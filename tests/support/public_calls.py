@@ -36,6 +36,7 @@ from cometmq.client import (
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import CometError
+from cometmq.protocol.codes import RequestCode
 from support.clusters import COMET
 from support.fault_proxy import Proxied, proxied
 from support.leaks import left_behind, open_sockets, other_tasks
@@ -345,6 +346,7 @@ ARGUMENTS: dict[str, Callable[[World], object]] = {
     "broker_id": lambda w: None,
     "changes": lambda w: {"defaultTopicQueueNums": "4"},
     "client_id": lambda w: w.instance.client_id,
+    "code": lambda w: RequestCode.GET_ALL_TOPIC_CONFIG,
     "config": lambda w: f"{w.group}-new",
     "count": lambda w: 20,
     "group": lambda w: w.group,

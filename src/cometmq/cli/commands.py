@@ -275,6 +275,22 @@ def pipeline_demo(
     raise typer.Exit(run_pipeline_demo(seconds=seconds, rate=rate, folder=folder))
 
 
+@app.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+def mqadmin(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Command of RocketMQ's mqadmin and its flags; none lists the commands.",
+            metavar="[--like 4.9] NAME [FLAGS]",
+        ),
+    ] = None,
+) -> None:
+    """Manage a cluster with the commands of RocketMQ's mqadmin."""
+    from cometmq.cli.mqadmin import app as tool
+
+    raise typer.Exit(tool.main(words or ()))
+
+
 StorePath = Annotated[Path, typer.Argument(help="Directory of the store.", metavar="DIR")]
 
 

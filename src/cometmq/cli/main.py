@@ -18,6 +18,10 @@ def _run(arguments: list[str]) -> int:
     call = quick.parse(arguments)
     if call is not None:
         return quick.run(call)
+    if arguments[:1] == ["mqadmin"]:  # it reads flags as RocketMQ's tool does
+        from cometmq.cli.mqadmin.app import main as mqadmin
+
+        return mqadmin(arguments[1:])
     from cometmq.cli.commands import app
 
     app(prog_name="cometmq")

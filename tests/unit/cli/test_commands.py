@@ -34,7 +34,7 @@ COMMANDS = dict(commands())
 def test_the_commands_are_all_there() -> None:
     assert set(COMMANDS) == {
         "version", "standalone", "namesrv", "broker", "filtersrv", "controller", "send", "tail",
-        "demo", "pipeline", "pipeline-demo", "store list", "store show", "store verify",
+        "demo", "mqadmin", "pipeline", "pipeline-demo", "store list", "store show", "store verify",
         "store backup", "store restore",
     }  # fmt: skip
 

@@ -248,7 +248,7 @@ class Tracks(Queries, Groups, Clients):
         """
         found: list[Record] = []
         for message in await self.messages_by_key(topic, message_id):
-            found += [part for part in _records(message) if _is_of(part, message_id)]
+            found += [part for part in records_in(message) if _is_of(part, message_id)]
         return found
 
     async def _track(self, group: str, message: StoredMessage) -> Track:
@@ -282,7 +282,7 @@ class Tracks(Queries, Groups, Clients):
         return Track(group, TrackKind.CONSUMED_BUT_FILTERED, committed)
 
 
-def _records(message: StoredMessage) -> list[Record]:
+def records_in(message: StoredMessage) -> list[Record]:
     """Return the records of a trace message that can be read."""
     found: list[Record] = []
     for row in message.body.decode(errors="replace").split(RECORD_END):

@@ -90,6 +90,46 @@ class AdminCore(Lifecycle):
     async def _close(self) -> None:
         await self._lease.close()
 
+    @property
+    def name_servers(self) -> list[str]:
+        """The addresses of the name servers."""
+        return list(self._instance.name_servers.addresses)
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+    ) -> Command:
+        """Send a request that has no method of its own to one server.
+
+        Args:
+            address: the server.
+            code: one of `cometmq.protocol.codes.RequestCode`.
+            header: the fields of the request, from `cometmq.protocol.headers`.
+            body: the body of the request.
+            timeout: seconds for the response; None for the setting ``call_timeout_ms``.
+
+        Returns:
+            The response.
+
+        Raises:
+            ResponseError: the server refused.
+        """
+        return await self._call(address, code, header, body, timeout=timeout)
+
+    async def call_name_server(
+        self, code: int, header: Header | None = None, body: bytes = b""
+    ) -> Command:
+        """Send a request that has no method of its own to name servers until one responds.
+
+        Only for requests that change nothing: name servers do not replicate.
+        """
+        return await self._call_name_server(code, header, body)
+
     async def cluster_info(self) -> ClusterInfo:
         """Return the clusters, their brokers and the brokers' addresses."""
         response = await self._call_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)

@@ -75,6 +75,8 @@ from cometmq.protocol.bodies import (
     SubscriptionData,
     TopicOffset,
 )
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers import Header
 
 __all__ = [
     "Producer",
@@ -1165,6 +1167,29 @@ class AdminClient(base.Blocking):
     def kv_list(self, space: str) -> dict[str, str]:
         """Return all values of a namespace of the key-value table."""
         return self._run(self._inner.kv_list(space))
+
+    @property
+    def name_servers(self) -> list[str]:
+        """The addresses of the name servers."""
+        return self._inner.name_servers
+
+    def call(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+    ) -> Command:
+        """Send a request that has no method of its own to one server."""
+        return self._run(self._inner.call(address, code, header, body, timeout=timeout))
+
+    def call_name_server(
+        self, code: int, header: Header | None = None, body: bytes = b""
+    ) -> Command:
+        """Send a request that has no method of its own to name servers until one responds."""
+        return self._run(self._inner.call_name_server(code, header, body))
 
     def cluster_info(self) -> ClusterInfo:
         """Return the clusters, their brokers and the brokers' addresses."""

@@ -104,6 +104,12 @@ FAMILIES = {
         "HAClientRuntimeInfo",
         "HARuntimeInfo",
     ),
+    "auth": (
+        "AclInfo",
+        "PolicyEntryInfo",
+        "PolicyInfo",
+        "UserInfo",
+    ),
     "controller": (
         "BrokerReplicasInfo",
         "ElectMasterResponseBody",
@@ -131,6 +137,7 @@ FAMILIES = {
 """The names of each family."""
 
 if TYPE_CHECKING:
+    from cometmq.protocol.bodies.auth import *
     from cometmq.protocol.bodies.base import *
     from cometmq.protocol.bodies.broker_admin import *
     from cometmq.protocol.bodies.client import *

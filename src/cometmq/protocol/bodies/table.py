@@ -10,6 +10,7 @@ import msgspec
 
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.protocol.bodies import (
+    auth,
     broker_admin,
     client,
     common,
@@ -42,6 +43,10 @@ REQUEST_BODIES: Mapping[int, type[msgspec.Struct]] = MappingProxyType(
         RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: controller.SyncStateSet,
         RequestCode.NOTIFY_BROKER_ROLE_CHANGED: controller.SyncStateSet,
         RequestCode.BATCH_ACK_MESSAGE: pop.BatchAckMessageRequestBody,
+        RequestCode.AUTH_CREATE_USER: auth.UserInfo,
+        RequestCode.AUTH_UPDATE_USER: auth.UserInfo,
+        RequestCode.AUTH_CREATE_ACL: auth.AclInfo,
+        RequestCode.AUTH_UPDATE_ACL: auth.AclInfo,
     }
 )
 """The body of each request."""
@@ -100,6 +105,8 @@ RESPONSE_BODIES: Mapping[int, type[msgspec.Struct]] = MappingProxyType(
         RequestCode.GET_BROKER_EPOCH_CACHE: controller.EpochEntryCache,
         RequestCode.QUERY_ASSIGNMENT: pop.QueryAssignmentResponseBody,
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: pop.MessageRequestModeSerializeWrapper,
+        RequestCode.AUTH_GET_USER: auth.UserInfo,
+        RequestCode.AUTH_GET_ACL: auth.AclInfo,
     }
 )
 """The body of the response to each request."""

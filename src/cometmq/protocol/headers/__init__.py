@@ -122,6 +122,18 @@ FAMILIES = {
         "AddBrokerRequest",
         "RemoveBrokerRequest",
     ),
+    "auth": (
+        "AuthCreateUserRequest",
+        "AuthUpdateUserRequest",
+        "AuthDeleteUserRequest",
+        "AuthGetUserRequest",
+        "AuthListUserRequest",
+        "AuthCreateAclRequest",
+        "AuthUpdateAclRequest",
+        "AuthDeleteAclRequest",
+        "AuthGetAclRequest",
+        "AuthListAclRequest",
+    ),
     "controller": (
         "CleanBrokerDataRequest",
         "ControllerAlterSyncStateSetRequest",
@@ -170,6 +182,7 @@ FAMILIES = {
 """The names of each family."""
 
 if TYPE_CHECKING:
+    from cometmq.protocol.headers.auth import *
     from cometmq.protocol.headers.base import *
     from cometmq.protocol.headers.broker_admin import *
     from cometmq.protocol.headers.consumer import *

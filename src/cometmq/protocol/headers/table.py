@@ -7,6 +7,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.headers.auth import (
+    AuthCreateAclRequest,
+    AuthCreateUserRequest,
+    AuthDeleteAclRequest,
+    AuthDeleteUserRequest,
+    AuthGetAclRequest,
+    AuthGetUserRequest,
+    AuthListAclRequest,
+    AuthListUserRequest,
+    AuthUpdateAclRequest,
+    AuthUpdateUserRequest,
+)
 from cometmq.protocol.headers.base import Header
 from cometmq.protocol.headers.broker_admin import (
     AddBrokerRequest,
@@ -243,6 +255,16 @@ REQUEST_HEADERS: Mapping[int, type[Header]] = MappingProxyType(
         RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: ControllerGetNextBrokerIdRequest,
         RequestCode.CONTROLLER_APPLY_BROKER_ID: ControllerApplyBrokerIdRequest,
         RequestCode.SET_COMMITLOG_READ_MODE: SetCommitlogReadModeRequest,
+        RequestCode.AUTH_CREATE_USER: AuthCreateUserRequest,
+        RequestCode.AUTH_UPDATE_USER: AuthUpdateUserRequest,
+        RequestCode.AUTH_DELETE_USER: AuthDeleteUserRequest,
+        RequestCode.AUTH_GET_USER: AuthGetUserRequest,
+        RequestCode.AUTH_LIST_USER: AuthListUserRequest,
+        RequestCode.AUTH_CREATE_ACL: AuthCreateAclRequest,
+        RequestCode.AUTH_UPDATE_ACL: AuthUpdateAclRequest,
+        RequestCode.AUTH_DELETE_ACL: AuthDeleteAclRequest,
+        RequestCode.AUTH_GET_ACL: AuthGetAclRequest,
+        RequestCode.AUTH_LIST_ACL: AuthListAclRequest,
         RequestCode.POP_MESSAGE: PopMessageRequest,
         RequestCode.ACK_MESSAGE: AckMessageRequest,
         RequestCode.PEEK_MESSAGE: PeekMessageRequest,

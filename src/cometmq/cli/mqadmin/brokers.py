@@ -1,0 +1,236 @@
+"""Commands about brokers: their state, their replication, and jobs that they do when asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from cometmq.cli.mqadmin import texts
+from cometmq.cli.mqadmin.call import MASTER_ID, Call, CommandError, brokers_in
+from cometmq.protocol import fastjson
+from cometmq.protocol.bodies import ConsumeStats, ConsumeStatsList
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.headers import (
+    AddBrokerRequest,
+    GetBrokerConsumeStatsRequest,
+    RemoveBrokerRequest,
+    ResetMasterFlushOffsetRequest,
+    SetCommitlogReadModeRequest,
+)
+from cometmq.system import java_properties
+
+CONSUME_STATS_MS = 50_000
+NORMAL, RANDOM = 0, 1
+"""The modes of reading ahead."""
+
+
+async def broker_status(call: Call) -> None:
+    """Show counters and limits of a running broker."""
+    if call.has("b"):
+        _print_figures(await call.admin.broker_runtime_info(call.text("b")), "")
+    elif call.has("c"):
+        for broker in await call.masters(call.text("c")):
+            _print_figures(await call.admin.broker_runtime_info(broker), "%-24s " % broker)
+
+
+def _print_figures(figures: dict[str, str], before: str) -> None:
+    for name, value in sorted(figures.items()):
+        print("%s%-32s: %s" % (before, name, value))
+
+
+async def broker_consume_stats(call: Call) -> None:
+    """List the lag of each group in each queue of a broker."""
+    header = GetBrokerConsumeStatsRequest(is_order=call.true("o"))
+    timeout = call.number("t", CONSUME_STATS_MS) / 1000
+    code = RequestCode.GET_BROKER_CONSUME_STATS
+    response = await call.admin.call(call.text("b"), code, header, timeout=timeout)
+    found = ConsumeStatsList.decode(response.body)
+    form = "%-64s  %-64s  %-32s  %-4s  %-20s  %-20s  %-20s  %s"
+    heads = ("#Topic", "#Group", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset")
+    print(form % (*heads, "#Diff", "#LastTime"))
+    for groups in found.consume_stats_list:
+        for group, stats in groups.items():
+            for each in stats:
+                _print_lag(each, group, call.number("l"), form)
+    print(f"\nDiff Total: {found.total_diff}")
+
+
+def _print_lag(stats: ConsumeStats, group: str, level: int, form: str) -> None:
+    for queue, row in sorted(stats.offset_table.items()):
+        lag = row.broker_offset - row.consumer_offset
+        if lag < level or row.last_timestamp <= 0:
+            continue
+        values = (
+            queue.topic[:64], group[:64], queue.broker_name[:32], queue.queue_id,
+            row.broker_offset, row.consumer_offset, lag, texts.to_seconds(row.last_timestamp),
+        )  # fmt: skip
+        print(form % values)
+
+
+async def ha_status(call: Call) -> None:
+    """Show the state of replication; with ``-i`` again and again."""
+    if not (call.has("b") or call.has("c")):
+        call.print_usage()
+        return
+    while True:
+        for broker in await call.chosen_masters():
+            await _print_replication(call, broker)
+        if not call.has("i"):
+            return
+        await asyncio.sleep(call.number("i"))
+
+
+async def _print_replication(call: Call, broker: str) -> None:
+    found = await call.admin.replication(broker)
+    if found.master:
+        print(f"\n#MasterAddr\t{broker}")
+        print(f"#MasterCommitLogMaxOffset\t{found.master_commit_log_max_offset}")
+        print(f"#SlaveNum\t{len(found.ha_connection_info)}")
+        print(f"#InSyncSlaveNum\t{found.in_sync_slave_nums}")
+        heads = ("#SlaveAddr", "#SlaveAckOffset", "#Diff", "#TransferSpeed(KB/s)", "#Status")
+        print("%-32s  %-16s %16s %16s %16s %16s" % (*heads, "#TransferFromWhere"), flush=True)
+        for slave in found.ha_connection_info:
+            speed = slave.transferred_byte_in_second / 1024
+            state = "OK" if slave.in_sync else "Fall Behind"
+            row = (slave.addr, slave.slave_ack_offset, slave.diff, speed, state)
+            print("%-32s  %-16d %16d %16.2f %16s %16d" % (*row, slave.transfer_from_where))
+        return
+    slave_of = found.ha_client_runtime_info
+    print(f"\n#MasterAddr\t{slave_of.master_addr}")
+    print(f"#CommitLogMaxOffset\t{slave_of.max_offset}")
+    print(f"#TransferSpeed(KB/s)\t{slave_of.transferred_byte_in_second / 1024:.2f}")
+    print(f"#LastReadTime\t{texts.to_ms(slave_of.last_read_timestamp)}")
+    print(f"#LastWriteTime\t{texts.to_ms(slave_of.last_write_timestamp)}")
+    print(f"#MasterFlushOffset\t{slave_of.master_flush_offset}", flush=True)
+
+
+def _cleaning(code: RequestCode) -> Callable[[Call], Awaitable[None]]:
+    async def clean(call: Call) -> None:
+        brokers = [call.text("b")] if call.has("b") else await _brokers_to_clean(call)
+        for broker in brokers:
+            await call.admin.call(broker, code)
+        print("success" if brokers else "false", end="")
+
+    return clean
+
+
+async def _brokers_to_clean(call: Call) -> list[str]:
+    """Return all brokers, slaves too, of the cluster of ``-c`` or of all clusters."""
+    info = await call.admin.cluster_info()
+    clusters = [call.text("c")] if call.has("c") else sorted(info.cluster_addr_table)
+    return [
+        address
+        for cluster in clusters
+        for broker in brokers_in(info, cluster)
+        for address in broker.broker_addrs.values()
+    ]
+
+
+async def reset_master_flush_offset(call: Call) -> None:
+    """Set on a slave how far its master is known to have flushed."""
+    if not (call.has("b") and call.has("o")):
+        raise CommandError("expected -b, the address of a broker, and -o, an offset")
+    header = ResetMasterFlushOffsetRequest(master_flush_offset=call.number("o"))
+    await call.admin.call(call.text("b"), RequestCode.RESET_MASTER_FLUSH_OFFSET, header)
+    print(f"reset master flush offset to {call.number('o')} success")
+
+
+async def add_broker(call: Call) -> None:
+    """Start a broker inside a container."""
+    header = AddBrokerRequest(config_path=call.text("b"))
+    await call.admin.call(call.text("c"), RequestCode.ADD_BROKER, header)
+    print(f"add broker to {call.text('c')} success")
+
+
+async def remove_broker(call: Call) -> None:
+    """Stop a broker inside a container."""
+    parts = call.text("b").split(":")
+    if len(parts) != 3 or not parts[2].isdecimal():
+        raise CommandError(f"-b {call.text('b')}: expected cluster:name:number")
+    header = RemoveBrokerRequest(
+        broker_cluster_name=parts[0], broker_name=parts[1], broker_id=int(parts[2])
+    )
+    await call.admin.call(call.text("c"), RequestCode.REMOVE_BROKER, header)
+    print(f"remove broker from {call.text('c')} success")
+
+
+async def banners(call: Call) -> list[tuple[str, str]]:
+    """Return the chosen brokers, each after the line that introduces it: slaves too with ``-c``."""
+    if call.has("b"):
+        return [(f"============{call.text('b')}============", call.text("b"))]
+    return [
+        (f"============Master: {address}============", address)
+        if address == master
+        else (f"============My Master: {master}=====Slave: {address}============", address)
+        for address, master in await with_slaves(call)
+    ]
+
+
+async def with_slaves(call: Call) -> list[tuple[str, str | None]]:
+    """Return the brokers of the cluster of ``-c``: each master, then its slaves with theirs."""
+    cluster = call.text("c")
+    await call.masters(cluster)  # prints that it is unknown
+    return [
+        (address, broker.broker_addrs.get(MASTER_ID))
+        for broker in brokers_in(await call.admin.cluster_info(), cluster)
+        for _, address in sorted(broker.broker_addrs.items())
+    ]
+
+
+async def get_cold_data_flow_ctr_info(call: Call) -> None:
+    """Show how reading of cold data is throttled."""
+    if not (call.has("b") or call.has("c")):
+        return
+    for banner, broker in await banners(call):
+        response = await call.admin.call(broker, RequestCode.GET_COLD_DATA_FLOW_CTR_INFO)
+        print(f" {banner}")
+        if not response.body:
+            print(f"Broker[{broker}] has no cold ctr table !")
+            continue
+        found = fastjson.loads(bytes(response.body))
+        print(texts.pretty({name: found[name] for name in sorted(found)}), end="\n\n")
+
+
+async def update_cold_data_flow_ctr_group_config(call: Call) -> None:
+    """Set a group's limit for reading cold data."""
+    body = java_properties.render({call.text("g"): call.text("v")}).encode()
+    for broker in await call.chosen_masters():
+        await call.admin.call(broker, RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, body=body)
+        print(f"updateColdDataFlowCtrGroupConfig success, {broker}")
+
+
+async def remove_cold_data_flow_ctr_group_config(call: Call) -> None:
+    """Remove a group's limit for reading cold data."""
+    body = call.text("g").encode()
+    for broker in await call.chosen_masters():
+        await call.admin.call(broker, RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, body=body)
+        print(f"remove broker cold read threshold success, {broker}")
+
+
+async def set_commit_log_read_ahead_mode(call: Call) -> None:
+    """Set how the kernel reads ahead in the commit log."""
+    mode = call.number("m")
+    if mode not in (NORMAL, RANDOM):
+        print("set the read mode error; 0 is default, 1 random read")
+        return
+    header = SetCommitlogReadModeRequest(read_ahead_mode=mode)
+    for banner, broker in await banners(call):
+        response = await call.admin.call(broker, RequestCode.SET_COMMITLOG_READ_MODE, header)
+        print(f" {banner}\ncommitLog set readAhead mode rstStr{response.remark}")
+
+
+COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {
+    "brokerStatus": broker_status,
+    "brokerConsumeStats": broker_consume_stats,
+    "haStatus": ha_status,
+    "cleanExpiredCQ": _cleaning(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE),
+    "cleanUnusedTopic": _cleaning(RequestCode.CLEAN_UNUSED_TOPIC),
+    "deleteExpiredCommitLog": _cleaning(RequestCode.DELETE_EXPIRED_COMMITLOG),
+    "resetMasterFlushOffset": reset_master_flush_offset,
+    "addBroker": add_broker,
+    "removeBroker": remove_broker,
+    "getColdDataFlowCtrInfo": get_cold_data_flow_ctr_info,
+    "updateColdDataFlowCtrGroupConfig": update_cold_data_flow_ctr_group_config,
+    "removeColdDataFlowCtrGroupConfig": remove_cold_data_flow_ctr_group_config,
+    "setCommitLogReadAheadMode": set_commit_log_read_ahead_mode,
+}

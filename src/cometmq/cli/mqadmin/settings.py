@@ -1,0 +1,115 @@
+"""Commands about settings of brokers and name servers, and about the key-value table."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from cometmq.cli.mqadmin.brokers import banners, with_slaves
+from cometmq.cli.mqadmin.call import Call, CommandError
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.headers import (
+    AddWritePermOfBrokerRequest,
+    AddWritePermOfBrokerResponse,
+    WipeWritePermOfBrokerRequest,
+    WipeWritePermOfBrokerResponse,
+)
+from cometmq.system import java_properties
+
+
+async def get_broker_config(call: Call) -> None:
+    """Show the settings of one broker, or of all brokers of a cluster."""
+    if not (call.has("b") or call.has("c")):
+        return
+    for banner, broker in await banners(call):
+        print(banner)
+        settings = await call.admin.broker_config(broker)
+        if settings:
+            print_settings(settings)
+        else:
+            print(f"Broker[{broker}] has no config property!")
+
+
+def print_settings(settings: dict[str, str]) -> None:
+    """Print settings by name, and an empty line."""
+    for name, value in settings.items():
+        print("%-50s=  %s" % (name, value))
+    print()
+
+
+async def update_broker_config(call: Call) -> None:
+    """Change one setting of running brokers."""
+    brokers = await call.chosen_masters()
+    if call.true("a") and call.has("c"):
+        brokers = [address for address, _ in await with_slaves(call)]
+    for broker in brokers:
+        await call.admin.set_broker_config(broker, {call.text("k"): call.text("v")})
+        print(f"update broker config success, {broker}")
+
+
+def _name_servers(call: Call) -> list[str]:
+    servers = list(call.admin.name_servers)
+    if not servers:
+        raise CommandError("no name server is given: expected -n or NAMESRV_ADDR")
+    return servers
+
+
+async def get_namesrv_config(call: Call) -> None:
+    """Show the settings of the name servers."""
+    for server in _name_servers(call):
+        response = await call.admin.call(server, RequestCode.GET_NAMESRV_CONFIG)
+        entries = java_properties.parse(java_properties.decode(response.body))
+        print(f"============{server}============")
+        print_settings({entry.key: entry.value for entry in entries})
+
+
+async def update_namesrv_config(call: Call) -> None:
+    """Change one setting of running name servers."""
+    key, value, servers = call.text("k"), call.text("v"), _name_servers(call)
+    body = java_properties.render({key: value}).encode()
+    for server in servers:
+        await call.admin.call(server, RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
+    print(f"update name server config success![{', '.join(servers)}]\n{key} : {value}")
+
+
+async def update_kv_config(call: Call) -> None:
+    """Write an entry of the key-value table."""
+    await call.admin.kv_put(call.text("s"), call.text("k"), call.text("v"))
+    print("create or update kv config to namespace success.")
+
+
+async def delete_kv_config(call: Call) -> None:
+    """Delete an entry of the key-value table."""
+    await call.admin.kv_delete(call.text("s"), call.text("k"))
+    print("delete kv config from namespace success.")
+
+
+async def wipe_write_perm(call: Call) -> None:
+    """Remove the write permission of a broker's topics, in each name server."""
+    broker = call.text("b")
+    header = WipeWritePermOfBrokerRequest(broker_name=broker)
+    for server in _name_servers(call):
+        response = await call.admin.call(server, RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
+        count = response.header(WipeWritePermOfBrokerResponse).wipe_topic_count
+        print(f"wipe write perm of broker[{broker}] in name server[{server}] OK, {count}")
+
+
+async def add_write_perm(call: Call) -> None:
+    """Restore the write permission of a broker's topics, in each name server."""
+    broker = call.text("b")
+    header = AddWritePermOfBrokerRequest(broker_name=broker)
+    for server in _name_servers(call):
+        response = await call.admin.call(server, RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
+        count = response.header(AddWritePermOfBrokerResponse).add_topic_count
+        print(f"add write perm of broker[{broker}] in name server[{server}] OK, {count}")
+
+
+COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {
+    "getBrokerConfig": get_broker_config,
+    "updateBrokerConfig": update_broker_config,
+    "getNamesrvConfig": get_namesrv_config,
+    "updateNamesrvConfig": update_namesrv_config,
+    "updateKvConfig": update_kv_config,
+    "deleteKvConfig": delete_kv_config,
+    "wipeWritePerm": wipe_write_perm,
+    "addWritePerm": add_write_perm,
+}

@@ -55,7 +55,6 @@ cdef class CommitLog:
     @cython.locals(segment=Segment)
     cpdef slice(self, long long start, long long stop)
     cpdef bint is_recent(self, long long log_offset)
-    cpdef long long next_base_after(self, long long offset)
     cdef _roll(self, long long size)
     cdef _write_to(self, Segment segment, long long position)
     cdef _allocate_buffer(self, long long size)

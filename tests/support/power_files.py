@@ -15,12 +15,12 @@ thread of the test has the disk: others are refused, so that a case is the same 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cometmq.system.files import DiskUsage, Entry, FileLock, MappedFile
 from support.randomness import SeededRandomness
@@ -51,18 +51,22 @@ class DiskFaultError(OSError):
     """The disk refused because of a `Fault`."""
 
 
+class Memory(bytearray):
+    """The content of a mapped file; a mapping of its own would cost a fault for each page."""
+
+
 @dataclass(eq=False)
 class Inode:
     """One file: what the page cache has, and what may be on the disk."""
 
-    data: bytearray | mmap.mmap = field(default_factory=bytearray)
+    data: bytearray = field(default_factory=bytearray)
     synced: bytes = b""
     written_back: bytes = b""
     dropped: dict[int, bytes] = field(default_factory=dict)
     """The pages that a failed sync was for, by their numbers: the kernel takes them for clean."""
 
     def content(self) -> bytes:
-        return bytes(self.data) if isinstance(self.data, bytearray) else self.data[:]
+        return bytes(self.data)
 
 
 @dataclass
@@ -288,7 +292,7 @@ class PowerFiles:
         is_new = inode is None
         if inode is None:
             inode = self._create(path)
-        assert isinstance(inode.data, bytearray)
+        assert not isinstance(inode.data, Memory)
         inode.data[: len(data)] = data
         if self._now.sizes.get(inode, 0) < len(data):
             self._resize(inode, len(data))
@@ -378,10 +382,8 @@ class PowerFiles:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         if create:
             self._resize(inode, size_bytes)
-        if isinstance(inode.data, bytearray):
-            content = bytes(inode.data)
-            inode.data = mmap.mmap(-1, size_bytes)
-            inode.data[: len(content)] = content
+        if not isinstance(inode.data, Memory):
+            inode.data = Memory(inode.data.ljust(size_bytes, b"\0"))
         return MemoryMappedFile(self, path, inode)
 
 
@@ -404,12 +406,13 @@ class MemoryMappedFile:
     """A mapped file of this file system."""
 
     def __init__(self, files: PowerFiles, path: Path, inode: Inode) -> None:
-        assert isinstance(inode.data, mmap.mmap)
+        assert isinstance(inode.data, Memory)
         self._files = files
         self._inode = inode
         self.path = path
-        self.map = inode.data
+        self.map: Any = inode.data
         self.size_bytes = len(inode.data)
+        self.was_brought_in = False
 
     def reserve(self, start: int, stop: int) -> None:
         """There is space, unless the disk refuses."""

@@ -55,6 +55,8 @@ cdef class CommitLog:
     @cython.locals(segment=Segment)
     cpdef slice(self, long long start, long long stop)
     cpdef bint is_recent(self, long long log_offset)
+    @cython.locals(segment=Segment)
+    cpdef bint may_be_damaged(self, long long log_offset) except -1
     cdef _roll(self, long long size)
     cdef _write_to(self, Segment segment, long long position)
     cdef _allocate_buffer(self, long long size)

@@ -341,7 +341,7 @@ class ConsumeQueue:
             if keeps is None:
                 if log_offset + size <= log_end:
                     break
-            elif not self._is_stray(end - 1) and keeps(log_offset, size, end - 1):
+            elif not self._is_stray_unit(end - 1) and keeps(log_offset, size, end - 1):
                 break
             end -= 1
         erased = self._truncate_files(end * _UNIT_BYTES)
@@ -358,7 +358,7 @@ class ConsumeQueue:
         else:
             self.ext.delete()
 
-    def _is_stray(self, queue_offset: int) -> bool:
+    def _is_stray_unit(self, queue_offset: int) -> bool:
         """Return whether a unit is nothing but one bit, which has changed on the disk."""
         segment = self.segments.find(queue_offset * _UNIT_BYTES)
         assert segment is not None

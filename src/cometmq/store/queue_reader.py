@@ -266,8 +266,7 @@ class QueueReader:
     ) -> GetResult:
         """Return messages found if they are what was stored; else repair them and read again.
 
-        The disk may have changed bits of records that were not written lately. They must be in
-        memory.
+        The disk may have changed bits of records that were read from it. They must be in memory.
 
         Args:
             found: the result of `get`.
@@ -277,6 +276,11 @@ class QueueReader:
             StoreCorruptError: the first record cannot be repaired.
         """
         if not found.starts or self._log.is_recent(found.starts[0]):
+            return found
+        if not (
+            self._log.may_be_damaged(found.starts[0])
+            or self._log.may_be_damaged(found.starts[len(found.starts) - 1])
+        ):
             return found
         for _ in range(_SCANS_MAX):
             if self._is_whole(found, topic, queue_id, offset):

@@ -321,7 +321,12 @@ class Recovery:
         if 0 <= log_offset < log_min and 0 < size <= log_min - log_offset:  # its record is deleted
             return self._repair.follows(queue, offset)
         if self._is_sound(queue, log_offset, size, offset):
-            return log_offset + size <= trusted_to
+            if log_offset + size > trusted_to:
+                return False
+            if self._has_its_code(queue, offset):
+                return True
+            self._damaged.append(queue)  # only its first part was written
+            return False
         if 0 <= log_offset <= trusted_to - size and self._repair.has_damaged_record(queue, offset):
             return True  # readers get an error
         if not (log_offset or size):
@@ -338,6 +343,16 @@ class Recovery:
             return True
         self._damaged.append(queue)
         return False
+
+    def _has_its_code(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Return whether the last field of a sound unit is what its record says."""
+        log_offset, _, code = queue.unit(offset)
+        segment = self._segments.find(log_offset)
+        assert segment is not None
+        facts = read_facts(segment, log_offset - segment.base_offset, False)
+        if self._table.topic(queue.topic).is_delay and code >= facts.store_ms:
+            return True  # the levels may have changed since
+        return code == _code_of(facts, queue, self._table, self._dispatcher, code)
 
     def _first_whole_file(self) -> int:
         """Return the log offset of the newest file that begins with a whole record."""
@@ -648,6 +663,7 @@ def dispatch_again(
             continue
         try:
             _dispatch(facts, table, dispatcher, finds_gaps=True, is_alone=True)
+            _complete_unit(facts, table, dispatcher)
         except QueueGapError as gap:
             logger.error("a queue lacks units before those in its buffer: %s", gap)
             missing_from = segments.items[0].base_offset
@@ -659,6 +675,27 @@ def dispatch_again(
             break
     write_buffers_out(table)
     return missing_from
+
+
+def _complete_unit(facts: RecordFacts, table: QueueTable, dispatcher: Dispatcher) -> None:
+    """Write the unit of a record again if only a part of it was written: the disk was full."""
+    queue = table.find(facts.topic.decode(errors="replace"), facts.queue_id)
+    number = facts.queue_offset
+    if queue is None or not queue.min_offset <= number < queue.max_offset:
+        return
+    log_offset, size, code = queue.unit(number)
+    right = _code_of(facts, queue, table, dispatcher, code)
+    if (log_offset, size) == (facts.log_offset, facts.total) and code != right:
+        queue.replace(number, log_offset, size, right)
+
+
+def _code_of(
+    facts: RecordFacts, queue: ConsumeQueue, table: QueueTable, dispatcher: Dispatcher, met: int
+) -> int:
+    """Return the tags code of a record; ``met`` if units have addresses instead."""
+    if queue.ext is not None:
+        return met
+    return dispatcher.tags_code(table.topic(queue.topic), facts.store_ms, facts.properties)
 
 
 def redispatch(

@@ -241,6 +241,26 @@ def test_a_damaged_last_unit_of_an_idle_queue_loses_no_message(
     assert len(all_messages(store, OTHER)) == 40
 
 
+@pytest.mark.parametrize("kept_bytes", range(12, 20))
+def test_a_unit_of_which_only_the_first_part_was_written_is_written_again(
+    open_store: Open, tmp_path: Path, kept_bytes: int
+) -> None:
+    """Else a consumer of its tag would miss the message of a process that was killed just then."""
+    store = open_store()
+    for number in range(3):
+        put(store, b"%d" % number, properties={"TAGS": f"Tag{number}"})
+    put(store, b"other", topic=OTHER)
+    store.abandon()
+    path = queue_file(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[2 * 20 + kept_bytes : 3 * 20] = bytes(20 - kept_bytes)
+    path.write_bytes(data)
+
+    store = open_store()
+    found = store.get(TOPIC, 0, 0, 32, TagMatcher(frozenset({java_hash("Tag2")})))
+    assert [message.body for message in split(b"".join(found.slices))] == [b"2"]
+
+
 @pytest.mark.parametrize("number", range(0, COUNT, 3))
 def test_a_damaged_unit_is_not_the_end_of_its_queue(
     closed: None, open_store: Open, tmp_path: Path, number: int

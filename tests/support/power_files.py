@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -258,16 +258,15 @@ class PowerFiles:
 
     def entries(self, path: Path) -> list[Entry]:
         found: dict[str, Entry] = {}
-        for name, inode in self._now.paths.items():
-            if _is_in(name, path):
-                entry, *below = str(name)[len(str(path)) + 1 :].split("/", 1)
-                is_dir = bool(below)
-                size = 0 if is_dir else self._now.sizes.get(inode, 0)
-                found[entry] = Entry(entry, size, is_dir)
+        for name in _below(path, self._now.paths):
+            entry, *below = str(name)[len(str(path)) + 1 :].split("/", 1)
+            is_dir = bool(below)
+            size = 0 if is_dir else self._now.sizes.get(self._now.paths[name], 0)
+            found[entry] = Entry(entry, size, is_dir)
         return [found[name] for name in sorted(found)]
 
     def exists(self, path: Path) -> bool:
-        return path in self._now.paths or any(_is_in(name, path) for name in self._now.paths)
+        return path in self._now.paths or bool(_below(path, self._now.paths))
 
     def read(self, path: Path) -> bytes | None:
         inode = self._now.paths.get(path)
@@ -306,7 +305,7 @@ class PowerFiles:
         def change(names: Names) -> None:
             if path in names.paths:
                 names.paths[target] = names.paths.pop(path)
-            for name in [name for name in names.paths if _is_in(name, path)]:
+            for name in _below(path, names.paths):
                 names.paths[target / name.relative_to(path)] = names.paths.pop(name)
 
         is_directory = path not in self._now.paths
@@ -322,7 +321,7 @@ class PowerFiles:
             self._change(path.parent, lambda names: names.paths.pop(path, None))
 
     def remove_tree(self, path: Path) -> None:
-        for name in [name for name in self._now.paths if _is_in(name, path)]:
+        for name in _below(path, self._now.paths):
             self.remove(name)
 
     def file_system(self, path: Path) -> None:
@@ -387,9 +386,10 @@ class PowerFiles:
         return MemoryMappedFile(self, path, inode)
 
 
-def _is_in(path: Path, directory: Path) -> bool:
-    """Return whether a path is below a directory; `Path.parents` is slow."""
-    return str(path).startswith(f"{directory}/")
+def _below(directory: Path, paths: Iterable[Path]) -> list[Path]:
+    """Return the paths below a directory; `Path.parents` is slow."""
+    prefix = f"{directory}/"
+    return [path for path in paths if str(path).startswith(prefix)]
 
 
 class MemoryLock:

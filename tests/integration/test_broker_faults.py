@@ -34,24 +34,65 @@ from cometmq.store import Appended, MessageStore, StoreSettings
 from cometmq.system.configuration import load
 from cometmq.system.files import DiskUsage
 from cometmq.system.rocketmq_keys import BROKER_KEYS
-from support.faulty_files import FaultyFiles
+from support.faulty_files import PAGE_BYTES, FaultyFiles, FaultyMappedFile
+from support.randomness import SeededRandomness
+from support.stores import all_messages
+from support.tiers import rounds
 
 BOTH_LOOPS = True
+SYNC_S = (0.0, 0.001, 0.005, 0.02, 0.1, 0.25)
+"""How long syncs of a slow disk take."""
 STOP_S = 60.0
 """Ends what hangs."""
 
 
 class Disk(FaultyFiles):
-    """A disk whose syncs can be made to hang, but not for ever."""
+    """A disk whose syncs can be made slow, or to hang, but not for ever."""
 
     def __init__(self) -> None:
         super().__init__()
         self.go_on = threading.Event()
         self.go_on.set()
+        self.is_fast = threading.Event()
+        self.is_fast.set()
+        self.durations: SeededRandomness | None = None
+        """Draws how long each sync takes while the disk is slow."""
+        self.slow_syncs = 0
+        """How many slow syncs have begun or ended: an odd number while one goes on."""
 
     def refuse_sync(self) -> None:
         self.go_on.wait(60)
+        if not self.is_fast.is_set() and self.durations is not None:
+            self.slow_syncs += 1
+            self.is_fast.wait(SYNC_S[self.durations.below(len(SYNC_S))])
+            self.slow_syncs += 1
         super().refuse_sync()
+
+    def copy_after_power_cut(self, root: Path, target: Path, seed: int) -> FaultyFiles:
+        """Copy what the disk has if the power fails now; return the disk of the copy.
+
+        A checkpoint is copied before that of which it says that it is on the disk.
+        """
+        chance = SeededRandomness(seed)
+        mapped = {file.path: file for file in self.mapped()}
+        paths = [path for path in root.rglob("*") if path.is_file() and path.name != "lock"]
+        for path in sorted(paths, key=lambda path: ("commitlog" in path.parts, path in mapped)):
+            copy = target / path.relative_to(root)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            file = mapped.get(path)
+            copy.write_bytes(path.read_bytes() if file is None else _survivor(file, chance))
+        disk = FaultyFiles()
+        disk.boots = self.boots + 1
+        return disk
+
+
+def _survivor(file: FaultyMappedFile, chance: SeededRandomness) -> bytes:
+    """What was synced of a file, and some pages that the kernel has written meanwhile."""
+    written, data = bytes(file.map), bytearray(file.durable)
+    for start in range(0, len(data), PAGE_BYTES):
+        if chance.below(2):
+            data[start : start + PAGE_BYTES] = written[start : start + PAGE_BYTES]
+    return bytes(data)
 
 
 @dataclasses.dataclass
@@ -288,6 +329,78 @@ async def test_a_sync_that_hangs_holds_up_nobody_but_those_who_wait_for_it(start
     (message,) = decode_messages((await held).body)
     assert message.body == b"not synced"
     assert (await running.send(b"synced again")).code == 0
+
+
+@pytest.mark.parametrize("seed", range(rounds(test=1, long=20)))
+async def test_a_slow_disk_acknowledges_and_shows_nothing_early(
+    start: Start, tmp_path: Path, seed: int
+) -> None:
+    """Whenever the power fails: what was acknowledged is there, and what a consumer has seen."""
+    print(f"seed {seed}")
+    senders, sends_each, cuts_max = 8, rounds(test=12, long=30), rounds(test=4, long=12)
+    running = await start(syncFlushTimeout="100", flushIntervalConsumeQueue="50")
+    disk = running.disk
+    acknowledged: set[bytes] = set()
+    seen: list[bytes] = []
+    codes: list[int] = []
+    cuts: list[tuple[Path, FaultyFiles, set[bytes]]] = []
+    changed = asyncio.Event()
+    disk.durations = SeededRandomness(seed)
+    disk.is_fast.clear()
+
+    async def send(sender: int) -> None:
+        for number in range(sends_each):
+            body = b"%d-%d" % (sender, number)
+            answer = await running.send(body)
+            codes.append(answer.code)
+            if answer.code == ResponseCode.SUCCESS:
+                acknowledged.add(body)
+            changed.set()
+
+    async def consume() -> None:
+        while len(seen) < senders * sends_each:
+            answer = await running.pull(offset=len(seen), hold_ms=60_000)
+            seen.extend(message.body for message in decode_messages(answer.body))
+            changed.set()
+
+    async def cut_power() -> None:
+        for number in range(cuts_max):
+            await changed.wait()
+            changed.clear()
+            folder = tmp_path / f"cut-{number}"
+            promised = acknowledged | set(seen)
+            copied = disk.copy_after_power_cut(tmp_path / "store", folder, seed * 100 + number)
+            cuts.append((folder, copied, promised))
+
+    consuming = asyncio.create_task(consume())
+    sending = [asyncio.create_task(send(sender)) for sender in range(senders)]
+    cutting = asyncio.create_task(cut_power())
+    is_served = False
+    while not all(task.done() for task in sending):
+        before = disk.slow_syncs
+        await running.pull(timeout=STOP_S)
+        is_served |= before % 2 == 1 and disk.slow_syncs == before
+    await asyncio.gather(*sending, cutting)
+    assert is_served, "no request was served while a sync went on"
+    disk.is_fast.set()
+    await asyncio.wait_for(consuming, STOP_S)
+
+    assert set(codes) <= {ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT}
+    assert sorted(seen) == sorted(set(seen)), "stored twice"
+    assert disk.slow_syncs // 2 < len(codes), "sends share syncs"
+    for folder, files, promised in cuts:
+        settings = StoreSettings(
+            root=folder,
+            commit_log_file_bytes=2**18,
+            consume_queue_file_bytes=20_000,
+            index_slots=100,
+            index_entries=20_000,
+        )
+        store = MessageStore(settings, files=files)
+        store.open()
+        kept = {message.body for message in all_messages(store, "t")}
+        assert promised <= kept <= set(seen), f"{promised - kept} are lost"
+        store.abandon()
 
 
 # --- memory that is handed out ------------------------------------------------------------------

@@ -15,12 +15,12 @@ thread of the test has the disk: others are refused, so that a case is the same 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cometmq.system.files import DiskUsage, Entry, FileLock, MappedFile
 from support.randomness import SeededRandomness
@@ -51,18 +51,22 @@ class DiskFaultError(OSError):
     """The disk refused because of a `Fault`."""
 
 
+class Memory(bytearray):
+    """The content of a mapped file; a mapping of its own would cost a fault for each page."""
+
+
 @dataclass(eq=False)
 class Inode:
     """One file: what the page cache has, and what may be on the disk."""
 
-    data: bytearray | mmap.mmap = field(default_factory=bytearray)
+    data: bytearray = field(default_factory=bytearray)
     synced: bytes = b""
     written_back: bytes = b""
     dropped: dict[int, bytes] = field(default_factory=dict)
     """The pages that a failed sync was for, by their numbers: the kernel takes them for clean."""
 
     def content(self) -> bytes:
-        return bytes(self.data) if isinstance(self.data, bytearray) else self.data[:]
+        return bytes(self.data)
 
 
 @dataclass
@@ -254,17 +258,15 @@ class PowerFiles:
 
     def entries(self, path: Path) -> list[Entry]:
         found: dict[str, Entry] = {}
-        depth = len(path.parts)
-        for name, inode in self._now.paths.items():
-            if len(name.parts) > depth and name.parts[:depth] == path.parts:
-                entry = name.parts[depth]
-                is_dir = len(name.parts) > depth + 1
-                size = 0 if is_dir else self._now.sizes.get(inode, 0)
-                found[entry] = Entry(entry, size, is_dir)
+        for name in _below(path, self._now.paths):
+            entry, *below = str(name)[len(str(path)) + 1 :].split("/", 1)
+            is_dir = bool(below)
+            size = 0 if is_dir else self._now.sizes.get(self._now.paths[name], 0)
+            found[entry] = Entry(entry, size, is_dir)
         return [found[name] for name in sorted(found)]
 
     def exists(self, path: Path) -> bool:
-        return path in self._now.paths or any(path in name.parents for name in self._now.paths)
+        return path in self._now.paths or bool(_below(path, self._now.paths))
 
     def read(self, path: Path) -> bytes | None:
         inode = self._now.paths.get(path)
@@ -289,7 +291,7 @@ class PowerFiles:
         is_new = inode is None
         if inode is None:
             inode = self._create(path)
-        assert isinstance(inode.data, bytearray)
+        assert not isinstance(inode.data, Memory)
         inode.data[: len(data)] = data
         if self._now.sizes.get(inode, 0) < len(data):
             self._resize(inode, len(data))
@@ -303,7 +305,7 @@ class PowerFiles:
         def change(names: Names) -> None:
             if path in names.paths:
                 names.paths[target] = names.paths.pop(path)
-            for name in [name for name in names.paths if path in name.parents]:
+            for name in _below(path, names.paths):
                 names.paths[target / name.relative_to(path)] = names.paths.pop(name)
 
         is_directory = path not in self._now.paths
@@ -319,7 +321,7 @@ class PowerFiles:
             self._change(path.parent, lambda names: names.paths.pop(path, None))
 
     def remove_tree(self, path: Path) -> None:
-        for name in [name for name in self._now.paths if path in name.parents]:
+        for name in _below(path, self._now.paths):
             self.remove(name)
 
     def file_system(self, path: Path) -> None:
@@ -379,11 +381,15 @@ class PowerFiles:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         if create:
             self._resize(inode, size_bytes)
-        if isinstance(inode.data, bytearray):
-            content = bytes(inode.data)
-            inode.data = mmap.mmap(-1, size_bytes)
-            inode.data[: len(content)] = content
+        if not isinstance(inode.data, Memory):
+            inode.data = Memory(inode.data.ljust(size_bytes, b"\0"))
         return MemoryMappedFile(self, path, inode)
+
+
+def _below(directory: Path, paths: Iterable[Path]) -> list[Path]:
+    """Return the paths below a directory; `Path.parents` is slow."""
+    prefix = f"{directory}/"
+    return [path for path in paths if str(path).startswith(prefix)]
 
 
 class MemoryLock:
@@ -400,12 +406,13 @@ class MemoryMappedFile:
     """A mapped file of this file system."""
 
     def __init__(self, files: PowerFiles, path: Path, inode: Inode) -> None:
-        assert isinstance(inode.data, mmap.mmap)
+        assert isinstance(inode.data, Memory)
         self._files = files
         self._inode = inode
         self.path = path
-        self.map = inode.data
+        self.map: Any = inode.data
         self.size_bytes = len(inode.data)
+        self.was_brought_in = False
 
     def reserve(self, start: int, stop: int) -> None:
         """There is space, unless the disk refuses."""

@@ -73,6 +73,7 @@ class Cleaner:
 
     def steps(self, now_ms: int, *, expired_at_any_hour: bool) -> Iterator[int]:
         """Clean in short steps; yield how many commit-log files each has deleted."""
+        self._remover.retry()
         for _ in self._catch_up():
             yield 0
         settings = self._settings()

@@ -55,7 +55,8 @@ cdef class CommitLog:
     @cython.locals(segment=Segment)
     cpdef slice(self, long long start, long long stop)
     cpdef bint is_recent(self, long long log_offset)
-    cpdef long long next_base_after(self, long long offset)
+    @cython.locals(segment=Segment)
+    cpdef bint may_be_damaged(self, long long log_offset) except -1
     cdef _roll(self, long long size)
     cdef _write_to(self, Segment segment, long long position)
     cdef _allocate_buffer(self, long long size)

@@ -282,10 +282,15 @@ class CommitLog:
         """Return whether a record was written so recently that it is in memory."""
         return log_offset >= self._began_at and log_offset >= self.written_to - _RECENT_BYTES
 
-    def next_base_after(self, offset: int) -> int:
-        """Return the base offset of the segment after that of ``offset``."""
-        size = self.segments.size_bytes
-        return offset - offset % size + size
+    def may_be_damaged(self, log_offset: int) -> bool:
+        """Return whether a record was read from the disk, which may have changed it.
+
+        Else this process has written it, and it was in memory ever since.
+        """
+        if log_offset < self._began_at:
+            return True
+        segment = self.segments.find(log_offset)
+        return segment is not None and bool(segment.file.was_brought_in)
 
     def properties_at(self, log_offset: int, size: int) -> bytes:
         """Return the property string of the record at an offset; empty if there is none."""

@@ -6,6 +6,8 @@ from cometmq.store.unit_buffers cimport UnitBuffers
 
 
 cdef int _UNIT_BYTES, _PAGE_BYTES, _RESERVE_BYTES, _RECENT_UNITS, _FIRST_PAGE_UNITS
+cdef int _LOOKED_BACK_UNITS
+cdef long long _OFFSET_MAX
 cdef int _BUFFER_BYTES, _BUFFER_UNITS, _NO_BUFFER, _SIZE_AT, _FILLER_SIZE
 
 
@@ -67,8 +69,14 @@ cdef class ConsumeQueue:
     cpdef long long tags_code_of(self, long long code)
 
     @cython.locals(
-        base=cython.longlong, low=cython.longlong, high=cython.longlong, middle=cython.longlong)
+        base=cython.longlong, least=cython.longlong, low=cython.longlong, high=cython.longlong,
+        middle=cython.longlong, first=cython.longlong)
     cpdef long long first_at_or_after(self, long long log_offset)
+    cdef bint _is_out_of_order(self, long long queue_offset) except -1
+    cdef bint _is_at_or_after(self, long long queue_offset, long long log_offset) except -1
+    @cython.locals(segment=Segment, memory=cython.p_uchar, position=cython.longlong)
+    cpdef replace(self, long long queue_offset, long long log_offset, int size, long long code)
+    cdef _list(self)
 
     @cython.locals(segment=Segment, end=cython.longlong, target=cython.longlong)
     cdef _reserve(self, long long units)
@@ -82,6 +90,7 @@ cdef class ConsumeQueue:
 
 
 cdef bint _has_unit(Segment segment, long long number) except -1
+cdef bint _is_stray(Segment segment, long long number) except -1
 @cython.locals(
     total=cython.longlong, low=cython.longlong, high=cython.longlong, middle=cython.longlong)
 cdef long long _count_by_halves(Segment segment) except -1

@@ -43,6 +43,10 @@ _ADDRESS_BYTE = 0x80
 _RESERVE_BYTES = 16 * 1024
 _RECENT_UNITS = 8192
 _FIRST_PAGE_UNITS = _PAGE_BYTES // _UNIT_BYTES
+_LOOKED_BACK_UNITS = 32
+"""More than a sector, which may be damaged as a whole."""
+_OFFSET_MAX = (2**63 - 1) // (2 * UNIT_BYTES)
+"""The limit of queue offsets, whose units have positions of 64 bits."""
 _WALKED_FILES = 3
 """The number of files that are walked if zeros need not follow the last unit."""
 
@@ -163,8 +167,7 @@ class ConsumeQueue:
         self.max_offset += 1
         self.max_physical = log_offset + size
         if not self._is_listed:
-            self._is_listed = True
-            self._unsynced.append(self)
+            self._list()
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
         """Return log offset, size and tags code or address of a unit between the bounds."""
@@ -175,6 +178,24 @@ class ConsumeQueue:
             raise IndexError(f"{self.topic}-{self.queue_id} has no unit {queue_offset}")
         position = queue_offset * _UNIT_BYTES - segment.base_offset
         return record_layout.read_unit(segment.memory, position)
+
+    def replace(self, queue_offset: int, log_offset: int, size: int, code: int) -> None:
+        """Write another unit in place of one between the bounds.
+
+        It is on the disk after the next `flush`.
+        """
+        if self.is_buffered(queue_offset):
+            memory = self._buffers.memory
+            position = self.buffer_position(queue_offset)
+        else:
+            segment = self.segments.find(queue_offset * _UNIT_BYTES)
+            if segment is None:
+                raise IndexError(f"{self.topic}-{self.queue_id} has no unit {queue_offset}")
+            memory = segment.memory
+            position = queue_offset * _UNIT_BYTES - segment.base_offset
+        record_layout.write_unit(memory, position, log_offset, size, code)
+        self.flushed_offset = min(self.flushed_offset, queue_offset)
+        self._list()
 
     def is_buffered(self, queue_offset: int) -> bool:
         """Return whether a unit is in the buffer."""
@@ -205,18 +226,44 @@ class ConsumeQueue:
         return code
 
     def first_at_or_after(self, log_offset: int) -> int:
-        """Return the first queue offset whose record is at ``log_offset`` or later."""
+        """Return the first queue offset whose record is at ``log_offset`` or later.
+
+        A damaged unit may lead the search behind that one; the units before what was found show it.
+        """
         base = self.segments.first_base()
-        low = base // _UNIT_BYTES if base >= 0 else self.max_offset
-        high = self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            found, size, _ = self.unit(middle)
-            if found < log_offset or size == FILLER_SIZE:
-                low = middle + 1
-            else:
-                high = middle
+        least = base // _UNIT_BYTES if base >= 0 else self.max_offset
+        low, high = least, self.max_offset
+        while True:
+            while low < high:
+                middle = (low + high) // 2
+                found, size, _ = self.unit(middle)
+                if found < log_offset or size == FILLER_SIZE:
+                    low = middle + 1
+                else:
+                    high = middle
+            first = max(least, low - _LOOKED_BACK_UNITS)
+            while first < low and not self._is_at_or_after(first, log_offset):
+                first += 1
+            if first >= low:
+                break
+            low, high = least, first
+        while low > least and self._is_out_of_order(low - 1):
+            low -= 1
         return low
+
+    def _is_out_of_order(self, queue_offset: int) -> bool:
+        """Return whether a unit is before the one that it follows."""
+        found, size, _ = self.unit(queue_offset)
+        if found < 0 or size <= 0:
+            return True
+        base = self.segments.first_base() // _UNIT_BYTES
+        return (
+            size != _FILLER_SIZE and queue_offset > base and found < self.unit(queue_offset - 1)[0]
+        )
+
+    def _is_at_or_after(self, queue_offset: int, log_offset: int) -> bool:
+        found, size, _ = self.unit(queue_offset)
+        return found >= log_offset and 0 < size < _FILLER_SIZE
 
     def end_at(self, log_end: int) -> int:
         """Return the queue offset behind the last unit whose record ends at ``log_end`` at most.
@@ -273,30 +320,28 @@ class ConsumeQueue:
         self.ext.delete()
         self.ext = None
 
-    def truncate(
-        self, log_end: int, is_sound: Callable[[int, int, int], bool] | None = None
-    ) -> None:
+    def truncate(self, log_end: int, keeps: Callable[[int, int, int], bool] | None = None) -> None:
         """Remove the units of records that end after ``log_end``.
 
         What follows the last unit becomes zero, files behind it are deleted.
 
         Args:
             log_end: a log offset.
-            is_sound: whether the log has the record of a unit, given its log offset, size and
-                queue offset; units at the end that fail are removed, too. None if all are sound.
+            keeps: decides instead whether a unit is the last one that stays, given its log offset,
+                size and queue offset; called for the units from the end of the files on backwards.
         """
         self.write_and_release_buffer()
-        end = self.max_offset
+        end = self.max_offset if keeps is None else max(self.max_offset, self._end_of_bytes())
         first = self.segments.first()
         least = first.base_offset // _UNIT_BYTES if first is not None else end
         while end > least:
             log_offset, size, _ = self.unit(end - 1)
             if size == FILLER_SIZE:
                 break
-            if log_offset + size <= log_end and (
-                is_sound is None
-                or (self._follows(end - 1, log_offset) and is_sound(log_offset, size, end - 1))
-            ):
+            if keeps is None:
+                if log_offset + size <= log_end:
+                    break
+            elif not self._is_stray_unit(end - 1) and keeps(log_offset, size, end - 1):
                 break
             end -= 1
         erased = self._truncate_files(end * _UNIT_BYTES)
@@ -313,12 +358,22 @@ class ConsumeQueue:
         else:
             self.ext.delete()
 
-    def _follows(self, queue_offset: int, log_offset: int) -> bool:
-        """Return whether the unit before ``queue_offset`` is missing or has a smaller offset."""
-        first = self.segments.first()
-        if first is None or queue_offset * _UNIT_BYTES <= first.base_offset:
-            return True
-        return self.unit(queue_offset - 1)[0] < log_offset
+    def _is_stray_unit(self, queue_offset: int) -> bool:
+        """Return whether a unit is nothing but one bit, which has changed on the disk."""
+        segment = self.segments.find(queue_offset * _UNIT_BYTES)
+        assert segment is not None
+        return _is_stray(segment, queue_offset - segment.base_offset // _UNIT_BYTES)
+
+    def _end_of_bytes(self) -> int:
+        """Return the queue offset behind the last unit that is not zero."""
+        for segment in reversed(self.segments.items):
+            for start, stop in reversed(segment.file.data_ranges(0, segment.size_bytes)):
+                for at in range(stop, start, -_PAGE_BYTES):
+                    first = max(start, at - _PAGE_BYTES)
+                    used = len(bytes(segment.view[first:at]).rstrip(b"\0"))
+                    if used:
+                        return (segment.base_offset + first + used - 1) // _UNIT_BYTES + 1
+        return 0
 
     def rewind(self, log_end: int) -> None:
         """Set the end of the queue behind the last unit whose record ends by ``log_end``.
@@ -366,9 +421,7 @@ class ConsumeQueue:
         """
         dropped = 0
         while self.segments.count > 1:
-            last_of_first = self.segments.items[0].end_offset // _UNIT_BYTES - 1
-            log_offset, size, _ = self.unit(last_of_first)
-            if log_offset >= log_min and size != FILLER_SIZE:
+            if self.first_at_or_after(log_min) * _UNIT_BYTES < self.segments.items[0].end_offset:
                 break
             self.segments.drop_first()
             dropped += 1
@@ -389,7 +442,12 @@ class ConsumeQueue:
         self.segments.mark_names_unsynced()
         if self.ext is not None:
             self.ext.mark_unsynced()
-        if not self._is_listed and self.max_offset > self.min_offset:
+        if self.max_offset > self.min_offset:
+            self._list()
+
+    def _list(self) -> None:
+        """Let the next flush of the store include this queue."""
+        if not self._is_listed:
             self._is_listed = True
             self._unsynced.append(self)
 
@@ -587,18 +645,29 @@ class ConsumeQueue:
                 self.delete()
                 return True
             return False
+        if queue_offset > _OFFSET_MAX:  # a damaged record
+            logger.error(
+                "record has an impossible queue offset topic=%s queue=%d offset=%d next=%d",
+                *(self.topic, self.queue_id, queue_offset, self.max_offset),
+            )
+            return False
         start = queue_offset * _UNIT_BYTES
         if self.segments.count == 0:
             base = start - start % self.segments.size_bytes
             self._attach(self.segments.add(base), 0)
             self.max_offset = base // _UNIT_BYTES
             self.min_offset = queue_offset
-        elif start - self.max_offset * _UNIT_BYTES > self.segments.size_bytes:
+        elif queue_offset - self.max_offset > self.segments.size_bytes // _UNIT_BYTES:
             logger.error(
                 "queue lost too many units topic=%s queue=%d offset=%d next=%d",
                 *(self.topic, self.queue_id, queue_offset, self.max_offset),
             )
             return False
+        elif self.max_offset < queue_offset:
+            logger.error(
+                "queue lacks units, their messages are skipped topic=%s queue=%d from=%d to=%d",
+                *(self.topic, self.queue_id, self.max_offset, queue_offset),
+            )
         self._fill(queue_offset)
         return True
 
@@ -626,7 +695,7 @@ class ConsumeQueue:
         if items:
             self.min_offset = items[0].base_offset // _UNIT_BYTES
         if is_zero_behind:
-            while len(items) > 1 and not _has_unit(items[-1], 0):
+            while len(items) > 1 and not _count_by_halves(items[-1]):
                 items = items[:-1]
             items = items[-1:]
         for segment in items[-_WALKED_FILES:]:
@@ -655,8 +724,17 @@ class ConsumeQueue:
 
 
 def _has_unit(segment: Segment, number: int) -> bool:
-    log_offset, size, _ = record_layout.read_unit(segment.memory, number * _UNIT_BYTES)
-    return log_offset >= 0 and size > 0
+    """Return whether a file has a unit at a position, sound or damaged."""
+    log_offset, size, code = record_layout.read_unit(segment.memory, number * _UNIT_BYTES)
+    return log_offset != 0 or size != 0 or code != 0
+
+
+def _is_stray(segment: Segment, number: int) -> bool:
+    """Return whether a unit is nothing but one bit, which has changed on the disk."""
+    if number == 0 and segment.base_offset == 0:  # the unit of the first record of the log may be
+        return False
+    at = number * _UNIT_BYTES
+    return int.from_bytes(segment.view[at : at + _UNIT_BYTES]).bit_count() == 1
 
 
 def _count_by_halves(segment: Segment) -> int:
@@ -669,13 +747,16 @@ def _count_by_halves(segment: Segment) -> int:
     low, high = 0, min(_FIRST_PAGE_UNITS, total)
     while high < total and _has_unit(segment, high - 1):
         low, high = high, min(4 * high, total)
-    while low < high:
-        middle = (low + high) // 2
-        if _has_unit(segment, middle):
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    while True:
+        while low < high:
+            middle = (low + high) // 2
+            if _has_unit(segment, middle):
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0 or not _is_stray(segment, low - 1):
+            return low
+        low, high = 0, low - 1
 
 
 def _end_of(memory: Any, at: int) -> int:

@@ -17,6 +17,7 @@ from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from cometmq.store.index import Index, IndexFile
 from cometmq.store.record_scan import RecordFacts, body_end, read_facts, record_size, store_time
+from cometmq.store.repair import Repair
 from cometmq.store.segments import Segment
 
 _INDEX_STEP_MS = 1000
@@ -46,7 +47,7 @@ class QueryResult(msgspec.Struct):
 def record_at(
     log: CommitLog, log_offset: int, size_bytes: int | None, size_max: int
 ) -> memoryview | None:
-    """Return the whole record at an offset, or None if none begins there.
+    """Return the whole record at an offset, or None if none begins there, or its body is damaged.
 
     Args:
         log: the log.
@@ -63,7 +64,7 @@ def record_at(
         return None
     if total > size_max if size_bytes is None else total != size_bytes:
         return None
-    facts = read_facts(segment, position, False)
+    facts = read_facts(segment, position, True)
     if facts.problem is not None:
         return None
     return log.record(log_offset, total)
@@ -151,10 +152,19 @@ def _is_in_memory(segment: Segment | None, offset: int, size_bytes: int) -> bool
     return segment.is_resident(start, min(start + size_bytes, segment.size_bytes))
 
 
-def store_time_of_unit(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> int:
+def store_time_of_unit(
+    log: CommitLog, queue: ConsumeQueue, queue_offset: int, repair: Repair
+) -> int:
     """Return when the message of a unit was stored, or -1 if its record is deleted."""
     if not queue.min_offset <= queue_offset < queue.max_offset:
         return -1
+    found_ms = _store_time_of(log, queue, queue_offset)
+    if found_ms < 0 and repair.repair(queue, queue_offset):
+        found_ms = _store_time_of(log, queue, queue_offset)
+    return found_ms
+
+
+def _store_time_of(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> int:
     log_offset, size, _ = queue.unit(queue_offset)
     segment = log.segments.find(log_offset)
     if segment is None or log_offset + size > log.readable_to():
@@ -163,12 +173,14 @@ def store_time_of_unit(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -
     return store_time(segment, position) if record_size(segment, position) == size else -1
 
 
-def offset_at_time(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool) -> int:
+def offset_at_time(
+    log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, repair: Repair, *, upper: bool
+) -> int:
     """Return the offset of the message stored at a time; see `MessageStore.offset_at_time`."""
     low, high = queue.min_offset, queue.end_at(log.readable_to())
     while low < high:
         middle = (low + high) // 2
-        stored_ms = store_time_of_unit(log, queue, middle)
+        stored_ms = store_time_of_unit(log, queue, middle, repair)
         if _is_before(stored_ms, timestamp_ms, upper):
             low = middle + 1
         else:
@@ -347,9 +359,19 @@ class KeySearch:
             self._found[log_offset] = record
 
     def result(self) -> QueryResult:
-        """Return what was found so far."""
-        self._result.records = [self._found[log_offset] for log_offset in sorted(self._found)]
+        """Return what was found so far, without messages whose bodies are damaged."""
+        self._result.records = [
+            self._found[log_offset]
+            for log_offset in sorted(self._found)
+            if self._has_whole_body(log_offset)
+        ]
         return self._result
+
+    def _has_whole_body(self, log_offset: int) -> bool:
+        segment = self._log.segments.find(log_offset)
+        if segment is None:  # deleted meanwhile
+            return True
+        return read_facts(segment, log_offset - segment.base_offset, True).problem is None
 
 
 def _record_with_key(

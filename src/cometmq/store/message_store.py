@@ -22,6 +22,7 @@ from cometmq.store.checkpoint import read_checkpoint
 from cometmq.store.cleaner import DISK_FULL, Cleaner
 from cometmq.store.commit_log import CommitLog, segment_failure
 from cometmq.store.config import StoreSettings
+from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.consume_queue_ext import ExtUnit
 from cometmq.store.dispatch import BitmapOf, Dispatcher, QueueTable
 from cometmq.store.durability import Durability
@@ -51,6 +52,7 @@ from cometmq.store.queue_reader import (
 from cometmq.store.record_scan import RecordFacts
 from cometmq.store.recovery import Recovery, dispatch_again
 from cometmq.store.remover import Remover
+from cometmq.store.repair import Repair
 from cometmq.store.replica import Replica
 from cometmq.store.segment_allocator import SegmentAllocator
 from cometmq.store.topic_deletion import TopicDeletion
@@ -171,7 +173,8 @@ class MessageStore:
             settings.transfer_count_disk_max,
             settings.filter_units_bytes_max // 20,
         )
-        self._reader = QueueReader(self._table, self._log, self._limits)
+        self._repair = Repair(self._log, self._table, self._dispatcher)
+        self._reader = QueueReader(self._table, self._log, self._limits, self._repair)
         self.replica = Replica(self._log, self._table, self._index, self._appender)
         """Appends what a master sends, if this is the store of a slave."""
 
@@ -605,7 +608,7 @@ class MessageStore:
         return self._reader.get(topic, queue_id, offset, max_count, matcher, limit)
 
     def record_at(self, log_offset: int, size_bytes: int | None = None) -> bytes | None:
-        """Return the record that begins at a log offset, or None if none does.
+        """Return the record that begins at a log offset, or None if none does, or it is damaged.
 
         Args:
             log_offset: from anywhere, an id that a client sent included.
@@ -677,7 +680,9 @@ class MessageStore:
         queue = self._table.find(topic, queue_id)
         if queue is None:
             return 0
-        return offset_at_time(self._log, queue, timestamp_ms, upper=boundary == "UPPER")
+        return offset_at_time(
+            self._log, queue, timestamp_ms, self._repair, upper=boundary == "UPPER"
+        )
 
     def pages_for_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: str = "LOWER"
@@ -695,7 +700,9 @@ class MessageStore:
     def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
         """Return when the message at a queue offset was stored, in ms; -1 if there is none."""
         queue = self._table.find(topic, queue_id)
-        return -1 if queue is None else store_time_of_unit(self._log, queue, offset)
+        if queue is None:
+            return -1
+        return store_time_of_unit(self._log, queue, offset, self._repair)
 
     def cold_store_time(
         self, topic: str, queue_id: int, offset: int
@@ -734,8 +741,16 @@ class MessageStore:
         if queue is None or index < queue.min_offset:
             return []
         end = min(index + count, queue.end_at(self._log.readable_to()))
-        units = [queue.unit(at) for at in range(index, end)]
+        units = [self._sound_unit(queue, at) for at in range(index, end)]
         return [(log_offset, size, queue.tags_code_of(code)) for log_offset, size, code in units]
+
+    def _sound_unit(self, queue: ConsumeQueue, offset: int) -> tuple[int, int, int]:
+        """Return a unit, repaired if its record would be outside the log."""
+        unit = queue.unit(offset)
+        if unit[0] < self._log.min_offset() or not 0 < unit[1] <= self._log.written_to - unit[0]:
+            self._repair.repair(queue, offset)
+            unit = queue.unit(offset)
+        return unit
 
     def ext_units(self, topic: str, queue_id: int, index: int, count: int) -> list[ExtUnit | None]:
         """Return the extension unit of each of ``count`` existing units; None if it has none."""

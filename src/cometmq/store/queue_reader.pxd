@@ -1,6 +1,6 @@
 cimport cython
 
-from cometmq.store cimport record_layout
+from cometmq.store cimport record_layout, record_scan
 from cometmq.store.commit_log cimport CommitLog
 from cometmq.store.consume_queue cimport ConsumeQueue
 from cometmq.store.dispatch cimport QueueTable
@@ -10,7 +10,7 @@ from cometmq.store.segments cimport Segment
 cdef int _UNIT_BYTES, _RESPONSE_BYTES_MIN, _BYTES_MAX, _UNITS_MAX
 cdef long long _ADDRESS_MAX, _SPAN_BYTES_MAX, _GAP_BYTES_MAX, _UNITS_AHEAD_BYTES
 cdef double _EVALUATION_S_MAX
-cdef int _EVALUATIONS_PER_LOOK, _LONG_RECORD_BYTES, _CANDIDATES_MAX
+cdef int _EVALUATIONS_PER_LOOK, _LONG_RECORD_BYTES, _CANDIDATES_MAX, _SCANS_MAX
 
 
 cdef class GetResult:
@@ -39,6 +39,7 @@ cdef class QueueReader:
     cdef QueueTable _table
     cdef CommitLog _log
     cdef ReadLimits _limits
+    cdef object _repair
 
     @cython.locals(queue=ConsumeQueue, limit=cython.longlong)
     cpdef GetResult get(
@@ -52,6 +53,15 @@ cdef class QueueReader:
         self, str topic, long long queue_id, long long offset, long long max_count,
         object matcher)
     cpdef list cold_records(self, GetResult found)
+    cpdef GetResult verified(
+        self, GetResult found, str topic, long long queue_id, long long offset,
+        long long max_count, object matcher, long long max_bytes)
+    @cython.locals(
+        field=bytes, expected=cython.longlong, index=cython.Py_ssize_t,
+        segment=Segment, start=cython.longlong, position=cython.longlong, end=cython.longlong,
+        size=cython.int, number=cython.longlong)
+    cdef bint _is_whole(
+        self, GetResult found, str topic, long long queue_id, long long offset) except -1
     @cython.locals(
         queue=ConsumeQueue, number=cython.longlong, log_offset=cython.longlong, size=cython.int,
         code=cython.longlong, log_min=cython.longlong, tags_code=cython.longlong,
@@ -67,21 +77,21 @@ cdef class QueueReader:
 
 @cython.locals(low=cython.longlong, high=cython.longlong, result=GetResult)
 cpdef GetResult read_queue(
-    ConsumeQueue queue, CommitLog log, ReadLimits limits, long long offset, long long max_count,
-    object matcher, long long max_bytes)
+    ConsumeQueue queue, CommitLog log, ReadLimits limits, object repair, long long offset,
+    long long max_count, object matcher, long long max_bytes)
 
 @cython.locals(
     log_end=cython.longlong, log_min=cython.longlong, stop=cython.longlong, units=Segment,
     shift=cython.longlong, memory=cython.p_uchar, units_end=cython.longlong, run_start=cython.longlong,
-    run_end=cython.longlong, run_limit=cython.longlong, skip_below=cython.longlong,
+    run_end=cython.longlong, run_limit=cython.longlong, last_end=cython.longlong,
     count=cython.longlong, size_sum=cython.longlong, last_log_offset=cython.longlong,
     removing=cython.bint, log_offset=cython.longlong, size=cython.int, code=cython.longlong,
     tags_code=cython.longlong, segment=Segment, wanted_code=cython.longlong, is_one_tag=cython.bint,
     evaluates=cython.bint, uses_bitmaps=cython.bint, evaluated=cython.longlong,
     is_look_due=cython.bint, end_s=cython.double)
-cdef _scan(
-    GetResult result, ConsumeQueue queue, CommitLog log, ReadLimits limits, long long offset,
-    long long max_count, object matcher, long long max_bytes)
+cdef bint _scan(
+    GetResult result, ConsumeQueue queue, CommitLog log, ReadLimits limits, object repair,
+    long long offset, long long max_count, object matcher, long long max_bytes) except -1
 
 cdef bint _may_match(ConsumeQueue queue, long long code, object matcher) except -1
 @cython.locals(segment=Segment, start=cython.longlong)

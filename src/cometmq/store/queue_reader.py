@@ -12,11 +12,13 @@ import enum
 from time import thread_time
 from typing import Any, NamedTuple, Protocol
 
-from cometmq.store import record_layout
+from cometmq.store import record_layout, record_scan
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from cometmq.store.consume_queue_ext import ADDRESS_MAX
 from cometmq.store.dispatch import QueueTable
+from cometmq.store.errors import StoreCorruptError
+from cometmq.store.repair import Repair
 from cometmq.store.segments import Segment
 from cometmq.system.files import MappedFile
 
@@ -37,6 +39,8 @@ _CANDIDATES_MAX = 64
 _SPAN_BYTES_MAX = 4 * 1024 * 1024
 _GAP_BYTES_MAX = 64 * 1024
 """Records with such gaps share one check whether they are in memory, and are read together."""
+_SCANS_MAX = 4
+"""How often a read begins again because units were damaged."""
 _UNITS_AHEAD_BYTES = 256 * 1024
 """Of a queue file: 13,000 units."""
 
@@ -187,12 +191,16 @@ class QueueReader:
         table: the queues.
         log: the commit log.
         limits: how much a read may return.
+        repair: makes damaged units again.
     """
 
-    def __init__(self, table: QueueTable, log: CommitLog, limits: ReadLimits) -> None:
+    def __init__(
+        self, table: QueueTable, log: CommitLog, limits: ReadLimits, repair: Repair
+    ) -> None:
         self._table = table
         self._log = log
         self._limits = limits
+        self._repair: Any = repair
 
     def get(
         self,
@@ -208,7 +216,9 @@ class QueueReader:
         if queue is None:
             return GetResult(_NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         limit = max(_RESPONSE_BYTES_MIN, min(max_bytes, _BYTES_MAX))
-        return read_queue(queue, self._log, self._limits, offset, max_count, matcher, limit)
+        return read_queue(
+            queue, self._log, self._limits, self._repair, offset, max_count, matcher, limit
+        )
 
     def cold_units(
         self, topic: str, queue_id: int, offset: int, max_count: int, matcher: Matcher | None
@@ -243,6 +253,70 @@ class QueueReader:
         if not found.starts or self._log.is_recent(found.starts[0]):
             return []
         return self._cold_parts(found.starts, found.slices)
+
+    def verified(
+        self,
+        found: GetResult,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        matcher: Matcher | None,
+        max_bytes: int,
+    ) -> GetResult:
+        """Return messages found if they are what was stored; else repair them and read again.
+
+        The disk may have changed bits of records that were read from it. They must be in memory.
+
+        Args:
+            found: the result of `get`.
+            topic, queue_id, offset, max_count, matcher, max_bytes: its arguments.
+
+        Raises:
+            StoreCorruptError: the first record cannot be repaired.
+        """
+        if not found.starts or self._log.is_recent(found.starts[0]):
+            return found
+        if not (
+            self._log.may_be_damaged(found.starts[0])
+            or self._log.may_be_damaged(found.starts[len(found.starts) - 1])
+        ):
+            return found
+        for _ in range(_SCANS_MAX):
+            if self._is_whole(found, topic, queue_id, offset):
+                return found
+            try:
+                self._repair.repair_records(
+                    self._table.find(topic, queue_id), offset, found.next_begin_offset
+                )
+            except StoreCorruptError:
+                if max_count <= 1:
+                    raise
+                max_count = 1  # perhaps those before it can be read
+            found = self.get(topic, queue_id, offset, max_count, matcher, max_bytes)
+        return found
+
+    def _is_whole(self, found: GetResult, topic: str, queue_id: int, offset: int) -> bool:
+        """Return whether each record is one of the queue, and has the checksum of its body."""
+        field = self._table.topic(topic).field
+        expected = offset
+        for index in range(len(found.starts)):
+            start = found.starts[index]
+            segment = self._log.segments.find(start)
+            if segment is None:  # deleted meanwhile
+                return True
+            position = start - segment.base_offset
+            end = position + len(found.slices[index])
+            while position < end:
+                size = record_scan.checked_record(segment, position, end, queue_id, field)
+                if size == 0:
+                    return False
+                number = record_scan.queue_offset_of(segment, position)
+                if not expected <= number < found.next_begin_offset:
+                    return False
+                expected = number + 1
+                position += size
+        return True
 
     def cold_candidates(
         self, topic: str, queue_id: int, offset: int, matcher: Matcher
@@ -325,6 +399,7 @@ def read_queue(
     queue: ConsumeQueue,
     log: CommitLog,
     limits: ReadLimits,
+    repair: Any,
     offset: int,
     max_count: int,
     matcher: Any,
@@ -343,8 +418,10 @@ def read_queue(
         return GetResult(_OFFSET_OVERFLOW_ONE, offset, low, high)
     if offset > high:
         return GetResult(_OFFSET_OVERFLOW_BADLY, high, low, high)
-    result = GetResult(_NO_MATCHED_MESSAGE, offset, low, high)
-    _scan(result, queue, log, limits, offset, max_count, matcher, max_bytes)
+    for _ in range(_SCANS_MAX):
+        result = GetResult(_NO_MATCHED_MESSAGE, offset, low, high)
+        if _scan(result, queue, log, limits, repair, offset, max_count, matcher, max_bytes):
+            break
     return result
 
 
@@ -353,11 +430,13 @@ def _scan(
     queue: ConsumeQueue,
     log: CommitLog,
     limits: ReadLimits,
+    repair: Any,
     offset: int,
     max_count: int,
     matcher: Any,
     max_bytes: int,
-) -> None:
+) -> bool:
+    """Fill the result; return False if a unit was repaired that was read before."""
     log_end = log.readable_to()
     log_min = log.min_offset()
     stop = min(result.max_offset, offset + max(limits.units, min(max_count, _UNITS_MAX)))
@@ -369,7 +448,7 @@ def _scan(
     memory: Any
     shift = units_end = 0
     run_start = run_end = run_limit = 0
-    skip_below = log_min
+    last_end = 0
     count = 0
     size_sum = 0
     last_log_offset = -1
@@ -394,7 +473,9 @@ def _scan(
                 units_end = queue.end_in_file(units)
         log_offset, size, code = record_layout.read_unit(memory, offset * _UNIT_BYTES + shift)
         last_log_offset = log_offset
-        if log_offset < skip_below:
+        if log_offset < log_min:
+            if repair.repair(queue, offset):
+                continue
             removing = True
             offset += 1
             continue
@@ -424,17 +505,19 @@ def _scan(
                 result.stopped_at_cold = True
                 break
             evaluated += 1
-        if not (run_end > run_start and log_offset == run_end and log_offset + size <= run_limit):
+        if not (run_end > run_start and log_offset == run_end and 0 < size <= run_limit - run_end):
+            if log_offset < last_end and repair.repair_around(queue, offset):
+                return False
             if run_end > run_start:
                 result.slices.append(log.slice(run_start, run_end))
                 result.starts.append(run_start)
             run_start = run_end = 0
             segment = log.segments.find(log_offset)
-            run_limit = 0 if segment is None else min(segment.end_offset, log_end)
-            if log_offset + size > run_limit or size <= 0:
+            run_limit = log_offset if segment is None else min(segment.end_offset, log_end)
+            if size > run_limit - log_offset or size <= 0:
+                if repair.repair(queue, offset):
+                    continue
                 removing = True
-                if segment is None:
-                    skip_below = log.next_base_after(log_offset)
                 offset += 1
                 continue
             run_start = run_end = log_offset
@@ -446,6 +529,7 @@ def _scan(
             offset += 1
             continue
         run_end += size
+        last_end = run_end
         size_sum += size
         count += 1
         offset += 1
@@ -460,6 +544,7 @@ def _scan(
     elif removing and result.status is _NO_MATCHED_MESSAGE:
         result.status = _MESSAGE_WAS_REMOVING
     result.suggest_slave = log_end - last_log_offset > limits.memory_bytes
+    return True
 
 
 def _may_match(queue: ConsumeQueue, code: int, matcher: Any) -> bool:

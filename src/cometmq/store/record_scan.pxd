@@ -1,5 +1,6 @@
 cimport cython
 
+from cometmq.protocol cimport checksum, octets
 from cometmq.protocol.record cimport body_at, store_time_at
 from cometmq.store cimport record_layout
 from cometmq.store.segments cimport Segment
@@ -7,6 +8,7 @@ from cometmq.store.segments cimport Segment
 
 cdef int _SECTOR_BYTES, _V1, _V2, _BYTES_MIN, _CRC_BITS
 cdef int _MAGIC_AT, _BODY_CRC_AT, _SYS_FLAG_AT, _LENGTH_BYTES, _LOG_OFFSET_AT
+cdef int _QUEUE_ID_AT, _QUEUE_OFFSET_AT, _TOPIC_FIELD_V1_MAX
 
 
 cdef class RecordFacts:
@@ -47,6 +49,13 @@ cdef object _read(
 cdef object _short_problem(unsigned char* memory, Py_ssize_t start, Py_ssize_t limit)
 @cython.locals(expected=cython.uint, met=cython.uint)
 cdef object _crc_problem(RecordFacts facts, Segment segment, Py_ssize_t position)
+@cython.locals(
+    memory=cython.p_uchar, total=cython.int, magic=cython.int, stop=cython.longlong,
+    at=cython.longlong, size=cython.longlong, topic_at=cython.longlong, text_at=cython.longlong, crc=cython.int)
+cdef int checked_record(
+    Segment segment, long long position, long long end, long long queue_id, bytes topic_field
+) except -1
+cdef long long queue_offset_of(Segment segment, long long position) noexcept
 @cython.locals(sys_flag=cython.int, at=cython.longlong)
 cpdef long long body_end(Segment segment, Py_ssize_t position)
 cpdef long long store_time(Segment segment, Py_ssize_t position)

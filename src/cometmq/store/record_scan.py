@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 from zlib import crc32
 
+from cometmq.protocol import checksum, octets
 from cometmq.protocol.record import (
     BODY_CRC_AT,
     BODY_LENGTH_BEFORE_BODY,
@@ -18,8 +19,11 @@ from cometmq.protocol.record import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
     RECORD_BYTES_MIN,
     SYS_FLAG_AT,
+    TOPIC_BYTES_MAX_V1,
     body_at,
     store_time_at,
 )
@@ -31,7 +35,8 @@ _NEVER_MS = 2**63 - 1
 # C numbers once compiled.
 _V1, _V2, _BYTES_MIN = MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 _MAGIC_AT, _BODY_CRC_AT, _SYS_FLAG_AT = MAGIC_AT, BODY_CRC_AT, SYS_FLAG_AT
-_LOG_OFFSET_AT = LOG_OFFSET_AT
+_LOG_OFFSET_AT, _QUEUE_ID_AT, _QUEUE_OFFSET_AT = LOG_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT
+_TOPIC_FIELD_V1_MAX = TOPIC_BYTES_MAX_V1 + 1
 _LENGTH_BYTES = BODY_LENGTH_BEFORE_BODY
 _CRC_BITS = CRC_MASK
 
@@ -209,6 +214,53 @@ def _crc_problem(facts: RecordFacts, segment: Segment, position: int) -> str | N
     # An empty body has the checksum 0, as RocketMQ writes it, and as CRC-32 defines it.
     met = crc32(body) & _CRC_BITS
     return None if met == expected else f"a body with checksum {met:#x} instead of {expected:#x}"
+
+
+def checked_record(
+    segment: Segment, position: int, end: int, queue_id: int, topic_field: bytes
+) -> int:
+    """Return the size of the record at a position, or 0 if it is not what it should be.
+
+    Args:
+        segment: the file.
+        position: where the record begins.
+        end: where it ends at the latest.
+        queue_id: that of its queue.
+        topic_field: its topic with the length before it.
+    """
+    memory: Any = segment.memory
+    if position + _BYTES_MIN > end:
+        return 0
+    total = record_layout.get_i32(memory, position)
+    if total < _BYTES_MIN or total > end - position:
+        return 0
+    magic = record_layout.get_i32(memory, position + _MAGIC_AT)
+    if magic != (_V1 if len(topic_field) <= _TOPIC_FIELD_V1_MAX else _V2):
+        return 0
+    if record_layout.get_i32(memory, position + _QUEUE_ID_AT) != queue_id:
+        return 0
+    if record_layout.get_i64(memory, position + _LOG_OFFSET_AT) != segment.base_offset + position:
+        return 0
+    stop = position + total
+    at = position + body_at(record_layout.get_i32(memory, position + _SYS_FLAG_AT))
+    if at > stop:
+        return 0
+    size = record_layout.get_i32(memory, at - _LENGTH_BYTES)
+    topic_at = at + size
+    text_at = topic_at + len(topic_field)
+    if size < 0 or text_at + 2 > stop:
+        return 0
+    if not octets.equals(memory, topic_at, len(topic_field), topic_field):
+        return 0
+    if record_layout.get_i16(memory, text_at) != stop - text_at - 2:
+        return 0
+    crc = checksum.crc_of(memory, at, at + size) & _CRC_BITS
+    return total if record_layout.get_i32(memory, position + _BODY_CRC_AT) == crc else 0
+
+
+def queue_offset_of(segment: Segment, position: int) -> int:
+    """Return the queue offset of the record at ``position``."""
+    return record_layout.get_i64(segment.memory, position + _QUEUE_OFFSET_AT)
 
 
 def body_end(segment: Segment, position: int) -> int:

@@ -23,7 +23,7 @@ RocketMQ 5.3, which truncates always.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -39,6 +39,7 @@ from cometmq.store.errors import StoreCorruptError
 from cometmq.store.index import Index
 from cometmq.store.paths import StorePaths
 from cometmq.store.record_scan import RecordFacts, read_facts, walk
+from cometmq.store.repair import Repair
 from cometmq.store.segments import Segment, Segments
 from cometmq.system.files import Files, is_disk_full
 
@@ -46,6 +47,9 @@ logger = logging.getLogger(__name__)
 
 _MAGICS = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _WALKED_BYTES = 16 * 1024 * 1024
+_CHECKED_QUEUES_MAX = 256
+"""With more queues the last unit of each is not compared with its record after a clean stop."""
+_SEARCHED_BYTES_MAX = 512 * 1024 * 1024
 _UNITS_TRIED_MAX = 100_000
 """Units of one queue that a killed process may have written before their records."""
 
@@ -135,6 +139,11 @@ class Recovery:
         self._is_whole_meanwhile = ending is not Ending.POWER_LOST and not buffers_units
         self._crashed = ending is not Ending.CLOSED
         self._queues_end = max((queue.max_physical for queue in table.all()), default=-1)
+        self._repair = Repair(log, table, dispatcher)
+        self._left_bytes = _SEARCHED_BYTES_MAX
+        """How much of the log may still be searched for records of units behind its end."""
+        self._damaged: list[ConsumeQueue] = []
+        """Queues that had a damaged unit at their end."""
         self.new_topics: frozenset[str] = frozenset()
         """Topics that had no queues before; empty if another program wrote the store last."""
 
@@ -176,7 +185,7 @@ class Recovery:
         self._truncate_queues(start, end.offset)
         if not is_exact and not self._crashed:
             start = self._end_of_queues(start)
-        for other in (index_start, self._missing_from):
+        for other in (index_start, self._missing_from, self._end_of_damaged()):
             if other is not None:
                 start = min(start, other)
         done = self._redispatch(start, end.offset)
@@ -203,12 +212,20 @@ class Recovery:
         had = set(self._table.topics)
         try:
             done = redispatch(
-                self._segments, start, end, self._table, self._dispatcher, finds_gaps=True
+                self._segments,
+                start,
+                end,
+                self._table,
+                self._dispatcher,
+                finds_gaps=True,
+                repair=self._repair,
             )
         except QueueGapError as gap:
             logger.error("a queue lacks units, dispatching the whole log: %s", gap)
             start = min(start, self._log.min_offset())
-            done = redispatch(self._segments, start, end, self._table, self._dispatcher)
+            done = redispatch(
+                self._segments, start, end, self._table, self._dispatcher, repair=self._repair
+            )
         if self._checkpoint.position is not None:
             self.new_topics = frozenset(self._table.topics) - had
         return done
@@ -283,9 +300,59 @@ class Recovery:
             and facts.topic == queue.topic.encode()
         )
 
-    def _may_keep(self, queue: ConsumeQueue, log_offset: int, size: int, offset: int) -> bool:
-        is_expired = log_offset < self._log.min_offset()
-        return is_expired or self._is_sound(queue, log_offset, size, offset)
+    def _may_keep(
+        self,
+        queue: ConsumeQueue,
+        trusted_to: int,
+        end: int,
+        log_offset: int,
+        size: int,
+        offset: int,
+    ) -> bool:
+        """Return whether a unit may be the last one of its queue; note a queue with a damaged one.
+
+        Args:
+            queue: of the unit.
+            trusted_to: units of records behind that log offset are made again.
+            end: the end of the log.
+            log_offset, size, offset: the unit, and its queue offset.
+        """
+        log_min = self._log.min_offset()
+        if 0 <= log_offset < log_min and 0 < size <= log_min - log_offset:  # its record is deleted
+            return self._repair.follows(queue, offset)
+        if self._is_sound(queue, log_offset, size, offset):
+            if log_offset + size > trusted_to:
+                return False
+            if self._has_its_code(queue, offset):
+                return True
+            self._damaged.append(queue)  # only its first part was written
+            return False
+        if 0 <= log_offset <= trusted_to - size and self._repair.has_damaged_record(queue, offset):
+            return True  # readers get an error
+        if not (log_offset or size):
+            return False
+        last = self._segments.last()
+        if self._crashed and last is not None and end <= log_offset < last.end_offset:
+            # The end of the log may be lost; or else the unit is damaged.
+            if self._left_bytes <= 0:
+                return False
+            self._left_bytes -= self._repair.searched_bytes(queue, offset)
+            if self._repair.find(queue, offset) is None:
+                return False
+        if self._repair.fill_if_expired(queue, offset):
+            return True
+        self._damaged.append(queue)
+        return False
+
+    def _has_its_code(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Return whether the last field of a sound unit is what its record says."""
+        log_offset, _, code = queue.unit(offset)
+        segment = self._segments.find(log_offset)
+        assert segment is not None
+        facts = read_facts(segment, log_offset - segment.base_offset, False)
+        if self._table.topic(queue.topic).is_delay and code >= facts.store_ms:
+            return True  # the levels may have changed since
+        return code == _code_of(facts, queue, self._table, self._dispatcher, code)
 
     def _first_whole_file(self) -> int:
         """Return the log offset of the newest file that begins with a whole record."""
@@ -305,7 +372,8 @@ class Recovery:
     def _end_of_queues(self, start: int) -> int:
         """Return the log offset from which a queue may lack units after a clean stop."""
         least = self._log.min_offset()
-        if self._queues_end < least or not record_begins(self._segments, self._queues_end):
+        is_in_log = least <= self._queues_end <= self._log.written_to
+        if not is_in_log or not record_begins(self._segments, self._queues_end):
             return start
         return self._queues_end
 
@@ -427,11 +495,33 @@ class Recovery:
 
     def _truncate_queues(self, trusted_to: int, end: int) -> None:
         """Remove the units of records that end after ``trusted_to``; they are dispatched again."""
-        for queue in self._table.all():
-            if self._crashed:
-                queue.truncate(trusted_to, partial(self._may_keep, queue))
+        queues = self._table.all()
+        checks_ends = len(queues) <= _CHECKED_QUEUES_MAX
+        for queue in queues:
+            keeps = partial(self._may_keep, queue, trusted_to if self._crashed else end, end)
+            if self._crashed or (checks_ends and not self._ends_well(queue, keeps)):
+                queue.truncate(trusted_to, keeps)
             elif queue.max_physical > end or not queue.ends_in_last_file():
                 queue.truncate(end)
+
+    def _ends_well(self, queue: ConsumeQueue, keeps: Callable[[int, int, int], bool]) -> bool:
+        """Return whether the last unit of a queue that was closed is sound."""
+        if self._knows_least_offsets or queue.max_offset <= queue.min_offset:
+            return True
+        log_offset, size, _ = queue.unit(queue.max_offset - 1)
+        return size == FILLER_SIZE or keeps(log_offset, size, queue.max_offset - 1)
+
+    def _end_of_damaged(self) -> int | None:
+        """Return the log offset from which queues lack units that were damaged; None if none do."""
+        if not self._damaged:
+            return None
+        for queue in self._damaged:
+            logger.error(
+                "damaged unit at the end of a queue, dispatching again topic=%s queue=%d offset=%d",
+                *(queue.topic, queue.queue_id, queue.max_offset),
+            )
+        least = min(queue.max_physical for queue in self._damaged)
+        return max(least, self._log.min_offset())
 
     def _repair_index(self, end: int, index_ms: int, *, is_exact: bool) -> int | None:
         """Remove the entries of the index that may be incomplete.
@@ -573,6 +663,7 @@ def dispatch_again(
             continue
         try:
             _dispatch(facts, table, dispatcher, finds_gaps=True, is_alone=True)
+            _complete_unit(facts, table, dispatcher)
         except QueueGapError as gap:
             logger.error("a queue lacks units before those in its buffer: %s", gap)
             missing_from = segments.items[0].base_offset
@@ -586,6 +677,27 @@ def dispatch_again(
     return missing_from
 
 
+def _complete_unit(facts: RecordFacts, table: QueueTable, dispatcher: Dispatcher) -> None:
+    """Write the unit of a record again if only a part of it was written: the disk was full."""
+    queue = table.find(facts.topic.decode(errors="replace"), facts.queue_id)
+    number = facts.queue_offset
+    if queue is None or not queue.min_offset <= number < queue.max_offset:
+        return
+    log_offset, size, code = queue.unit(number)
+    right = _code_of(facts, queue, table, dispatcher, code)
+    if (log_offset, size) == (facts.log_offset, facts.total) and code != right:
+        queue.replace(number, log_offset, size, right)
+
+
+def _code_of(
+    facts: RecordFacts, queue: ConsumeQueue, table: QueueTable, dispatcher: Dispatcher, met: int
+) -> int:
+    """Return the tags code of a record; ``met`` if units have addresses instead."""
+    if queue.ext is not None:
+        return met
+    return dispatcher.tags_code(table.topic(queue.topic), facts.store_ms, facts.properties)
+
+
 def redispatch(
     segments: Segments,
     start: int,
@@ -595,6 +707,7 @@ def redispatch(
     *,
     finds_gaps: bool = False,
     records_max: int | None = None,
+    repair: Repair | None = None,
 ) -> Redispatched:
     """Dispatch the records from log offset ``start`` to ``end`` again.
 
@@ -619,7 +732,7 @@ def redispatch(
             if count == records_max:
                 return Redispatched(facts.log_offset, count)
             try:
-                _dispatch(facts, table, dispatcher, finds_gaps=finds_gaps)
+                _dispatch(facts, table, dispatcher, finds_gaps=finds_gaps, repair=repair)
             except OSError as problem:
                 if not is_disk_full(problem):
                     raise
@@ -636,6 +749,7 @@ def _dispatch(
     *,
     finds_gaps: bool,
     is_alone: bool = False,
+    repair: Repair | None = None,
 ) -> None:
     """Dispatch one record; ``is_alone`` if others of its queue may be missing before it."""
     try:
@@ -644,8 +758,17 @@ def _dispatch(
     except (CometError, UnicodeDecodeError) as problem:
         logger.error("record not dispatched physical_offset=%d error=%s", facts.log_offset, problem)
         return
+    queue_offset = facts.queue_offset
+    is_next = queue_offset == queue.max_offset or facts.log_offset < queue.max_physical
+    if not is_next and repair is not None:
+        if repair.restore_offset(queue, facts):
+            queue_offset = queue.max_offset
+        elif queue_offset == queue.max_offset + 1 and queue.segments.count:
+            missing = repair.restore_missing(queue, facts.log_offset)
+            if missing is not None:
+                _dispatch(missing, table, dispatcher, finds_gaps=finds_gaps)
     may_lack = finds_gaps and (is_alone or queue.segments.count > 0)
-    if may_lack and facts.queue_offset > queue.max_offset:
+    if may_lack and queue_offset > queue.max_offset:
         raise QueueGapError(
             f"topic={queue.topic} queue={queue.queue_id}"
             f" next={queue.max_offset} record={facts.queue_offset}"
@@ -655,7 +778,7 @@ def _dispatch(
         queue,
         facts.log_offset,
         facts.total,
-        facts.queue_offset,
+        queue_offset,
         facts.sys_flag,
         facts.store_ms,
         facts.properties,

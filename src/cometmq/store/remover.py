@@ -7,6 +7,7 @@ directory is renamed. After a crash a file may exist again; the next start delet
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,9 @@ from pathlib import Path
 from cometmq.system.files import Files
 
 logger = logging.getLogger(__name__)
+
+_LEFT_MAX = 100_000
+"""While the disk deletes nothing, further files stay; the next start finds them."""
 
 
 class Remover:
@@ -28,10 +32,30 @@ class Remover:
         self._files = files
         self._in_thread = in_thread
         self._thread: ThreadPoolExecutor | None = None
+        self._left: deque[Path] = deque()
+        """Files to delete, the first of which could not be deleted."""
 
     def remove(self, path: Path) -> None:
-        """Delete a file."""
-        self.run(lambda: self._files.remove(path))
+        """Delete a file, after those that could not be deleted before.
+
+        So no file of a stream is deleted before an older one: a start would miss it.
+        """
+        self.run(lambda: self._remove_in_order(path))
+
+    def retry(self) -> None:
+        """Delete the files that could not be deleted before."""
+        if self._left:
+            self.run(self._remove_left)
+
+    def _remove_in_order(self, path: Path) -> None:
+        if len(self._left) < _LEFT_MAX:
+            self._left.append(path)
+        self._remove_left()
+
+    def _remove_left(self) -> None:
+        while self._left:
+            self._files.remove(self._left[0])
+            self._left.popleft()
 
     def remove_tree(self, path: Path) -> None:
         """Delete a directory with all that is in it."""

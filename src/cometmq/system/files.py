@@ -92,6 +92,8 @@ class MappedFile(Protocol):
     path: Path
     size_bytes: int
     map: mmap.mmap
+    was_brought_in: bool
+    """Whether `bring_in` has read any part of it from the disk."""
 
     def reserve(self, start: int, stop: int) -> None:
         """Reserve space on the disk for bytes ``start`` to ``stop``.
@@ -409,6 +411,7 @@ class SystemMappedFile:
     ) -> None:
         self.path = path
         self.size_bytes = size_bytes
+        self.was_brought_in = False
         self._closing = threading.Lock()
         self._closed = False
         self._address = 0
@@ -479,6 +482,7 @@ class SystemMappedFile:
         The descriptor is one of its own: another thread may close the kept one at any moment, and
         the advice is not for those who map the file.
         """
+        self.was_brought_in = True
         scratch = memoryview(bytearray(min(stop - start, _SCRATCH_BYTES)))
         try:
             descriptor = os.open(self.path, os.O_RDONLY)

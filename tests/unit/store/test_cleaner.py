@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -89,6 +90,48 @@ def test_a_young_file_keeps_the_older_ones_after_it(open_store: Open, tmp_path: 
     os.utime(young, ns=(now_ms * 10**6, now_ms * 10**6))
     assert store.clean(now_ms) == 1
     assert young.exists()
+
+
+class StuckFiles(FaultyFiles):
+    """A disk that cannot delete one file."""
+
+    stuck: Path | None = None
+
+    def remove(self, path: Path) -> None:
+        if path == self.stuck:
+            raise OSError(errno.EIO, "the disk is gone")
+        super().remove(path)
+
+
+def test_no_file_goes_before_an_older_one_that_cannot_be_deleted(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """Else a file would be missing in the middle, and the store would not open."""
+    files = StuckFiles()
+    files.stuck = tmp_path / "commitlog" / segment_name(LOG_FILE_BYTES)
+    store = open_store(files=files, file_reserved_hours=72)
+    fill(store, tmp_path, local_ms(4) - 100 * HOUR_MS)
+    last = put(store, b"last")
+    assert store.clean(local_ms(4)) == 4
+    assert log_files(tmp_path) == 4
+    store.abandon()
+    again = open_store(files=files, file_reserved_hours=72)
+    assert bodies(again)[-1] == b"last"
+    assert again.bounds(TOPIC, 0)[1] == last.queue_offset + 1
+
+
+def test_a_file_that_could_not_be_deleted_is_deleted_by_a_later_round(
+    open_store: Open, tmp_path: Path
+) -> None:
+    files = StuckFiles()
+    files.stuck = tmp_path / "commitlog" / segment_name(0)
+    store = open_store(files=files, file_reserved_hours=72)
+    fill(store, tmp_path, local_ms(4) - 100 * HOUR_MS)
+    assert store.clean(local_ms(4)) == 4
+    assert log_files(tmp_path) == 5
+    files.stuck = None
+    assert store.clean(local_ms(5)) == 0
+    assert log_files(tmp_path) == 1
 
 
 def test_one_round_deletes_a_limited_number(open_store: Open, tmp_path: Path) -> None:

@@ -321,6 +321,9 @@ class PullHandler:
             cold = self._reader.cold_records(result)
         if cold or is_stuck:
             return self._read_first(pull, cold, may_hold)
+        result = self._reader.verified(
+            result, pull.topic, pull.queue_id, pull.offset, count_max, matcher, pull.bytes_max
+        )
         self._offsets.note_pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
         code = _code_of(result, pull.offset)
         if code == _MOVED and self._role.is_slave:

@@ -7,7 +7,8 @@
 
 The first part is RocketMQ's, with store times; recovery from it starts at the beginning of a file.
 The second part is CometMQ's, with exact offsets. It repeats the times, so that it is ignored if
-RocketMQ has changed them since. Each part is inside one sector, which a disk writes as a whole.
+RocketMQ has changed them since. If only one bit differs, the disk has changed it, and it is
+repaired. Each part is inside one sector, which a disk writes as a whole.
 
 Source: StoreCheckpoint, RocketMQ 5.3. A value is set here only after the sync that makes it true.
 """
@@ -106,8 +107,11 @@ class Checkpoint:
         mark, *numbers = _POSITION.unpack_from(part)
         (crc,) = _CRC.unpack_from(part, _POSITION.size)
         times = [self.physic_ms, self.logics_ms, self.index_ms]
-        if mark != _MARK or numbers[:3] != times or crc != crc32(part[: _POSITION.size]):
+        if mark != _MARK or crc != crc32(part[: _POSITION.size]):
             return None
+        if sum((met ^ known).bit_count() for met, known in zip(times, numbers, strict=False)) > 1:
+            return None
+        self.physic_ms, self.logics_ms, self.index_ms = numbers[:3]
         return Position(*numbers[3:])
 
 

@@ -107,12 +107,20 @@ def test_a_checkpoint_that_rocketmq_has_changed_names_no_offsets() -> None:
     assert Checkpoint.decode(ours.encode()) == ours
     for number in (0, 8, 16):
         data = bytearray(ours.encode())
-        data[number + 7] ^= 4
+        data[number + 7] ^= 5
         assert Checkpoint.decode(bytes(data)).position is None
     for number in range(512, 512 + 84):
         data = bytearray(ours.encode())
         data[number] ^= 1
         assert Checkpoint.decode(bytes(data)).position is None
+
+
+@pytest.mark.parametrize("bit", range(3 * 64))
+def test_one_changed_bit_in_a_time_of_the_checkpoint_is_repaired(bit: int) -> None:
+    checkpoint = Checkpoint(2**40 + 5, 2**40 + 3, 2**40, position=Position(log_offset=7))
+    data = bytearray(checkpoint.encode())
+    data[bit // 8] ^= 1 << bit % 8
+    assert Checkpoint.decode(bytes(data)) == checkpoint
 
 
 def test_the_checkpoint_says_when_a_full_index_file_is_on_the_disk(

@@ -34,6 +34,7 @@ from cometmq.store.checkpoint import Checkpoint, write_checkpoint
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.config import StoreSettings
 from cometmq.store.consume_queue import FILLER_SIZE, ConsumeQueue
+from cometmq.store.consume_queue_ext import is_address
 from cometmq.store.dispatch import Dispatcher, QueueTable
 from cometmq.store.errors import StoreCorruptError
 from cometmq.store.index import Index
@@ -347,6 +348,8 @@ class Recovery:
     def _has_its_code(self, queue: ConsumeQueue, offset: int) -> bool:
         """Return whether the last field of a sound unit is what its record says."""
         log_offset, _, code = queue.unit(offset)
+        if queue.ext is None and is_address(code):
+            return True  # all extension units are lost, and no more are written
         segment = self._segments.find(log_offset)
         assert segment is not None
         facts = read_facts(segment, log_offset - segment.base_offset, False)

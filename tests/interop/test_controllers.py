@@ -9,13 +9,30 @@ import kit
 import pytest
 from codes import Answer
 from mqadmin import MqAdmin
-from servers import CLUSTER, connect
+from servers import CLUSTER, Server, connect
 
-from support.elected import COMET, NAME, ElectedBroker, ElectedCluster, running_elected
+from cometmq.protocol.codes import RequestCode
+from cometmq.system import java_properties
+from support.elected import (
+    COMET,
+    NAME,
+    CometController,
+    ElectedBroker,
+    ElectedCluster,
+    RealController,
+    running_elected,
+)
+from support.etcd_server import etcd
 
 JAVA = "5.3.3"
 TOPIC = "T"
 COUNT = 200
+OF_THEIR_RAFT = {"controllerDLegerPeers", "jraftConfig"}
+OF_THE_PROCESS = {
+    "bindAddress", "configStorePath", "controllerDLegerGroup", "controllerDLegerSelfId",
+    "controllerStorePath", "listenPort", "mappedFileSize", "rocketmqHome",
+}  # fmt: skip
+"""Settings with other values: paths and ports, what the test sets, and safer defaults of ours."""
 
 
 def store(broker: ElectedBroker, first: int) -> None:
@@ -130,3 +147,24 @@ def check_settings(cluster: ElectedCluster, admin: MqAdmin, file: Path) -> None:
 
     refused = admin.run("", "updateControllerConfig", *address, "-k", "listenPort", "-v", "1")
     assert "Can not update config in black list." in refused.err, refused
+
+
+@pytest.mark.long
+def test_a_controller_shows_the_settings_that_rocketmq_shows(tmp_path: Path) -> None:
+    def shown(controller: Server) -> dict[str, str]:
+        controller.start()
+        try:
+            connection = connect(controller.address)
+            body = kit.ok(connection.request(RequestCode.GET_CONTROLLER_CONFIG)).body
+            connection.close()
+        finally:
+            controller.kill()
+        return {entry.key: entry.value for entry in java_properties.parse(body.decode())}
+
+    theirs = shown(RealController(JAVA, tmp_path / "theirs"))
+    with etcd(tmp_path / "etcd") as store:
+        ours = shown(CometController(tmp_path / "ours", store))
+
+    assert theirs.keys() - ours.keys() == OF_THEIR_RAFT
+    different = {key for key in theirs.keys() & ours.keys() if theirs[key] != ours[key]}
+    assert different <= OF_THE_PROCESS, {key: (theirs[key], ours[key]) for key in different}

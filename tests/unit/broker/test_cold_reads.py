@@ -233,6 +233,18 @@ async def test_a_cold_pull_that_waits_takes_no_later_commit_back(
     assert tables.offsets.committed("g", "T", 0) == 2
 
 
+async def test_a_cold_pull_counts_for_the_limit_of_its_group(broker: Broker) -> None:
+    broker.limit = 1 << 20
+    wired = broker.connect()
+    wired.transport.send(pull(1))
+    await wired.answered(1)
+
+    assert broker.reads._flow is not None
+    groups = broker.reads._flow.get().groups(asyncio.get_running_loop().time())
+    assert list(groups) == ["g"]
+    assert groups["g"].size_bytes > 0
+
+
 async def test_a_broken_disk_refuses_the_pull_only(broker: Broker) -> None:
     wired = broker.connect()
     broker.disk.is_broken = True

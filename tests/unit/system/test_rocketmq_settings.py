@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.app import SETTINGS as BROKER
+from cometmq.controller.app import SETTINGS as CONTROLLER
 from cometmq.namesrv.app import SETTINGS as NAMESRV
 from cometmq.system import java_properties
 from cometmq.system.configuration import Configuration, load
-from cometmq.system.rocketmq_keys import BROKER_KEYS, NAMESRV_KEYS, Keys
+from cometmq.system.rocketmq_keys import BROKER_KEYS, CONTROLLER_KEYS, NAMESRV_KEYS, Keys
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "mqadmin"
 SERVERS = {
@@ -74,6 +75,22 @@ def test_our_defaults_are_those_of_rocketmq_with_few_exceptions(command: str) ->
     same = ours.keys() & theirs.keys() - OTHER_DEFAULTS
 
     assert {key: ours[key] for key in same} == {key: theirs[key] for key in same}
+
+
+def test_the_controller_shows_defaults_of_rocketmq_too() -> None:
+    """Those of its controller are not recorded; the network layer is that of all servers."""
+    shown = load(CONTROLLER, known_keys=CONTROLLER_KEYS).without_effect()
+    namesrv, controller = NAMESRV_KEYS(), CONTROLLER_KEYS()
+    network = [key for key in namesrv if key.startswith(("server", "writeBuffer"))]
+
+    assert {key: controller[key] for key in network} == {key: namesrv[key] for key in network}
+    assert (shown["controllerThreadPoolNums"], shown["serverWorkerThreads"]) == ("16", "8")
+    assert "controllerDLegerPeers" not in shown
+    ours = Configuration(CONTROLLER).properties()
+    own = {"bindAddress", "configStorePath", "listenPort"}
+    same = {key for key in ours if controller.get(key) is not None} - own
+    assert len(same) >= 4
+    assert {key: ours[key] for key in same} == {key: controller[key] for key in same}
 
 
 def of_file(text: str, keys: Keys, folder: Path) -> Configuration:

@@ -137,7 +137,7 @@ async def test_delayed_messages_behind_the_last_copy_get_their_topic(slave: Slav
     assert topics.queue_for("T", 3, behind) == 3
     async with asyncio.timeout(LIMIT_S):
         while not slave.queues_of("T"):
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
     assert slave.queues_of("T") == slave.tables.settings.default_topic_queue_nums
 
 

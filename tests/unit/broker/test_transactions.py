@@ -426,7 +426,7 @@ async def test_a_topic_that_was_not_copied_before_an_election_is_created_by_the_
     assert world.bodies(queue=3) == [b"half"]
     async with asyncio.timeout(60):
         while "T" not in topics:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
     await gap.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from codes import Answer
 from mqadmin import MqAdmin
 from servers import CLUSTER, Server, connect
+from test_mqadmin_command import run
 
 from cometmq.protocol.codes import RequestCode
 from cometmq.system import java_properties
@@ -129,6 +131,72 @@ def test_mqadmin_shows_the_in_sync_set_and_elects(tmp_path: Path) -> None:
             check_settings(cluster, admin, tmp_path / "controller" / "controller.conf")
         finally:
             admin.close()
+
+
+def ours(*words: str) -> tuple[int, str]:
+    """Run our own mqadmin; return the exit code and what it printed."""
+    printed = asyncio.run(run(["--like", JAVA, *words], until_lines=None))
+    return printed.code, printed.out + printed.err
+
+
+def without_figures(text: str) -> list[str]:
+    """The lines of a printout of replication, without speeds, times and offsets."""
+    lines = [re.sub(r"(?<![.:\d])\d[\d.:, -]*(?!\S)", "<N>", line) for line in text.splitlines()]
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_our_mqadmin_prints_the_same_and_elects(tmp_path: Path) -> None:
+    with running_elected(COMET, (COMET, COMET), tmp_path, allAckInSyncStateSet=True) as cluster:
+        first, second = cluster.brokers
+        cluster.await_in_sync(2)
+        controller = ("-a", cluster.controller.address)
+        admin = MqAdmin(tmp_path / "admin", JAVA)
+        try:
+            for words in (
+                ("getSyncStateSet", *controller, "-b", NAME),
+                ("getSyncStateSet", *controller, "-c", CLUSTER),
+                ("getBrokerEpoch", "-b", NAME),
+                ("getBrokerEpoch", "-c", CLUSTER),
+                ("getControllerMetaData", *controller),
+                ("getControllerConfig", *controller),
+                ("haStatus", "-b", first.address),
+                ("haStatus", "-b", second.address),
+                ("getBrokerConfig", "-c", CLUSTER),
+                ("updateBrokerConfig", "-c", CLUSTER, "-a", "true", "-k", "deleteWhen", "-v", "05"),
+                ("clusterList",),
+            ):
+                code, mine = ours(*words, "-n", cluster.namesrv)
+                theirs = admin.run(cluster.namesrv, *words)
+                assert (code, theirs.err) == (0, ""), (mine, theirs)
+                has_figures = words[0] in ("haStatus", "clusterList")
+                lines = without_figures if has_figures else str.splitlines
+                here, there = map(lines, (mine, theirs.out))
+                # Java prints settings in the order of a hash table.
+                assert sorted(here) == sorted(there), words
+        finally:
+            admin.close()
+        elected = ("-b", "2", "-bn", NAME, "-c", CLUSTER)
+        code, shown_text = ours("electMaster", *controller, *elected)
+        assert cluster.await_master(other_than=first) is second, shown_text
+        assert code == 0
+        assert f"#BrokerMasterAddr\t{second.address}" in shown_text
+        cluster.await_in_sync(2)
+        first.kill()
+        code, shown_text = ours(
+            "cleanBrokerMetadata", *controller, "-b", "1", "-bn", NAME, "-c", CLUSTER, "-l"
+        )
+        assert (code, shown_text) == (
+            0, f"clear broker {NAME} metadata from controller success!\n",
+        )  # fmt: skip
+        code, shown_text = ours("getSyncStateSet", *controller, "-b", NAME)
+        assert code == 0
+        assert first.address not in shown_text
+        code, shown_text = ours(
+            "updateControllerConfig", *controller, "-k", "scanInactiveMasterInterval", "-v", "900"
+        )
+        assert "scanInactiveMasterInterval : 900" in shown_text
 
 
 def check_settings(cluster: ElectedCluster, admin: MqAdmin, file: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cometmq.cli.mqadmin import app, clients, texts
-from cometmq.cli.mqadmin.account import client_settings
+from cometmq.cli.mqadmin.account import client_settings, known_name_servers
 from cometmq.cli.mqadmin.call import CommandError, parsed_time
 from cometmq.cli.mqadmin.command_line import Command, UsageError, commands, parse
 from cometmq.cli.mqadmin.commands import ABSENT, ALIASES
@@ -184,6 +184,12 @@ async def test_a_command_that_does_not_exist_fails() -> None:
     assert (code, err) == (1, "cometmq mqadmin updateStaticTopic: CometMQ has no static topics\n")
 
 
+async def test_commands_that_only_4_9_has_work_with_the_printouts_of_5_3() -> None:
+    assert (await run("updateAclConfig", "-h"))[1].startswith("usage: mqadmin updateAclConfig ")
+    code, out, _ = await run("--like", "4.9", "getUser", "-h")
+    assert (code, out) == (1, "The sub command getUser not exist.\n")
+
+
 async def test_an_unknown_line_is_refused() -> None:
     assert await run("--like", "3.2", "topicList") == (
         1, "", "--like 3.2: expected 4.9 or 5.3\n",
@@ -191,13 +197,33 @@ async def test_an_unknown_line_is_refused() -> None:
     assert (await run("--like=5.3.3", "topicRoute", "-h"))[0] == 0
 
 
-async def test_without_a_server_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
-    code, out, err = await run("topicList")
+async def test_without_a_server_the_error_says_so() -> None:
+    code, out, err = await run("topicList", "-n", "127.0.0.1:1")
 
     assert (code, out) == (1, "")
     assert err.startswith("cometmq mqadmin topicList: ")
-    assert "name server" in err
+    assert "127.0.0.1:1" in err
+
+
+def test_the_usual_name_server_is_asked_unless_another_one_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    assert known_name_servers("") == "127.0.0.1:9876"
+    assert known_name_servers("a:1;b:2") == "a:1;b:2"
+    monkeypatch.setenv("COMETMQ_CLIENT_HTTP_DOMAIN", "names.example")
+    assert known_name_servers("") == ""
+    monkeypatch.delenv("COMETMQ_CLIENT_HTTP_DOMAIN")
+    monkeypatch.setenv("NAMESRV_ADDR", "c:3")
+    assert known_name_servers("") == ""
+
+
+async def test_a_broker_is_asked_without_a_name_server() -> None:
+    code, _, err = await run("brokerStatus", "-b", "127.0.0.1:1")
+
+    assert code == 1
+    assert "127.0.0.1:1" in err
+    assert "name server" not in err
 
 
 def test_the_account_is_that_of_rocketmqs_file(

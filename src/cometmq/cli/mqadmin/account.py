@@ -1,4 +1,4 @@
-"""The account that signs requests: RocketMQ's tool reads it from ``conf/tools.yml``."""
+"""Which name servers a command asks, and the account that signs its requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,20 @@ from cometmq.model.errors import ConfigError
 
 HOME = "ROCKETMQ_HOME"
 FILE = Path("conf") / "tools.yml"
+DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 KEYS = ("accessKey", "secretKey")
+
+
+def known_name_servers(given: str) -> str:
+    """Return the name servers that ``-n`` names, or else the settings, or else the usual one.
+
+    Returns:
+        Empty if the settings name them, or say where to look for them.
+    """
+    settings = resolve_settings(ClientSettings)
+    if given or settings.name_servers or "http_domain" in settings.given:
+        return given
+    return DEFAULT_NAME_SERVER
 
 
 def client_settings() -> ClientSettings | None:

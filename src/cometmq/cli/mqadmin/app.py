@@ -12,6 +12,8 @@ from cometmq.cli.mqadmin.commands import ABSENT
 
 LIKE = "COMETMQ_MQADMIN_LIKE"
 """The environment variable for ``--like``."""
+NEWEST = max(LINES.values())
+"""The line that also takes commands that only an older one has, such as those about accounts."""
 FAILED = 1
 """The exit code of every failure: RocketMQ's tool has no other."""
 
@@ -29,10 +31,10 @@ async def run(words: Sequence[str]) -> int:
         line, rest = _like(list(words))
     except UsageError as error:
         return _refuse(str(error))
-    known = commands(line)
     if not rest:
-        _print_commands(known)
+        _print_commands(commands(line))
         return 0
+    known = commands(min(LINES.values())) | commands(line) if line == NEWEST else commands(line)
     name, *arguments = rest
     if name == "help" and arguments:
         command = known.get(arguments[0].lower())
@@ -51,17 +53,18 @@ async def run(words: Sequence[str]) -> int:
 
 
 async def _run(command: Command, values: dict[str, str], line: int) -> int:
-    from cometmq.cli.mqadmin.account import client_settings
+    from cometmq.cli.mqadmin.account import client_settings, known_name_servers
     from cometmq.cli.mqadmin.call import Call, described
     from cometmq.client import AdminClient, ClientInstance
     from cometmq.model.errors import CometError
 
     module = import_module(f"cometmq.cli.mqadmin.{command.module}")
     handler = module.COMMANDS[command.name]
-    name_servers = values.get("n") or os.environ.get("NAMESRV_ADDR", "")
     try:
         async with (
-            ClientInstance(name_servers, settings=client_settings()) as instance,
+            ClientInstance(
+                known_name_servers(values.get("n", "")), settings=client_settings()
+            ) as instance,
             AdminClient(instance=instance) as admin,
         ):
             call = Call(command, values, line, admin, instance)

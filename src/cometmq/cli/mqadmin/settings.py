@@ -27,13 +27,13 @@ async def get_broker_config(call: Call) -> None:
             print_settings(settings)
         else:
             print(f"Broker[{broker}] has no config property!")
+        print()
 
 
 def print_settings(settings: dict[str, str]) -> None:
-    """Print settings by name, and an empty line."""
+    """Print settings by name."""
     for name, value in settings.items():
         print("%-50s=  %s" % (name, value))
-    print()
 
 
 async def update_broker_config(call: Call) -> None:

@@ -250,6 +250,28 @@ async def test_a_send_waits_for_a_master_while_the_route_has_slaves_only(way: st
 
 
 @pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize("way", SENDS)
+async def test_after_a_master_was_silent_the_next_send_goes_to_the_new_one(way: str) -> None:
+    """A master whose machine stands still closes no connection, and its sends have no time left."""
+    old, new = ScriptedBroker(), ScriptedBroker()
+    async with (
+        ScriptedCluster([old, new]) as cluster,
+        Producer(cluster.address, group="g") as producer,
+    ):
+        routes = cluster.name_server.routes
+        routes["t"] = route({"a": old.address})
+        await producer.send(MESSAGE)
+        old.script.extend([Act.STAY_SILENT] * 10)
+        routes["t"] = route({"a": new.address})
+        with pytest.raises(SendTimeoutError):
+            await SENDS[way](producer)
+        await asyncio.sleep(REFRESH_S)
+        await SENDS[way](producer)
+
+    assert len(new.sends) == 1
+
+
+@pytest.mark.usefixtures("virtual_time")
 @pytest.mark.parametrize("way", ["send", "send_batch", "send_nowait"])
 async def test_the_first_send_waits_for_a_name_server(way: str) -> None:
     async with (

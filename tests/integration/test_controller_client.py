@@ -26,6 +26,7 @@ from cometmq.remoting import RemotingClient
 from cometmq.remoting.ports import free_port
 from support.controllers import listening_controller
 from support.etcd_model import EtcdStore, Link, ModelEtcd
+from support.fault_proxy import FaultProxy
 from support.pairs import until
 
 NEXT_ID = ControllerGetNextBrokerIdRequest(cluster_name="C", broker_name="b")
@@ -61,7 +62,7 @@ async def group() -> AsyncIterator[Group]:
         second = await stack.enter_async_context(
             listening_controller(store, controller_id="n1", lease_s=2)
         )
-        client = RemotingClient(name="test")
+        client = RemotingClient(name="test", close_silent=True)
         stack.push_async_callback(client.close)
         made = Group(first, second, client)
         yield made
@@ -112,6 +113,21 @@ async def test_heartbeats_reach_every_controller(group: Group) -> None:
     group.client.heartbeat_all(HEARTBEAT)
     for controller in (group.first, group.second):
         await until(lambda live=controller._live: live.is_alive("b", 1))
+
+
+async def test_heartbeats_leave_a_connection_on_which_a_controller_is_silent(group: Group) -> None:
+    """TCP sends again what was lost only after about as long as the network was away."""
+    async with FaultProxy(group.second.address) as link:
+        group.addresses = [group.first.address, link.address]
+        group.client.heartbeat_all(HEARTBEAT)
+        await until(lambda: link.requests[RequestCode.BROKER_HEARTBEAT] == 1)
+        link.freeze()
+
+        def is_replaced() -> bool:
+            group.client.heartbeat_all(HEARTBEAT)
+            return link.accepted == 2
+
+        await until(is_replaced)
 
 
 async def test_a_loss_is_seen_at_once(group: Group) -> None:

@@ -329,6 +329,32 @@ async def test_too_few_members_refuse_sends_and_acknowledge_none(start: Start) -
     assert acknowledgements.refusal is None
 
 
+async def test_a_master_that_is_cut_off_refuses_sends_until_all_members_report(
+    start: Start,
+) -> None:
+    master, slave = await start(1, slave_timeout_ms=100), await start(2)
+    acknowledgements = master.replication.acknowledgements
+    acknowledgements.is_cut_off = lambda: True
+    await master.lead(1)
+    await member(master, slave)
+    put(master.store, b"a")
+    acknowledgements.refresh()
+    assert acknowledgements.refusal is None  # nothing is missing at the member yet
+    await until(lambda: shown(master) == [b"a"])
+
+    slave.follow("")
+    end = put(master.store, b"b")
+    outcomes: list[int] = []
+    acknowledgements.wait(end.log_offset + end.size_bytes, outcomes.append)
+    await until(lambda: outcomes == [ResponseCode.FLUSH_SLAVE_TIMEOUT])
+    assert acknowledgements.refusal is not None
+    assert acknowledgements.refusal.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+    slave.follow(master.ha_address)
+    await until(lambda: acknowledgements.refusal is None)
+    assert shown(master) == [b"a", b"b"]
+
+
 async def test_a_send_waits_for_so_many_members(start: Start) -> None:
     master = await start(1, all_ack_in_sync_state_set=False, in_sync_replicas=2)
     slave = await start(2)

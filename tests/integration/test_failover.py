@@ -35,6 +35,7 @@ from cometmq.remoting import RemotingClient
 from cometmq.store import StoreUnavailableError
 from support.controllers import listening_controller
 from support.etcd_model import EtcdStore
+from support.fault_proxy import FaultProxy
 from support.faulty_files import FaultyFiles
 from support.pairs import LIMIT_S, Pairs, running_pairs, until
 from support.stores import put
@@ -214,6 +215,51 @@ async def test_the_addresses_of_controllers_are_looked_up_in_the_dns(elected: El
     )
     await until(lambda: is_master(broker))
     assert (await elected.send(broker, b"1")).code == ResponseCode.SUCCESS
+
+
+async def test_a_broker_leaves_a_connection_on_which_the_controller_is_silent(
+    elected: ElectedPairs,
+) -> None:
+    controller = await elected.controller()
+    async with FaultProxy(controller.address) as link:
+        await elected.start("a", controllerAddr=link.address)
+        link.freeze()
+        asked = RequestCode.CONTROLLER_GET_REPLICA_INFO
+        before = link.accepted, link.requests[asked]
+        await until(lambda: link.accepted > before[0] and link.requests[asked] > before[1] + 1)
+
+
+async def test_a_master_that_is_cut_off_refuses_what_it_cannot_acknowledge(
+    elected: ElectedPairs,
+) -> None:
+    controller = await elected.controller()
+    settings = {
+        "allAckInSyncStateSet": "true",
+        "slaveTimeout": "200",
+        "controllerHeartBeatTimeoutMills": "1000",
+    }
+    async with FaultProxy(controller.address) as link:
+        master = await elected.start("a", controllerAddr=link.address, **settings)
+        slave = await elected.start("b", **settings)
+        await until(lambda: members(master) == {1, 2})
+        assert (await elected.send(master, b"1")).code == ResponseCode.SUCCESS
+
+        link.stall()
+        await elected.pairs.stop(slave)
+        assert (await elected.send(master, b"2")).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        while (refused := await elected.send(master, b"3")).code != (
+            ResponseCode.SERVICE_NOT_AVAILABLE
+        ):
+            assert refused.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        assert "reaches neither controllers nor all of the in-sync set" in (refused.remark or "")
+        end = master.parts.store.written_to
+        assert (await elected.send(master, b"4")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert master.parts.store.written_to == end
+
+        link.flow()
+        await until(lambda: master.parts.flow.refusal() is None)
+        while (await elected.send(master, b"5")).code != ResponseCode.SUCCESS:
+            await asyncio.sleep(0.02)
 
 
 async def test_a_slave_takes_over_and_the_old_master_returns_as_a_slave(

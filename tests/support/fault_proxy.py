@@ -133,6 +133,14 @@ class FaultProxy:
         """Pass on what was held back, and what comes."""
         self.flowing.set()
 
+    def freeze(self) -> None:
+        """Pass nothing more on over the connections that are open; new ones are not affected.
+
+        So it is when the network was away for long, until TCP sends again what was lost.
+        """
+        for link in self._links:
+            link.is_frozen = True
+
     async def wait_until(self, reached: Callable[[], bool], timeout: float = WAIT_S) -> None:
         """Wait until something that passed here makes it so; fail after ``timeout`` seconds."""
         async with asyncio.timeout(timeout):
@@ -199,6 +207,7 @@ class _Link:
     ) -> None:
         self._proxy = proxy
         self._near, self._far = near, far
+        self.is_frozen = False
         self._asked: dict[int, Command] = {}
         self._kept: dict[bool, asyncio.Queue[tuple[float, bytes]]]
         self._kept = {answers: asyncio.Queue(ON_THE_WAY_MAX) for answers in (True, False)}
@@ -214,6 +223,8 @@ class _Link:
                 head = await reader.readexactly(4)
                 frame = head + await reader.readexactly(int.from_bytes(head, "big"))
             except asyncio.IncompleteReadError:
+                if self.is_frozen:
+                    await asyncio.Event().wait()  # until this proxy ends: the end is lost, too
                 raise EOFError from None
             changed = self._seen(frame, answers=answers)
             if changed is not None:
@@ -258,6 +269,8 @@ class _Link:
             if due > now:
                 await asyncio.sleep(due - now)
             await self._proxy.flowing.wait()
+            if self.is_frozen:
+                continue
             kept = self._proxy.bytes_before_cut(len(frame), answers=answers)
             writer.write(frame if kept is None else frame[:kept])
             if kept is not None:

@@ -110,6 +110,7 @@ class Broker:
             tls=outgoing_context(client_tls, server_tls),
             name="broker-client",
             hooks=_signers(self._settings().inner_client_credentials),
+            close_silent=True,
         )
         self._jobs: JobRunner | None = None
         self._role_tasks = Supervisor("role")

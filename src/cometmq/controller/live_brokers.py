@@ -5,7 +5,8 @@ active knows them. A wrong view delays an election or makes one too many; it can
 that lacks confirmed messages, because only members of the in-sync set are elected.
 
 Source: DefaultBrokerHeartbeatManager, RocketMQ 5.3. Other than there, a heartbeat over a new
-connection replaces the old connection, whose end then removes nothing.
+connection replaces the old connection, whose end then removes nothing. After a cut of the network,
+TCP may deliver late heartbeats over the old one, and its end; they count no more.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class LiveBroker(msgspec.Struct):
     seen_ms: int
     timeout_ms: int
     candidate: Candidate
+    replaced: set[object] = msgspec.field(default_factory=set)
+    """Its older connections that are still open."""
 
 
 class LiveBrokers:
@@ -85,12 +88,16 @@ class LiveBrokers:
                 candidate=Candidate(epoch, max_offset, priority),
             )
             return True
+        if connection in known.replaced:
+            return False
         was_alive = self._is_alive(known)
         old = known.candidate
         if (epoch, max_offset) < (old.epoch, old.max_offset):
             epoch, max_offset = old.epoch, old.max_offset
         known.address = header.broker_addr
-        known.connection = connection
+        if known.connection is not connection:
+            known.replaced.add(known.connection)
+            known.connection = connection
         known.seen_ms = self._now_ms()
         known.timeout_ms = timeout_ms
         known.candidate = Candidate(epoch, max_offset, priority)
@@ -112,6 +119,8 @@ class LiveBrokers:
 
     def connection_closed(self, connection: object) -> list[LiveBroker]:
         """Remove the brokers whose last heartbeat came over a connection, and return them."""
+        for broker in self._all():
+            broker.replaced.discard(connection)
         return self._remove([broker for broker in self._all() if broker.connection is connection])
 
     def _all(self) -> Iterator[LiveBroker]:

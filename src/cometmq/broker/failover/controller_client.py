@@ -86,6 +86,7 @@ class ControllerClient:
         self._names = names
         self._active = ""
         """The address of the active controller; empty if it is not known."""
+        self._decided_s = 0.0
         self._tasks = Supervisor("controllers")
         self._beats: dict[str, asyncio.Task[None]] = {}
         self._failures = FailureLog(
@@ -124,7 +125,13 @@ class ControllerClient:
             raise ControllerUnavailableError(
                 f"controller {address}: {response.remark}", was_sent=True
             )
+        self._decided_s = asyncio.get_running_loop().time()
         return response
+
+    @property
+    def silent_s(self) -> float:
+        """For how long no active controller has responded."""
+        return asyncio.get_running_loop().time() - self._decided_s
 
     async def heartbeat(self, header: BrokerHeartbeatRequest) -> None:
         """Send a heartbeat to the active controller, and return when it has taken it.
@@ -147,7 +154,11 @@ class ControllerClient:
 
     async def _beat(self, address: str, header: BrokerHeartbeatRequest) -> None:
         try:
-            await self._client.oneway(address, RequestCode.BROKER_HEARTBEAT, header)
+            # RocketMQ's brokers wait for no response. But only a missing response shows that the
+            # connection was cut: TCP by itself may send again two minutes after the network works.
+            await self._client.call(
+                address, RequestCode.BROKER_HEARTBEAT, header, timeout=TIMEOUT_S
+            )
         except RemotingError as problem:
             self._failures.failed(address, problem)
         else:

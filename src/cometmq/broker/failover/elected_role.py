@@ -196,6 +196,7 @@ class ElectedRole:
         has registered since, and lives for them."""
         role.on_master(self._follow)
         replication.acknowledgements.is_doubtful = self._is_doubtful
+        replication.acknowledgements.is_cut_off = self._is_cut_off
 
     @property
     def epochs(self) -> list[Epoch]:
@@ -242,6 +243,7 @@ class ElectedRole:
                 pause_s = RETRY_S
             else:
                 self._failures.succeeded(name)
+                self.replication.acknowledgements.refresh()
                 pause_s = self._settings().sync_broker_metadata_period_ms / 1000
             if began_s >= self._stood_still_s:
                 self._stood_still_s = NEVER_S
@@ -472,6 +474,10 @@ class ElectedRole:
 
     def _is_doubtful(self) -> bool:
         return self._stood_still_s != NEVER_S or self._is_late()
+
+    def _is_cut_off(self) -> bool:
+        """Return whether the controllers may have missed so many heartbeats that they elected."""
+        return self._controllers.silent_s > self._settings().controller_heartbeat_timeout_ms / 1000
 
     async def _register(self) -> Decision:
         """Tell the controller the address of this broker; heartbeats begin.

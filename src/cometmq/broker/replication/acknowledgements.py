@@ -115,11 +115,16 @@ class Acknowledgements:
         loop = asyncio.get_running_loop()
         self._timer = None
         now_s = loop.time()
+        if self._waiting and self._waiting[0][1] <= now_s:
+            self._note_timeout()
         while self._waiting and self._waiting[0][1] <= now_s:
             _call(self._waiting.popleft()[2], int(ResponseCode.FLUSH_SLAVE_TIMEOUT))
         if self._waiting:
             self._timer = loop.call_at(self._waiting[0][1], self._expire)
         self._note_emptied()
+
+    def _note_timeout(self) -> None:
+        """Called when slaves did not get in time what sends wait for."""
 
     def _note_emptied(self) -> None:
         if self._emptied is not None and not self._waiting:

@@ -123,7 +123,8 @@ class ClientCore(Lifecycle):
         )
         call_timeout = self.settings.call_timeout_ms / 1000
         self.name_servers = NameServers(self.remoting, addresses)
-        self.routes = Routes(self.name_servers, timeout=call_timeout)
+        self._tasks = Supervisor(f"client {self.client_id}")
+        self.routes = Routes(self.name_servers, timeout=call_timeout, tasks=self._tasks)
         self.brokers = BrokerCalls(self.remoting, timeout=call_timeout)
         self._heartbeats = Heartbeats(self.brokers, version_2=self.settings.heartbeat_v2)
         self._heartbeat_failures = FailureLog(
@@ -135,7 +136,6 @@ class ClientCore(Lifecycle):
             works="name server list refreshed again",
             name="endpoint",
         )
-        self._tasks = Supervisor(f"client {self.client_id}")
         self._members: list[Member] = []
         self._registered: set[str] = set()
         """Brokers that have received a heartbeat, from which members must unregister."""

@@ -28,7 +28,7 @@ from cometmq.protocol.bodies import TopicQueueMappingInfo, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.remoting import check
-from cometmq.remoting.tasks import is_call_failure
+from cometmq.remoting.tasks import Supervisor, is_call_failure
 from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
@@ -206,11 +206,17 @@ class Routes:
 
     One lookup per topic runs at a time; others wait for its result. If a lookup fails, the cached
     route remains.
+
+    Args:
+        name_servers: are asked.
+        timeout: of a lookup.
+        tasks: owns those that refresh a route in the background.
     """
 
-    def __init__(self, name_servers: NameServers, *, timeout: float) -> None:
+    def __init__(self, name_servers: NameServers, *, timeout: float, tasks: Supervisor) -> None:
         self._name_servers = name_servers
         self._timeout = timeout
+        self._tasks = tasks
         self._known: dict[str, _Cached] = {}
         self._lookups: dict[str, _LookupLock] = {}
         self._errors: dict[str, BaseException] = {}
@@ -286,15 +292,22 @@ class Routes:
         """Refresh the route if it is older than `REFRESH_S`; return the newest one, or None.
 
         However many sends wait for a broker, one of them makes one lookup in this time; the others
-        go on with the cached route.
+        go on with the cached route. The lookup goes on when the time of its send is over.
         """
+        begun = self.refresh_soon(topic)
+        if begun is not None:
+            await asyncio.wait([begun], timeout=timeout)
+        return self.known(topic)
+
+    def refresh_soon(self, topic: str) -> asyncio.Task[Route | None] | None:
+        """Begin to refresh the route in the background, unless it is newer than `REFRESH_S`."""
         cached = self._known.get(topic)
         now = asyncio.get_running_loop().time()
         if cached is not None:
             if now - cached.tried_s < REFRESH_S:
-                return cached.route
+                return None
             cached.tried_s = now
-        return await self.refresh(topic, timeout=min(timeout, REFRESH_TIMEOUT_S))
+        return self._tasks.spawn(self.refresh(topic, timeout=REFRESH_TIMEOUT_S), f"route-{topic}")
 
     async def refresh_all(self) -> None:
         """Fetch the routes of all cached topics again, one after the other."""

@@ -36,7 +36,12 @@ from cometmq.client._sending.retry_policy import (
     seconds_left,
 )
 from cometmq.client._sending.targets import ANY_QUEUE, SendTarget, Targets
-from cometmq.client.errors import NameServerError, NoMasterError, QueueNotFoundError
+from cometmq.client.errors import (
+    NameServerError,
+    NoMasterError,
+    QueueNotFoundError,
+    SendTimeoutError,
+)
 from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
 from cometmq.client.receipt import SendReceipt, SendStatus, receipt_from
 from cometmq.client.settings import ProducerSettings
@@ -302,7 +307,7 @@ class Sender:
         """
         attempts = self._attempts(outgoing, target, deadline, policy)
         if failed is not None and not attempts.fail(*failed):
-            raise self._failure(attempts, target.queue)
+            raise self._failure(outgoing.topic, attempts, target.queue)
         if self._is_closed():
             raise attempts.closed_error()
         return await self._attempt_all(outgoing, target, deadline, policy, attempts, None)
@@ -390,15 +395,19 @@ class Sender:
                 break
         if stored is not None:
             return stored
-        raise self._failure(attempts, fixed)
+        raise self._failure(outgoing.topic, attempts, fixed)
 
-    def _failure(self, attempts: SendAttempts, fixed: MessageQueue | None) -> CometError:
+    def _failure(
+        self, topic: str, attempts: SendAttempts, fixed: MessageQueue | None
+    ) -> CometError:
         """Return the error of a send, which may be that the chosen queue does not exist.
 
         A broker refuses such a queue with a code that says less. The route alone does not decide:
         the queue may be newer.
         """
         error = attempts.error()
+        if isinstance(error, SendTimeoutError):  # another broker may have taken its place
+            self.targets.refresh_soon(topic)
         if not isinstance(error, ResponseError) or fixed is None:
             return error
         queue = self._namespace.wrap_queue(fixed)

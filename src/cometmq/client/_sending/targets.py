@@ -123,6 +123,10 @@ class Targets:
             raise NoMasterError(f"broker {queue.broker_name} has no master now")
         return address, route.physical(queue)
 
+    def refresh_soon(self, topic: str) -> None:
+        """Fetch the topic's route again for later sends, unless it is new."""
+        self._instance.routes.refresh_soon(topic)
+
     async def refresh_old(self, topic: str, deadline: float) -> None:
         """Fetch the topic's route again unless it is new: a broker may be back elsewhere."""
         await self._instance.routes.refresh_old(topic, timeout=seconds_left(deadline))

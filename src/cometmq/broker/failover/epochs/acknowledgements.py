@@ -9,6 +9,10 @@ have elected another master. With fewer in-sync replicas than ``minInSyncReplica
 RocketMQ compares that number before it stores a message, and acknowledges it with one copy if the
 others leave meanwhile.
 
+A master that is cut off, from the controllers and from an in-sync replica, acknowledges nothing:
+another one may be elected. Once it has seen that, it refuses sends, so that clients look for the
+new master instead of waiting here. RocketMQ's master lets each send wait for the timeout.
+
 Source: CommitLog.handleHA and GroupTransferService, RocketMQ 5.3.
 """
 
@@ -47,6 +51,18 @@ class EpochAcknowledgements(Acknowledgements):
         self._in_sync = in_sync
         self.is_doubtful: Callable[[], bool] = _never
         """Returns whether it is to be asked first if another master was elected meanwhile."""
+        self.is_cut_off: Callable[[], bool] = _never
+        """Returns whether the controllers do not respond for so long that they may have elected."""
+        self._stuck_at = -1
+        """The confirm offset when in-sync replicas did not get in time what sends waited for; -1 if
+        never in this epoch.
+        """
+        self._few = ResponseError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough")
+        self._alone = ResponseError(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            "this broker reaches neither controllers nor all of the in-sync set, and another master"
+            " may be elected",
+        )
 
     def are_needed(self) -> bool:
         """Return whether sends wait for in-sync replicas.
@@ -73,20 +89,35 @@ class EpochAcknowledgements(Acknowledgements):
             return self._store.confirmed_to
         return in_sync.offset_at(settings.in_sync_replicas, self._store.written_to)
 
+    def reported(self) -> None:
+        """End the waits for what replicas have now, and accept sends again if that is due."""
+        super().reported()
+        if self.refusal is self._alone:
+            self.refresh()
+
     def refresh(self) -> None:
-        """Refuse sends, or accept them again, by the number of in-sync replicas."""
-        in_sync, least = self._in_sync(), self._settings().min_in_sync_replicas
-        lacks = in_sync is not None and in_sync.least_count < least
-        if lacks != (self.refusal is not None):
-            self.refusal = _not_enough() if lacks else None
+        """Refuse sends, or accept them again; after changes of the set, and at intervals."""
+        refusal = self._reason()
+        if refusal is not self.refusal:
+            self.refusal = refusal
             self.on_refusal()
+
+    def _reason(self) -> ResponseError | None:
+        in_sync, settings = self._in_sync(), self._settings()
+        if in_sync is None:
+            self._stuck_at = -1
+            return None
+        if in_sync.least_count < settings.min_in_sync_replicas:
+            return self._few
+        is_stuck = settings.all_ack_in_sync_state_set and self._store.confirmed_to <= self._stuck_at
+        return self._alone if is_stuck and self.is_cut_off() else None
+
+    def _note_timeout(self) -> None:
+        self._stuck_at = self._store.confirmed_to
+        self.refresh()
 
     def _lacks_slaves(self, _log_offset_end: int) -> bool:
         return False
-
-
-def _not_enough() -> ResponseError:
-    return ResponseError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough")
 
 
 def _never() -> bool:

@@ -261,15 +261,16 @@ class ScheduledDelivery:
         return len(larger)
 
     async def take_over(self, send: Send | None = None) -> None:
-        """Start the delivery in place of the master, whose offsets were copied.
+        """Start the delivery in place of the master.
 
-        They advance past the messages that the master has delivered since, as the log shows.
+        The offsets, copied or loaded, advance past the messages that the master has delivered
+        since, as the log shows.
 
         Args:
             send: where messages go; None to store them here.
         """
         self._send = send
-        if self._is_copy and not self._running:
+        if not self._running:
             start = self._noted[1]
             self._offsets |= await offsets_by_log_in_slices(
                 self._store, self._offsets, self._known, start
@@ -293,6 +294,8 @@ class ScheduledDelivery:
         self._send = None
 
     def _cancel_runs(self) -> None:
+        if self._running:  # else the log may have what the offsets do not count
+            self._note_progress()
         self._running = False
         for timer in self._timers.values():
             timer.cancel()
@@ -309,7 +312,6 @@ class ScheduledDelivery:
             task.cancel()
         self._reading.clear()
         self._skipped.settle(now=True)
-        self._note_progress()
 
     def persist(self) -> None:
         """Write the offsets if any has changed; return when they are on the disk.

@@ -929,6 +929,21 @@ async def test_slaves_copy_offsets_whose_deliveries_are_confirmed(confirmed: Con
     assert confirmed.delivery.confirmed_offsets() == {1: 2}
 
 
+async def test_what_is_confirmed_after_a_start_counts_as_delivered(confirmed: Confirmed) -> None:
+    """A broker that is elected after a kill cannot read the end of its log at its start."""
+    confirmed.delivery.start()
+    await deliver(confirmed, "a")
+    confirmed.delivery.stop()
+    confirmed.delivery = confirmed._deliver()
+    confirmed.confirm()
+
+    await confirmed.delivery.take_over()
+    await deliver(confirmed, "b")
+    await settle()
+    confirmed.confirm()
+    assert confirmed.bodies() == ["a", "b"]
+
+
 async def test_what_was_delivered_behind_the_end_of_a_truncated_log_is_delivered_again(
     confirmed: Confirmed,
 ) -> None:

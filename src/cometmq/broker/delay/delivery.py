@@ -186,10 +186,15 @@ class ScheduledDelivery:
         content = self._file.load()
         if content is not None:
             self._take(content)
+            start = self._saved_log_offset
         else:  # perhaps a crash came before the first one was stored
             start = self._store.min_log_offset
             self._offsets |= offsets_by_log(self._store, {}, self._known, start)
-        self._note_progress()
+        written_to = self._store.written_to
+        if start is None or self._store.readable_to == written_to:
+            self._note(written_to)
+        else:  # what the log has behind is looked at once it is confirmed
+            self._note(min(start, written_to))
         if self._saved_log_offset is None:
             self._store_position()
 

@@ -165,12 +165,13 @@ def test_our_mqadmin_prints_the_same_and_elects(tmp_path: Path) -> None:
                 ("haStatus", "-b", second.address),
                 ("getBrokerConfig", "-c", CLUSTER),
                 ("updateBrokerConfig", "-c", CLUSTER, "-a", "true", "-k", "deleteWhen", "-v", "05"),
+                ("brokerStatus", "-c", CLUSTER),
                 ("clusterList",),
             ):
                 code, mine = ours(*words, "-n", cluster.namesrv)
                 theirs = admin.run(cluster.namesrv, *words)
                 assert (code, theirs.err) == (0, ""), (mine, theirs)
-                has_figures = words[0] in ("haStatus", "clusterList")
+                has_figures = words[0] in ("haStatus", "brokerStatus", "clusterList")
                 lines = without_figures if has_figures else str.splitlines
                 here, there = map(lines, (mine, theirs.out))
                 # Java prints settings in the order of a hash table.

@@ -170,6 +170,11 @@ async def test_without_a_command_all_are_listed() -> None:
         )
 
 
+@pytest.mark.parametrize("word", ["help", "-h", "--help"])
+async def test_help_alone_lists_the_commands(word: str) -> None:
+    assert await run(word) == await run()
+
+
 async def test_names_of_commands_have_no_case_and_aliases_work() -> None:
     assert (await run("HELP".lower(), "TOPICROUTE"))[1].startswith("usage: mqadmin topicRoute ")
     assert (await run("QueryMsgTraceById", "-h"))[1].startswith("usage: mqadmin queryMsgTraceById")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from cometmq.cli.mqadmin import texts
-from cometmq.cli.mqadmin.call import Call
+from cometmq.cli.mqadmin.call import Call, chosen_brokers
 from cometmq.protocol import fastjson
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import (
@@ -31,7 +31,7 @@ async def update_acl_config(call: Call) -> None:
         topic_perms=call.values.get("t"),
         group_perms=call.values.get("g"),
     )
-    for broker in await call.chosen_masters():
+    for broker in await chosen_brokers(call):
         await call.admin.call(broker, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header)
         print(f"create or update plain access config to {broker} success.")
 
@@ -39,7 +39,7 @@ async def update_acl_config(call: Call) -> None:
 async def delete_acl_config(call: Call) -> None:
     """Delete an account."""
     header = DeleteAclConfigRequest(access_key=call.text("a"))
-    for broker in await call.chosen_masters():
+    for broker in await chosen_brokers(call):
         await call.admin.call(broker, RequestCode.DELETE_ACL_CONFIG, header)
         print(f"delete plain access config account from {broker} success.")
         print(f"account's accesskey is:{call.text('a')}", end="")
@@ -66,7 +66,7 @@ async def update_global_white_addr(call: Call) -> None:
     header = UpdateGlobalWhiteAddrsConfigRequest(
         global_white_addrs=call.text("g"), acl_file_full_path=call.values.get("p")
     )
-    for broker in await call.chosen_masters():
+    for broker in await chosen_brokers(call):
         await call.admin.call(broker, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header)
         print(f"update global white remote addresses to {broker} success.")
 

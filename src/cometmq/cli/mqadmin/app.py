@@ -14,6 +14,7 @@ LIKE = "COMETMQ_MQADMIN_LIKE"
 """The environment variable for ``--like``."""
 NEWEST = max(LINES.values())
 """The line that also takes commands that only an older one has, such as those about accounts."""
+HELP = ("help", "-h", "--help")
 FAILED = 1
 """The exit code of every failure: RocketMQ's tool has no other."""
 
@@ -31,7 +32,7 @@ async def run(words: Sequence[str]) -> int:
         line, rest = _like(list(words))
     except UsageError as error:
         return _refuse(str(error))
-    if not rest:
+    if not rest or (len(rest) == 1 and rest[0] in HELP):
         _print_commands(commands(line))
         return 0
     known = commands(min(LINES.values())) | commands(line) if line == NEWEST else commands(line)

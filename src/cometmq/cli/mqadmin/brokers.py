@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from cometmq.cli.mqadmin import texts
-from cometmq.cli.mqadmin.call import MASTER_ID, Call, CommandError, brokers_in
+from cometmq.cli.mqadmin.call import Call, CommandError, brokers_in, chosen_brokers, with_slaves
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import ConsumeStats, ConsumeStatsList
 from cometmq.protocol.codes import RequestCode
@@ -29,7 +29,7 @@ async def broker_status(call: Call) -> None:
     if call.has("b"):
         _print_figures(await call.admin.broker_runtime_info(call.text("b")), "")
     elif call.has("c"):
-        for broker in await call.masters(call.text("c")):
+        for broker in await chosen_brokers(call):
             _print_figures(await call.admin.broker_runtime_info(broker), "%-24s " % broker)
 
 
@@ -163,17 +163,6 @@ async def banners(call: Call) -> list[tuple[str, str]]:
         if address == master
         else (f"============My Master: {master}=====Slave: {address}============", address)
         for address, master in await with_slaves(call)
-    ]
-
-
-async def with_slaves(call: Call) -> list[tuple[str, str | None]]:
-    """Return the brokers of the cluster of ``-c``: each master, then its slaves with theirs."""
-    cluster = call.text("c")
-    await call.masters(cluster)  # prints that it is unknown
-    return [
-        (address, broker.broker_addrs.get(MASTER_ID))
-        for broker in brokers_in(await call.admin.cluster_info(), cluster)
-        for _, address in sorted(broker.broker_addrs.items())
     ]
 
 

@@ -123,6 +123,24 @@ class Call:
         return await self.masters(self.text("c")) if self.has("c") else []
 
 
+async def chosen_brokers(call: Call) -> list[str]:
+    """Return the broker of ``-b``, or all of the cluster of ``-c``, masters before slaves."""
+    if call.has("b"):
+        return [call.text("b")]
+    return [address for address, _ in await with_slaves(call)] if call.has("c") else []
+
+
+async def with_slaves(call: Call) -> list[tuple[str, str | None]]:
+    """Return the brokers of the cluster of ``-c``: each master, then its slaves with theirs."""
+    cluster = call.text("c")
+    await call.masters(cluster)  # prints that it is unknown
+    return [
+        (address, broker.broker_addrs.get(MASTER_ID))
+        for broker in brokers_in(await call.admin.cluster_info(), cluster)
+        for _, address in sorted(broker.broker_addrs.items())
+    ]
+
+
 def brokers_in(info: ClusterInfo, cluster: str) -> list[BrokerData]:
     """Return the brokers of a cluster by name."""
     names = sorted(info.cluster_addr_table.get(cluster, ()))

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from cometmq.cli.mqadmin.brokers import with_slaves
-from cometmq.cli.mqadmin.call import Call, CommandError, brokers_in
+from cometmq.cli.mqadmin.call import Call, CommandError, brokers_in, with_slaves
 from cometmq.cli.mqadmin.settings import print_settings
 from cometmq.cli.mqadmin.texts import java, lower
 from cometmq.protocol.bodies import (

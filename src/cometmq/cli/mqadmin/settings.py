@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from cometmq.cli.mqadmin.brokers import banners, with_slaves
-from cometmq.cli.mqadmin.call import Call, CommandError
+from cometmq.cli.mqadmin.brokers import banners
+from cometmq.cli.mqadmin.call import Call, CommandError, chosen_brokers
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import (
     AddWritePermOfBrokerRequest,
@@ -38,10 +38,8 @@ def print_settings(settings: dict[str, str]) -> None:
 
 async def update_broker_config(call: Call) -> None:
     """Change one setting of running brokers."""
-    brokers = await call.chosen_masters()
-    if call.true("a") and call.has("c"):
-        brokers = [address for address, _ in await with_slaves(call)]
-    for broker in brokers:
+    everywhere = call.true("a")
+    for broker in await (chosen_brokers(call) if everywhere else call.chosen_masters()):
         await call.admin.set_broker_config(broker, {call.text("k"): call.text("v")})
         print(f"update broker config success, {broker}")
 

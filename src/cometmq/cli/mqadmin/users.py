@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from cometmq.cli.mqadmin import texts
-from cometmq.cli.mqadmin.call import Call
+from cometmq.cli.mqadmin.call import Call, chosen_brokers
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import (
     AclInfo,
@@ -51,7 +51,7 @@ def _decoded(kind: type[S], body: bytes) -> list[S]:
 
 async def _tell(call: Call, code: RequestCode, header: Header, body: bytes, done: str) -> None:
     """Send a change to the chosen brokers, and print that each has made it."""
-    for broker in await call.chosen_masters():
+    for broker in await chosen_brokers(call):
         await call.admin.call(broker, code, header, body)
         print(f"{done} to {broker} success.")
 

@@ -127,7 +127,7 @@ async def test_what_the_master_has_deleted_goes_and_system_topics_stay(pairs: Pa
     await until(lambda: slave.parts.topics.version == master.parts.topics.version)
     assert "RMQ_SYS_TRACE_TOPIC" in slave.parts.topics
     await slave.parts.topics.create_all([TopicConfig(topic_name="mine")])
-    slave.parts.metadata.get()._hurry()
+    slave.parts.metadata.get().hurry()
     await until(lambda: "mine" not in slave.parts.topics)
     assert slave.parts.topics.version == master.parts.topics.version
 

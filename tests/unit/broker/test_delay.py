@@ -825,6 +825,25 @@ async def test_a_slave_sends_what_is_due_in_the_order_of_its_level(delayed: Dela
     assert delayed.delivery.offsets() == {1: 3}
 
 
+async def test_a_slave_that_has_copied_no_offsets_finds_in_the_log_what_was_delivered(
+    delayed: Delayed,
+) -> None:
+    """It is elected before its first copy of the master's offsets."""
+    master = delayed.delivery
+    delayed.delivery = delayed._deliver()
+    delayed.park("a", 1)
+    master.start()
+    delayed.clock.advance(1000)
+    await delayed.bodies_become("a")
+    master.stop()
+    delayed.delivery.stop()  # another master is elected
+
+    await delayed.delivery.take_over()
+    delayed.park("b", 1)
+    delayed.clock.advance(1000)
+    await delayed.bodies_become("a", "b")
+
+
 async def test_the_end_waits_for_the_message_that_is_being_sent(delayed: Delayed) -> None:
     other = OtherBroker()
     other.is_open.clear()
@@ -908,6 +927,21 @@ async def test_slaves_copy_offsets_whose_deliveries_are_confirmed(confirmed: Con
     assert confirmed.delivery.confirmed_offsets() == {1: 1}
     confirmed.confirm()
     assert confirmed.delivery.confirmed_offsets() == {1: 2}
+
+
+async def test_what_is_confirmed_after_a_start_counts_as_delivered(confirmed: Confirmed) -> None:
+    """A broker that is elected after a kill cannot read the end of its log at its start."""
+    confirmed.delivery.start()
+    await deliver(confirmed, "a")
+    confirmed.delivery.stop()
+    confirmed.delivery = confirmed._deliver()
+    confirmed.confirm()
+
+    await confirmed.delivery.take_over()
+    await deliver(confirmed, "b")
+    await settle()
+    confirmed.confirm()
+    assert confirmed.bodies() == ["a", "b"]
 
 
 async def test_what_was_delivered_behind_the_end_of_a_truncated_log_is_delivered_again(

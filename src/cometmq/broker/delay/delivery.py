@@ -186,10 +186,15 @@ class ScheduledDelivery:
         content = self._file.load()
         if content is not None:
             self._take(content)
+            start = self._saved_log_offset
         else:  # perhaps a crash came before the first one was stored
             start = self._store.min_log_offset
             self._offsets |= offsets_by_log(self._store, {}, self._known, start)
-        self._note_progress()
+        written_to = self._store.written_to
+        if start is None or self._store.readable_to == written_to:
+            self._note(written_to)
+        else:  # what the log has behind is looked at once it is confirmed
+            self._note(min(start, written_to))
         if self._saved_log_offset is None:
             self._store_position()
 
@@ -261,15 +266,16 @@ class ScheduledDelivery:
         return len(larger)
 
     async def take_over(self, send: Send | None = None) -> None:
-        """Start the delivery in place of the master, whose offsets were copied.
+        """Start the delivery in place of the master.
 
-        They advance past the messages that the master has delivered since, as the log shows.
+        The offsets, copied or loaded, advance past the messages that the master has delivered
+        since, as the log shows.
 
         Args:
             send: where messages go; None to store them here.
         """
         self._send = send
-        if self._is_copy and not self._running:
+        if not self._running:
             start = self._noted[1]
             self._offsets |= await offsets_by_log_in_slices(
                 self._store, self._offsets, self._known, start
@@ -293,6 +299,8 @@ class ScheduledDelivery:
         self._send = None
 
     def _cancel_runs(self) -> None:
+        if self._running:  # else the log may have what the offsets do not count
+            self._note_progress()
         self._running = False
         for timer in self._timers.values():
             timer.cancel()
@@ -309,7 +317,6 @@ class ScheduledDelivery:
             task.cancel()
         self._reading.clear()
         self._skipped.settle(now=True)
-        self._note_progress()
 
     def persist(self) -> None:
         """Write the offsets if any has changed; return when they are on the disk.

@@ -570,6 +570,26 @@ async def test_a_master_goes_on_without_controllers(elected: ElectedPairs) -> No
     assert is_master(master)
 
 
+async def test_a_master_that_stood_still_stays_in_doubt_until_a_controller_responds(
+    elected: ElectedPairs,
+) -> None:
+    controller = await elected.controller()
+    master = await elected.start("a", controllerHeartBeatTimeoutMills="500", slaveTimeout="300")
+    assert (await elected.send(master, b"1")).code == ResponseCode.SUCCESS
+
+    await controller.stop(0.0)
+    time.sleep(1.0)  # noqa: ASYNC251 (all of the process stands still)
+    for _ in range(3):
+        refused = await elected.send(master, b"2")
+        assert refused.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+    controller = await elected.controller()
+    master.configuration.set({"controllerAddr": controller.address})
+    async with asyncio.timeout(LIMIT_S):
+        while (await elected.send(master, b"3")).code != ResponseCode.SUCCESS:
+            await asyncio.sleep(0.05)
+
+
 async def test_tools_see_the_epochs_and_the_in_sync_set(elected: ElectedPairs) -> None:
     master, slave = await both(elected)
     await elected.send(master, b"1")

@@ -19,6 +19,7 @@ from cometmq.controller.app import Controller
 from cometmq.controller.broker_set import BrokerSet
 from cometmq.controller.etcd import Compare, EtcdUnavailableError, Operation, Put
 from cometmq.model.errors import CometError, ConfigError
+from cometmq.model.flags import SysFlag
 from cometmq.protocol.bodies import EpochEntryCache, HARuntimeInfo, SyncStateSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
@@ -26,11 +27,14 @@ from cometmq.protocol.headers import (
     ControllerAlterSyncStateSetRequest,
     ControllerElectMasterRequest,
     DeleteTopicInBrokerRequest,
+    EndTransactionRequest,
     ExchangeBrokerHaInfoResponse,
     Header,
     SendMessageRequest,
     UpdateAndCreateTopicRequest,
 )
+from cometmq.protocol.message_id import decode_offset_id
+from cometmq.protocol.properties import encode_properties
 from cometmq.remoting import RemotingClient
 from cometmq.store import StoreUnavailableError
 from support.controllers import listening_controller
@@ -112,7 +116,14 @@ class ElectedPairs:
         return await self.call(active.address, RequestCode.CONTROLLER_ELECT_MASTER, header)
 
     async def send(
-        self, broker: Broker, body: bytes, topic: str = "TBW102", queue_id: int = 0
+        self,
+        broker: Broker,
+        body: bytes,
+        topic: str = "TBW102",
+        queue_id: int = 0,
+        *,
+        sys_flag: int = 0,
+        properties: str = "",
     ) -> Command:
         """Send one message to a broker, whatever its role."""
         header = SendMessageRequest(
@@ -121,10 +132,10 @@ class ElectedPairs:
             default_topic="TBW102",
             default_topic_queue_nums=4,
             queue_id=queue_id,
-            sys_flag=0,
+            sys_flag=sys_flag,
             born_timestamp=1,
             flag=0,
-            properties="",
+            properties=properties,
         )
         return await self.call(broker.address, RequestCode.SEND_MESSAGE, header, body)
 
@@ -181,8 +192,6 @@ async def test_the_first_broker_is_elected_and_the_second_follows_it(
     assert registry.groups[NAME].addresses == {0: master.address, 2: slave.address}
 
     assert (await elected.send(master, b"1")).code == ResponseCode.SUCCESS
-    refused = await elected.send(slave, b"2")
-    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
     await until(lambda: log_of(slave) == log_of(master) != b"")
 
 
@@ -311,8 +320,6 @@ async def test_roles_change_at_run_time_and_delayed_messages_are_delivered(
         await until(lambda: is_master(second) and not is_master(first))
 
         assert (first.parts.role.name, first.parts.role.broker_id) == ("SLAVE", 1)
-        refused = await elected.send(first, b"x")
-        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
         registry = elected.pairs.name_server.registry
         await until(
             lambda: registry.groups[NAME].addresses == {0: second.address, 1: first.address}
@@ -363,6 +370,54 @@ async def test_a_lost_request_for_a_slave_that_is_gone_holds_nothing_back(
     assert (last_epoch(master) == 1) == renews
     assert members(master) == {1}
     assert etcd.in_sync_sets == {0: [], 1: [1], 2: [1]}
+
+
+async def test_sends_to_the_old_master_go_on_after_an_election(elected: ElectedPairs) -> None:
+    """As those of a client do that has not looked for the new route."""
+    first, second = await both(elected, allAckInSyncStateSet="true")
+    assert (await elected.send(first, b"1", "T")).code == ResponseCode.SUCCESS
+    await until(lambda: "T" in second.parts.topics)
+
+    assert (await elected.elect(2)).code == ResponseCode.SUCCESS
+    await until(lambda: first.parts.role.master_address == second.address)
+    await until(lambda: is_master(second) and members(second) == {1, 2})
+
+    stored = await elected.send(first, b"2", "T")
+    assert stored.code == ResponseCode.SUCCESS, stored
+    assert second.parts.store.bounds("T", 0)[1] == int(stored.fields["queueOffset"]) + 1 == 2
+    await until(lambda: log_of(first) == log_of(second))
+
+    await elected.pairs.stop(second)
+    await until(lambda: is_master(first))
+    assert (await elected.send(first, b"3", "T")).code == ResponseCode.SUCCESS
+    assert await elected.pairs.consume("g", "T", 3) == [b"1", b"2", b"3"]
+
+
+async def test_transactions_at_the_old_master_are_decided_after_an_election(
+    elected: ElectedPairs,
+) -> None:
+    first, second = await both(elected)
+    assert (await elected.elect(2)).code == ResponseCode.SUCCESS
+    await until(lambda: first.parts.role.master_address == second.address)
+    await until(lambda: is_master(second))
+
+    half = await elected.send(
+        first,
+        b"paid",
+        "T",
+        sys_flag=SysFlag.TRANSACTION_PREPARED,
+        properties=encode_properties({"TRAN_MSG": "true", "PGROUP": "p"}).decode(),
+    )
+    assert half.code == ResponseCode.SUCCESS, half
+    decision = EndTransactionRequest(
+        producer_group="p",
+        tran_state_table_offset=int(half.fields["queueOffset"]),
+        commit_log_offset=decode_offset_id(half.fields["msgId"]).log_offset,
+        commit_or_rollback=SysFlag.TRANSACTION_COMMIT,
+        msg_id="",
+    )
+    await elected.client.oneway(first.address, RequestCode.END_TRANSACTION, decision)
+    assert await elected.pairs.consume("g", "T", 1) == [b"paid"]
 
 
 async def test_only_the_log_of_the_master_is_appended_to_that_of_a_slave(
@@ -513,6 +568,26 @@ async def test_a_master_goes_on_without_controllers(elected: ElectedPairs) -> No
     assert (await elected.send(master, b"1")).code == ResponseCode.SUCCESS
     await until(lambda: log_of(slave) == log_of(master))
     assert is_master(master)
+
+
+async def test_a_master_that_stood_still_stays_in_doubt_until_a_controller_responds(
+    elected: ElectedPairs,
+) -> None:
+    controller = await elected.controller()
+    master = await elected.start("a", controllerHeartBeatTimeoutMills="500", slaveTimeout="300")
+    assert (await elected.send(master, b"1")).code == ResponseCode.SUCCESS
+
+    await controller.stop(0.0)
+    time.sleep(1.0)  # noqa: ASYNC251 (all of the process stands still)
+    for _ in range(3):
+        refused = await elected.send(master, b"2")
+        assert refused.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+    controller = await elected.controller()
+    master.configuration.set({"controllerAddr": controller.address})
+    async with asyncio.timeout(LIMIT_S):
+        while (await elected.send(master, b"3")).code != ResponseCode.SUCCESS:
+            await asyncio.sleep(0.05)
 
 
 async def test_tools_see_the_epochs_and_the_in_sync_set(elected: ElectedPairs) -> None:

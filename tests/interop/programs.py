@@ -8,7 +8,9 @@ and between them one ``{"event": "message", "consumer": name, …}`` per message
 ``{"event": "queues", "consumer": name, "queues": […], …}`` too, just before a push consumer changes
 its assignment. The commands:
 
-- ``send`` group topic style messages [shard]: sync, async, oneway, batch, ordered; a result each
+- ``send`` group topic style messages [shard]: sync, async, oneway, batch, ordered; a result each.
+  With ``defaults`` the producer of the group, except Node's, has the settings of its library; for
+  Java ``poll_ms`` is then how often it looks for routes
 - ``consume`` name group topic expression mode: concurrent, orderly, broadcast, reply; the first
   delivery of a body that starts with "retry" fails. Java and ours take ``pace_ms``, how long each
   message takes, and Java 5 and ours the mode pop; Java and Go take ``sql`` instead of an

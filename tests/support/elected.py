@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -87,33 +87,36 @@ ElectedBroker = ElectedComet | ElectedReal
 
 
 class ElectedCluster:
-    """A name server, a controller, and brokers of one name.
+    """Brokers of one name, beside a name server and a controller.
 
     Args:
-        controller: ours, or the release of RocketMQ's.
-        brokers: the same of each broker.
-        folder: where all files are.
-        store: the address of etcd, for our controller.
+        name: of the brokers.
+        brokers: ours, or the release of RocketMQ's, of each broker.
+        name_server, controller: those of the brokers.
+        folder: where their files are.
         settings: further ones of the brokers.
     """
 
     def __init__(
-        self, controller: str, brokers: Sequence[str], folder: Path, store: str, settings: Settings
+        self,
+        name: str,
+        brokers: Sequence[str],
+        name_server: CometNameServer,
+        controller: Server,
+        folder: Path,
+        settings: Settings,
     ) -> None:
-        self._name_server = CometNameServer(folder / "namesrv")
-        self.namesrv = self._name_server.address
-        self.controller: Server = (
-            CometController(folder / "controller", store)
-            if controller == COMET
-            else RealController(controller, folder / "controller")
-        )
+        self.name = name
+        self.namesrv = name_server.address
+        self.controller = controller
         self._elected: Settings = {
+            "brokerName": name,
             "enableControllerMode": True,
-            "controllerAddr": self.controller.address,
+            "controllerAddr": controller.address,
             **settings,
         }
         self.brokers = [
-            self._broker(kind, folder / f"broker-{number}") for number, kind in enumerate(brokers)
+            self._broker(kind, folder / f"{name}-{number}") for number, kind in enumerate(brokers)
         ]
 
     def _broker(self, kind: str, folder: Path) -> ElectedBroker:
@@ -126,21 +129,19 @@ class ElectedCluster:
         return ElectedReal(kind, folder, self.namesrv, store=store, settings=settings)
 
     def start(self) -> None:
-        """Start all; the first broker becomes the master."""
-        self._name_server.start()
-        self.controller.start()
+        """Start the brokers; the first one becomes the master."""
         for broker in self.brokers:
             broker.start()
             self.await_master()
 
     def kill(self) -> None:
-        """End all."""
-        for server in (*self.brokers, self.controller, self._name_server):
-            server.kill()
+        """End the brokers."""
+        for broker in self.brokers:
+            broker.kill()
 
     def master(self) -> ElectedBroker | None:
         """The broker that the name server shows as the master."""
-        address = registered_brokers(self.namesrv).get(NAME)
+        address = registered_brokers(self.namesrv).get(self.name)
         return next((one for one in self.brokers if one.address == address), None)
 
     def await_master(self, *, other_than: ElectedBroker | None = None) -> ElectedBroker:
@@ -164,7 +165,7 @@ class ElectedCluster:
         try:
             while time.monotonic() < deadline:
                 answer = connection.request(
-                    RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": NAME}
+                    RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": self.name}
                 )
                 if answer.code == Answer.SUCCESS and holds(state := answer.json()):
                     return
@@ -178,11 +179,42 @@ class ElectedCluster:
 def running_elected(
     controller: str, brokers: Sequence[str], folder: Path, **settings: str | int | bool
 ) -> Iterator[ElectedCluster]:
-    """Run a cluster within ``with``."""
+    """Run brokers of one name within ``with``."""
+    with running_names({NAME: brokers}, folder, controller, **settings) as [cluster]:
+        yield cluster
+
+
+@contextmanager
+def running_names(
+    brokers: Mapping[str, Sequence[str]],
+    folder: Path,
+    controller: str = COMET,
+    **settings: str | int | bool,
+) -> Iterator[list[ElectedCluster]]:
+    """Run brokers of several names beside one name server and one controller within ``with``.
+
+    Args:
+        brokers: the kinds of the brokers of each name, see `ElectedCluster`.
+        folder: where all files are.
+        controller: ours, or the release of RocketMQ's.
+        settings: further ones of the brokers.
+    """
     with etcd(folder / "etcd") as store:
-        cluster = ElectedCluster(controller, brokers, folder, store, settings)
+        names = CometNameServer(folder / "namesrv")
+        deciding: Server = (
+            CometController(folder / "controller", store)
+            if controller == COMET
+            else RealController(controller, folder / "controller")
+        )
+        clusters = [
+            ElectedCluster(name, kinds, names, deciding, folder, settings)
+            for name, kinds in brokers.items()
+        ]
+        servers: list[ElectedCluster | Server] = [*clusters, deciding, names]
         try:
-            cluster.start()
-            yield cluster
+            for server in reversed(servers):
+                server.start()
+            yield clusters
         finally:
-            cluster.kill()
+            for server in servers:
+                server.kill()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import kit
 from servers import connect
 
-from cometmq.client import Message, Producer
+from cometmq.client import Message, Producer, PullConsumer, StartFrom, StoredMessage
 from cometmq.model.errors import CometError
 from support.elected import ElectedCluster
 
@@ -85,3 +85,18 @@ def create_topic(cluster: ElectedCluster) -> None:
             lambda known=connection: kit.topic_config(known, TOPIC), timeout=60.0, pause=0.2
         )
         connection.close()
+
+
+async def read_all(name_server: str, least: int) -> list[StoredMessage]:
+    """Read until nothing comes any more, and at least so many messages."""
+    found: list[StoredMessage] = []
+    async with PullConsumer(
+        name_server, group="readers", subscriptions={TOPIC: "*"}, start_from=StartFrom.FIRST
+    ) as consumer:
+        messages = aiter(consumer)
+        while True:
+            try:
+                async with asyncio.timeout(LIMIT_S if len(found) < least else 3.0):
+                    found.append(await anext(messages))
+            except TimeoutError:
+                return found

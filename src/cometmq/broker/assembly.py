@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from cometmq.broker.cold_flow_control import ColdFlowControl
     from cometmq.broker.failover.elected_role import ElectedRole
     from cometmq.broker.failover.epochs.replication import EpochReplication
+    from cometmq.broker.forwarding import Forwarding
     from cometmq.broker.replication.metadata import MetadataCopy
     from cometmq.broker.replication.slave import LogCopy
 
@@ -132,6 +133,8 @@ class Parts(msgspec.Struct, frozen=True):
     """Checks every request; None without ``aclEnable``."""
     elected: ElectedRole | None
     """Takes the role that a controller decides; None without a controller."""
+    forwarding: Forwarding | None
+    """Forwards requests to the elected master; None without a controller."""
     acting: ActingMaster | None
     """Acts as the master while there is none; None without ``enableSlaveActingMaster``."""
     address: BrokerAddress
@@ -353,8 +356,12 @@ def _build_parts(
 
     elected_log: EpochReplication | None = None
     elected: ElectedRole | None = None
+    forwarding: Forwarding | None = None
     if role.is_elected:
         from cometmq.broker.failover.elected_role import elect_role
+        from cometmq.broker.forwarding import Forwarding
+
+        forwarding = Forwarding(role, client)
 
         elected_log, elected = elect_role(
             role,
@@ -436,6 +443,7 @@ def _build_parts(
         master=master,
         log_copy=log_copy,
         elected=elected,
+        forwarding=forwarding,
         acting=acting,
         address=address,
     )

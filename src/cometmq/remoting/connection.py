@@ -217,6 +217,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
         *,
         timeout: float,
         fields: Mapping[str, str] | None = None,
+        remark: str | None = None,
     ) -> Command:
         """Send a request and wait for its response of any code.
 
@@ -226,6 +227,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
             body: its body.
             timeout: seconds to wait.
             fields: further header fields.
+            remark: a text beside them.
 
         Raises:
             CallTimeoutError: no response arrived in time, or the peer read no requests.
@@ -240,7 +242,9 @@ class Connection(Peer, asyncio.BufferedProtocol):
             timeout -= self._loop.time() - began_s
         opaque, future = self.inflight.open(timeout)
         try:
-            self._send(request(code, header, body, opaque=opaque, fields=fields))
+            command = request(code, header, body, opaque=opaque, fields=fields)
+            command.remark = remark
+            self._send(command)
             return await future
         finally:
             self.inflight.forget(opaque)

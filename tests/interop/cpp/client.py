@@ -79,9 +79,9 @@ def sign(made):
         made.set_session_credentials(*account, "ALIYUN")
 
 
-def producer(group):
+def producer(group, has_defaults):
     if group not in producers:
-        made = Producer(group, timeout=8000)
+        made = Producer(group) if has_defaults else Producer(group, timeout=8000)
         made.set_namesrv_addr(namesrv)
         sign(made)
         made.start()
@@ -90,7 +90,7 @@ def producer(group):
 
 
 def send(command):
-    sender = producer(command["group"])
+    sender = producer(command["group"], command.get("defaults", False))
     messages = [build(command["topic"], item) for item in command["messages"]]
     style = command["style"]
     if style == "sync":

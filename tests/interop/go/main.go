@@ -43,6 +43,7 @@ type command struct {
 	Messages   []item `json:"messages"`
 	Count      int    `json:"count"`
 	Trace      bool   `json:"trace"`
+	Defaults   bool   `json:"defaults"`
 }
 
 type object = map[string]any
@@ -165,9 +166,13 @@ func producerOf(c command) (rocketmq.Producer, error) {
 		producer.WithGroupName(group),
 		producer.WithInstanceName(key),
 		producer.WithCredentials(account()),
-		producer.WithRetry(2),
-		producer.WithSendMsgTimeout(8 * time.Second),
-		producer.WithCompressMsgBodyOverHowmuch(4096),
+	}
+	if !c.Defaults {
+		options = append(options,
+			producer.WithRetry(2),
+			producer.WithSendMsgTimeout(8*time.Second),
+			producer.WithCompressMsgBodyOverHowmuch(4096),
+		)
 	}
 	if ordered {
 		options = append(options, producer.WithQueueSelector(producer.NewHashQueueSelector()))

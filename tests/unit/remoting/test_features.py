@@ -25,6 +25,7 @@ NOT_AT_REST = {
     "cometmq.broker.offsets.reset",
     "cometmq.broker.queries.handler",
     "cometmq.broker.replication.handler",
+    "cometmq.broker.forwarding",
     "cometmq.broker.replication.metadata",
     "cometmq.broker.replication.returning",
     "cometmq.broker.replication.slave",

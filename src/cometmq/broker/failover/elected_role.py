@@ -245,9 +245,9 @@ class ElectedRole:
                 self._failures.succeeded(name)
                 self.replication.acknowledgements.refresh()
                 pause_s = self._settings().sync_broker_metadata_period_ms / 1000
-            if began_s >= self._stood_still_s:
-                self._stood_still_s = NEVER_S
-                self.replication.acknowledgements.reported()
+                if began_s >= self._stood_still_s:  # the controllers have responded since
+                    self._stood_still_s = NEVER_S
+                    self.replication.acknowledgements.reported()
             await asyncio.sleep(POLL_INTERVAL_MIN_S)
             try:
                 async with asyncio.timeout(pause_s):

@@ -30,6 +30,9 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         confirmation=parts.confirmation,
         store_host=endpoint.store_host,
     )
+    store_sends = with_prerequisites(send.handle, send.failed)
+    if parts.forwarding is not None:
+        store_sends = parts.forwarding.wrap(store_sends)
     back = SendBackHandler(
         parts.store,
         topics=parts.topics,
@@ -55,9 +58,9 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
     )
     return Feature(
         {
-            RequestCode.SEND_MESSAGE: with_prerequisites(send.handle, send.failed),
-            RequestCode.SEND_MESSAGE_V2: with_prerequisites(send.handle, send.failed),
-            RequestCode.SEND_BATCH_MESSAGE: with_prerequisites(send.handle, send.failed),
+            RequestCode.SEND_MESSAGE: store_sends,
+            RequestCode.SEND_MESSAGE_V2: store_sends,
+            RequestCode.SEND_BATCH_MESSAGE: store_sends,
             RequestCode.CONSUMER_SEND_MSG_BACK: with_prerequisites(back.send_back),
             RequestCode.SEND_REPLY_MESSAGE: reply.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: reply.reply,

@@ -74,9 +74,12 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
             return LOAD_S
         return parts.settings().transaction_check_interval_ms / 1000
 
+    end = decisions.handler(lambda h: h.end)
+    if parts.forwarding is not None:
+        end = parts.forwarding.wrap(end)
     return Feature(
         {
-            RequestCode.END_TRANSACTION: decisions.handler(lambda h: h.end),
+            RequestCode.END_TRANSACTION: end,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: exclusive(decisions.handler(lambda h: h.resume)),
         },
         [

@@ -32,8 +32,9 @@ final class Producers {
     }
 
     Object send(JSONObject command) throws Exception {
-        DefaultMQProducer producer =
-            producer(command.getString("group"), command.getBooleanValue("trace"));
+        DefaultMQProducer producer = command.getBooleanValue("defaults")
+            ? unchanged(command)
+            : producer(command.getString("group"), command.getBooleanValue("trace"));
         List<Message> messages = Messages.of(command);
         if ("batch".equals(command.getString("style"))) {
             return Arrays.asList(Messages.result(producer.send(messages)));
@@ -179,6 +180,21 @@ final class Producers {
         DefaultMQProducer producer = started.get(group);
         return producer != null ? producer
             : start(new DefaultMQProducer(group, Signing.hook(), traced, null));
+    }
+
+    /** A producer with the settings of the library, or another interval for routes. */
+    private DefaultMQProducer unchanged(JSONObject command) throws Exception {
+        DefaultMQProducer producer = started.get(command.getString("group"));
+        if (producer == null) {
+            producer = new DefaultMQProducer(command.getString("group"));
+            producer.setNamesrvAddr(namesrv);
+            if (command.containsKey("poll_ms")) {
+                producer.setPollNameServerInterval(command.getIntValue("poll_ms"));
+            }
+            producer.start();
+            started.put(producer.getProducerGroup(), producer);
+        }
+        return producer;
     }
 
     private DefaultMQProducer start(DefaultMQProducer producer) throws Exception {

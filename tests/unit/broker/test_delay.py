@@ -844,6 +844,24 @@ async def test_a_slave_that_has_copied_no_offsets_finds_in_the_log_what_was_deli
     await delayed.bodies_become("a", "b")
 
 
+async def test_copied_offsets_may_count_more_than_the_log_had_then(delayed: Delayed) -> None:
+    master = delayed.delivery
+    delayed.delivery = delayed._deliver()
+    log_end = delayed.store.written_to
+    for body in ("a", "b", "c"):
+        delayed.park(body, 1)
+    master.start()
+    delayed.clock.advance(1000)
+    await delayed.bodies_become("a", "b", "c")
+    master.stop()
+
+    delayed.delivery.copy({1: 2}, None, log_end)
+    await delayed.delivery.take_over()
+    delayed.park("d", 1)
+    delayed.clock.advance(1000)
+    await delayed.bodies_become("a", "b", "c", "d")
+
+
 async def test_the_end_waits_for_the_message_that_is_being_sent(delayed: Delayed) -> None:
     other = OtherBroker()
     other.is_open.clear()

@@ -29,6 +29,8 @@ SCAN_BYTES_MAX: Final = 512 * 1024 * 1024
 """A start does not read more of the log: a few seconds at most."""
 SKIPPED_MAX: Final = 128
 """Messages that the broker may have skipped between two that it delivered."""
+COUNTED_MAX: Final = 2048
+"""Messages that the offsets of a master may count beyond the log that its slave had then."""
 
 _DELAY = marker(property_names.DELAY.encode())
 _REAL_TOPIC = marker(property_names.REAL_TOPIC.encode())
@@ -108,12 +110,19 @@ class _Scan:
         level = int(text) if text.isdigit() and len(text) < 10 else 0
         if level not in self._waiting:
             return
-        offset = self._waiting[level]
-        behind = _offset_behind(self._store, level, offset, facts.log_offset, facts.total)
+        at, counted = self._waiting[level], self._offsets.get(level, 0)
+        behind = _offset_behind(self._store, level, at, facts.log_offset, facts.total)
+        if behind is None and at == counted > 0:
+            first = max(0, counted - COUNTED_MAX)
+            behind = _offset_behind(
+                *(self._store, level, first, facts.log_offset, facts.total), most=counted - first
+            )
         if behind is None:
             del self._waiting[level]  # its next messages cannot be recognized either
-        else:
-            self._waiting[level] = self._found[level] = behind
+            return
+        self._waiting[level] = behind
+        if behind > counted:
+            self._found[level] = behind
 
     def result(self) -> Numbers:
         """Return the offsets of the levels that have advanced."""
@@ -126,13 +135,19 @@ class _Scan:
 
 
 def _offset_behind(
-    store: MessageStore, level: int, offset: int, log_offset: int, size_bytes: int
+    store: MessageStore,
+    level: int,
+    offset: int,
+    log_offset: int,
+    size_bytes: int,
+    *,
+    most: int = SKIPPED_MAX,
 ) -> int | None:
     """Return the offset behind the message of which the log has a copy; None for no message."""
     copy = _record(store, log_offset, size_bytes)
     if copy is None:
         return None
-    for first, count in ((offset, 1), (offset + 1, SKIPPED_MAX)):  # mostly it is the next one
+    for first, count in ((offset, 1), (offset + 1, most)):  # mostly it is the next one
         units = store.consume_queue_units(DELAY_TOPIC, delay_queue(level), first, count)
         for at, (scheduled_at, scheduled_bytes, _) in enumerate(units, start=first):
             scheduled = _record(store, scheduled_at, scheduled_bytes)

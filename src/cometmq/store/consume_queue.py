@@ -194,6 +194,8 @@ class ConsumeQueue:
             memory = segment.memory
             position = queue_offset * _UNIT_BYTES - segment.base_offset
         record_layout.write_unit(memory, position, log_offset, size, code)
+        if queue_offset + 1 == self.max_offset and size != _FILLER_SIZE:
+            self.max_physical = log_offset + size
         self.flushed_offset = min(self.flushed_offset, queue_offset)
         self._list()
 

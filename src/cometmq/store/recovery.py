@@ -686,10 +686,10 @@ def _complete_unit(facts: RecordFacts, table: QueueTable, dispatcher: Dispatcher
     number = facts.queue_offset
     if queue is None or not queue.min_offset <= number < queue.max_offset:
         return
-    log_offset, size, code = queue.unit(number)
-    right = _code_of(facts, queue, table, dispatcher, code)
-    if (log_offset, size) == (facts.log_offset, facts.total) and code != right:
-        queue.replace(number, log_offset, size, right)
+    met = queue.unit(number)
+    right = facts.log_offset, facts.total, _code_of(facts, queue, table, dispatcher, met[2])
+    if met != right:
+        queue.replace(number, *right)
 
 
 def _code_of(

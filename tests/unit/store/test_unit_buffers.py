@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -94,6 +95,36 @@ def test_units_in_buffers_survive_the_end_of_the_process(open_store: Open, tmp_p
     fill(again, 30, 30)
     again.abandon()
     check(crowded(open_store, mapped_queue_files_max=0), 60)
+
+
+@pytest.mark.parametrize("written_bytes", [20 * 3 + part for part in range(1, 20)])
+@pytest.mark.parametrize("rounds", [4, 7])
+def test_a_buffer_of_which_a_full_disk_took_a_part_is_written_again(
+    open_store: Open, tmp_path: Path, written_bytes: int, rounds: int
+) -> None:
+    store = crowded(open_store)
+    for at in range(rounds):
+        for number in range(QUEUES):
+            put_one(
+                store,
+                b"%d-%d" % (number, at),
+                topic=topic_of(number),
+                queue_id=number,
+                properties={"TAGS": "TagA"},
+            )
+    number = QUEUES - 3
+    units = store.consume_queue_units(topic_of(number), number, 0, rounds)
+    path = tmp_path / "consumequeue" / topic_of(number) / str(number) / f"{0:020d}"
+    assert not any(path.read_bytes()), "its units are in a buffer"
+    data = b"".join(struct.pack(">qiq", *unit) for unit in units)[:written_bytes]
+    store.abandon()
+    path.write_bytes(data.ljust(path.stat().st_size, b"\0"))
+
+    again = crowded(open_store)
+    check(again, rounds)
+    assert again.consume_queue_units(topic_of(number), number, 0, rounds) == units
+    fill(again, 3, rounds)
+    check(again, rounds + 3)
 
 
 def test_keys_survive_the_end_of_the_process_before_the_index_counts_them(

@@ -87,7 +87,9 @@ class Repair:
             return False
         self.searches += 1
         facts = self.find(queue, offset)
-        if facts is None or (facts.log_offset, facts.total) == met[:2]:
+        if facts is not None and (facts.log_offset, facts.total) == met[:2]:
+            return False  # it is not readable yet
+        if facts is None:
             if self._restore(queue, offset):
                 return True
             if self._is_new(key):

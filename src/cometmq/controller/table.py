@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -11,6 +12,8 @@ from cometmq.controller.broker_set import BrokerSet
 from cometmq.controller.etcd import Compare, Delete, Etcd, Put
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.codes import ResponseCode
+
+log = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 10
 """How often a change is decided anew because another controller was faster."""
@@ -31,6 +34,8 @@ class BrokerSetTable:
     def __init__(self, etcd: Etcd, prefix: str) -> None:
         self._etcd = etcd
         self._prefix = f"{prefix}brokerSets/"
+        self._unreadable: set[str] = set()
+        """The keys that could not be read the last time, so that each is logged once."""
 
     async def get(self, name: str) -> BrokerSet | None:
         """Return a broker set, or None if it is unknown.
@@ -42,12 +47,22 @@ class BrokerSetTable:
         return _decode(found.key, found.value) if found is not None else None
 
     async def all(self) -> list[BrokerSet]:
-        """Return all broker sets.
+        """Return all broker sets that can be read; one that cannot must not stop the others.
 
         Raises:
             EtcdUnavailableError: etcd gave no response.
         """
-        return [_decode(found.key, found.value) for found in await self._etcd.range(self._prefix)]
+        sets: list[BrokerSet] = []
+        unreadable: set[str] = set()
+        for found in await self._etcd.range(self._prefix):
+            try:
+                sets.append(_decode(found.key, found.value))
+            except CometError as problem:
+                unreadable.add(found.key)
+                if found.key not in self._unreadable:
+                    log.error("no elections for a broker set: %s", problem)
+        self._unreadable = unreadable
+        return sets
 
     async def change(self, name: str, decide: Callable[[BrokerSet | None], Decision[T]]) -> T:
         """Store what ``decide`` makes of a broker set, and return its result.

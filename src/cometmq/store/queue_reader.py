@@ -41,6 +41,8 @@ _GAP_BYTES_MAX = 64 * 1024
 """Records with such gaps share one check whether they are in memory, and are read together."""
 _SCANS_MAX = 4
 """How often a read begins again because units were damaged."""
+_SEARCHES_MAX = 8
+"""Damaged units whose records one read searches in vain: each may take ten milliseconds."""
 _UNITS_AHEAD_BYTES = 256 * 1024
 """Of a queue file: 13,000 units."""
 
@@ -287,7 +289,13 @@ class QueueReader:
                 return found
             try:
                 self._repair.repair_records(
-                    self._table.find(topic, queue_id), offset, found.next_begin_offset
+                    self._table.find(topic, queue_id),
+                    offset,
+                    found.next_begin_offset,
+                    {
+                        start: start + len(part)
+                        for start, part in zip(found.starts, found.slices, strict=True)
+                    },
                 )
             except StoreCorruptError:
                 if max_count <= 1:
@@ -457,6 +465,7 @@ def _scan(
     uses_bitmaps = evaluates and queue.ext is not None
     evaluated = 0
     end_s = thread_time() + _EVALUATION_S_MAX if evaluates else 0.0
+    searches_max = repair.searches + _SEARCHES_MAX
     while offset < stop:
         if offset >= units_end:
             if queue.is_buffered(offset):
@@ -478,6 +487,8 @@ def _scan(
                 continue
             removing = True
             offset += 1
+            if repair.searches >= searches_max:
+                break
             continue
         if count > 0:
             if count >= max_count or size_sum + size > max_bytes:
@@ -519,6 +530,8 @@ def _scan(
                     continue
                 removing = True
                 offset += 1
+                if repair.searches >= searches_max:
+                    break
                 continue
             run_start = run_end = log_offset
         if evaluates and not matcher.matches_properties(log.properties_at(log_offset, size)):

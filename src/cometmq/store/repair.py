@@ -10,7 +10,8 @@ records.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from struct import Struct
 
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 _SEARCHED_BYTES_MAX = 16 * 1024 * 1024
 """How far the log is searched for one record: some ten milliseconds."""
+_WALKED_BYTES_MAX = 1024 * 1024 * 1024
+"""How far all walks of a start may go that look for records without units: some seconds."""
 _NEIGHBOURS_MAX = 64
 """The limit of damaged units side by side: a sector has 25."""
 _KNOWN_MAX = 10_000
@@ -65,6 +68,9 @@ class Repair:
         self._dispatcher = dispatcher
         self._known: set[tuple[str, int, int]] = set()
         """Units without a record; with -1 - offset, units with damaged ones."""
+        self._left_bytes = _WALKED_BYTES_MAX
+        self.searches = 0
+        """How often the record of a unit was searched for reads."""
 
     def repair(self, queue: ConsumeQueue, offset: int) -> bool:
         """Repair a unit whose message cannot be read; return whether it can be read now.
@@ -79,8 +85,13 @@ class Repair:
         key = queue.topic, queue.queue_id, offset
         if met[1] == FILLER_SIZE or key in self._known or self._is_expired(queue, offset):
             return False
+        self.searches += 1
         facts = self.find(queue, offset)
-        if facts is None or (facts.log_offset, facts.total) == met[:2]:
+        if facts is not None and (facts.log_offset, facts.total) == met[:2]:
+            return False  # it is not readable yet
+        if facts is None:
+            if self._restore(queue, offset):
+                return True
             if self._is_new(key):
                 logger.error(
                     "damaged unit of a queue, its message is skipped topic=%s queue=%d offset=%d"
@@ -103,27 +114,34 @@ class Repair:
                 changed |= self.repair(queue, number)
         return changed
 
-    def repair_records(self, queue: ConsumeQueue, offset: int, stop: int) -> None:
+    def repair_records(
+        self, queue: ConsumeQueue, offset: int, stop: int, read: Mapping[int, int]
+    ) -> None:
         """Repair units, or the heads of their records, so that both agree.
 
         Args:
             queue: the queue.
             offset, stop: the units, from one queue offset up to another.
+            read: the parts of the log that were read: where each starts, and where it ends. Other
+                units are skipped: a filter has skipped them, or they lead nowhere.
 
         Raises:
             StoreCorruptError: a record cannot be repaired.
         """
+        starts = sorted(read)
         for number in range(max(offset, queue.min_offset), min(stop, queue.max_offset)):
             met = queue.unit(number)
-            if met[1] == FILLER_SIZE or (queue.topic, queue.queue_id, number) in self._known:
+            part = bisect_right(starts, met[0]) - 1
+            if met[1] == FILLER_SIZE or part < 0 or met[0] >= read[starts[part]]:
                 continue
             problem = self._problem(queue, number, check_crc=True)
             if problem is None:
                 continue
             if self.fill_if_expired(queue, number):
                 continue
-            damage = queue.topic, queue.queue_id, -1 - number
-            facts = None if damage in self._known else self.find(queue, number)
+            key, damage = ((queue.topic, queue.queue_id, n) for n in (number, -1 - number))
+            is_searched = key in self._known or damage in self._known
+            facts = None if is_searched else self.find(queue, number)
             if facts is not None and (facts.log_offset, facts.total) != met[:2]:
                 self._write(queue, number, met, facts)
             elif not self._restore(queue, number):
@@ -186,6 +204,8 @@ class Repair:
         position = facts.log_offset - segment.base_offset
         if read_facts(segment, position, True).problem is not None:
             return False
+        if not self._has_none_between(queue, facts.log_offset):
+            return False  # units are missing
         start = facts.log_offset + facts.total
         for other in self._records(start, start + _SEARCHED_BYTES_MAX):
             if self._is_of(queue, other):
@@ -210,6 +230,8 @@ class Repair:
             log_offset: where the record after it begins.
         """
         expected = queue.max_offset
+        if not self._has_none_between(queue, log_offset):
+            return None  # its unit is missing
         for facts in self._records(max(queue.max_physical, self._log.min_offset()), log_offset):
             if facts.queue_offset != expected or self._is_of(queue, facts):
                 continue
@@ -225,6 +247,23 @@ class Repair:
                 self._write_record(queue, expected, segment, position, restored)
                 return read_facts(segment, position, True)
         return None
+
+    def _has_none_between(self, queue: ConsumeQueue, log_offset: int) -> bool:
+        """Return whether no record of a queue is between its last unit's and another record."""
+        start = max(queue.max_physical, self._log.min_offset())
+        self._left_bytes -= log_offset - start
+        if self._left_bytes < 0:
+            return False
+        end = start
+        for facts in self._records(start, log_offset):
+            if self._is_of(queue, facts):
+                return False
+            end = facts.log_offset + facts.total
+        segment = self._log.segments.find(end)
+        if end == log_offset or segment is None:
+            return end == log_offset
+        blank = read_facts(segment, end - segment.base_offset, False)
+        return blank.problem is None and blank.total == 0 and segment.end_offset == log_offset
 
     @staticmethod
     def _leads_to(queue: ConsumeQueue, facts: RecordFacts) -> bool:
@@ -291,8 +330,11 @@ class Repair:
         The lower bound of a queue follows a little later.
         """
         log_min = self._log.min_offset()
-        if offset + 1 < queue.max_offset and 0 <= queue.unit(offset + 1)[0] < log_min:
-            return True
+        if offset + 1 < queue.max_offset:
+            log_offset, size, _ = queue.unit(offset + 1)
+            # A filler, or a neighbour that is damaged too, shows nothing.
+            if 0 <= log_offset < log_min and 0 < size <= log_min - log_offset:
+                return True
         log_offset, size, _ = queue.unit(offset)
         if not 0 <= log_offset < log_min or size <= 0:
             return False

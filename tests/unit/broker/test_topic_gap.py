@@ -168,6 +168,22 @@ async def test_what_replaces_truncated_messages_counts_as_not_copied(slave: Slav
     assert slave.queues_of("new")
 
 
+async def test_a_copy_that_was_under_way_does_not_cover_what_replaces_truncated_messages(
+    slave: Slave,
+) -> None:
+    first = slave.log.put("old")
+    slave.log.put("old")
+    async with slave.gap.copying:
+        copying = asyncio.create_task(slave.copy("old"))
+        await asyncio.sleep(0)
+        slave.log.written_to = first + 100
+        slave.gap.truncated(first + 100)
+    await copying
+    slave.log.put("new")
+    await slave.gap.fill()
+    assert slave.queues_of("new") > 0
+
+
 async def test_what_a_power_cut_took_from_the_log_counts_as_not_copied(slave: Slave) -> None:
     slave.log.put("a")
     slave.log.put("b")

@@ -165,6 +165,24 @@ async def test_a_scan_elects_if_the_death_was_seen_by_no_active_controller(group
     assert (await group.known()).master_id == 2
 
 
+async def test_a_set_that_cannot_be_read_keeps_no_other_without_a_master(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another release has written it, or a person."""
+    group.store.transact([], [Put("/cometmq/controllers/cometmq/brokerSets/aaa", b"{")])
+    group.first.etcd.link = Link.NO_REQUEST
+    group.clock.advance(LEASE_MS)
+    group.second.controller._connection_closed(group.second.connections[1])
+    while group.second.controller._supervisor:
+        await asyncio.sleep(0)
+    group.clock.advance(2_000)
+
+    await group.second.controller._renew()
+
+    assert (await group.known()).master_id == 2
+    assert "brokerSets/aaa" in caplog.text
+
+
 async def test_a_controller_that_has_just_started_deposes_no_master(group: Group) -> None:
     await group.first.controller.active.resign()
     third = OneController(group.store, group.clock, ControllerSettings(controller_id="n2"))

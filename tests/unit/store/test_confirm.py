@@ -29,6 +29,14 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
     made.close()
 
 
+def test_what_is_not_confirmed_is_not_damaged(
+    store: MessageStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(store)
+    assert store.store_time_at(TOPIC, 0, 0) == -1
+    assert "damaged" not in caplog.text
+
+
 def test_readers_see_records_when_they_are_confirmed(store: MessageStore) -> None:
     ends = []
     for number in range(3):

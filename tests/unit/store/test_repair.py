@@ -367,3 +367,157 @@ def test_a_record_of_another_queue_is_dispatched_to_that_which_lacks_it(
     flip(path, at_field(path, log_offset, field), 0x02)
     store = open_store()
     assert bodies(store) == sent()
+
+
+def test_neighbours_that_are_damaged_too_do_not_count_as_deleted(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """The disk has zeroed a part of a queue, and older messages are deleted."""
+    store = open_store()
+    for number in range(COUNT):
+        put(store, b"%d" % number * 500)
+    store.close()
+    log_file(tmp_path).unlink()
+    store = open_store()
+    assert store.min_log_offset > 0
+    path = queue_file(tmp_path)
+    data = bytearray(path.read_bytes())
+    first = DAMAGED + 10
+    units = bytes(data[first * 20 : (first + 4) * 20])
+    data[first * 20 : (first + 4) * 20] = bytes(4 * 20)
+    path.write_bytes(data)
+
+    assert pulled(store, first - 1, 2) + pulled(store, first + 1, 9) == [
+        b"%d" % number * 500 for number in range(first - 1, COUNT)
+    ]
+    store.close()
+    assert path.read_bytes()[first * 20 : (first + 4) * 20] == units
+
+
+@pytest.mark.parametrize("field", HEAD)
+def test_a_search_by_time_does_not_keep_a_record_from_its_repair(
+    closed: None,
+    open_store: Open,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    field: str,
+) -> None:
+    monkeypatch.setattr(recovery, "_WALKED_BYTES", 0)
+    path = log_file(tmp_path)
+    before = path.read_bytes()
+    flip(path, at_field(path, unit_at(queue_file(tmp_path), DAMAGED)[0], field), 0x02)
+
+    store = open_store()
+    assert store.store_time_at(TOPIC, 0, DAMAGED) > 0
+    assert pulled(store, DAMAGED, 9) == sent()[DAMAGED : DAMAGED + 9]
+    store.close()
+
+    assert path.read_bytes() == before
+
+
+def test_a_message_whose_unit_could_not_be_repaired_is_not_served(
+    closed: None, open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The size of the record has two changed bytes, and its body one."""
+    monkeypatch.setattr(recovery, "_WALKED_BYTES", 0)
+    path = log_file(tmp_path)
+    log_offset = unit_at(queue_file(tmp_path), DAMAGED)[0]
+    flip(path, log_offset + 2, 0x02)
+    flip(path, log_offset + 90, 0x10)
+    store = open_store()
+    store.store_time_at(TOPIC, 0, DAMAGED)
+    with pytest.raises(StoreCorruptError, match=f"the message at offset {DAMAGED} of"):
+        pulled(store, DAMAGED)
+
+
+def test_a_damaged_message_that_a_filter_skips_does_not_stop_others(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_WALKED_BYTES", 0)
+    store = open_store()
+    stored = [put(store, b"%d-" % n * 9, properties={"TAGS": f"Tag{n % 2}"}) for n in range(COUNT)]
+    store.close()
+    path = log_file(tmp_path)
+    flip(path, stored[4].log_offset + 90, 0x10)  # cannot be repaired
+    flip(path, stored[5].log_offset + 15, 0x02)  # can be
+    store = open_store()
+    asked = (TOPIC, 0, 0, 32, TagMatcher(frozenset({java_hash("Tag1")})), RESPONSE_BYTES_MAX)
+    found = store.reader.verified(store.reader.get(*asked), *asked)
+    met = [message.body for message in split(b"".join(found.slices))]
+    assert met == [b"%d-" % n * 9 for n in range(1, COUNT, 2)]
+
+
+def test_one_read_searches_few_records_of_a_zeroed_queue(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each search may take ten milliseconds, and the read is done in the event loop."""
+    store = open_store(consume_queue_file_bytes=20 * 500)
+    for number in range(400):
+        put(store, b"%d" % number)
+    path = queue_file(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[20 * 20 : 300 * 20] = bytes(280 * 20)
+    path.write_bytes(data)
+    monkeypatch.setattr(repair, "_NEIGHBOURS_MAX", 0)  # as if no record were found
+    searches: list[int] = []
+    find = repair.Repair.find
+
+    def counted(self: repair.Repair, queue: ConsumeQueue, offset: int) -> object:
+        searches.append(offset)
+        return find(self, queue, offset)
+
+    monkeypatch.setattr(repair.Repair, "find", counted)
+    offset = reads = 0
+    met = []
+    while offset < 400:
+        searches.clear()
+        found = store.get(TOPIC, 0, offset, 512)
+        met += [message.body for message in split(b"".join(found.slices))]
+        assert len(searches) <= 16
+        assert found.next_begin_offset > offset
+        offset = found.next_begin_offset
+        reads += 1
+    sound = [b"%d" % number for number in [*range(20), *range(300, 400)]]
+    assert [body for body in met if body in sound] == sound
+    assert reads > 10
+
+
+def test_queues_that_lack_units_change_no_whole_record(open_store: Open, tmp_path: Path) -> None:
+    """The last units are lost, and all records are whole: whichever queue and offset they have."""
+    store = open_store(index_enabled=False)
+    for number in range(6):
+        for queue_id in (1, 0):
+            put(store, b"%d" % number, queue_id=queue_id)
+    put(store, topic=OTHER)
+    for queue_id in (1, 0):
+        put(store, b"6", queue_id=queue_id)
+    store.abandon()
+    for queue_id in (0, 1):
+        path = tmp_path / "consumequeue" / TOPIC / str(queue_id) / f"{0:020d}"
+        data = bytearray(path.read_bytes())
+        data[5 * 20 : 7 * 20] = bytes(2 * 20)
+        path.write_bytes(data)
+    before = log_file(tmp_path).read_bytes()
+
+    store = open_store(index_enabled=False)
+    assert log_file(tmp_path).read_bytes() == before
+    for queue_id in (0, 1):
+        assert bodies(store, queue_id=queue_id) == [b"%d" % number for number in range(7)]
+
+
+def test_an_offset_behind_lost_units_is_not_changed(open_store: Open, tmp_path: Path) -> None:
+    store = open_store(index_enabled=False)
+    for number in range(7):
+        put(store, b"%d" % number)
+    put(store, topic=OTHER)
+    put(store, b"7")
+    store.abandon()
+    path = queue_file(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[5 * 20 : 8 * 20] = bytes(3 * 20)
+    path.write_bytes(data)
+    before = log_file(tmp_path).read_bytes()
+
+    store = open_store(index_enabled=False)
+    assert log_file(tmp_path).read_bytes() == before
+    assert bodies(store) == [b"%d" % number for number in range(8)]

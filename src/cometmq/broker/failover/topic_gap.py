@@ -29,6 +29,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.failover.epochs.epoch_file import OFFSET_MAX
 from cometmq.broker.topics.table import TopicTable, internal_topic
 from cometmq.model.errors import CometError, InvalidNameError, StoreError
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, TopicConfig
@@ -98,6 +99,8 @@ class TopicGap:
         self._creating: set[str] = set()
         self._is_closed = False
         self._saved_s: float | None = None
+        self._truncated_to = OFFSET_MAX
+        """Where the log was truncated since the last copy: one under way covers no more."""
         content = file.load()
         if content is None:  # a new store, or one that had no controller and has its topics
             self._known = _Known(known_to=store.written_to)
@@ -126,7 +129,8 @@ class TopicGap:
         Raises:
             StoreError: the file cannot be written.
         """
-        self._known.known_to = log_end
+        self._known.known_to = min(log_end, self._truncated_to)
+        self._truncated_to = OFFSET_MAX
         now_s = asyncio.get_running_loop().time()
         if self._is_closed:
             return
@@ -136,6 +140,7 @@ class TopicGap:
 
     def truncated(self, log_end: int) -> None:
         """Note that the log was truncated: other messages may come behind its end."""
+        self._truncated_to = min(self._truncated_to, log_end)
         if self._known.known_to <= log_end:
             return
         self._known.known_to = log_end

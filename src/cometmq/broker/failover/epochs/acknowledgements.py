@@ -50,7 +50,7 @@ class EpochAcknowledgements(Acknowledgements):
         self._store = store
         self._in_sync = in_sync
         self.is_doubtful: Callable[[], bool] = _never
-        """Returns whether it is to be asked first if another master was elected meanwhile."""
+        """Returns whether another master may have been elected: the controllers are asked first."""
         self.is_cut_off: Callable[[], bool] = _never
         """Returns whether the controllers do not respond for so long that they may have elected."""
         self._stuck_at = -1

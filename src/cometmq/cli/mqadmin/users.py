@@ -41,7 +41,7 @@ ACL_HEADS = ("#Subject", "#PolicyType", "#Resource", "#Actions", "#SourceIp", "#
 
 
 def _decoded(kind: type[S], body: bytes) -> list[S]:
-    """Read the JSON of one, of a list, or nothing."""
+    """Return the values in a body, which is one, a list of them, or empty."""
     found = fastjson.loads(bytes(body)) if body else []
     return [
         decode_body(kind, msgspec.json.encode(each))

@@ -1,4 +1,4 @@
-"""Bits that flip on the disk: named with file and place, and never made worse by looking."""
+"""Bits that flip on the disk: errors name file and byte, and inspection changes no file."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def log_end(broker: ElectedBroker) -> int:
 
 
 async def test_a_master_that_stood_still_asks_before_it_acknowledges(tmp_path: Path) -> None:
-    """By default a send waits for no slave, so only the epoch tells that it would be lost."""
+    """By default a send waits for no slave, so only the epoch shows that it would be lost."""
     with running_elected(
         COMET,
         (COMET, COMET),

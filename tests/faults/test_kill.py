@@ -1,4 +1,4 @@
-"""What a SIGKILL under load may do to a store with synchronous flush: nothing that was promised.
+"""A SIGKILL under load loses nothing that a store with synchronous flush has acknowledged.
 
 Every round sends from several connections, kills the server at a random point, starts it again on
 the same files and reads every queue. Rounds: 5, on long runs 50.
@@ -160,7 +160,7 @@ def check(ledger: Ledger, seen: dict[Place, bytes]) -> None:
     lost = {place: body for place, body in ledger.acknowledged.items() if seen.get(place) != body}
     assert not lost, f"{len(lost)} acknowledged messages are lost or changed: {first(lost)}"
     strangers = {place: body for place, body in seen.items() if body not in ledger.sent}
-    assert not strangers, f"{len(strangers)} messages nobody sent: {first(strangers)}"
+    assert not strangers, f"{len(strangers)} messages that were not sent: {first(strangers)}"
     assert len(set(seen.values())) == len(seen), "a message was stored twice"
 
 

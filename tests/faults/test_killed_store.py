@@ -75,7 +75,7 @@ store.append_batch("orders", 0, lost, b"", born_time_ms=5, **hosts)
 
 
 def test_a_kill_before_the_log_is_written_does_not_cost_the_index(tmp_path: Path) -> None:
-    """Else whoever is killed under load makes the whole index again, which reads the whole log."""
+    """Else each start after a kill under load reads the whole log to make the index again."""
     command = [sys.executable, "-c", WRITER_KILLED_IN_A_WRITE, str(tmp_path)]
     assert subprocess.run([*command, *filter(None, sys.path)], check=False).returncode == -9
     before = [path.stat().st_ino for path in (tmp_path / "index").iterdir()]

@@ -1,4 +1,4 @@
-"""What damaged input may do to a live server: close that connection, and nothing else.
+"""Damaged input closes its connection to a live server, and does nothing else.
 
 Frames that official clients sent are changed at random and sent to the broker and the name
 server. Frames: 20,000, on long runs 200,000.
@@ -240,7 +240,7 @@ def probe(server: Standalone) -> None:
 
 
 def check_log(server: Standalone) -> None:
-    """Bad input may be warned about; an error or a traceback means that somebody missed it."""
+    """Bad input may be logged as a warning; an error or a traceback is a missing check."""
     lines = server.log.read_text(errors="replace").splitlines()
     bad = [line for line in lines if " ERROR " in line or line.startswith("Traceback")]
     assert not bad, f"{len(bad)} errors in the log, the first:\n" + context(lines, bad[0])

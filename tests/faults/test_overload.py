@@ -93,7 +93,7 @@ Place = tuple[int, int]
 
 @dataclass
 class Ledger:
-    """What all senders sent and were told."""
+    """The messages of all senders, and the responses."""
 
     stored: dict[Place, int] = field(default_factory=dict)
     """Number of the message by its queue and offset."""

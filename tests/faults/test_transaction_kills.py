@@ -5,8 +5,8 @@ decide and end them, late, twice or never, are killed and replaced, and answer c
 random operation of the disk the broker is killed or the power is cut, often again while it starts.
 At the end the system runs on until every transaction is decided or discarded, and the audit finds:
 
-- A committed message is in its queue exactly once, a rolled-back one never, whatever died when.
-- One that nobody decides is checked until the maximum, and then in the topic of discarded ones.
+- A committed message is in its queue exactly once, a rolled-back one never.
+- One without a decision is checked until the maximum, and then in the topic of discarded ones.
 - What was acknowledged is not lost, be it a message or a decision: by a kill never, by a power cut
   not with synchronous flush.
 - A consumer that saw a message finds it again at its offset.
@@ -62,7 +62,7 @@ NEVER = 1_000_000
 """So many checks find no decision: for good."""
 INTERVAL_MS, TIMEOUT_MS = 1000, 1500
 CHECKS_MAX_MANY, CHECKS_MAX_FEW = 25, 3
-"""With many checks nobody's decision comes too late."""
+"""With many checks every decision comes before the last one."""
 LIFE_STEPS, LIFE_TRANSACTIONS_MAX = 60, 12
 SETTLED_S = 400.0
 CALL_S = 10.0
@@ -639,7 +639,7 @@ def cases(first: int, count: int) -> Iterator[Case]:
 
 
 @pytest.mark.parametrize("first", range(0, rounds(test=300, long=6_000), CASES_EACH))
-def test_each_transaction_ends_as_decided_whatever_dies_when(first: int) -> None:
+def test_each_transaction_ends_as_decided_over_kills_and_power_cuts(first: int) -> None:
     met: Counter[str] = Counter()
     for case in cases(first, CASES_EACH):
         met += case.steps

@@ -177,15 +177,15 @@ async def test_a_master_registers_though_its_slave_does_not_respond(
     async with asyncio.timeout(LIMIT_S):
         master = await pairs.start("master", **ACTING)
     assert not master.parts.registration.missing
-    assert "offsets that were committed at a slave are not taken back" in caplog.text
+    assert "offsets that were committed at a slave are not taken over" in caplog.text
     assert master.parts.offsets.committed("G", "T", 0) == 5
 
 
 async def test_a_master_alone_says_nothing(pairs: Pairs, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     await pairs.start("master", **ACTING)
-    assert "taken back" not in caplog.text
-    assert "took back" not in caplog.text
+    assert "taken over" not in caplog.text
+    assert "took over" not in caplog.text
 
 
 # --- scheduled messages and transactions ----------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 
 from cometmq.controller.config import EtcdSettings
 from cometmq.controller.etcd import Compare, Delete, EtcdUnavailableError, Put
-from cometmq.controller.gateway import EtcdGateway, open_gateway
+from cometmq.controller.etcd_gateway import EtcdGateway, open_gateway
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command

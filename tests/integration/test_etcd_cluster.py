@@ -13,7 +13,7 @@ import pytest
 from cometmq.broker.app import Broker
 from cometmq.controller.app import Controller
 from cometmq.controller.etcd import EtcdUnavailableError
-from cometmq.controller.gateway import EtcdGateway
+from cometmq.controller.etcd_gateway import EtcdGateway
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import ControllerElectMasterRequest, SendMessageRequest
 from cometmq.remoting import RemotingClient

@@ -3,7 +3,7 @@
 The stores, the epoch files and both sides of the replication are the product's; so is what a send
 waits for. The controller, and the life cycle of a broker, are models of the rules that they keep:
 only a living member of the in-sync set is elected, a master learns of its successor late, requests
-for another in-sync set are lost, and so are their answers.
+for another in-sync set are lost, and so are their responses.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PORT = 10912
 SETTLE_S = 120.0
 """How long, in virtual time, replicas have to become equal once all faults are over."""
 REQUEST_S = 0.5
-"""After so long a request has no answer."""
+"""The timeout of a request."""
 
 
 class Controller:
@@ -107,7 +107,7 @@ class Replica:
 
     @property
     def leads(self) -> bool:
-        """Whether it takes itself for the master, whatever the controller says."""
+        """Whether it acts as the master; the controller may have elected another one."""
         return self.is_alive and not self.role.is_slave
 
     def start(self) -> None:
@@ -202,7 +202,7 @@ class Replica:
         self, in_sync: InSyncSet, version: int, epoch: int, members: BrokerIds
     ) -> None:
         chance, controller = self.world.chance, self.world.controller
-        if chance.below(8) == 0:  # the request is lost, or waits somewhere until nobody does
+        if chance.below(8) == 0:  # the request is lost, or arrives after its timeout
             late_s = REQUEST_S * (1 + chance.fraction() * 5)
             self.world.loop.call_later(
                 late_s,
@@ -354,7 +354,7 @@ class Elections:
         await self._settle()
 
     async def _load(self, seconds: float) -> None:
-        """Send to whoever takes itself for a master, and read everywhere, for a while."""
+        """Send to each broker that acts as a master, and read everywhere, for a while."""
         until_s = self.loop.now_s + seconds
         while self.loop.now_s < until_s:
             for replica in self.replicas:

@@ -1,4 +1,4 @@
-"""What happens to a simulated cluster while there is load: declared here, drawn from the seed."""
+"""The faults of a simulated cluster under load; the seed chooses which happen, and when."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class Faults:
     # --- elections ------------------------------------------------------------------------------
 
     def _master(self) -> BrokerMachine:
-        """Return what takes itself for a master, or else any broker."""
+        """Return a broker that acts as a master, or else any broker."""
         world, chance = self._world, self._chance
         masters = [machine for machine in world.brokers if not machine.is_slave] or world.brokers
         return masters[chance.below(len(masters))]

@@ -1,4 +1,4 @@
-"""Replaces what the product has from its machine, for all processes of a simulation."""
+"""Replaces clocks, disks and network of the product, for all processes of a simulation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def replaced(loop: SimulatedLoop) -> Iterator[None]:
 
 
 def _import_all() -> None:
-    """Import what a broker imports later, which would keep the time of the simulation else."""
+    """Import what a broker imports later: it would keep the clock of this simulation."""
     for package in (cometmq.broker, cometmq.client, cometmq.controller, cometmq.namesrv):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)

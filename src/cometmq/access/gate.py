@@ -59,7 +59,7 @@ def group_need(name: str) -> Need:
 
 
 def topic_need(name: str, action: Action) -> Need:
-    """Return the need of a topic; a retry topic belongs to its group, which must be consumed."""
+    """Return the need for an action on a topic; for a retry topic, to consume as its group."""
     if name.startswith(RETRY_PREFIX):
         return group_need(name[len(RETRY_PREFIX) :])
     return Need(False, name, action)
@@ -73,8 +73,8 @@ class Account(Protocol):
         """The key of its signatures; None if its requests need none."""
 
     @property
-    def may_everything(self) -> bool:
-        """Whether no request needs a check beside its signature."""
+    def may_do_everything(self) -> bool:
+        """Whether a valid signature is enough for every request."""
 
     def refusal(self, code: int, needs: Needs) -> str | None:
         """Return why a request is refused; None if it is not.
@@ -105,7 +105,7 @@ class Accounts(Protocol):
 
 
 class Gate:
-    """Refuses requests that their sender may not make.
+    """Refuses requests that the sender has no right to.
 
     Args:
         accounts: knows the senders.
@@ -167,7 +167,7 @@ class Gate:
 
 
 def needs_of(*resources: Need | Iterable[Need]) -> Needs:
-    """Return needs without an administrator."""
+    """Combine needs of topics and groups; no administrator is required."""
     every: list[Need] = []
     for resource in resources:
         if isinstance(resource, Need):

@@ -160,7 +160,7 @@ class Broker:
         parts.commit.start()
         if not parts.role.is_slave:
             if self._settings().enable_slave_acting_master:  # before the slave copies those here
-                await self._take_back_offsets(parts)
+                await self._take_over_offsets(parts)
             await self._load_half_queue(parts.half_queue)
         features = await self._listen(parts)
         if not parts.role.is_slave:
@@ -192,10 +192,10 @@ class Broker:
                 ";".join(self._settings().controller_addr),
             )
 
-    async def _take_back_offsets(self, parts: Parts) -> None:
-        """Take over what happened at a slave while this master was gone."""
+    async def _take_over_offsets(self, parts: Parts) -> None:
+        """Take over the offsets of a slave that acted as the master while this one was gone."""
         # Most brokers never need these.
-        from cometmq.broker.acting_master.returning import take_back_offsets
+        from cometmq.broker.acting_master.offset_takeover import take_over_offsets
         from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest
 
         settings = self._settings()
@@ -206,7 +206,7 @@ class Broker:
                 master_flush_offset=parts.store.written_to,
                 master_address=parts.address.at(port),
             )
-        await take_back_offsets(
+        await take_over_offsets(
             self._client,
             self._name_servers(),
             GetBrokerMemberGroupRequest(

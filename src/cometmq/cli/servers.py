@@ -212,7 +212,7 @@ def controller(
 def _controller(parts: Configuration) -> Controller:
     from cometmq.controller.app import Controller
     from cometmq.controller.config import EtcdSettings
-    from cometmq.controller.gateway import open_gateway
+    from cometmq.controller.etcd_gateway import open_gateway
 
     return Controller(parts, open_gateway(parts[EtcdSettings]))
 

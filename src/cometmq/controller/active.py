@@ -1,7 +1,7 @@
 """Which controller is active: the one whose lease holds a key in etcd.
 
-The lease only keeps controllers from working against each other. A controller that still
-believes to be active after its lease has ended does no harm, see `cometmq.controller.etcd`.
+The lease only keeps controllers from working against each other. A controller that does not know
+yet that its lease has ended does no harm, see `cometmq.controller.etcd`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ActiveController:
     Args:
         etcd: where the key is.
         prefix: of all keys of one group of controllers; it ends with a slash.
-        own: returns the id and the address of this controller, asked at each renewal.
+        own: returns the id and the address of this controller; called at each renewal.
         ttl_s: how long the lease lasts.
         now_s: returns the time of a monotonic clock.
     """

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 
 from cometmq.controller.active import ActiveController
+from cometmq.controller.broker_set_table import BrokerSetTable
 from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.controller.elections import Elections
 from cometmq.controller.etcd import Etcd, EtcdUnavailableError
 from cometmq.controller.handler import ControllerHandler
 from cometmq.controller.live_brokers import LiveBroker, LiveBrokers
-from cometmq.controller.table import BrokerSetTable
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import (
     Connection,
@@ -165,7 +165,7 @@ class Controller:
         log.info("controller started address=%s", self.address)
 
     async def stop(self, grace_s: float = 3.0) -> None:
-        """Leave the active place to another controller, then close."""
+        """End the lease, so that another controller is active, then close."""
         await self._jobs.stop()
         await self.active.resign()
         await self._server.stop(grace_s)

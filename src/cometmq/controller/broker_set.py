@@ -16,7 +16,7 @@ from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode
 
 NO_ID = -1
-"""In an election: the controller itself asks for a master."""
+"""The id of an election that the controller begins by itself."""
 UNKNOWN = "Broker metadata is not existed"
 
 
@@ -25,7 +25,7 @@ class Replica(msgspec.Struct, frozen=True):
 
     address: str
     check_code: str
-    """Sent with the request for the id; the same code may ask again for the same id."""
+    """Sent with the request for the id; a request with the same code gets the same id again."""
 
 
 class BrokerSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class Election(msgspec.Struct, frozen=True):
 
 
 def apply_id(before: BrokerSet | None, cluster: str, name: str, id_: int, code: str) -> BrokerSet:
-    """Give a broker the id that it asks for.
+    """Give a broker the id that it requests.
 
     Raises:
         ResponseError: 2014; the id is taken, or it is not the first of a new set.
@@ -128,15 +128,15 @@ def alter_in_sync(
     is_alive: Callable[[int], bool],
     renews: bool = False,
 ) -> BrokerSet:
-    """Replace the in-sync set, as its master asks.
+    """Replace the in-sync set, as its master requests.
 
-    A master that got no response to a request cannot know whether it still arrives. It may ask for
+    A master that got no response to a request cannot know whether it still arrives. It may request
     the set that is in force: with the next number of that set, all earlier requests are refused.
     RocketMQ has no such request.
 
     Args:
         before: the broker set.
-        wanted: the in-sync set that is asked for.
+        wanted: the in-sync set that is requested.
         master_id, master_epoch, in_sync_epoch: what the sender takes for the present state.
         is_alive: returns whether a broker of the set is alive.
         renews: whether the in-sync set may be the one that is in force.

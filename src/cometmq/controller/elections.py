@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Iterable
 
 from cometmq.controller.broker_set import NO_ID, BrokerSet, Election, elect
+from cometmq.controller.broker_set_table import BrokerSetTable
 from cometmq.controller.config import ControllerSettings
 from cometmq.controller.live_brokers import LiveBroker, LiveBrokers
-from cometmq.controller.table import BrokerSetTable
 from cometmq.model.errors import RemotingError
 from cometmq.protocol.bodies import SyncStateSet
 from cometmq.protocol.codes import RequestCode, ResponseCode

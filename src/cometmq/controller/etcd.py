@@ -1,4 +1,4 @@
-"""What a controller needs of etcd: the seam between its rules and the store behind them.
+"""The interface between a controller and etcd; `EtcdGateway` implements it.
 
 Everything a controller decides is one transaction on few keys. A transaction compares the
 ``mod_revision`` of the keys that its decision was read from, so it fails if any of them changed
@@ -60,7 +60,7 @@ class Etcd(Protocol):
 
     What it promises: reads and transactions are linearizable; a transaction is applied as a whole
     or not at all; a lease ends no earlier than its time to live after the last successful
-    `keep_alive` was sent. A call either returns what etcd answered or raises
+    `keep_alive` was sent. A call either returns the response of etcd or raises
     `EtcdUnavailableError`, within a bounded time. After that error a transaction may have been
     applied, or may be applied later, so callers read again and compare; they never take the error
     for a refusal.

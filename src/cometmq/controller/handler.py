@@ -1,8 +1,8 @@
 """Handles requests of brokers and tools.
 
 Only the active controller decides; the others respond 2007 and name it in 1005. If etcd gives no
-response the code is 2007, too: brokers then look for the active controller and ask again. Nothing
-is said about the change that was asked for, because it may have been stored.
+response the code is 2007, too: brokers then look for the active controller and send the request
+again. The change that was requested may have been stored or not.
 
 Source: ControllerRequestProcessor, RocketMQ 5.3.
 """
@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable
 from cometmq.controller.active import ActiveController
 from cometmq.controller.broker_set import UNKNOWN, BrokerSet, alter_in_sync, apply_id, clean
 from cometmq.controller.broker_set import register as register_broker
+from cometmq.controller.broker_set_table import BrokerSetTable
 from cometmq.controller.elections import Elections, sync_state_set
 from cometmq.controller.etcd import EtcdUnavailableError
 from cometmq.controller.live_brokers import LiveBrokers
-from cometmq.controller.table import BrokerSetTable
 from cometmq.model.errors import ResponseError
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import (
@@ -149,12 +149,12 @@ class ControllerHandler:
         def decide(before: BrokerSet | None) -> tuple[BrokerSet, None]:
             return apply_id(before, cluster, name, id_, header.register_check_code), None
 
-        answer = ControllerApplyBrokerIdResponse(cluster_name=cluster, broker_name=name)
+        result = ControllerApplyBrokerIdResponse(cluster_name=cluster, broker_name=name)
         try:
             await self._table.change(name, decide)
         except ResponseError as refusal:
-            return _refused(refusal, answer)
-        return Response(header=answer)
+            return _refused(refusal, result)
+        return Response(header=result)
 
     async def register(self, request: Request) -> Response:
         """CONTROLLER_REGISTER_BROKER (1003)."""
@@ -165,16 +165,16 @@ class ControllerHandler:
             after = register_broker(before, name, id_, address)
             return after, after
 
-        answer = ControllerRegisterBrokerResponse(
+        result = ControllerRegisterBrokerResponse(
             cluster_name=header.cluster_name, broker_name=name
         )
         try:
             known = await self._table.change(name, decide)
         except ResponseError as refusal:
-            return _refused(refusal, answer)
+            return _refused(refusal, result)
         if known.master_id is not None and self._live.is_alive(name, known.master_id):
-            _name_master(answer, known)
-        return Response(header=answer, body=sync_state_set(known).encode())
+            _name_master(result, known)
+        return Response(header=result, body=sync_state_set(known).encode())
 
     async def elect_master(self, request: Request) -> Response:
         """CONTROLLER_ELECT_MASTER (1002)."""
@@ -185,10 +185,10 @@ class ControllerHandler:
             )
         except ResponseError as refusal:
             return _refused(refusal, ControllerElectMasterResponse())
-        known, answer = election.after, ControllerElectMasterResponse()
+        known, result = election.after, ControllerElectMasterResponse()
         if election.code not in (ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST):
-            return Response(election.code, election.remark, header=answer)
-        _name_master(answer, known)
+            return Response(election.code, election.remark, header=result)
+        _name_master(result, known)
         body = ElectMasterResponseBody(sync_state_set=list(known.in_sync))
         if election.code == ResponseCode.SUCCESS:
             body.broker_member_group = BrokerMemberGroup(
@@ -196,7 +196,7 @@ class ControllerHandler:
                 broker_name=known.name,
                 broker_addrs={id_: one.address for id_, one in sorted(known.replicas.items())},
             )
-        return Response(election.code, election.remark, header=answer, body=body.encode())
+        return Response(election.code, election.remark, header=result, body=body.encode())
 
     async def replica_info(self, request: Request) -> Response:
         """CONTROLLER_GET_REPLICA_INFO (1004)."""
@@ -295,12 +295,12 @@ class ControllerHandler:
 
 
 def _name_master(
-    answer: ControllerRegisterBrokerResponse | ControllerElectMasterResponse, known: BrokerSet
+    result: ControllerRegisterBrokerResponse | ControllerElectMasterResponse, known: BrokerSet
 ) -> None:
-    answer.master_broker_id = known.master_id
-    answer.master_address = known.master_address
-    answer.master_epoch = known.master_epoch
-    answer.sync_state_set_epoch = known.in_sync_epoch
+    result.master_broker_id = known.master_id
+    result.master_address = known.master_address
+    result.master_epoch = known.master_epoch
+    result.sync_state_set_epoch = known.in_sync_epoch
 
 
 def _refused(refusal: ResponseError, header: Header) -> Response:

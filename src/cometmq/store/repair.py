@@ -1,10 +1,13 @@
 """Repairs what a disk has changed: units of consume queues, and heads of records.
 
-Neither has a checksum. Readers call this for a unit that cannot be right, and for a record that is
-not the one of its unit. Then the record of the unit is searched in the log. If it is nowhere else,
-the record is damaged: what its unit knows of it is written into its head
-again. A body cannot be repaired. RocketMQ skips messages with damaged units, and serves damaged
-records.
+Neither has a checksum, so a reader finds damage when a unit leads to a record that is not its own.
+
+    unit      damaged if its record is elsewhere in the log: the unit is written again
+    record    damaged if it is nowhere else: its head is written again, from what its unit knows
+    body      cannot be repaired: pulls get an error
+
+The head is what the unit and its queue know of a record: size, magic, queue, offsets and topic.
+RocketMQ skips messages with damaged units, and serves damaged records.
 """
 
 from __future__ import annotations
@@ -67,7 +70,7 @@ class Repair:
         self._table = table
         self._dispatcher = dispatcher
         self._known: set[tuple[str, int, int]] = set()
-        """Units without a record; with -1 - offset, units with damaged ones."""
+        """Units without a record; with -1 - offset, units whose record is damaged."""
         self._left_bytes = _WALKED_BYTES_MAX
         self.searches = 0
         """How often the record of a unit was searched for reads."""
@@ -186,9 +189,9 @@ class Repair:
         return True
 
     def restore_offset(self, queue: ConsumeQueue, facts: RecordFacts) -> bool:
-        """Write the right queue offset into a record behind the last one of its queue, if it lies.
+        """Write the right queue offset into the first record behind the end of its queue.
 
-        That is so if the next record of the queue continues behind the right one.
+        Its offset is damaged if the next record of the queue continues behind the right one.
 
         Returns:
             Whether it has the next offset of the queue now.
@@ -221,9 +224,7 @@ class Repair:
         return True
 
     def restore_missing(self, queue: ConsumeQueue, log_offset: int) -> RecordFacts | None:
-        """Return the next record of a queue if it says that it is of another queue.
-
-        That is written into it again.
+        """Return the next record of a queue if its head names another queue; its head is repaired.
 
         Args:
             queue: the queue, whose end is before the record.
@@ -348,7 +349,7 @@ class Repair:
         return not self._is_sound(queue, offset - 1)
 
     def fill_if_expired(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Make a damaged unit a filler if its record is deleted; return whether it is."""
+        """Replace a damaged unit by a filler if its record is deleted; return whether it was."""
         if not self._is_expired(queue, offset):
             base = queue.segments.first_base() // UNIT_BYTES
             if offset <= base or self.has_damaged_record(queue, offset):
@@ -408,7 +409,7 @@ class Repair:
         )
 
     def _records(self, start: int, stop: int) -> Iterator[RecordFacts]:
-        """Yield the records from a border on."""
+        """Yield the records from one that begins at a log offset, up to another log offset."""
         segment = self._log.segments.find(start)
         while segment is not None and start < stop:
             facts = read_facts(segment, start - segment.base_offset, False)

@@ -128,9 +128,9 @@ def test_every_account_may_send_traces_but_not_read_them() -> None:
 
 def test_an_administrator_is_held_to_lists_but_may_administer() -> None:
     free, listed = account(admin=True), account(admin=True, topic_perms=["T=PUB"])
-    assert free.may_everything
-    assert not listed.may_everything
-    assert account(admin=True, topic_perms=[]).may_everything
+    assert free.may_do_everything
+    assert not listed.may_do_everything
+    assert account(admin=True, topic_perms=[]).may_do_everything
     assert listed.refusal(17, Needs(administrator=True)) is None
     assert listed.refusal(310, needs_of(topic_need("U", Action.PUB))) is not None
     assert account().refusal(17, Needs(administrator=True)) == (

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.acting_master.broker_set import broker_set_addresses
 from cometmq.broker.acting_master.half_messages import send_undecided
-from cometmq.broker.acting_master.members import group_members
 from cometmq.broker.acting_master.other_brokers import OtherBrokers
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.transactions.half_message import HalfMessage, half_properties
@@ -154,18 +154,18 @@ async def test_a_master_that_one_name_server_has_is_there(peers: Peers) -> None:
     first = await peers.name_server({1: "slave:1"})
     second = await peers.name_server({0: "master:1", 1: "slave:1"})
 
-    found = await group_members(peers.client, [first, second], HEADER)
+    found = await broker_set_addresses(peers.client, [first, second], HEADER)
     assert found == {0: "master:1", 1: "slave:1"}
 
 
 async def test_a_name_server_without_a_response_does_not_count(peers: Peers) -> None:
     silent, first = await peers.serve({}), await peers.name_server({1: "slave:1"})
 
-    assert await group_members(peers.client, [silent, first], HEADER) == {1: "slave:1"}
+    assert await broker_set_addresses(peers.client, [silent, first], HEADER) == {1: "slave:1"}
     with pytest.raises(CometError):
-        await group_members(peers.client, [silent], HEADER)
+        await broker_set_addresses(peers.client, [silent], HEADER)
     with pytest.raises(CometError, match="no name server"):
-        await group_members(peers.client, [], HEADER)
+        await broker_set_addresses(peers.client, [], HEADER)
 
 
 # --- what is sent ---------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from cometmq.controller.broker_set import BrokerSet
+from cometmq.controller.broker_set_table import ATTEMPTS, BrokerSetTable
 from cometmq.controller.config import ControllerSettings
 from cometmq.controller.etcd import Put
-from cometmq.controller.table import ATTEMPTS, BrokerSetTable
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import SyncStateSet
 from cometmq.protocol.codes import RequestCode, ResponseCode

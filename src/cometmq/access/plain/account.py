@@ -64,7 +64,7 @@ class PlainAccount:
         "group_default",
         "groups",
         "is_administrator",
-        "may_everything",
+        "may_do_everything",
         "signing_key",
         "topic_default",
         "topics",
@@ -81,7 +81,7 @@ class PlainAccount:
         self.group_default = permission(entry.default_group_perm)
         self.topics = _permissions(entry.access_key, entry.topic_perms)
         self.groups = _permissions(entry.access_key, entry.group_perms)
-        self.may_everything = entry.admin and not entry.topic_perms and not entry.group_perms
+        self.may_do_everything = entry.admin and not entry.topic_perms and not entry.group_perms
         """An administrator with a list of permissions is held to it."""
         try:
             self.white = AddressSet([entry.white_remote_address])
@@ -95,7 +95,7 @@ class PlainAccount:
                 f"Need admin permission for request code={code},"
                 f" but accessKey={self.access_key} is not"
             )
-        if self.may_everything:
+        if self.may_do_everything:
             return None
         for need in needs.resources:
             if not self.may(need):
@@ -118,7 +118,7 @@ class _Anybody:
     """The sender of a request from a white address."""
 
     signing_key = None
-    may_everything = True
+    may_do_everything = True
 
     def refusal(self, code: int, needs: Needs) -> str | None:
         """Refuse nothing."""

@@ -40,7 +40,7 @@ Document = dict[str, Any]
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Reads scalars as text, but for nothing at all."""
+    """Reads every scalar as text, except null and an empty value, which are None."""
 
 
 _Loader.yaml_implicit_resolvers = {

@@ -1,8 +1,8 @@
 """What each request to a broker needs under plain access control.
 
 RocketMQ checks a dozen requests and leaves the others open to every account. Beside what it checks,
-this broker asks an administrator for all that changes the broker or what belongs to others, and
-permissions for further requests that send, read or consume messages.
+this broker requires an administrator for all that changes the broker or what belongs to others,
+and permissions for further requests that send, read or consume messages.
 
 Source: PlainAccessResource.parse and Permission, RocketMQ 4.9.
 """

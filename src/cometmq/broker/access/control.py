@@ -73,7 +73,7 @@ class AccessControl:
 
     def _check(self, request: Request) -> None:
         account = self._gate.identify(request)
-        if account.may_everything:
+        if account.may_do_everything:
             return
         self._gate.require(request, account, self._needs.of(request))
 

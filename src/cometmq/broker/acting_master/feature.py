@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """Build the heartbeats to name servers, and what finds out whether there is a master."""
+    """Build the heartbeats to name servers, and the check whether there is a master."""
     acting = parts.acting
     if acting is None:
         return Feature({})

@@ -1,8 +1,8 @@
 """Sends the undecided half messages of a slave that acts as the master to other brokers.
 
-No decision can arrive at the slave, so a half message is sent whatever its age is. The broker that
-gets it checks it. The slave only commits how far all are sent or decided; the master takes that
-over when it returns.
+No decision can arrive at the slave, so half messages of any age are sent. The broker that gets one
+checks it. The slave commits the offset up to which all are sent or decided; the master takes that
+offset over when it returns.
 
 Source: TransactionalMessageServiceImpl.check, RocketMQ 5.3, which gives up a half message that no
 other broker takes.

@@ -25,7 +25,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.acting_master.members import group_members
+from cometmq.broker.acting_master.broker_set import broker_set_addresses
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.registration import Registration
@@ -49,7 +49,7 @@ _NAME_SERVERS: Final = "name servers"
 
 
 class ActingMaster:
-    """Finds out whether this slave acts as the master, and does what that means.
+    """Begins and ends to act as the master, by what the name servers know.
 
     Args:
         role: only a slave acts as the master.
@@ -104,7 +104,7 @@ class ActingMaster:
         )
 
     async def check(self) -> None:
-        """Request who is there, and begin or end to act as the master."""
+        """Request the brokers of this name, and begin or end to act as the master."""
         if not self._role.is_slave:
             return
         self._is_notified = False
@@ -133,7 +133,7 @@ class ActingMaster:
         header = GetBrokerMemberGroupRequest(
             cluster_name=settings.broker_cluster_name, broker_name=settings.broker_name
         )
-        return await group_members(self._client, self._registration.known, header)
+        return await broker_set_addresses(self._client, self._registration.known, header)
 
     def _acts(self, members: dict[int, str]) -> bool:
         silence_s = 2 * self._settings().ha_send_heartbeat_interval_ms / 1000
@@ -196,7 +196,7 @@ class ActingMaster:
     # --- requests -------------------------------------------------------------------------------
 
     def smallest_id_changed(self, request: Request) -> Response:
-        """NOTIFY_MIN_BROKER_ID_CHANGE (905): a reason to check, whatever it says."""
+        """NOTIFY_MIN_BROKER_ID_CHANGE (905): check now; its content is not used."""
         if not self._is_notified and self._role.is_slave:
             self._is_notified = True
             self._tasks.spawn(self.check(), "check-master")

@@ -1,7 +1,7 @@
 """Sends the requests of a broker to its controllers.
 
 One of the controllers is active, and only that one decides. It is looked for with the first request
-and again after a request that it did not answer. Heartbeats go to all of them, so that another one
+and again after a request that got no response. Heartbeats go to all of them, so that another one
 which becomes active knows which brokers live.
 
 Source: BrokerOuterAPI and ReplicasManager, RocketMQ 5.3.
@@ -36,12 +36,14 @@ FIND_S: Final = 2.0
 """How long controllers have to say which of them is active."""
 
 
-class _Leader(NamedTuple):
+class _Metadata(NamedTuple):
+    """What a controller knows of the active one."""
+
     address: str
     """Of the controller that responded."""
-    is_leader: bool
+    is_active: bool
     """Whether it is the active one."""
-    named: str
+    active_address: str
     """The address of the active one as it knows it; may be empty."""
 
 
@@ -58,11 +60,11 @@ class ControllerUnavailableError(CometError):
         self.was_sent = was_sent
 
 
-def _found(task: asyncio.Future[_Leader]) -> _Leader | None:
+def _found(task: asyncio.Future[_Metadata]) -> _Metadata | None:
     return task.result() if task.exception() is None else None
 
 
-def _reason(task: asyncio.Future[_Leader]) -> str:
+def _reason(task: asyncio.Future[_Metadata]) -> str:
     return str(task.exception() or "")
 
 
@@ -88,7 +90,7 @@ class ControllerClient:
         """The address of the active controller; empty if it is not known."""
         self._decided_s = 0.0
         self._tasks = Supervisor("controllers")
-        self._beats: dict[str, asyncio.Task[None]] = {}
+        self._heartbeats: dict[str, asyncio.Task[None]] = {}
         self._failures = FailureLog(
             log,
             fails="cannot send heartbeats to a controller, retrying",
@@ -148,11 +150,13 @@ class ControllerClient:
         A controller that takes none does not delay the others, and gets no second one meanwhile.
         """
         for address in self._connected():
-            if address not in self._beats:
-                task = self._tasks.spawn(self._beat(address, header), f"heartbeat-{address}")
-                self._beats[address] = task
+            if address not in self._heartbeats:
+                task = self._tasks.spawn(
+                    self._send_heartbeat(address, header), f"heartbeat-{address}"
+                )
+                self._heartbeats[address] = task
 
-    async def _beat(self, address: str, header: BrokerHeartbeatRequest) -> None:
+    async def _send_heartbeat(self, address: str, header: BrokerHeartbeatRequest) -> None:
         try:
             # RocketMQ's brokers wait for no response. But only a missing response shows that the
             # connection was cut: TCP by itself may send again two minutes after the network works.
@@ -164,12 +168,13 @@ class ControllerClient:
         else:
             self._failures.succeeded(address)
         finally:
-            del self._beats[address]
+            del self._heartbeats[address]
 
     async def report_loss(self, header: BrokerHeartbeatRequest) -> None:
-        """Let the active controller see that this broker, as it was before its start, is lost.
+        """Let the active controller count this broker as lost.
 
-        The end of the connection of the last heartbeat is what tells a controller of a loss.
+        It does when the connection of the last heartbeat ends: so one is sent, and its connection
+        is closed.
 
         Raises:
             ControllerUnavailableError: there is none, or it gives no response.
@@ -193,8 +198,8 @@ class ControllerClient:
             )
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + FIND_S
-        asked = [asyncio.ensure_future(self._leader(address)) for address in addresses]
-        pending = set(asked)
+        requests = [asyncio.ensure_future(self._metadata(address)) for address in addresses]
+        pending = set(requests)
         named = ""
         reasons: list[str] = []
         try:
@@ -202,15 +207,15 @@ class ControllerClient:
                 done, pending = await asyncio.wait(
                     pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
                 )
-                ended = [task for task in asked if task in done]
+                ended = [task for task in requests if task in done]
                 found = [one for one in map(_found, ended) if one is not None]
                 reasons += [text for text in map(_reason, ended) if text]
-                for leader in found:
-                    if leader.is_leader:
-                        return leader.address
-                    named = named or leader.named
+                for metadata in found:
+                    if metadata.is_active:
+                        return metadata.address
+                    named = named or metadata.active_address
         finally:
-            for task in asked:
+            for task in requests:
                 task.cancel()
         if named:
             return named
@@ -219,19 +224,19 @@ class ControllerClient:
             f"no active controller among {';'.join(addresses)}: {reason}", was_sent=False
         )
 
-    async def _leader(self, address: str) -> _Leader:
+    async def _metadata(self, address: str) -> _Metadata:
         response = await self._client.call(
             address, RequestCode.CONTROLLER_GET_METADATA_INFO, timeout=FIND_S
         )
         found = check(response).header(ControllerGetMetadataInfoResponse)
-        return _Leader(address, found.is_leader, found.controller_leader_address or "")
+        return _Metadata(address, found.is_leader, found.controller_leader_address or "")
 
     def _connected(self) -> list[str]:
         """Return the controllers that get heartbeats, each once and in a fixed order."""
         return [*dict.fromkeys(filter(None, (*self._addresses(), self._active)))]
 
     async def close(self) -> None:
-        """End the connections, which tells the controllers that this broker stops."""
+        """End the connections: the controllers then count this broker as lost."""
         await self._tasks.cancel()
         for address in self._connected():
             self._client.disconnect(address)

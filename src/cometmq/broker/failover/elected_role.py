@@ -2,20 +2,20 @@
 
     start       a slave without a master, which no name server knows: it refuses sends
     id          given once by the controller, kept in the store
-    register    tells the controller the address; then heartbeats begin
-    elect       asks for an election if there is no master
-    look        asks for master, epoch and in-sync set: at intervals, and when notified
+    register    sends the address to the controller; then heartbeats begin
+    elect       requests an election if there is no master
+    look        requests master, epoch and in-sync set: at intervals, and when notified
 
-An epoch is one mastership. A larger one replaces the role; whatever has a smaller one is out of
-date. A master whose controllers do not respond goes on: there is no lease. It acknowledges nothing
-that another master could lack as long as all of the in-sync set must have a message, because the
-set changes only with the controller's consent. A process that stood still for longer than its
-heartbeats last asks the controller before it acknowledges anything.
+An epoch is the number of one election. A decision with a larger one replaces the role; one with a
+smaller epoch is out of date. A master whose controllers do not respond goes on: there is no lease.
+It acknowledges nothing that another master could lack as long as all of the in-sync set must have a
+message, because the set changes only with the controller's consent. A process that stood still for
+longer than its heartbeats last asks the controller before it acknowledges anything.
 
-A master that was killed may find at its start that the controller has not noticed. It does not go
-on in its epoch: a request of the earlier process for an in-sync set may reach the controller at any
-time, and after a power cut slaves may have bytes that its log lacks. It lets the controller see the
-loss, and waits until the epoch is over. So does a broker whose store fails, because it stores
+A master that was killed may find at its start that the controller has not noticed. It does not
+continue its epoch: a request of the earlier process for an in-sync set may reach the controller at
+any time, and after a power cut slaves may have bytes that its log lacks. It reports the loss to the
+controller, and waits for a newer epoch. So does a broker whose store fails, because it stores
 nothing until a restart; it sends no heartbeats any more.
 
 Source: ReplicasManager, RocketMQ 5.3, which acts on the content of a notification, begins an old
@@ -84,10 +84,10 @@ HA_ADDRESS_TIMEOUT_S: Final = 3.0
 """Timeout of the request for the address at which the master sends its log."""
 HA_ADDRESS_RETRY_S: Final = 0.05
 """First pause after that request; each later one is twice as long, up to `RETRY_S`."""
-LOSS_S: Final = 15.0
-"""Interval at which the controller is shown a loss that it has not noticed."""
-LOST_TIMEOUT_MS: Final = 1_000
-"""The time-out of the heartbeat that shows a loss."""
+REPORT_LOSS_INTERVAL_S: Final = 15.0
+"""Interval at which a loss that the controller has not noticed is reported to it."""
+LOST_HEARTBEAT_TIMEOUT_MS: Final = 1_000
+"""The time-out in the heartbeat that reports a loss."""
 
 
 _SET_REFUSED: Final = ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED
@@ -178,7 +178,7 @@ class ElectedRole:
         self._is_registered = False
         self._epoch = NO_EPOCH
         """That of the role; `NO_EPOCH` before the first decision."""
-        self._finding: asyncio.Task[None] | None = None
+        self._ha_address_lookup: asyncio.Task[None] | None = None
         self._failures = FailureLog(
             log,
             fails="no decision of the controllers, retrying",
@@ -191,9 +191,8 @@ class ElectedRole:
         """When heartbeats were last sent, or would have been."""
         self._stood_still_s = NEVER_S
         """When heartbeats were found to be late; `NEVER_S` if the controllers were asked since."""
-        self._shown_s: float | None = None
-        """When the controllers were last shown that this broker cannot be the master; None if it
-        has registered since, and lives for them."""
+        self._loss_reported_s: float | None = None
+        """When this broker last reported itself as lost; None if it has registered since."""
         role.on_master(self._follow)
         replication.acknowledgements.is_doubtful = self._is_doubtful
         replication.acknowledgements.is_cut_off = self._is_cut_off
@@ -225,7 +224,7 @@ class ElectedRole:
         await self._controllers.close()
 
     def notified(self) -> None:
-        """Ask for the master soon: it may be another one."""
+        """Request the decision soon: the master may be another one."""
         self._wake.set()
 
     # --- decisions ------------------------------------------------------------------------------
@@ -256,13 +255,13 @@ class ElectedRole:
                 continue
 
     async def _step(self) -> None:
-        """Ask for the decision, and follow it.
+        """Request the decision, and follow it.
 
         Raises:
             CometError: there is none, or it cannot be followed; try again.
         """
         if self._store.failure is not None:
-            await self._give_way(self._store.failure)
+            await self._step_down(self._store.failure)
             return
         decision = await (self._look() if self._is_registered else self._register())
         if decision.master_id is None:
@@ -293,7 +292,7 @@ class ElectedRole:
             self.replication.adopt(decision.replicas, decision.version)
             return
         await self._topics.begin_epoch(decision.epoch)
-        self._stop_finding()
+        self._end_lookup()
         self._role.follow_elected("")
         try:
             await self.replication.lead(
@@ -302,71 +301,74 @@ class ElectedRole:
             if self._role.is_slave:
                 await self._gap.fill()
         except StoreError as problem:
-            self._be_no_master()
+            self._stop_being_master()
             self.replication.stop()
             if isinstance(problem, EpochError):
-                await self._let_epoch_end(decision.epoch, problem)
+                await self._wait_for_newer_epoch(decision.epoch, problem)
             raise
         self._epoch = decision.epoch
         log.info("this broker is the master id=%d epoch=%d", self._id, decision.epoch)
         self._role.change(SYNC_MASTER, MASTER_ID)
 
-    async def _give_way(self, failure: str) -> None:
+    async def _step_down(self, failure: str) -> None:
         """Let the controllers elect another master: the store takes nothing until a restart.
 
         Raises:
             CometError: the controllers do not respond; try again.
         """
         if self._id is None:
-            raise UndecidedError(f"no id is asked for, the store has failed: {failure}")
+            raise UndecidedError(f"no id is requested, the store has failed: {failure}")
         decision = await self._look()
         is_chosen = decision.master_id == self._id
         if decision.epoch > self._epoch and not is_chosen:
             self._be_slave(decision)
-        if (is_chosen or self._shown_s is None) and await self._show_loss():
+        if (is_chosen or self._loss_reported_s is None) and await self._report_loss():
             log.warning("cannot be a master until a restart, the store has failed: %s", failure)
         if is_chosen:  # nothing notifies a broker that is lost
             await asyncio.sleep(RETRY_S)
             self.notified()
 
-    async def _show_loss(self) -> bool:
-        """Let the controllers see that this broker cannot be the master that they know.
+    async def _report_loss(self) -> bool:
+        """Report this broker as lost, so that the controllers elect another master.
 
         Returns:
-            False if that was done less than `LOSS_S` ago.
+            False if it did so less than `REPORT_LOSS_INTERVAL_S` ago.
 
         Raises:
             CometError: the controllers do not respond, or refuse.
         """
         now_s = asyncio.get_running_loop().time()
-        if self._shown_s is not None and now_s - self._shown_s < LOSS_S:
+        reported_s = self._loss_reported_s
+        if reported_s is not None and now_s - reported_s < REPORT_LOSS_INTERVAL_S:
             return False
         await self._controllers.report_loss(
-            msgspec.structs.replace(self._heartbeat(), heartbeat_timeout_mills=LOST_TIMEOUT_MS)
+            msgspec.structs.replace(
+                self._heartbeat(), heartbeat_timeout_mills=LOST_HEARTBEAT_TIMEOUT_MS
+            )
         )
-        self._shown_s = now_s
+        self._loss_reported_s = now_s
         return True
 
-    async def _let_epoch_end(self, epoch: int, problem: EpochError) -> None:
-        """Return when the controllers have a newer epoch, in which this broker may be anything."""
+    async def _wait_for_newer_epoch(self, epoch: int, problem: EpochError) -> None:
+        """Report the loss until the controllers have a newer epoch, or no master."""
         log.warning("cannot be the master of epoch %d, waiting for a newer one: %s", epoch, problem)
         self._is_registered = False
         while True:
             decision = await self._look()
             if decision.epoch > epoch or decision.master_id is None:
                 break
-            await self._show_loss()
+            await self._report_loss()
             await asyncio.sleep(RETRY_S)
         self.notified()
 
     def _leave_epoch(self) -> None:
-        """Lead no more, so that the next decision lets the epoch end.
+        """Stop being the master, so that the next decision of this epoch waits for a newer one.
 
         A controller of RocketMQ renews no in-sync set. Until a slave is back, this broker could
         confirm nothing.
         """
         log.warning("the controllers do not renew the in-sync set, leaving epoch %d", self._epoch)
-        self._be_no_master()
+        self._stop_being_master()
         self.replication.stop()
         self._epoch = NO_EPOCH
 
@@ -375,17 +377,17 @@ class ElectedRole:
         assert self._id is not None
         self._epoch = decision.epoch
         log.info("this broker is a slave id=%d %s", self._id, _text(decision))
-        self._be_no_master()
+        self._stop_being_master()
         self._role.follow_elected(decision.master_address)
         self._follow()
-        self._stop_finding()
+        self._end_lookup()
         if decision.master_address:
-            self._finding = self._tasks.spawn(
-                self._find_log(decision.master_address), "find-log-of-master"
+            self._ha_address_lookup = self._tasks.spawn(
+                self._look_up_ha_address(decision.master_address), "look-up-ha-address"
             )
 
-    def _be_no_master(self) -> None:
-        """Take the role of a slave, once what sends have staged waits for in-sync replicas."""
+    def _stop_being_master(self) -> None:
+        """Take the role of a slave; sends that are staged are appended, and wait, before."""
         assert self._id is not None
         self._store.appender.finish_deferred()
         if not self._role.is_slave:
@@ -403,13 +405,13 @@ class ElectedRole:
 
     # --- where the master sends its log ---------------------------------------------------------
 
-    def _stop_finding(self) -> None:
-        if self._finding is not None:
-            self._finding.cancel()
-            self._finding = None
+    def _end_lookup(self) -> None:
+        if self._ha_address_lookup is not None:
+            self._ha_address_lookup.cancel()
+            self._ha_address_lookup = None
 
-    async def _find_log(self, master: str) -> None:
-        """Ask the master where it sends its log, until it says so.
+    async def _look_up_ha_address(self, master: str) -> None:
+        """Request from the master the address at which it sends its log, until it has one.
 
         A broker of RocketMQ learns that from name servers only, up to 30 seconds later. It does
         not respond with an address before it is the master.
@@ -461,7 +463,7 @@ class ElectedRole:
                 self.notified()
             self._ran_s = loop.time()
             if self._store.failure is not None:  # others would be elected only without heartbeats
-                if self._shown_s is None:
+                if self._loss_reported_s is None:
                     self.notified()
             elif self._is_registered:
                 self._controllers.heartbeat_all(self._heartbeat())
@@ -480,7 +482,7 @@ class ElectedRole:
         return self._controllers.silent_s > self._settings().controller_heartbeat_timeout_ms / 1000
 
     async def _register(self) -> Decision:
-        """Tell the controller the address of this broker; heartbeats begin.
+        """Send the address of this broker to the controller; heartbeats begin.
 
         Raises:
             CometError: the controllers do not respond, or refuse.
@@ -506,7 +508,7 @@ class ElectedRole:
             )
         found = check(response).header(ControllerRegisterBrokerResponse)
         await self._controllers.heartbeat(self._heartbeat())  # only living brokers are elected
-        self._is_registered, self._shown_s = True, None
+        self._is_registered, self._loss_reported_s = True, None
         return _decision(found, SyncStateSet.decode(response.body) if response.body else None)
 
     async def _obtain_id(self) -> int:
@@ -564,7 +566,7 @@ class ElectedRole:
         return _decision(found, SyncStateSet.decode(response.body))
 
     async def _elect(self) -> Decision:
-        """Ask for an election.
+        """Request an election.
 
         Raises:
             CometError: no broker can be elected, or the controllers do not respond.

@@ -16,11 +16,11 @@ from cometmq.protocol.bodies import EpochEntry, EpochEntryCache
 from cometmq.remoting import Request, Response
 
 _LAST_END: Final = 2**63 - 1
-"""Where the newest epoch ends, as RocketMQ says it."""
+"""The end of the newest epoch in responses, as in RocketMQ."""
 
 
 class ElectedHandler:
-    """Handles what controllers, other brokers and tools ask.
+    """Handles requests of controllers, other brokers and tools.
 
     Args:
         elected: the role.
@@ -41,7 +41,8 @@ class ElectedHandler:
     def role_changed(self, request: Request) -> Response:
         """NOTIFY_BROKER_ROLE_CHANGED (1008).
 
-        What it says is asked of the controllers, because any peer can send it.
+        Any peer can send it, so its content is not used: this broker requests the decision from the
+        controllers.
         """
         self._elected.notified()
         return Response()
@@ -57,7 +58,7 @@ class ElectedHandler:
 def epoch_cache(
     settings: BrokerSettings, broker_id: int, epochs: Sequence[Epoch], log_end: int
 ) -> EpochEntryCache:
-    """Return what tools are told of the epochs of a log."""
+    """Return the epochs of a log in the form of the wire."""
     ends = [epoch.start for epoch in epochs[1:]] + [_LAST_END]
     return EpochEntryCache(
         cluster_name=settings.broker_cluster_name,

@@ -3,8 +3,8 @@
     brokerIdentity         := cluster "#" name "#" id
     brokerIdentity-temp    := cluster "#" name "#" id "#" check_code
 
-The second file is written before the controller is asked to give the id. After a crash the broker
-asks again with the same check code, by which the controller knows it.
+The second file is written before the request for the id. After a crash the broker repeats the
+request with the same check code, by which the controller recognizes it.
 
 Source: BrokerMetadata, TempBrokerMetadata and ReplicasManager, RocketMQ 5.3.
 """
@@ -71,7 +71,7 @@ class IdentityFiles:
         return Applied(self._id_of(self._temp, id_text), check_code)
 
     def apply(self, applied: Applied) -> None:
-        """Keep an id before the controller is asked to give it.
+        """Keep an id before it is requested from the controller.
 
         Raises:
             StoreError: the disk refused.

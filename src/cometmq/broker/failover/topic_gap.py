@@ -15,7 +15,7 @@ offsets are in a file, because a broker may be elected before it has copied anyt
 
     topics-known.json := {"knownTo": offset, "gapStart": offset, "gapEnd": offset}
 
-Source: none; a broker of RocketMQ 5.3 lacks such topics until a producer creates them.
+RocketMQ has nothing like it: its brokers lack such topics until a producer creates them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NAMES_LOGGED_MAX: Final = 100
 
 
 class StoredQueues(Protocol):
-    """What is asked of the store."""
+    """What a topic gap needs of the store."""
 
     @property
     def written_to(self) -> int:
@@ -150,7 +150,7 @@ class TopicGap:
             log.error("after a restart topics may be missing until producers use them: %s", problem)
 
     def ended_lead(self) -> None:
-        """Note that this broker is no master any more: until now it knew the topics of its log."""
+        """Note that this broker is no longer the master: it knows the topics of its whole log."""
         self._known.known_to = self._store.written_to
 
     async def fill(self) -> None:

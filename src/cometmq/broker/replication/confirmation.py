@@ -3,6 +3,9 @@
 Both waits run side by side, so that the response takes as long as the slower one. If the disk
 failed, that is the outcome; else the outcome of the slaves has precedence, as in RocketMQ.
 
+This is about one response. The confirm offset, up to which all in-sync replicas have the log, is in
+`cometmq.broker.failover.epochs.in_sync`.
+
 Source: CommitLog.handleDiskFlushAndHA, RocketMQ 5.3.
 """
 
@@ -37,7 +40,7 @@ class Confirmation:
 
     @property
     def refusal(self) -> ResponseError | None:
-        """Why a message must not be stored, or None: it could not be confirmed."""
+        """Why no message may be stored now; None if messages may be."""
         return None if self._slaves is None else self._slaves.refusal
 
     def waits(self) -> bool:

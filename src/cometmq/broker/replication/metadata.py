@@ -60,7 +60,7 @@ class MetadataCopy:
         client: sends the requests.
         topics, groups, offsets, delay: where the copies go.
         store: the log, whose end tells from where on delivered messages may have to be found.
-        find_master: asks the name servers for the master, in the background.
+        find_master: requests the master from the name servers, in the background.
         clock: decides when the next copy is due.
     """
 
@@ -90,7 +90,7 @@ class MetadataCopy:
         self._topic_count = 0
         """How many topics the store had when that was last looked at."""
         self._find_from_s = 0.0
-        """When the name servers may be asked for the master again."""
+        """When the master may be requested from the name servers again."""
         self._unknown_from_s: float | None = None
         """Since when the master is not known."""
         self._failures = FailureLog(

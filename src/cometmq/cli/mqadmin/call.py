@@ -1,4 +1,4 @@
-"""One call of a command: its flags, the client that asks servers, and what commands have in common.
+"""One call of a command: its flags, its client, and what commands have in common.
 
 Source: CommandUtil and DefaultMQAdminExtImpl, RocketMQ 5.3.
 """
@@ -31,12 +31,12 @@ class CommandError(CometError):
 
 @dataclass(slots=True)
 class Call:
-    """A command with its flags, and the client that asks servers."""
+    """A command with its flags and its client."""
 
     command: Command
     values: dict[str, str]
     line: int
-    """Whose printouts are wanted: 4 for RocketMQ 4.9, 5 for 5.3."""
+    """The release line whose printouts are made: 4 for RocketMQ 4.9, 5 for 5.3."""
     admin: AdminClient
     instance: ClientInstance
     """The connections, which producers and consumers of the command share."""

@@ -184,14 +184,14 @@ listAcl@5 users: lists policies
     b|c b=brokerAddr c=clusterName s=subject r=resource
 copyAcl@5 users: copies policies from one broker to another
     f!=fromBroker t!=toBroker s=subjects
-updateAclConfig@4 access: creates or changes an account of access control 1.0
+updateAclConfig@4 accounts: creates or changes an account of access control 1.0
     b|c a!=accessKey b=brokerAddr c=clusterName s!=secretKey t=topicPerms u=defaultGroupPerm
     w=whiteRemoteAddress g=groupPerms i=defaultTopicPerm m=admin
-deleteAclConfig@4 access: removes an account of access control 1.0
+deleteAclConfig@4 accounts: removes an account of access control 1.0
     b|c a!=accessKey b=brokerAddr c=clusterName
-clusterAclConfigVersion@4 access: shows the version of the access control file of each broker
+clusterAclConfigVersion@4 accounts: shows the version of the access control file of each broker
     b|c b=brokerAddr c=clusterName
-updateGlobalWhiteAddr@4 access: replaces the list of addresses that need no account
+updateGlobalWhiteAddr@4 accounts: replaces the list of addresses that need no account
     b|c p=aclFileFullPath b=brokerAddr c=clusterName g!=globalWhiteRemoteAddresses
 """
 

@@ -174,7 +174,7 @@ async def show_removed(call: Call, topic: str, cluster: str) -> None:
 
 
 async def remove_topic(call: Call, topic: str, cluster: str) -> None:
-    """Delete a topic from the masters of a cluster and from all name servers, without a word."""
+    """Delete a topic from the masters of a cluster and from all name servers; print nothing."""
     header = DeleteTopicInBrokerRequest(topic=topic)
     for broker in await call.masters(cluster):
         await call.admin.call(broker, RequestCode.DELETE_TOPIC_IN_BROKER, header)

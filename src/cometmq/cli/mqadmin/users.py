@@ -41,7 +41,7 @@ ACL_HEADS = ("#Subject", "#PolicyType", "#Resource", "#Actions", "#SourceIp", "#
 
 
 def _decoded(kind: type[S], body: bytes) -> list[S]:
-    """Read the JSON of one, of a list, or nothing."""
+    """Return the values in a body, which is one, a list of them, or empty."""
     found = fastjson.loads(bytes(body)) if body else []
     return [
         decode_body(kind, msgspec.json.encode(each))
@@ -49,7 +49,7 @@ def _decoded(kind: type[S], body: bytes) -> list[S]:
     ]
 
 
-async def _tell(call: Call, code: RequestCode, header: Header, body: bytes, done: str) -> None:
+async def _change(call: Call, code: RequestCode, header: Header, body: bytes, done: str) -> None:
     """Send a change to the chosen brokers, and print that each has made it."""
     for broker in await chosen_brokers(call):
         await call.admin.call(broker, code, header, body)
@@ -59,13 +59,13 @@ async def _tell(call: Call, code: RequestCode, header: Header, body: bytes, done
 async def create_user(call: Call) -> None:
     """Create a user."""
     header = AuthCreateUserRequest(username=call.text("u"))
-    await _tell(call, RequestCode.AUTH_CREATE_USER, header, _user(call).encode(), "create user")
+    await _change(call, RequestCode.AUTH_CREATE_USER, header, _user(call).encode(), "create user")
 
 
 async def update_user(call: Call) -> None:
     """Change a user."""
     header = AuthUpdateUserRequest(username=call.text("u"))
-    await _tell(call, RequestCode.AUTH_UPDATE_USER, header, _user(call).encode(), "update user")
+    await _change(call, RequestCode.AUTH_UPDATE_USER, header, _user(call).encode(), "update user")
 
 
 def _user(call: Call) -> UserInfo:
@@ -81,7 +81,7 @@ def _user(call: Call) -> UserInfo:
 async def delete_user(call: Call) -> None:
     """Delete a user."""
     header = AuthDeleteUserRequest(username=call.text("u"))
-    await _tell(call, RequestCode.AUTH_DELETE_USER, header, b"", "delete user")
+    await _change(call, RequestCode.AUTH_DELETE_USER, header, b"", "delete user")
 
 
 async def _users(call: Call, broker: str, wanted: str | None) -> list[UserInfo]:
@@ -145,13 +145,13 @@ async def copy_user(call: Call) -> None:
 async def create_acl(call: Call) -> None:
     """Create a policy."""
     header = AuthCreateAclRequest(subject=call.text("s"))
-    await _tell(call, RequestCode.AUTH_CREATE_ACL, header, _acl(call).encode(), "create acl")
+    await _change(call, RequestCode.AUTH_CREATE_ACL, header, _acl(call).encode(), "create acl")
 
 
 async def update_acl(call: Call) -> None:
     """Change a policy."""
     header = AuthUpdateAclRequest(subject=call.text("s"))
-    await _tell(call, RequestCode.AUTH_UPDATE_ACL, header, _acl(call).encode(), "update acl")
+    await _change(call, RequestCode.AUTH_UPDATE_ACL, header, _acl(call).encode(), "update acl")
 
 
 def _acl(call: Call) -> AclInfo:
@@ -173,7 +173,7 @@ def _acl(call: Call) -> AclInfo:
 async def delete_acl(call: Call) -> None:
     """Delete a policy, or what it says about one resource."""
     header = AuthDeleteAclRequest(subject=call.text("s"), resource=call.values.get("r"))
-    await _tell(call, RequestCode.AUTH_DELETE_ACL, header, b"", "delete acl")
+    await _change(call, RequestCode.AUTH_DELETE_ACL, header, b"", "delete acl")
 
 
 async def _acls(call: Call, broker: str, subject: str | None) -> list[AclInfo]:

@@ -10,8 +10,8 @@ RocketMQ compares that number before it stores a message, and acknowledges it wi
 others leave meanwhile.
 
 A master that is cut off, from the controllers and from an in-sync replica, acknowledges nothing:
-another one may be elected. Once it has seen that, it refuses sends, so that clients look for the
-new master instead of waiting here. RocketMQ's master lets each send wait for the timeout.
+another one may be elected. After the first timeout of a send it refuses sends, so that clients look
+for the new master instead of waiting here. RocketMQ's master lets each send wait for the timeout.
 
 Source: CommitLog.handleHA and GroupTransferService, RocketMQ 5.3.
 """
@@ -50,13 +50,11 @@ class EpochAcknowledgements(Acknowledgements):
         self._store = store
         self._in_sync = in_sync
         self.is_doubtful: Callable[[], bool] = _never
-        """Returns whether it is to be asked first if another master was elected meanwhile."""
+        """Returns whether another master may have been elected: the controllers are asked first."""
         self.is_cut_off: Callable[[], bool] = _never
         """Returns whether the controllers do not respond for so long that they may have elected."""
         self._stuck_at = -1
-        """The confirm offset when in-sync replicas did not get in time what sends waited for; -1 if
-        never in this epoch.
-        """
+        """The confirm offset at the last timeout of a send; -1 if there was none in this epoch."""
         self._few = ResponseError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough")
         self._alone = ResponseError(
             ResponseCode.SERVICE_NOT_AVAILABLE,

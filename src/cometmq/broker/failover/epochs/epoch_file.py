@@ -6,7 +6,7 @@
 
 Epochs ascend; their start offsets never descend. An epoch in which nothing was written starts where
 the next one does, and has its line all the same: without it, a replica that wrote in an older epoch
-beyond that offset could not tell that its log differs. RocketMQ 5.3 leaves such a line out.
+beyond that offset could not see that its log differs. RocketMQ 5.3 leaves such a line out.
 
 The backup lacks the newest epoch, so it counts only if the file is missing or was torn while it was
 written, as RocketMQ writes it: then no byte of that epoch was stored. Without the epoch, its bytes

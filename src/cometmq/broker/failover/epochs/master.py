@@ -1,6 +1,6 @@
 """Sends the log of a master to its slaves with epochs, when a controller elects masters.
 
-    greeting of a slave     answered by the epochs of this log; the slave truncates its own
+    greeting of a slave     gets the epochs of this log; the slave truncates its own log
     reports                 as without a controller
     chunk                   lies in one epoch, which its header names
 
@@ -20,7 +20,7 @@ from cometmq.model.errors import ProtocolError
 
 
 class Leader(Protocol):
-    """Keeps the in-sync set by what the connections of slaves tell it."""
+    """Keeps the in-sync set by the reports of slaves."""
 
     def greeted(self, connection: EpochSlaveConnection, slave_id: int) -> None:
         """Take the connection of a slave, instead of an older one.
@@ -77,7 +77,7 @@ class EpochSlaveConnection(SlaveConnection):
         newest = self._messages.newest(data)
         if self.greeting is None and self._messages.greeting is not None:
             if newest is not None:
-                raise ProtocolError("a slave reported before it was told the epochs of this log")
+                raise ProtocolError("a slave reported before it got the epochs of this log")
             self._leader.greeted(self, self._messages.greeting.broker_id)
             self.greeting = self._messages.greeting
             assert self._transport is not None

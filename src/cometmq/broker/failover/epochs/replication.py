@@ -4,8 +4,9 @@
     follow      as a slave: truncates the log to the common point, and copies that of the master
     stop        neither
 
-`ElectedRole` decides which of them, and in which epoch, and changes the role. When slaves report,
-it is asked to request another in-sync set from the controller, and says what became of that.
+`ElectedRole` decides which of them, and in which epoch, and changes the role. It also requests
+other in-sync sets from the controller: this module calls `send_request` when the reports of slaves
+call for another one, and gets the outcome by `adopt`, `refused` or `unanswered`.
 
 Source: AutoSwitchHAService, RocketMQ 5.3.
 """

@@ -8,7 +8,7 @@ output.
                         chunk    := state:i32=2 size:i32 log_offset:i64 epoch confirm_offset:i64
                                     bytes of the log; size 0 for a heartbeat
 
-A connection begins with the greeting, which is answered by the epochs; reports and chunks follow.
+A connection begins with the greeting and, in response, the epochs; reports and chunks follow.
 A chunk lies in one epoch. The one that reaches the end of an epoch names the next epoch already,
 if the master is a RocketMQ.
 
@@ -41,7 +41,7 @@ class Greeting(NamedTuple):
     broker_id: int
     """The id that the controller gave it."""
     from_last_file: bool = False
-    """Whether an empty slave wants the last file of the log only, instead of the whole log."""
+    """Whether an empty slave begins with the last file of the log, instead of the whole log."""
     is_learner: bool = False
     """Whether it never becomes an in-sync replica."""
 

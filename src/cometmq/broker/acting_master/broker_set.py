@@ -1,4 +1,4 @@
-"""Which brokers of this name there are, according to the name servers."""
+"""The brokers with the name of this one, as the name servers know them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMEOUT_S: Final = 2.0
 """Timeout of one request."""
 
 
-async def group_members(
+async def broker_set_addresses(
     client: RemotingClient, name_servers: Iterable[str], header: GetBrokerMemberGroupRequest
 ) -> dict[int, str]:
     """Return broker id -> address of all brokers that any name server has.
@@ -25,25 +25,25 @@ async def group_members(
     Raises:
         CometError: no name server has responded.
     """
-    asked = list(name_servers)
+    servers = list(name_servers)
     found = await asyncio.gather(
-        *(_members_at(client, name_server, header) for name_server in asked),
+        *(_addresses_at(client, name_server, header) for name_server in servers),
         return_exceptions=True,
     )
-    members: dict[int, str] = {}
+    addresses: dict[int, str] = {}
     failures = [each for each in found if isinstance(each, BaseException)]
     for failure in failures:
         if not isinstance(failure, CometError):
             raise failure
-    if len(failures) == len(asked):
+    if len(failures) == len(servers):
         raise failures[0] if failures else CometError("no name server is known")
     for each in found:
         if not isinstance(each, BaseException):
-            members |= each
-    return members
+            addresses |= each
+    return addresses
 
 
-async def _members_at(
+async def _addresses_at(
     client: RemotingClient, name_server: str, header: GetBrokerMemberGroupRequest
 ) -> dict[int, str]:
     response = await client.call(

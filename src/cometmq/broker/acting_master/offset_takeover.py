@@ -1,4 +1,4 @@
-"""Takes back what happened at a slave which acted as the master: committed and schedule offsets.
+"""Takes over the offsets of a slave that acted as the master: committed and schedule offsets.
 
 With ``enableSlaveActingMaster`` name servers show consumers the slave with the smallest id as the
 master while there is none. Before the master listens again, it announces itself to that slave,
@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cometmq.broker.acting_master.members import TIMEOUT_S, group_members
+from cometmq.broker.acting_master.broker_set import TIMEOUT_S, broker_set_addresses
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.role import MASTER_ID
@@ -32,10 +32,10 @@ log = logging.getLogger(__name__)
 LIMIT_S: Final = 5.0
 """How long a start waits for all of it."""
 ANNOUNCED_S: Final = 4.0
-"""How long a slave may take to end what it sends."""
+"""How long a slave may take until nothing that it sends is in flight."""
 
 
-async def take_back_offsets(
+async def take_over_offsets(
     client: RemotingClient,
     name_servers: Iterable[str],
     header: GetBrokerMemberGroupRequest,
@@ -57,7 +57,7 @@ async def take_back_offsets(
     """
     try:
         async with asyncio.timeout(LIMIT_S):
-            slaves = await group_members(client, name_servers, header)
+            slaves = await broker_set_addresses(client, name_servers, header)
             slaves.pop(MASTER_ID, None)
             if not slaves:
                 return
@@ -70,10 +70,10 @@ async def take_back_offsets(
             found = await decode(ConsumerOffsetSerializeWrapper, check(response).body)
             count = await offsets.advance(found.offset_table, bounds)
             count += await _take_schedule_offsets(client, slave, delay)
-            log.info("took back offsets slave=%s queues=%d", slave, count)
+            log.info("took over offsets slave=%s queues=%d", slave, count)
     except (CometError, OSError) as problem:  # OSError: also the timeout
         log.warning(
-            "offsets that were committed at a slave are not taken back, consumers may get messages"
+            "offsets that were committed at a slave are not taken over, consumers may get messages"
             " again: %s",
             str(problem) or f"no response within {LIMIT_S:g} s",
         )
@@ -82,7 +82,7 @@ async def take_back_offsets(
 async def _announce(
     client: RemotingClient, slave: str, announcement: ExchangeBrokerHaInfoRequest
 ) -> None:
-    """Let the slave end to act as the master; one that cannot has its offsets all the same."""
+    """Announce this master, so that the slave stops acting; its offsets count even if it fails."""
     try:
         check(
             await client.call(

@@ -138,12 +138,12 @@ class EtcdGateway:
         """Return all keys with a prefix."""
         start = prefix.encode()
         end = start[:-1] + bytes([start[-1] + 1])
-        asked = {"key": _b64(start), "range_end": _b64(end)}
-        return _key_values(await self._call("/v3/kv/range", asked))
+        payload = {"key": _b64(start), "range_end": _b64(end)}
+        return _key_values(await self._call("/v3/kv/range", payload))
 
     async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> bool:
         """Apply the operations if all conditions hold, and return whether they were applied."""
-        asked = {
+        payload = {
             "compare": [
                 {
                     "key": _b64(compare.key),
@@ -156,7 +156,7 @@ class EtcdGateway:
             "success": [_operation(operation) for operation in operations],
         }
         try:
-            response = await self._call("/v3/kv/txn", asked, repeatable=False)
+            response = await self._call("/v3/kv/txn", payload, repeatable=False)
         except _RefusedError as refusal:
             if refusal.code == NOT_FOUND:  # the lease of a put
                 return False
@@ -187,18 +187,18 @@ class EtcdGateway:
             await session.close()
 
     async def _call(
-        self, path: str, asked: dict[str, Any], *, repeatable: bool = True, refusals: bool = False
+        self, path: str, payload: dict[str, Any], *, repeatable: bool = True, refusals: bool = False
     ) -> dict[str, Any]:
         try:
             async with asyncio.timeout(CALL_S):
                 try:
-                    return await self._authenticated(path, asked, repeatable)
+                    return await self._authenticated(path, payload, repeatable)
                 except _RefusedError as refusal:
                     if self._user is None or not _refuses_token(refusal):
                         raise
                     # etcd checks the token before it applies anything, so a second try is safe.
                     self._token = None
-                    return await self._authenticated(path, asked, repeatable)
+                    return await self._authenticated(path, payload, repeatable)
         except TimeoutError:
             raise EtcdUnavailableError(f"{path}: no response within {CALL_S:g} s") from None
         except _RefusedError as refusal:
@@ -207,19 +207,19 @@ class EtcdGateway:
             raise EtcdUnavailableError(str(refusal)) from None
 
     async def _authenticated(
-        self, path: str, asked: dict[str, Any], repeatable: bool
+        self, path: str, payload: dict[str, Any], repeatable: bool
     ) -> dict[str, Any]:
         if self._user is not None and self._token is None:
             account = {"name": self._user, "password": self._password}
             self._token = str((await self._post("/v3/auth/authenticate", account, True))["token"])
-        return await self._post(path, asked, repeatable)
+        return await self._post(path, payload, repeatable)
 
-    async def _post(self, path: str, asked: dict[str, Any], repeatable: bool) -> dict[str, Any]:
+    async def _post(self, path: str, payload: dict[str, Any], repeatable: bool) -> dict[str, Any]:
         """Send a request to one endpoint after the other until one responds."""
         problem: Exception | None = None
         for _ in range(len(self._endpoints)):
             try:
-                return await self._post_to(self._endpoints[0], path, asked)
+                return await self._post_to(self._endpoints[0], path, payload)
             except (aiohttp.ClientError, OSError) as error:
                 problem = error
             except _RefusedError as refusal:
@@ -235,23 +235,23 @@ class EtcdGateway:
                 break  # the endpoint may have received it
         raise EtcdUnavailableError(f"{path}: {type(problem).__name__}: {problem}") from None
 
-    async def _post_to(self, endpoint: str, path: str, asked: dict[str, Any]) -> dict[str, Any]:
+    async def _post_to(self, endpoint: str, path: str, payload: dict[str, Any]) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
         if self._token is not None:
             headers["Authorization"] = self._token
         async with self._open().post(
-            endpoint + path, data=msgspec.json.encode(asked), headers=headers
+            endpoint + path, data=msgspec.json.encode(payload), headers=headers
         ) as response:
             body = await response.read()
             status = response.status
         try:
-            answer = msgspec.json.decode(body, type=dict[str, Any])
+            found = msgspec.json.decode(body, type=dict[str, Any])
         except msgspec.MsgspecError:
             raise aiohttp.ClientPayloadError(f"status {status} without a JSON body") from None
         if status != 200:
-            message = str(answer.get("message") or answer.get("error"))
-            raise _RefusedError(int(answer.get("code", 0)), message)
-        return answer
+            message = str(found.get("message") or found.get("error"))
+            raise _RefusedError(int(found.get("code", 0)), message)
+        return found
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.app import Broker
+from cometmq.broker.stats import metrics
 from cometmq.cli.configurations import broker_configuration, namesrv_configuration
 from cometmq.cli.servers import Standalone
 from cometmq.client import AdminClient, Message, Producer, PullConsumer, StartFrom
@@ -183,6 +184,21 @@ async def test_a_broker_shows_what_tools_are_shown(scene: Scene) -> None:
     assert len(RUNTIME_NAMES - of_runtime) <= 10  # the rates of 60 and 600 s are not known yet
     for suffix, key in SAME.items():
         assert found.value(f"rocketmq_brokeruntime_{suffix}") == float(info[key]), key
+
+
+async def test_times_that_are_not_read_in_time_are_left_out(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Producer(scene.name_servers, group="shop") as producer:
+        await producer.send(Message("orders", b"1"))
+    scene.broker.parts.offsets.commit("billing", "orders", 0, 0)
+    found = await scrape(scene.port)
+    assert "rocketmq_consumer_lag_latency" in found.kinds
+
+    monkeypatch.setattr(metrics, "TIMES_S", 0.0)
+    found = await scrape(scene.port)
+    assert found.value("rocketmq_consumer_lag_messages", topic="orders") == 1
+    assert "rocketmq_consumer_lag_latency" not in found.kinds
 
 
 async def test_a_page_of_ten_thousand_topics_is_made_in_slices(scene: Scene) -> None:

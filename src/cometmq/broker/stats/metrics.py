@@ -19,6 +19,7 @@ from cometmq.broker.stats.windows import Cell
 from cometmq.broker.topics.attributes import MESSAGE_TYPE
 from cometmq.metrics.endpoint import MetricsEndpoint, start_endpoint
 from cometmq.metrics.page import Number, Page
+from cometmq.model.errors import CometError
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.protocol.command import OUR_VERSION
 from cometmq.protocol.version import version_name
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from cometmq.broker.clients.members import Member
     from cometmq.store import MessageStore
 
-TIMES_MAX: Final = 1_000
-"""Groups with a lag whose times are read, because that may read the disk."""
+TIMES_S: Final = 5.0
+"""How long the times of messages are read for one page, because that may read the disk."""
 SYSTEM_GROUP: Final = "CID_RMQ_SYS_"
 
 
@@ -166,7 +167,7 @@ class BrokerMetrics:
         queueing = page.gauge(
             "rocketmq_consumer_queueing_latency", "Age in ms of the oldest not delivered", max
         )
-        times_left = TIMES_MAX
+        until_s = parts.clock.monotonic() + TIMES_S
         async for key in slices.each(parts.offsets.keys()):
             topic, _, group = key.partition("@")
             online = parts.consumers.group(group)
@@ -191,19 +192,29 @@ class BrokerMetrics:
             lag.set(total, **labels)
             flying.set(total - undelivered, **labels)
             ready.set(undelivered, **labels)
-            if not total:
-                late.set(0, **labels)
-                queueing.set(0, **labels)
-            elif times_left > 0:
-                times_left -= 1
-                late.set(await self._age_ms(topic, consumed_at), **labels)
-                queueing.set(await self._age_ms(topic, pulled_at), **labels)
+            for metric, oldest in ((late, consumed_at), (queueing, pulled_at)):
+                if (age_ms := await self._age_ms(topic, oldest, until_s)) is not None:
+                    metric.set(age_ms, **labels)
 
-    async def _age_ms(self, topic: str, oldest: list[tuple[int, int]]) -> int:
-        """Return the age of the oldest of these messages, each given by queue and offset."""
-        now_ms = self._parts.clock.now_ms()
-        stored = [await self._lags.store_time(topic, *place) for place in oldest]
-        return max((max(0, now_ms - time_ms) for time_ms in stored if time_ms > 0), default=0)
+    async def _age_ms(
+        self, topic: str, oldest: list[tuple[int, int]], until_s: float
+    ) -> int | None:
+        """Return the age of the oldest of these messages, each given by queue and offset.
+
+        None if their times cannot be read, or not in time: the rest of the page is more useful then
+        than an error.
+        """
+        clock, age_ms = self._parts.clock, 0
+        for queue_id, offset in oldest:
+            if clock.monotonic() >= until_s:
+                return None
+            try:
+                stored_ms = await self._lags.store_time(topic, queue_id, offset)
+            except CometError:  # too many reads wait, or the disk cannot read
+                return None
+            if stored_ms > 0:
+                age_ms = max(age_ms, clock.now_ms() - stored_ms)
+        return age_ms
 
     def _labels(self, group: str, topic: str) -> dict[str, str]:
         is_system = self._parts.topics.is_system(topic) or group.startswith(SYSTEM_GROUP)

@@ -218,6 +218,7 @@ def configuration_page() -> str:
     from cometmq.broker.config import BrokerSettings
     from cometmq.controller.config import ControllerSettings, EtcdSettings
     from cometmq.filtersrv.config import FilterServerSettings
+    from cometmq.metrics.config import MetricsSettings
     from cometmq.namesrv.config import NameServerSettings
     from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
     from cometmq.store.config import StoreSettings
@@ -242,6 +243,7 @@ def configuration_page() -> str:
         "Connections (all servers)": RemotingSettings,
         "TLS (all servers)": TlsSettings,
         "TLS of outgoing connections (all servers)": TlsClientSettings,
+        "Metrics (broker, name server, controller)": MetricsSettings,
     }
     for title, settings in parts.items():
         lines += ["", f"## {title}", "", "| Key | Default | Expected | Meaning |"]

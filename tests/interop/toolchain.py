@@ -47,6 +47,7 @@ PACKAGES = {
     "node": "nodejs",
     "npm": "npm",
     "etcd": "etcd-server",
+    "promtool": "prometheus",
 }
 """The Debian package each command comes from."""
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from cometmq.controller.app import Controller
 from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.controller.etcd import Etcd
+from cometmq.metrics.config import MetricsSettings
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import BrokerHeartbeatRequest, Header, encode_fields
@@ -90,12 +91,13 @@ class OneController:
 
 @asynccontextmanager
 async def listening_controller(
-    store: EtcdStore | Etcd, **settings: object
+    store: EtcdStore | Etcd, *, metrics: MetricsSettings | None = None, **settings: object
 ) -> AsyncIterator[Controller]:
     """Run a controller that listens on a port, within ``async with``.
 
     Args:
         store: shared by the controllers of a group; or a client of a real etcd.
+        metrics: the settings of metrics.
         settings: fields of `ControllerSettings`.
     """
     controller = Controller(
@@ -105,6 +107,7 @@ async def listening_controller(
             RemotingSettings(),
             TlsSettings(),
             TlsClientSettings(),
+            metrics or MetricsSettings(),
         ),
         ModelEtcd(store) if isinstance(store, EtcdStore) else store,
     )

@@ -23,6 +23,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.fast_paths import FastPaths
 from cometmq.broker.registration import Identity
 from cometmq.broker.transactions.half_queue import HalfQueue
+from cometmq.metrics.config import MetricsSettings, serves_metrics
 from cometmq.model.errors import CometError, StoreError
 from cometmq.protocol.headers import GetBrokerMemberGroupRequest
 from cometmq.protocol.record import encode_host
@@ -51,10 +52,18 @@ from cometmq.system.files import Files, SystemFiles
 
 if TYPE_CHECKING:
     from cometmq.broker.failover.elected_role import ElectedRole
+    from cometmq.metrics.endpoint import MetricsEndpoint
 
 log = logging.getLogger(__name__)
 
-SETTINGS = (BrokerSettings, StoreSettings, RemotingSettings, TlsSettings, TlsClientSettings)
+SETTINGS = (
+    BrokerSettings,
+    StoreSettings,
+    RemotingSettings,
+    TlsSettings,
+    TlsClientSettings,
+    MetricsSettings,
+)
 """The settings classes that a broker's configuration file feeds."""
 
 SLAVES_S = 2.0
@@ -113,6 +122,7 @@ class Broker:
             close_silent=True,
         )
         self._jobs: JobRunner | None = None
+        self._metrics: MetricsEndpoint | None = None
         self._role_tasks = Supervisor("role")
         self._settled = asyncio.Event()
         """Set while the role is in force: a slave, or a master that accepts sends."""
@@ -170,6 +180,10 @@ class Broker:
         self._jobs.start()
         if parts.role.is_slave:
             parts.log_copy.get().start(self._log_context)
+        if serves_metrics(self.configuration):
+            from cometmq.broker.stats.metrics import start_metrics  # most brokers have none
+
+            self._metrics = await start_metrics(parts, self.address)
         if parts.elected is None:
             await parts.registration.start(self._identity(), self._name_servers())
         else:
@@ -352,6 +366,8 @@ class Broker:
         parts.master.stop_accepting()
         parts.flow.stop()
         await self._role_tasks.cancel()
+        if self._metrics is not None:
+            await self._metrics.stop()
         if parts.acting is not None:
             await parts.acting.stop()
         parts.delay.stop()

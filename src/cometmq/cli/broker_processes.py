@@ -2,7 +2,8 @@
 
 Broker I of N has the settings of a single broker, except these: the name ``<brokerName>-I``, the
 port ``listenPort`` + 10 I, and the store ``broker-I`` in the directory of the store. Each broker
-also listens on its port minus 2, and for slaves on its port plus 1.
+also listens on its port minus 2, and for slaves on its port plus 1; for metrics on
+``metricsPromExporterPort`` + I.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from cometmq.cli.configurations import broker_configuration
 from cometmq.cli.event_loop import run
 from cometmq.cli.exit_codes import exit_with
 from cometmq.cli.serve import serve
+from cometmq.metrics.config import MetricsSettings
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.ports import fast_port, free_broker_port, ha_port
 from cometmq.store import StoreSettings
@@ -68,6 +70,8 @@ class Member(NamedTuple):
             "listenPort": str(self.port),
             "storePathRootDir": str(self.store),
         }
+        if metrics_port := parts[MetricsSettings].port:
+            values["metricsPromExporterPort"] = str(metrics_port + self.number)
         parts.set(values, origin=f"--processes {self.of}, broker {self.number}")
 
 

@@ -9,6 +9,7 @@ Source: ControllerManager, RocketMQ 5.3.
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from cometmq.controller.active import ActiveController
 from cometmq.controller.broker_set_table import BrokerSetTable
@@ -17,6 +18,7 @@ from cometmq.controller.elections import Elections
 from cometmq.controller.etcd import Etcd, EtcdUnavailableError
 from cometmq.controller.handler import ControllerHandler
 from cometmq.controller.live_brokers import LiveBroker, LiveBrokers
+from cometmq.metrics.config import MetricsSettings, serves_metrics
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import (
     Connection,
@@ -37,9 +39,19 @@ from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files, SystemFiles
 
+if TYPE_CHECKING:
+    from cometmq.metrics.endpoint import MetricsEndpoint
+
 log = logging.getLogger(__name__)
 
-SETTINGS = (ControllerSettings, EtcdSettings, RemotingSettings, TlsSettings, TlsClientSettings)
+SETTINGS = (
+    ControllerSettings,
+    EtcdSettings,
+    RemotingSettings,
+    TlsSettings,
+    TlsClientSettings,
+    MetricsSettings,
+)
 """The settings classes that a controller's configuration file feeds."""
 
 EXPIRY_FIRST_S = 2.0
@@ -72,6 +84,7 @@ class Controller:
         self._settings = configuration.reader_of(ControllerSettings)
         self._supervisor = Supervisor("controller")
         self._started_s = self._clock.monotonic()
+        self._metrics: MetricsEndpoint | None = None
         settings = self._settings()
         prefix = f"/cometmq/controllers/{settings.controller_group}/"
         self._client = RemotingClient(
@@ -161,11 +174,19 @@ class Controller:
         if settings.listen_port == 0:
             self.configuration.set({"listenPort": str(self._server.port)})
         self._started_s = self._clock.monotonic()
+        if serves_metrics(self.configuration):
+            from cometmq.controller.metrics import start_metrics  # most controllers have none
+
+            self._metrics = await start_metrics(
+                self.configuration, self._own(), self.active, self._live, self._elections
+            )
         self._jobs.start()
         log.info("controller started address=%s", self.address)
 
     async def stop(self, grace_s: float = 3.0) -> None:
         """End the lease, so that another controller is active, then close."""
+        if self._metrics is not None:
+            await self._metrics.stop()
         await self._jobs.stop()
         await self.active.resign()
         await self._server.stop(grace_s)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from cometmq.controller.broker_set import NO_ID, BrokerSet, Election, elect
@@ -20,6 +21,12 @@ from cometmq.protocol.headers import NotifyBrokerRoleChangedRequest
 from cometmq.remoting import RemotingClient, Supervisor
 
 log = logging.getLogger(__name__)
+
+NONE_ELECTED = "no_master_elected"
+_RESULTS: dict[int, str] = {
+    ResponseCode.SUCCESS: "new_master_elected",
+    ResponseCode.CONTROLLER_MASTER_STILL_EXIST: "keep_current_master",
+}
 
 
 class Elections:
@@ -50,6 +57,8 @@ class Elections:
         self._supervisor = supervisor
         self._settings = settings
         self._is_active = is_active
+        self.results: Counter[str] = Counter()
+        """How often elections ended how since the start, by RocketMQ's names."""
 
     async def elect(self, name: str, *, asker: int = NO_ID, designated: bool = False) -> Election:
         """Elect a master of a broker set, and notify its brokers of a new one.
@@ -72,6 +81,7 @@ class Elections:
 
         election = await self._table.change(name, decide)
         after = election.after
+        self.results[_RESULTS.get(election.code, NONE_ELECTED)] += 1
         if election.code == ResponseCode.SUCCESS:
             log.info(
                 "master elected broker=%s id=%s epoch=%d", name, after.master_id, after.master_epoch

@@ -11,6 +11,7 @@ TCP may deliver late heartbeats over the old one, and its end; they count no mor
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -112,6 +113,10 @@ class LiveBrokers:
         """Return the living brokers of a set by their ids."""
         brokers = self._brokers.get(name, {})
         return {id_: broker for id_, broker in brokers.items() if self._is_alive(broker)}
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        """Return the numbers of living brokers by cluster and name."""
+        return Counter((one.cluster, one.name) for one in self._all() if self._is_alive(one))
 
     def expire(self) -> list[LiveBroker]:
         """Remove the brokers that are silent, and return them."""

@@ -9,7 +9,9 @@ Source: NamesrvController, RocketMQ 5.3.
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
+from cometmq.metrics.config import MetricsSettings, serves_metrics
 from cometmq.namesrv.assembly import FEATURES, assemble
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.namesrv.registry import Registry
@@ -30,9 +32,18 @@ from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files, SystemFiles
 from cometmq.system.rocketmq_keys import NAMESRV_KEYS
 
+if TYPE_CHECKING:
+    from cometmq.metrics.endpoint import MetricsEndpoint
+
 log = logging.getLogger(__name__)
 
-SETTINGS = (NameServerSettings, RemotingSettings, TlsSettings, TlsClientSettings)
+SETTINGS = (
+    NameServerSettings,
+    RemotingSettings,
+    TlsSettings,
+    TlsClientSettings,
+    MetricsSettings,
+)
 """The settings classes that a name server's configuration file feeds."""
 
 
@@ -77,6 +88,7 @@ class NameServer:
             now_ms=self._now_ms,
             up_ms=lambda: self._now_ms() - self._started_ms,
         )
+        self._metrics: MetricsEndpoint | None = None
         features = [build(self.parts) for build in FEATURES]
         self._jobs = JobRunner(job for feature in features for job in feature.jobs)
         self._server = RemotingServer(
@@ -115,11 +127,17 @@ class NameServer:
         self._started_ms = self._now_ms()
         if settings.listen_port == 0:
             self.configuration.set({"listenPort": str(self.port)})
+        if serves_metrics(self.configuration):
+            from cometmq.namesrv.admin.metrics import start_metrics  # most servers have none
+
+            self._metrics = await start_metrics(self.parts, self.address)
         self._jobs.start()
         log.info("name server started address=%s", self.address)
 
     async def stop(self, grace_s: float = 3.0) -> None:
         """Stop listening, give running requests ``grace_s`` seconds to respond, then close."""
+        if self._metrics is not None:
+            await self._metrics.stop()
         await self._server.stop(grace_s)
         await self._jobs.stop()
         await self._supervisor.cancel()

@@ -10,6 +10,7 @@ import pytest
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.cli.broker_processes import BrokerFamily, Member, warn_of_stores_left
+from cometmq.metrics.config import MetricsSettings
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.ports import LOOPBACK, free_broker_port
 from cometmq.store import StoreSettings
@@ -33,6 +34,7 @@ def test_each_broker_has_its_own_name_ports_and_store_and_the_other_settings(
     roots = [each[StoreSettings].root for each in parts]
     assert roots == [tmp_path / "store" / f"broker-{i}" for i in range(3)]
     assert {each[StoreSettings].file_reserved_hours for each in parts} == {5}
+    assert [each[MetricsSettings].port for each in parts] == [5557, 5558, 5559]
     assert {each.broker_cluster_name for each in settings} == {"c"}
 
 

@@ -20,6 +20,7 @@ from cometmq.cli.commands import app
 from cometmq.client.settings import resolve_settings
 from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.filtersrv.config import FilterServerSettings
+from cometmq.metrics.config import MetricsSettings
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.store.config import StoreSettings
@@ -42,6 +43,7 @@ SETTINGS = (
     RemotingSettings,
     TlsSettings,
     TlsClientSettings,
+    MetricsSettings,
 )
 
 

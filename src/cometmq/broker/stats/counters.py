@@ -166,6 +166,14 @@ class BrokerStats:
         sums = await self._cells.sum(MINUTE, cells, slices)
         return sums.per_second(sums.messages)
 
+    def topics_put(self) -> list[tuple[str, dict[int, Cell]]]:
+        """Return the topics in which messages were stored, with the cells of their queues."""
+        return list(self._puts.items())
+
+    def topics_got(self) -> list[tuple[tuple[str, str], dict[int, Cell]]]:
+        """Return the groups and topics of messages delivered, with the cells of the queues."""
+        return list(self._gets.items())
+
     @property
     def users_put_messages(self) -> int:
         """Messages stored since the start in topics of users."""

@@ -32,7 +32,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
     def make_broker() -> BrokerStatsHandler:
         from cometmq.broker.stats.handler import BrokerStatsHandler
 
-        runtime = _runtime(parts, booted_ms, booted_s)
+        runtime = runtime_of(parts, booted_ms, booted_s)
         return BrokerStatsHandler(runtime, parts.stats, parts.store, parts.cold_reads)
 
     def make_topics() -> TopicStatsHandler:
@@ -54,7 +54,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
             address=lambda: endpoint.address,
         )
 
-    lags = Deferred(lambda: _lags(parts))
+    lags = Deferred(lambda: lags_of(parts))
     broker, topics, groups = Deferred(make_broker), Deferred(make_topics), Deferred(make_groups)
     return Feature(
         {
@@ -80,7 +80,8 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
     )
 
 
-def _lags(parts: Parts) -> GroupLags:
+def lags_of(parts: Parts) -> GroupLags:
+    """Make what returns the lags of groups."""
     from cometmq.broker.stats.group_lag import GroupLags
 
     return GroupLags(
@@ -94,7 +95,8 @@ def _lags(parts: Parts) -> GroupLags:
     )
 
 
-def _runtime(parts: Parts, booted_ms: int, booted_s: float) -> RuntimeInfo:
+def runtime_of(parts: Parts, booted_ms: int, booted_s: float) -> RuntimeInfo:
+    """Make the table of runtime information."""
     from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
 
     return RuntimeInfo(

@@ -4,7 +4,8 @@ Both spellings of the key that RocketMQ 5 renamed are there (``getTransferedTps`
 ``getTransferredTps``), and the figures of functions we do not have are zeros, because tools read
 them without asking.
 
-Source: AdminBrokerProcessor.prepareRuntimeInfo and StoreStatsService, RocketMQ 4.9 and 5.3.
+Source: AdminBrokerProcessor.prepareRuntimeInfo and StoreStatsService, RocketMQ 4.9 and 5.3;
+rocketmq-exporter (names of metrics).
 """
 
 from __future__ import annotations
@@ -47,6 +48,52 @@ ABSENT: Final = {
     "timerDequeueTps": "0.0",
 }
 """Keys of what this broker does not have or never lets wait."""
+
+EXPORTED: Final = {
+    "pmdt_0ms pmdt_0to10ms pmdt_10to50ms pmdt_50to100ms pmdt_100to200ms pmdt_200to500ms"
+    " pmdt_500to1s pmdt_1to2s pmdt_2to3s pmdt_3to4s pmdt_4to5s pmdt_5to10s pmdt_10stomore": (
+        "putMessageDistributeTime"
+    ),
+    "put_tps10 put_tps60 put_tps600": "putTps",
+    "getfound_tps10 getfound_tps60 getfound_tps600": "getFoundTps",
+    "getmiss_tps10 getmiss_tps60 getmiss_tps600": "getMissTps",
+    "gettotal_tps10 gettotal_tps60 gettotal_tps600": "getTotalTps",
+    "gettransfered_tps10 gettransfered_tps60 gettransfered_tps600": "getTransferedTps",
+    "msg_put_total_today_now": "msgPutTotalTodayNow",
+    "msg_gettotal_today_now": "msgGetTotalTodayNow",
+    "msg_puttotal_todaymorning": "msgPutTotalTodayMorning",
+    "msg_puttotal_yesterdaymorning": "msgPutTotalYesterdayMorning",
+    "msg_gettotal_todaymorning": "msgGetTotalTodayMorning",
+    "msg_gettotal_yesterdaymorning": "msgGetTotalYesterdayMorning",
+    "put_message_size_total": "putMessageSizeTotal",
+    "put_message_average_size": "putMessageAverageSize",
+    "putmessage_times_total": "putMessageTimesTotal",
+    "putmessage_entire_time_max": "putMessageEntireTimeMax",
+    "getmessage_entire_time_max": "getMessageEntireTimeMax",
+    "put_latency_99": "putLatency99",
+    "put_latency_999": "putLatency999",
+    "pagecache_lock_time_mills": "pageCacheLockTimeMills",
+    "dispatch_behind_bytes": "dispatchBehindBytes",
+    "dispatch_maxbuffer": "dispatchMaxBuffer",
+    "send_threadpoolqueue_capacity": "sendThreadPoolQueueCapacity",
+    "send_threadpool_queue_size": "sendThreadPoolQueueSize",
+    "send_threadpoolqueue_headwait_timemills": "sendThreadPoolQueueHeadWaitTimeMills",
+    "pull_threadpoolqueue_capacity": "pullThreadPoolQueueCapacity",
+    "pull_threadpoolqueue_size": "pullThreadPoolQueueSize",
+    "pull_threadpoolqueue_headwait_timemills": "pullThreadPoolQueueHeadWaitTimeMills",
+    "query_threadpool_queue_capacity": "queryThreadPoolQueueCapacity",
+    "query_threadpoolqueue_size": "queryThreadPoolQueueSize",
+    "query_threadpoolqueue_headwait_timemills": "queryThreadPoolQueueHeadWaitTimeMills",
+    "commitlog_disk_ratio": "commitLogDiskRatio",
+    "consumequeue_disk_ratio": "consumeQueueDiskRatio",
+    "commitlog_minoffset": "commitLogMinOffset",
+    "commitlog_maxoffset": "commitLogMaxOffset",
+    "remain_transientstore_buffer_numbs": "remainTransientStoreBufferNumbs",
+    "earliest_message_timestamp": "earliestMessageTimeStamp",
+    "start_accept_sendrequest_time": "startAcceptSendRequestTimeStamp",
+}
+"""The exporter's names behind ``rocketmq_brokeruntime_``, and the key of the runtime information
+that has their values."""
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 

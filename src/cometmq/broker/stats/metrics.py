@@ -1,0 +1,298 @@
+"""The metrics of a broker: RocketMQ 5's names, and those of its exporter for what they lack.
+
+Everything is read when a page is asked for, from counters and tables that exist anyway.
+
+Source: BrokerMetricsConstant, DefaultStoreMetricsConstant and ConsumerLagCalculator, RocketMQ 5.3
+(names and labels); rocketmq-exporter (``rocketmq_brokeruntime_*``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from cometmq.broker.clients.consumers import BROADCASTING
+from cometmq.broker.stats.feature import lags_of, runtime_of
+from cometmq.broker.stats.runtime_info import EXPORTED
+from cometmq.broker.stats.windows import Cell
+from cometmq.broker.topics.attributes import MESSAGE_TYPE
+from cometmq.metrics.endpoint import MetricsEndpoint, start_endpoint
+from cometmq.metrics.page import Number, Page
+from cometmq.model.errors import CometError
+from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX
+from cometmq.protocol.command import OUR_VERSION
+from cometmq.protocol.version import version_name
+from cometmq.remoting.slices import Slices
+
+if TYPE_CHECKING:
+    from cometmq.broker.assembly import Parts
+    from cometmq.broker.clients.members import Member
+    from cometmq.store import MessageStore
+
+TIMES_S: Final = 5.0
+"""How long the times of messages are read for one page, because that may read the disk."""
+SYSTEM_GROUP: Final = "CID_RMQ_SYS_"
+
+
+class BrokerMetrics:
+    """Collects the metrics of one broker.
+
+    Args:
+        parts: the broker's parts.
+        address: where clients reach it.
+    """
+
+    def __init__(self, parts: Parts, address: str) -> None:
+        self._parts = parts
+        self._address = address
+        self._booted_ms = parts.clock.now_ms()
+        self._runtime = runtime_of(parts, self._booted_ms, parts.clock.monotonic())
+        self._lags = lags_of(parts)
+
+    async def collect(self, page: Page) -> None:
+        """Fill a page."""
+        slices = Slices()
+        self._broker(page)
+        self._store(page)
+        await self._clients(page, slices)
+        await self._messages_in(page, slices)
+        await self._messages_out(page, slices)
+        await self._group_lags(page, slices)
+        self._transactions(page)
+        self._runtime_info(page)
+
+    def _broker(self, page: Page) -> None:
+        parts = self._parts
+        waiting = page.gauge("rocketmq_processor_watermark", "Requests that wait, by processor")
+        waiting.set(len(parts.commit), processor="send")
+        waiting.set(len(parts.held), processor="pull")
+        permission = page.gauge("rocketmq_broker_permission", "4 read, 2 write, 6 both")
+        permission.set(parts.settings().broker_permission)
+        page.gauge("rocketmq_topic_number", "Topics of this broker").set(len(parts.topics))
+        groups = page.gauge("rocketmq_consumer_group_number", "Consumer groups of this broker")
+        groups.set(len(parts.groups))
+        master = page.gauge("cometmq_broker_is_master", "1 for a master, 0 for a slave")
+        master.set(int(not parts.role.is_slave))
+        failed = page.gauge(
+            "cometmq_store_failed", "1 if the store refuses messages after an error"
+        )
+        failed.set(int(parts.store.failure is not None))
+        full = page.gauge("cometmq_store_disk_full", "1 if the disk has no room for messages")
+        full.set(int(parts.store.disk_full))
+
+    def _store(self, page: Page) -> None:
+        store, clock = self._parts.store, self._parts.clock
+        oldest_ms = store.earliest_store_ms()
+        for name, text, value in (
+            ("size", "Bytes of the log", store.written_to - store.min_log_offset),
+            ("flush_behind_bytes", "Bytes of the log not on disk", _behind(store)),
+            (
+                "dispatch_behind_bytes",
+                "Bytes of the log that are not in the queues",
+                store.dispatch_backlog_bytes,
+            ),
+            (
+                "message_reserve_time",
+                "Age of the oldest message in ms",
+                max(0, clock.now_ms() - oldest_ms) if oldest_ms > 0 else 0,
+            ),
+        ):
+            metric = page.gauge(f"rocketmq_storage_{name}", text)
+            metric.set(value, storage_type="local", storage_medium="disk")
+
+    async def _clients(self, page: Page, slices: Slices) -> None:
+        parts = self._parts
+        producers: Counter[tuple[str, str]] = Counter()
+        seen: set[tuple[object, str]] = set()
+        async for name in slices.each(parts.producers.names()):
+            for member in parts.producers.members(name):
+                if (key := (member.connection, member.client_id)) not in seen:
+                    seen.add(key)
+                    producers[_software(member)] += 1
+        metric = page.gauge("rocketmq_producer_connections", "Producers that are online")
+        for (language, version), count in producers.items():
+            metric.set(count, language=language, version=version, protocol_type="remoting")
+        metric = page.gauge("rocketmq_consumer_connections", "Consumers that are online")
+        async for group in slices.each(parts.consumers.groups()):
+            mode = "pull" if group.kind == "CONSUME_ACTIVELY" else "push"
+            counts = Counter(_software(member) for member in group.members.values())
+            for (language, version), count in counts.items():
+                metric.set(
+                    count,
+                    consumer_group=group.name,
+                    language=language,
+                    version=version,
+                    consume_mode=mode,
+                    protocol_type="remoting",
+                    is_system=_flag(group.name.startswith(SYSTEM_GROUP)),
+                )
+
+    async def _messages_in(self, page: Page, slices: Slices) -> None:
+        messages = page.counter("rocketmq_messages_in_total", "Messages stored")
+        size = page.counter("rocketmq_throughput_in_total", "Bytes stored")
+        dead = page.counter("rocketmq_send_to_dlq_messages_total", "Messages dead-lettered")
+        async for topic, queues in slices.each(self._parts.stats.topics_put()):
+            config = self._parts.topics.get(topic)
+            kind = "unspecified" if config is None else config.attributes.get(MESSAGE_TYPE)
+            labels = {
+                "topic": topic,
+                "message_type": (kind or "unspecified").lower(),
+                "is_system": _flag(self._parts.topics.is_system(topic)),
+            }
+            total, size_bytes = _sums(queues)
+            messages.set(total, **labels)
+            size.set(size_bytes, **labels)
+            if topic.startswith(DLQ_PREFIX):
+                group = topic.removeprefix(DLQ_PREFIX)
+                dead.set(total, consumer_group=group, topic=topic, is_system="false")
+
+    async def _messages_out(self, page: Page, slices: Slices) -> None:
+        messages = page.counter("rocketmq_messages_out_total", "Messages delivered")
+        size = page.counter("rocketmq_throughput_out_total", "Bytes delivered")
+        async for (group, topic), queues in slices.each(self._parts.stats.topics_got()):
+            labels = self._labels(group, topic)
+            total, size_bytes = _sums(queues)
+            messages.set(total, **labels)
+            size.set(size_bytes, **labels)
+
+    async def _group_lags(self, page: Page, slices: Slices) -> None:
+        parts = self._parts
+        lag = page.gauge("rocketmq_consumer_lag_messages", "Messages not consumed yet")
+        late = page.gauge(
+            "rocketmq_consumer_lag_latency", "Age in ms of the oldest message not consumed", max
+        )
+        flying = page.gauge("rocketmq_consumer_inflight_messages", "Delivered, not consumed")
+        ready = page.gauge("rocketmq_consumer_ready_messages", "Messages not delivered yet")
+        queueing = page.gauge(
+            "rocketmq_consumer_queueing_latency", "Age in ms of the oldest not delivered", max
+        )
+        until_s = parts.clock.monotonic() + TIMES_S
+        async for key in slices.each(parts.offsets.keys()):
+            topic, _, group = key.partition("@")
+            online = parts.consumers.group(group)
+            config = parts.topics.get(topic)
+            if config is None or (online is not None and online.model == BROADCASTING):
+                continue
+            labels = self._labels(group, topic)
+            consumed_at: list[tuple[int, int]] = []
+            pulled_at: list[tuple[int, int]] = []
+            total = undelivered = 0
+            async for queue_id in slices.each(range(config.read_queue_nums)):
+                low, high = parts.store.bounds(topic, queue_id)
+                committed = parts.offsets.committed(group, topic, queue_id) or 0
+                consumed = min(max(committed, low), high)
+                pulled = max(consumed, parts.offsets.pulled(group, topic, queue_id) or 0)
+                if consumed < high:
+                    total += high - consumed
+                    consumed_at.append((queue_id, consumed))
+                if pulled < high:
+                    undelivered += high - pulled
+                    pulled_at.append((queue_id, pulled))
+            lag.set(total, **labels)
+            flying.set(total - undelivered, **labels)
+            ready.set(undelivered, **labels)
+            for metric, oldest in ((late, consumed_at), (queueing, pulled_at)):
+                if (age_ms := await self._age_ms(topic, oldest, until_s)) is not None:
+                    metric.set(age_ms, **labels)
+
+    async def _age_ms(
+        self, topic: str, oldest: list[tuple[int, int]], until_s: float
+    ) -> int | None:
+        """Return the age of the oldest of these messages, each given by queue and offset.
+
+        None if their times cannot be read, or not in time: the rest of the page is more useful then
+        than an error.
+        """
+        clock, age_ms = self._parts.clock, 0
+        for queue_id, offset in oldest:
+            if clock.monotonic() >= until_s:
+                return None
+            try:
+                stored_ms = await self._lags.store_time(topic, queue_id, offset)
+            except CometError:  # too many reads wait, or the disk cannot read
+                return None
+            if stored_ms > 0:
+                age_ms = max(age_ms, clock.now_ms() - stored_ms)
+        return age_ms
+
+    def _labels(self, group: str, topic: str) -> dict[str, str]:
+        is_system = self._parts.topics.is_system(topic) or group.startswith(SYSTEM_GROUP)
+        return {
+            "consumer_group": group,
+            "topic": topic,
+            "is_retry": _flag(topic.startswith(RETRY_PREFIX)),
+            "is_system": _flag(is_system),
+        }
+
+    def _transactions(self, page: Page) -> None:
+        figures = self._parts.half_queue.figures()
+        if figures is None:
+            return
+        half = page.gauge("rocketmq_half_messages", "Half messages that are undecided")
+        half.set(figures.undecided)
+        committed = page.counter("rocketmq_commit_messages_total", "Half messages committed")
+        committed.set(figures.committed)
+        rolled_back = page.counter("rocketmq_rollback_messages_total", "Half messages rolled back")
+        rolled_back.set(figures.rolled_back)
+
+    def _runtime_info(self, page: Page) -> None:
+        parts = self._parts
+        labels = {
+            "brokerIP": self._address,
+            "brokerHost": parts.settings().broker_name,
+            "des": version_name(OUR_VERSION),
+            "boottime": str(self._booted_ms),
+            "broker_version": str(OUR_VERSION),
+        }
+        usage = parts.files.usage(parts.store.paths.commit_log)
+        values: dict[str, Number] = {
+            "commitlogdir_capacity_free": usage.available_bytes,
+            "commitlogdir_capacity_total": usage.used_bytes + usage.available_bytes,
+            "remain_howmanydata_toflush": _behind(parts.store),
+        }
+        table = self._runtime.table()
+        for names, key in EXPORTED.items():
+            values.update(zip(names.split(), _numbers(table[key]), strict=False))
+        for name, value in values.items():
+            metric = page.gauge(f"rocketmq_brokeruntime_{name}", "As in mqadmin brokerStatus")
+            metric.set(value, **labels)
+
+
+async def start_metrics(parts: Parts, address: str) -> MetricsEndpoint:
+    """Start the endpoint of a broker.
+
+    Raises:
+        ConfigError: its address cannot be bound.
+    """
+    settings = parts.settings()
+    labels = {
+        "cluster": settings.broker_cluster_name,
+        "node_type": "broker",
+        "node_id": settings.broker_name,
+    }
+    return await start_endpoint(parts.configuration, labels, BrokerMetrics(parts, address).collect)
+
+
+def _behind(store: MessageStore) -> int:
+    return store.written_to - store.flushed_to
+
+
+def _sums(queues: dict[int, Cell]) -> tuple[int, int]:
+    cells = list(queues.values())
+    return sum([cell.messages for cell in cells]), sum([cell.size_bytes for cell in cells])
+
+
+def _software(member: Member) -> tuple[str, str]:
+    return (member.language or "other").lower(), version_name(member.version).lower()
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _numbers(text: str) -> Iterator[Number]:
+    """Yield the numbers of a text of the runtime information; of ``name:number``, the number."""
+    for word in text.split():
+        number = float(word.rpartition(":")[2])
+        yield int(number) if number.is_integer() else number

@@ -1,0 +1,179 @@
+"""The HTTP endpoint that Prometheus reads: ``GET /metrics``, one request per connection.
+
+It serves trusted readers on one machine or network, without TLS and accounts. It has bounds so that
+others cannot harm the server with it: connections, the size and time of a request, and the time of
+a response are limited, and one page is collected at a time, in slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from cometmq.metrics.config import MetricsSettings
+from cometmq.metrics.page import CONTENT_TYPE, Page
+from cometmq.model.errors import ConfigError
+from cometmq.remoting.server import listening_socket
+from cometmq.remoting.slices import join
+from cometmq.system.configuration import Configuration
+from cometmq.system.failure_log import FailureLog
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 16
+REQUEST_BYTES_MAX: Final = 8 * 1024
+REQUEST_S: Final = 5.0
+"""The time that a client has to send its request."""
+RESPONSE_S: Final = 30.0
+"""The time to collect a page, and the time that a client has to read it."""
+PATH: Final = "/metrics"
+
+Collect = Callable[[Page], Awaitable[None]]
+"""Fills a page with the metrics of one server; it pauses if that takes long."""
+
+
+class MetricsEndpoint:
+    """Listens for Prometheus.
+
+    Args:
+        settings: where, and the limits of a page.
+        labels: the labels of every metric beside those of the settings.
+        collect: fills a page.
+    """
+
+    def __init__(self, settings: MetricsSettings, labels: dict[str, str], collect: Collect) -> None:
+        self._settings = settings
+        self._labels = labels | settings.labels
+        self._collect = collect
+        self._collecting = asyncio.Lock()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._failures = FailureLog(
+            log, fails="cannot collect metrics", works="metrics are collected again", name="path"
+        )
+        self.port = 0
+        """The TCP port, known once started."""
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            ConfigError: the address cannot be bound.
+        """
+        host = self._settings.host or "127.0.0.1"
+        try:
+            listening = listening_socket(host, self._settings.port, CONNECTIONS_MAX)
+        except OSError as problem:
+            raise ConfigError(
+                f"metrics: cannot listen on {host}:{self._settings.port}: {problem.strerror};"
+                " metricsPromExporterPort sets another port"
+            ) from None
+        self.port = listening.getsockname()[1]
+        self._server = await asyncio.start_server(
+            self._accept, sock=listening, limit=REQUEST_BYTES_MAX
+        )
+        log.info("metrics are served url=http://%s:%d%s", host, self.port, PATH)
+
+    async def stop(self) -> None:
+        """Stop listening and end the connections."""
+        if self._server is None:
+            return
+        self._server.close()
+        ending = list(self._connections)
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._connections) >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._connections.add(task)
+        try:
+            await self._serve(reader, writer)
+        except (OSError, TimeoutError):
+            writer.transport.abort()
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:
+            return
+        except asyncio.LimitOverrunError:
+            await _respond(writer, "431 Request Header Fields Too Large")
+            return
+        words = head.split(b"\r\n", 1)[0].split(b" ")
+        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+            await _respond(writer, "400 Bad Request")
+        elif words[0] not in (b"GET", b"HEAD"):
+            await _respond(writer, "405 Method Not Allowed", None, "Allow: GET, HEAD\r\n")
+        elif words[1].split(b"?", 1)[0] != PATH.encode():
+            await _respond(writer, "404 Not Found")
+        else:
+            await self._respond_with_page(writer, is_head=words[0] == b"HEAD")
+
+    async def _respond_with_page(self, writer: asyncio.StreamWriter, *, is_head: bool) -> None:
+        try:
+            async with asyncio.timeout(RESPONSE_S), self._collecting:
+                page = Page(self._labels, self._settings.series_max)
+                await self._collect(page)
+                body = await join(page.parts())
+        except TimeoutError:
+            error = TimeoutError(f"not collected within {RESPONSE_S:.0f} s")
+            self._failures.failed(PATH, error)
+            await _respond(writer, "503 Service Unavailable")
+            return
+        except Exception as problem:
+            self._failures.failed(PATH, problem)
+            await _respond(writer, "500 Internal Server Error")
+            return
+        self._failures.succeeded(PATH)
+        await _respond(writer, "200 OK", body, f"Content-Type: {CONTENT_TYPE}\r\n", is_head=is_head)
+
+
+async def _respond(
+    writer: asyncio.StreamWriter,
+    status: str,
+    body: list[bytes] | None = None,
+    headers: str = "",
+    *,
+    is_head: bool = False,
+) -> None:
+    if body is None:
+        body = [f"{status[4:]}\n".encode()]
+        headers += "Content-Type: text/plain; charset=utf-8\r\n"
+    size_bytes = sum(map(len, body))
+    writer.write(
+        f"HTTP/1.1 {status}\r\n{headers}Content-Length: {size_bytes}\r\n"
+        "Connection: close\r\n\r\n".encode()
+    )
+    async with asyncio.timeout(RESPONSE_S):
+        for piece in [] if is_head else body:
+            writer.write(piece)
+            await writer.drain()
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+
+async def start_endpoint(
+    configuration: Configuration, labels: dict[str, str], collect: Collect
+) -> MetricsEndpoint:
+    """Start the endpoint of a server, and put its port into the settings.
+
+    Raises:
+        ConfigError: the address cannot be bound.
+    """
+    endpoint = MetricsEndpoint(configuration[MetricsSettings], labels, collect)
+    await endpoint.start()
+    if configuration[MetricsSettings].port == 0:
+        configuration.set({"metricsPromExporterPort": str(endpoint.port)})
+    return endpoint

@@ -1,0 +1,45 @@
+"""The metrics of a name server; RocketMQ's name server has none.
+
+Everything is read when a page is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from cometmq.metrics.endpoint import MetricsEndpoint, start_endpoint
+from cometmq.metrics.page import Page
+from cometmq.remoting.slices import Slices
+
+if TYPE_CHECKING:
+    from cometmq.namesrv.assembly import Parts
+
+MASTER_ID = 0
+
+
+async def start_metrics(parts: Parts, address: str) -> MetricsEndpoint:
+    """Start the endpoint of a name server.
+
+    Raises:
+        ConfigError: its address cannot be bound.
+    """
+    registry = parts.registry
+
+    async def collect(page: Page) -> None:
+        slices = Slices()
+        page.gauge("cometmq_namesrv_topics", "Topics with a route").set(len(registry.topics))
+        living = Counter(key.cluster for key in registry.live)
+        masterless: Counter[str] = Counter()
+        async for group in slices.each(list(registry.groups.values())):
+            masterless[group.cluster] += MASTER_ID not in group.addresses
+        brokers = page.gauge("cometmq_namesrv_brokers", "Brokers that are registered and alive")
+        without = page.gauge(
+            "cometmq_namesrv_broker_names_without_master", "Broker names of which no master lives"
+        )
+        for cluster in list(registry.clusters):
+            brokers.set(living[cluster], cluster=cluster)
+            without.set(masterless[cluster], cluster=cluster)
+
+    labels = {"node_type": "namesrv", "node_id": address}
+    return await start_endpoint(parts.configuration, labels, collect)

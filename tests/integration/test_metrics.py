@@ -1,0 +1,275 @@
+"""Metrics of servers: what they show, and that it is what RocketMQ's tools are shown."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.app import Broker
+from cometmq.broker.stats import metrics
+from cometmq.cli.configurations import broker_configuration, namesrv_configuration
+from cometmq.cli.servers import Standalone
+from cometmq.client import AdminClient, Message, Producer, PullConsumer, StartFrom
+from cometmq.metrics.config import MetricsSettings
+from cometmq.model.errors import ConfigError
+from cometmq.model.message import StoredMessage
+from cometmq.model.topic import TopicConfig
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import BrokerHeartbeatRequest
+from cometmq.remoting import RemotingClient
+from support.controllers import listening_controller
+from support.etcd_model import EtcdStore
+from support.scraped import Scraped, http, scrape
+from support.stopwatch import Stopwatch, slowness
+
+TOPICS = 10_000
+SERIES = 500
+MESSAGES = 30
+LAG = 5
+STEP_S = 0.05
+SAME = {
+    "putmessage_times_total": "putMessageTimesTotal",
+    "put_message_size_total": "putMessageSizeTotal",
+    "msg_put_total_today_now": "msgPutTotalTodayNow",
+    "commitlog_maxoffset": "commitLogMaxOffset",
+    "commitlog_disk_ratio": "commitLogDiskRatio",
+    "send_threadpoolqueue_capacity": "sendThreadPoolQueueCapacity",
+    "earliest_message_timestamp": "earliestMessageTimeStamp",
+}
+"""Metrics of the exporter, and the keys of the runtime information with the same value."""
+_SUFFIXES = """
+    pmdt_0ms pmdt_0to10ms pmdt_10to50ms pmdt_50to100ms pmdt_100to200ms pmdt_200to500ms
+    pmdt_500to1s pmdt_1to2s pmdt_2to3s pmdt_3to4s pmdt_4to5s pmdt_5to10s pmdt_10stomore
+    msg_put_total_today_now msg_gettotal_today_now msg_puttotal_todaymorning
+    msg_puttotal_yesterdaymorning msg_gettotal_todaymorning msg_gettotal_yesterdaymorning
+    put_tps10 put_tps60 put_tps600 getfound_tps10 getfound_tps60 getfound_tps600
+    getmiss_tps10 getmiss_tps60 getmiss_tps600 gettotal_tps10 gettotal_tps60 gettotal_tps600
+    gettransfered_tps10 gettransfered_tps60 gettransfered_tps600
+    put_message_size_total put_message_average_size putmessage_times_total
+    putmessage_entire_time_max getmessage_entire_time_max put_latency_99 put_latency_999
+    pagecache_lock_time_mills dispatch_behind_bytes dispatch_maxbuffer
+    send_threadpoolqueue_capacity send_threadpool_queue_size
+    send_threadpoolqueue_headwait_timemills pull_threadpoolqueue_capacity
+    pull_threadpoolqueue_size pull_threadpoolqueue_headwait_timemills
+    query_threadpool_queue_capacity query_threadpoolqueue_size
+    query_threadpoolqueue_headwait_timemills
+    commitlog_disk_ratio consumequeue_disk_ratio commitlogdir_capacity_free
+    commitlogdir_capacity_total commitlog_minoffset commitlog_maxoffset
+    remain_howmanydata_toflush remain_transientstore_buffer_numbs
+    earliest_message_timestamp start_accept_sendrequest_time
+"""
+RUNTIME_NAMES = {f"rocketmq_brokeruntime_{suffix}" for suffix in _SUFFIXES.split()}
+"""The metrics of the exporter's runtime information."""
+COMMON = {"cluster", "node_type", "node_id"}
+GROUP = COMMON | {"consumer_group", "topic", "is_retry", "is_system"}
+STORE = COMMON | {"storage_type", "storage_medium"}
+EXPECTED = {
+    "rocketmq_processor_watermark": ("gauge", COMMON | {"processor"}),
+    "rocketmq_broker_permission": ("gauge", COMMON),
+    "rocketmq_topic_number": ("gauge", COMMON),
+    "rocketmq_consumer_group_number": ("gauge", COMMON),
+    "rocketmq_producer_connections": (
+        "gauge",
+        COMMON | {"language", "version", "protocol_type"},
+    ),
+    "rocketmq_consumer_connections": (
+        "gauge",
+        COMMON
+        | {"consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system"},
+    ),
+    "rocketmq_messages_in_total": ("counter", COMMON | {"topic", "message_type", "is_system"}),
+    "rocketmq_throughput_in_total": ("counter", COMMON | {"topic", "message_type", "is_system"}),
+    "rocketmq_messages_out_total": ("counter", GROUP),
+    "rocketmq_throughput_out_total": ("counter", GROUP),
+    "rocketmq_consumer_lag_messages": ("gauge", GROUP),
+    "rocketmq_consumer_lag_latency": ("gauge", GROUP),
+    "rocketmq_consumer_inflight_messages": ("gauge", GROUP),
+    "rocketmq_consumer_ready_messages": ("gauge", GROUP),
+    "rocketmq_consumer_queueing_latency": ("gauge", GROUP),
+    "rocketmq_half_messages": ("gauge", COMMON),
+    "rocketmq_commit_messages_total": ("counter", COMMON),
+    "rocketmq_rollback_messages_total": ("counter", COMMON),
+    "rocketmq_storage_size": ("gauge", STORE),
+    "rocketmq_storage_flush_behind_bytes": ("gauge", STORE),
+    "rocketmq_storage_dispatch_behind_bytes": ("gauge", STORE),
+    "rocketmq_storage_message_reserve_time": ("gauge", STORE),
+}
+"""Type and labels of each metric of RocketMQ 5.3 that a broker shows."""
+
+
+class Scene:
+    """A name server and a broker with metrics, messages and a group that has a lag."""
+
+    def __init__(self, servers: Standalone) -> None:
+        assert servers.broker is not None
+        assert servers.name_server is not None
+        self.broker = servers.broker
+        self.address = self.broker.address
+        self.name_servers = servers.name_server.address
+
+        self.port = self.broker.configuration[MetricsSettings].port
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    names = namesrv_configuration(0, None, None, home=tmp_path)
+    parts = broker_configuration(0, None, tmp_path, None, None)
+    parts.set({"fastPortEnable": "false", "metricsExporterType": "PROM"})
+    parts.set({"metricsPromExporterPort": "0", "metricsSeriesMax": str(SERIES)})
+    servers = Standalone(names, parts, None)
+    try:
+        await servers.start()
+        yield Scene(servers)
+    finally:
+        await servers.stop()
+
+
+async def test_a_broker_shows_what_tools_are_shown(scene: Scene) -> None:
+    async with (
+        Producer(scene.name_servers, group="shop") as producer,
+        AdminClient(scene.name_servers) as admin,
+        asyncio.timeout(90),
+    ):
+        await admin.create_topic("orders", queues=1, attributes={"message.type": "NORMAL"})
+        for number in range(MESSAGES):
+            await producer.send(Message("orders", b"%d" % number))
+        async with PullConsumer(
+            scene.name_servers,
+            group="billing",
+            start_from=StartFrom.FIRST,
+            subscriptions={"orders": "*"},
+        ) as consumer:
+            got: list[StoredMessage] = []
+            while len(got) < MESSAGES:
+                got += await consumer.poll()
+            await consumer.commit()
+            for number in range(LAG):
+                await producer.send(Message("orders", b"%d" % number))
+            found = await scrape(scene.port)
+            stats = await admin.consume_stats("billing", "orders")
+            connections = await admin.consumer_connections("billing")
+            info = await admin.broker_runtime_info(scene.address)
+
+    for name, (kind, labels) in EXPECTED.items():
+        assert (name, found.kinds.get(name)) == (name, kind)
+        assert (name, found.labels(name)) == (name, labels)
+    of_topic = {"topic": "orders"}
+    of_group = {"topic": "orders", "consumer_group": "billing", "is_retry": "false"}
+    sent = found.value("rocketmq_messages_in_total", **of_topic, message_type="normal")
+    assert sent == MESSAGES + LAG
+    assert found.value("rocketmq_messages_out_total", **of_group) >= MESSAGES
+    (offsets,) = stats.values()
+    assert offsets.broker_offset - offsets.consumer_offset == LAG
+    assert found.value("rocketmq_consumer_lag_messages", **of_group) == LAG
+    ready = found.value("rocketmq_consumer_ready_messages", **of_group)
+    assert ready + found.value("rocketmq_consumer_inflight_messages", **of_group) == LAG
+    assert 0 <= found.value("rocketmq_consumer_lag_latency", **of_group) < 60_000
+    (member,) = connections.connection_set
+    language = str(member.language).lower()
+    of_member = {"consumer_group": "billing", "language": language, "consume_mode": "pull"}
+    assert found.value("rocketmq_consumer_connections", **of_member) == 1
+    assert found.value("rocketmq_producer_connections", language=language) == 1
+    assert found.value("rocketmq_broker_permission") == 6
+    assert found.value("cometmq_broker_is_master") == 1
+    assert found.value("cometmq_store_failed") == 0
+    assert found.value("cometmq_store_disk_full") == 0
+
+    of_runtime = {name for name in found.kinds if name.startswith("rocketmq_brokeruntime_")}
+    assert of_runtime <= RUNTIME_NAMES
+    assert len(RUNTIME_NAMES - of_runtime) <= 10  # the rates of 60 and 600 s are not known yet
+    for suffix, key in SAME.items():
+        assert found.value(f"rocketmq_brokeruntime_{suffix}") == float(info[key]), key
+
+
+async def test_times_that_are_not_read_in_time_are_left_out(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Producer(scene.name_servers, group="shop") as producer:
+        await producer.send(Message("orders", b"1"))
+    scene.broker.parts.offsets.commit("billing", "orders", 0, 0)
+    found = await scrape(scene.port)
+    assert "rocketmq_consumer_lag_latency" in found.kinds
+
+    monkeypatch.setattr(metrics, "TIMES_S", 0.0)
+    found = await scrape(scene.port)
+    assert found.value("rocketmq_consumer_lag_messages", topic="orders") == 1
+    assert "rocketmq_consumer_lag_latency" not in found.kinds
+
+
+async def test_a_page_of_ten_thousand_topics_is_made_in_slices(scene: Scene) -> None:
+    parts = scene.broker.parts
+    names = [f"t{number:05}" for number in range(TOPICS)]
+    await parts.topics.create_all(TopicConfig(topic_name=name) for name in names)
+    for number, name in enumerate(names):
+        parts.stats.put(name, 0, 1, 100)
+        parts.stats.got(f"g{number}", name, 0, 1, 100)
+        parts.offsets.commit(f"g{number}", name, 0, 0)
+
+    stopwatch = Stopwatch()
+    stopwatch.restart()
+    with stopwatch.measures(threading.current_thread()):
+        _, body = await http(scene.port, b"GET /metrics HTTP/1.1\r\n\r\n")
+
+    assert stopwatch.longest_s < STEP_S * slowness(), stopwatch.longest
+    found = Scraped(body.decode())
+    for metric in ("rocketmq_messages_in_total", "rocketmq_messages_out_total"):
+        series = found.series[metric]
+        assert sum(series.values()) == TOPICS
+        assert len(series) == SERIES + 1
+        assert found.value(metric, topic="_other") == TOPICS - SERIES
+    assert len(found.series["rocketmq_consumer_lag_messages"]) == SERIES + 1
+
+
+async def test_a_name_server_shows_its_brokers(tmp_path: Path) -> None:
+    names = namesrv_configuration(0, None, None, home=tmp_path)
+    names.set({"metricsExporterType": "PROM", "metricsPromExporterPort": "0"})
+    parts = broker_configuration(0, None, tmp_path, None, None)
+    parts.set({"fastPortEnable": "false", "brokerClusterName": "C"})
+    servers = Standalone(names, parts, None)
+    try:
+        await servers.start()
+        found = await scrape(names[MetricsSettings].port)
+    finally:
+        await servers.stop()
+
+    assert set(found.kinds.values()) == {"gauge"}
+    assert found.value("cometmq_namesrv_brokers", cluster="C", node_type="namesrv") == 1
+    assert found.value("cometmq_namesrv_broker_names_without_master", cluster="C") == 0
+    assert found.value("cometmq_namesrv_topics") > 0
+
+
+async def test_a_controller_shows_its_role_and_brokers() -> None:
+    settings = MetricsSettings(exporter="PROM", port=0)
+    store, client = EtcdStore(time.monotonic), RemotingClient(name="broker")
+    async with asyncio.timeout(60), listening_controller(store, metrics=settings) as controller:
+        header = BrokerHeartbeatRequest(
+            cluster_name="C", broker_name="b", broker_addr="10.0.0.1:10911", broker_id=1
+        )
+        code = RequestCode.BROKER_HEARTBEAT
+        response = await client.call(controller.address, code, header, timeout=60)
+        assert response.code == ResponseCode.SUCCESS
+        while not controller.active.is_active:
+            await asyncio.sleep(0.01)
+        found = await scrape(controller.configuration[MetricsSettings].port)
+    await client.close()
+
+    assert found.value("role", group="cometmq", address=controller.address) == 3
+    assert found.value("cometmq_controller_has_active") == 1
+    assert found.value("active_broker_num", cluster="C", broker_set="b") == 1
+
+
+async def test_a_port_in_use_stops_the_start(scene: Scene, tmp_path: Path) -> None:
+    parts = broker_configuration(0, None, tmp_path / "second", scene.name_servers, None)
+    parts.set({"fastPortEnable": "false", "metricsExporterType": "PROM"})
+    parts.set({"metricsPromExporterPort": str(scene.port)})
+    second = Broker(parts)
+    try:
+        with pytest.raises(ConfigError, match="metricsPromExporterPort sets another port"):
+            await second.start()
+    finally:
+        await second.stop()

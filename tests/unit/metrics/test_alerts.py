@@ -1,0 +1,86 @@
+"""Alert rules, dashboards and runbook: they speak of metrics that exist, and of each other."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import toolchain
+import yaml
+
+from docs import pages
+
+ALERTS = pages.ROOT / "deploy/alerts/cometmq.yml"
+DASHBOARDS = sorted((pages.ROOT / "deploy/grafana").glob("*.json"))
+RUNBOOK = pages.ROOT / "docs/howto/runbook.md"
+METRIC = re.compile(r"\b(?:rocketmq|cometmq)_[a-z0-9_]+\b")
+RUNTIME = "rocketmq_brokeruntime_"
+RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+
+
+def shown() -> set[str]:
+    """The metrics that the how-to page lists."""
+    page = (pages.ROOT / "docs/howto/monitor-servers.md").read_text()
+    return set(METRIC.findall(page))
+
+
+def in_sources() -> str:
+    sources = pages.ROOT / "src/cometmq"
+    return "".join(path.read_text() for path in sources.rglob("*.py") if "client" not in path.parts)
+
+
+def expressions() -> Iterator[str]:
+    """Every expression of rules and dashboards."""
+    yield from (rule["expr"] for rule in RULES)
+    for path in DASHBOARDS:
+        for panel in json.loads(path.read_text())["panels"]:
+            yield from (target["expr"] for target in panel["targets"])
+
+
+def test_expressions_and_pages_name_metrics_that_exist() -> None:
+    sources = in_sources()
+    used = {name for text in expressions() for name in METRIC.findall(text)}
+    assert len(used) > 15
+    for name in used | shown():
+        known = name.removeprefix(RUNTIME)
+        known = name.replace("rocketmq_storage_", "") if known == name else known
+        assert re.search(rf"[\"\s/_]{known}[\"\s]", sources) or name == RUNTIME, name
+    listed = {name for name in used if not name.startswith(RUNTIME)}
+    assert listed <= shown()
+
+
+def test_each_alert_has_an_entry_in_the_runbook_and_each_entry_an_alert() -> None:
+    entries = re.findall(r"^## (\w+)$", RUNBOOK.read_text(), re.MULTILINE)
+    assert entries == [rule["alert"] for rule in RULES]
+    for rule in RULES:
+        assert rule["annotations"]["runbook"] == f"docs/howto/runbook.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["summary"]
+        assert rule["labels"]["severity"] in ("warning", "critical")
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.name)
+def test_panels_do_not_overlap(path: Path) -> None:
+    panels = json.loads(path.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [
+        (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
+        for panel in panels
+        for x in range(panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["h"])
+    ]
+    assert len(cells) == len(set(cells))
+
+
+def test_prometheus_accepts_every_expression(tmp_path: Path) -> None:
+    promtool = toolchain.command("promtool")
+    subprocess.run([promtool, "check", "rules", str(ALERTS)], check=True)
+    rules = [{"record": f"r{n}", "expr": text} for n, text in enumerate(expressions())]
+    for rule in rules:
+        rule["expr"] = rule["expr"].replace("$cluster", ".*")
+    file = tmp_path / "dashboards.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboards", "rules": rules}]}))
+    subprocess.run([promtool, "check", "rules", "--lint=none", str(file)], check=True)

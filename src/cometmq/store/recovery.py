@@ -519,7 +519,8 @@ class Recovery:
         if not self._damaged:
             return None
         for queue in self._damaged:
-            logger.error(
+            logger.log(
+                logging.WARNING if self._crashed else logging.ERROR,  # a crash tears units
                 "damaged unit at the end of a queue, dispatching again topic=%s queue=%d offset=%d",
                 *(queue.topic, queue.queue_id, queue.max_offset),
             )

@@ -54,10 +54,10 @@ class Slave:
             lambda: self.tables.settings,
         )
 
-    async def copy(self, *topics: str) -> None:
-        """Copy a table with these topics."""
+    async def copy(self, *topics: str, epoch: int = 0) -> None:
+        """Copy a table with these topics from the master of an epoch."""
         configs = {name: self.tables.topic(name) for name in topics}
-        version = DataVersion(timestamp=self.log.written_to, counter=1)
+        version = DataVersion(state_version=epoch, timestamp=self.log.written_to, counter=1)
         wrapper = TopicConfigSerializeWrapper(topic_config_table=configs, data_version=version)
         await self.tables.topics.copy(wrapper, self.log.written_to)
 
@@ -139,6 +139,19 @@ async def test_delayed_messages_behind_the_last_copy_get_their_topic(slave: Slav
         while not slave.queues_of("T"):
             await asyncio.sleep(0)
     assert slave.queues_of("T") == slave.tables.settings.default_topic_queue_nums
+
+
+async def test_a_copy_that_ends_after_an_election_does_not_take_the_epoch_back(
+    slave: Slave,
+) -> None:
+    """Name servers would refuse the new master."""
+    topics = slave.tables.topics
+    await slave.copy("T", epoch=6)
+    await topics.begin_epoch(7)
+    await slave.copy("T", epoch=6)
+    assert topics.version.state_version == 7
+    await slave.copy("T", epoch=8)
+    assert topics.version.state_version == 8
 
 
 async def test_the_offsets_outlive_a_restart(slave: Slave) -> None:

@@ -355,7 +355,7 @@ class ElectedRole:
         self._is_registered = False
         while True:
             decision = await self._look()
-            if decision.epoch > epoch or decision.master_id is None:
+            if decision.epoch != epoch or decision.master_id is None:
                 break
             await self._report_loss()
             await asyncio.sleep(RETRY_S)

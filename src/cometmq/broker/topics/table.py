@@ -381,6 +381,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         if self.gap is None:
             return await self._replace(version, sections, keeps=self.is_system)
         async with self.gap.copying:
+            if version.state_version < self.version.state_version:
+                return False  # of an earlier master: this broker has been elected meanwhile
             changed = await self._replace(version, sections, keeps=self.is_system)
             await self.gap.copied(log_end)
             return changed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from cometmq.broker.failover.epochs.wire import (
 )
 from cometmq.broker.replication import master as master_module
 from cometmq.broker.replication import slave as slave_module
+from cometmq.broker.replication.master import SlaveConnection
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import ResponseCode
 from support.epoch_replica import EpochReplica, running
@@ -546,6 +548,20 @@ async def test_a_master_of_an_older_epoch_is_refused(
     assert "the master knows epochs up to 1, expected 5" in await refusal(caplog)
     assert new.store.written_to == before
     assert new.truncated == []
+
+
+async def test_a_connection_that_was_being_accepted_at_a_stop_is_closed(start: Start) -> None:
+    master = await start(1)
+    await master.lead(1)
+    slave, accepted = socket.socketpair()
+    side = master.replication.master
+    await side.close()
+    loop = asyncio.get_running_loop()
+    await loop.connect_accepted_socket(lambda: SlaveConnection(side), accepted)
+    slave.setblocking(False)
+    with slave:
+        async with asyncio.timeout(10):  # a silent connection is closed after 20 s
+            assert await loop.sock_recv(slave, 1) == b""
 
 
 async def test_a_log_without_a_common_epoch_is_left_as_it_is(

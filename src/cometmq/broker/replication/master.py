@@ -83,6 +83,7 @@ class Master:
         self._sent_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self.port = 0
+        self._is_closed = False
         role.on_change(self._role_changed)
 
     async def start(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> None:
@@ -116,7 +117,8 @@ class Master:
             self._server.close()
 
     async def close(self) -> None:
-        """Close the connections of all slaves."""
+        """Close the connections of all slaves, and those that are being accepted."""
+        self._is_closed = True
         self.stop_accepting()
         for connection in list(self._connections):
             connection.close()
@@ -131,6 +133,8 @@ class Master:
 
     def add(self, connection: SlaveConnection) -> bool:
         """Add a connection; return False if it is refused."""
+        if self._is_closed:
+            return False
         if self.role.is_slave:
             log.warning("slave refused, this broker is a slave itself peer=%s", connection.peer)
             return False

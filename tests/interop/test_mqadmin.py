@@ -334,7 +334,8 @@ SAME_FIGURES = (
 )
 OWN_SETTINGS = {
     "bindAddress", "configStorePath", "flushDiskType", "haListenPort", "inSyncReplicas",
-    "kvConfigPath", "listenPort", "namesrvAddr", "storePathCommitLog", "storePathRootDir",
+    "kvConfigPath", "listenPort", "namesrvAddr", "rocketmqHome", "storePathCommitLog",
+    "storePathRootDir",
 }  # fmt: skip
 """Settings whose values differ on purpose: addresses, paths, our safer defaults, and the choice
 between the rules of 4.9 and 5.3 for what a synchronous master waits for."""

@@ -33,6 +33,8 @@ class Send:
     """Where a plain message is stored, if its send was acknowledged."""
     is_committed: bool = False
     """How the local transaction ended; false as long as it has not run."""
+    is_given_up: bool = False
+    """Whether the broker was told to roll back, so that the local transaction must not commit."""
 
     @property
     def state(self) -> LocalState:

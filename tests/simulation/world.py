@@ -331,14 +331,16 @@ class World:
         """Run the local transaction of a message; sometimes the broker has to ask later."""
         name = message.keys[0]
         send = self.history.sends[name]
-        send.is_committed = self.chance.below(3) > 0
+        send.is_committed = self.chance.below(3) > 0 and not send.is_given_up
         self.note(f"{'commit' if send.is_committed else 'rollback'} {name}")
         return LocalState.UNKNOWN if self.chance.below(3) == 0 else send.state
 
     async def check(self, message: StoredMessage) -> LocalState:
         """Return how the local transaction ended; one that has not run never will."""
         self.note(f"check {message.keys[0]}")
-        return self.history.sends[message.keys[0]].state
+        send = self.history.sends[message.keys[0]]
+        send.is_given_up = not send.is_committed
+        return send.state
 
     def replace_consumer(self, number: int) -> None:
         """Kill a consumer, and start another one on its machine."""

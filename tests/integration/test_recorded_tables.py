@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.protocol.bodies import SubscriptionGroupWrapper, TopicConfigSerializeWrapper
+from cometmq.broker.replication import metadata
+from cometmq.protocol.bodies import KVTable, SubscriptionGroupWrapper, TopicConfigSerializeWrapper
 from cometmq.protocol.bodies.base import Body
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import RegisterBrokerRequest
@@ -42,13 +43,29 @@ def recorded_bodies(folder: Path) -> dict[int, bytes]:
 
 
 @asynccontextmanager
-async def replaying_master(pairs: Pairs, bodies: dict[int, bytes]) -> AsyncIterator[None]:
-    """A master that is registered and has recorded tables."""
+async def replaying_master(
+    pairs: Pairs, bodies: dict[int, bytes], log_end: int = 0
+) -> AsyncIterator[list[Request]]:
+    """A master that is registered and has recorded tables; yields the requests for its figures.
+
+    Args:
+        pairs: where its name server is.
+        bodies: its tables.
+        log_end: where its log ends.
+    """
+    asked: list[Request] = []
+
+    def figures(request: Request) -> Response:
+        asked.append(request)
+        return Response(body=KVTable(table={"commitLogMaxOffset": str(log_end)}).encode())
 
     def replay(body: bytes) -> Callable[[Request], Response]:
         return lambda _: Response(body=body)
 
-    server = RemotingServer({code: replay(body) for code, body in bodies.items()}, name="master")
+    handlers = {code: replay(body) for code, body in bodies.items()}
+    server = RemotingServer(
+        {**handlers, RequestCode.GET_BROKER_RUNTIME_INFO: figures}, name="master"
+    )
     await server.start("127.0.0.1", 0)
     client = RemotingClient(name="master")
     header = RegisterBrokerRequest(
@@ -64,7 +81,7 @@ async def replaying_master(pairs: Pairs, bodies: dict[int, bytes]) -> AsyncItera
         check(
             await client.call(address, RequestCode.REGISTER_BROKER, header, body, timeout=LIMIT_S)
         )
-        yield
+        yield asked
     finally:
         await client.close()
         await server.stop(0.1)
@@ -97,3 +114,19 @@ async def test_recorded_tables_are_copied(recording: str, tmp_path: Path) -> Non
         await until(lambda: parts.groups.version == groups.data_version)
         assert parts.groups.all().items() >= groups.subscription_group_table.items()
         assert "RecGroup" in parts.groups
+
+
+async def test_schedule_offsets_wait_for_the_log_that_has_what_they_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was delivered on the master only would be lost with it."""
+    monkeypatch.setattr(metadata, "INTERVAL_S", 0.0)
+    bodies = recorded_bodies(VECTORS / "ha/4.9.7-default")
+    async with (
+        running_pairs(tmp_path) as pairs,
+        replaying_master(pairs, bodies, log_end=100) as asked,
+    ):
+        parts = (await pairs.start("slave", **SLAVE)).parts
+        await until(lambda: len(asked) > 1)
+        assert parts.store.written_to == 0
+        assert parts.delay.offsets() == {}

@@ -2,7 +2,7 @@
 
     topics (21), groups (201)     replaced if the versions differ
     committed offsets (43)        merged: those of the master have precedence, none is removed
-    schedule offsets (45)         replaced
+    schedule offsets (45)         replaced, when the log here has all that they count
 
 The first copy is made as soon as the address of the master is known, the next ones follow every ten
 seconds. A table that cannot be copied does not prevent the others. If a controller elects masters,
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.groups.table import GroupTable
@@ -28,6 +28,7 @@ from cometmq.model.errors import CometError, ProtocolError
 from cometmq.protocol.bodies import (
     ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
+    KVTable,
     SubscriptionGroupWrapper,
     TopicConfigSerializeWrapper,
 )
@@ -48,8 +49,18 @@ UNKNOWN_S: Final = 10.0
 """For so long no name server may know the master before that is logged."""
 TIMEOUT_S: Final = 5.0
 """Timeout of one request."""
+LOG_END_KEY: Final = "commitLogMaxOffset"
+"""The figure of a broker that says where its log ends."""
 
 B = TypeVar("B", bound=Body)
+
+
+class _Delays(NamedTuple):
+    found: DelayOffsetSerializeWrapper
+    log_end: int
+    """An end of the log that the offsets cover."""
+    master_end: int
+    """Where the log of the master ended after they were read."""
 
 
 class MetadataCopy:
@@ -99,8 +110,14 @@ class MetadataCopy:
             works="copying tables works again",
             name="master",
         )
-        role.on_change(self.hurry)
-        role.on_master(self.hurry)
+        self._delays: _Delays | None = None
+        """Schedule offsets that are ahead of the log here."""
+        role.on_change(self._master_changed)
+        role.on_master(self._master_changed)
+
+    def _master_changed(self) -> None:
+        self._delays = None
+        self.hurry()
 
     def hurry(self) -> None:
         """Copy the tables with the next call of `run`."""
@@ -197,6 +214,11 @@ class MetadataCopy:
             await self._offsets.copy(found.offset_table, found.data_version)
 
     async def _copy_delays(self, master: str) -> None:
+        """Copy the schedule offsets, as soon as the log here has what they count as delivered.
+
+        Else what the master has delivered, and is not here, would be lost with it.
+        """
+        self._take_delays()
         # Before the request: the offsets cover all up to here.
         log_end = self._store.confirmed_to
         found = await self._fetch(
@@ -208,4 +230,19 @@ class MetadataCopy:
             raise ProtocolError(
                 f"met the schedule offsets {str(found.offset_table)[:80]}, expected 0 or more"
             )
-        self._delay.copy(found.offset_table, found.data_version, log_end)
+        info = await self._fetch(master, RequestCode.GET_BROKER_RUNTIME_INFO, KVTable)
+        if info is None:
+            return
+        end = info.table.get(LOG_END_KEY, "")
+        if not end.isdecimal():
+            raise ProtocolError(f"met {LOG_END_KEY}={end[:20]!r}, expected the end of a log")
+        if self._delays is None:
+            self._delays = _Delays(found, log_end, int(end))
+            self._take_delays()
+
+    def _take_delays(self) -> None:
+        delays = self._delays
+        if delays is not None and self._store.confirmed_to >= delays.master_end:
+            found = delays.found
+            self._delay.copy(found.offset_table, found.data_version, delays.log_end)
+            self._delays = None

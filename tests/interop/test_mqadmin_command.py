@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from servers import Cluster, Settings, split_address
 from test_mqadmin_recordings import (
+    ACCOUNTS,
     OTHERWISE,
     RECORDINGS,
     SETTINGS,
@@ -45,17 +46,6 @@ from support.tiers import is_long_run
 REAL_SETTINGS: dict[str, Settings] = {
     "5.3.3": SETTINGS | {"timerWheelEnable": True},  # without it no topic can be deleted
 }
-ACCOUNTS = """
-globalWhiteRemoteAddresses:
-  - 127.0.0.1
-accounts:
-  - accessKey: scene-admin
-    secretKey: scene-secret
-    admin: true
-  - accessKey: scene-user
-    secretKey: scene-secret
-    defaultTopicPerm: PUB|SUB
-"""
 KEYS = [("comet", "5.3.3")]
 if is_long_run():
     KEYS += [("comet", "4.9.8"), ("4.9.7", "4.9.8"), ("5.3.3", "5.3.3")]

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from cometmq.cli.mqadmin.call import Call, CommandError, brokers_in, with_slaves
-from cometmq.cli.mqadmin.settings import print_settings
+from cometmq.cli.mqadmin.settings import show_config, update_config
 from cometmq.cli.mqadmin.texts import java, lower
 from cometmq.protocol.bodies import (
     BrokerReplicasInfo,
@@ -24,7 +24,6 @@ from cometmq.protocol.headers import (
     ControllerElectMasterResponse,
     ControllerGetMetadataInfoResponse,
 )
-from cometmq.system import java_properties
 
 
 def _controllers(call: Call) -> list[str]:
@@ -126,20 +125,13 @@ async def get_controller_meta_data(call: Call) -> None:
 
 async def get_controller_config(call: Call) -> None:
     """Show the settings of controllers."""
-    for controller in _controllers(call):
-        response = await call.admin.call(controller, RequestCode.GET_CONTROLLER_CONFIG)
-        entries = java_properties.parse(java_properties.decode(response.body))
-        print(f"============{controller}============")
-        print_settings({entry.key: entry.value for entry in entries})
+    await show_config(call, _controllers(call), RequestCode.GET_CONTROLLER_CONFIG)
 
 
 async def update_controller_config(call: Call) -> None:
     """Change one setting of controllers."""
-    key, value, controllers = call.text("k"), call.text("v"), _controllers(call)
-    body = java_properties.render({key: value}).encode()
-    for controller in controllers:
-        await call.admin.call(controller, RequestCode.UPDATE_CONTROLLER_CONFIG, body=body)
-    print(f"update controller config success![{', '.join(controllers)}]\n{key} : {value}")
+    code = RequestCode.UPDATE_CONTROLLER_CONFIG
+    await update_config(call, _controllers(call), code, "controller")
 
 
 async def elect_master(call: Call) -> None:

@@ -51,22 +51,33 @@ def _name_servers(call: Call) -> list[str]:
     return servers
 
 
-async def get_namesrv_config(call: Call) -> None:
-    """Show the settings of the name servers."""
-    for server in _name_servers(call):
-        response = await call.admin.call(server, RequestCode.GET_NAMESRV_CONFIG)
+async def show_config(call: Call, servers: list[str], code: int) -> None:
+    """Show the settings of servers, which a request code asks for."""
+    for server in servers:
+        response = await call.admin.call(server, code)
         entries = java_properties.parse(java_properties.decode(response.body))
         print(f"============{server}============")
         print_settings({entry.key: entry.value for entry in entries})
 
 
-async def update_namesrv_config(call: Call) -> None:
-    """Change one setting of running name servers."""
-    key, value, servers = call.text("k"), call.text("v"), _name_servers(call)
+async def update_config(call: Call, servers: list[str], code: int, kind: str) -> None:
+    """Change one setting of servers of a kind with a request code."""
+    key, value = call.text("k"), call.text("v")
     body = java_properties.render({key: value}).encode()
     for server in servers:
-        await call.admin.call(server, RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
-    print(f"update name server config success![{', '.join(servers)}]\n{key} : {value}")
+        await call.admin.call(server, code, body=body)
+    print(f"update {kind} config success![{', '.join(servers)}]\n{key} : {value}")
+
+
+async def get_namesrv_config(call: Call) -> None:
+    """Show the settings of the name servers."""
+    await show_config(call, _name_servers(call), RequestCode.GET_NAMESRV_CONFIG)
+
+
+async def update_namesrv_config(call: Call) -> None:
+    """Change one setting of running name servers."""
+    code = RequestCode.UPDATE_NAMESRV_CONFIG
+    await update_config(call, _name_servers(call), code, "name server")
 
 
 async def update_kv_config(call: Call) -> None:

@@ -73,9 +73,8 @@ class AccessControl:
 
     def _check(self, request: Request) -> None:
         account = self._gate.identify(request)
-        if account.may_do_everything:
-            return
-        self._gate.require(request, account, self._needs.of(request))
+        if account is not None:
+            self._gate.require(request, account, self._needs.of(request))
 
     async def _check_later(self, request: Request, handler: RequestHandler) -> Response | None:
         await after_prerequisites(lambda: self._check(request))
@@ -83,8 +82,9 @@ class AccessControl:
 
     async def _check_in_thread(self, request: Request, handler: RequestHandler) -> Response | None:
         account = self._gate.identify(request)
-        needs = await off_loop(lambda: self._needs.of(request))
-        self._gate.require(request, account, needs)
+        if account is not None:
+            needs = await off_loop(lambda: self._needs.of(request))
+            self._gate.require(request, account, needs)
         return await _handled(request, handler)
 
     def _topic_of_record(self, offset: int) -> str | None:

@@ -109,10 +109,21 @@ CLIENT_PAGES = (
     ClientPage(
         "admin-client.md",
         "AdminClient",
-        "Creates topics, shows groups with their members and lag, resets offsets, and finds "
-        "messages by key, id and time. How-to page: "
+        "Creates topics, shows groups with their members and lag, resets offsets, finds "
+        "messages by key, id and time, and sends dead letters again. How-to page: "
         "[inspect a group](../../howto/inspect-a-group.md).",
-        ("AdminClient", "GroupLag", "Track", "TrackKind"),
+        (
+            "AdminClient",
+            "GroupLag",
+            "Track",
+            "TrackKind",
+            "DeadLetter",
+            "DeadLetterPage",
+            "DeadLetterCount",
+            "ResendTo",
+            "ResendStatus",
+            "Resent",
+        ),
     ),
     ClientPage(
         "messages.md",

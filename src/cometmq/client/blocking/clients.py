@@ -76,6 +76,7 @@ from cometmq.protocol.bodies import (
     QueueTimeSpan,
     SubscriptionData,
     TopicOffset,
+    TopicRouteData,
 )
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import Header
@@ -980,6 +981,14 @@ class AdminClient(base.Blocking):
             )
         )
 
+    def set_topic_config(self, address: str, config: TopicConfig) -> None:
+        """Create a topic on one broker, or change all its settings there."""
+        self._run(self._inner.set_topic_config(address, config))
+
+    def set_topic_configs(self, address: str, configs: Sequence[TopicConfig]) -> None:
+        """Create or change several topics on one broker with one request."""
+        self._run(self._inner.set_topic_configs(address, configs))
+
     def delete_topic(self, topic: str) -> None:
         """Delete a topic from all brokers of the cluster, then from every name server."""
         self._run(self._inner.delete_topic(topic))
@@ -987,6 +996,10 @@ class AdminClient(base.Blocking):
     def topics(self) -> list[str]:
         """Return the names of all topics in alphabetical order."""
         return self._run(self._inner.topics())
+
+    def route(self, topic: str) -> TopicRouteData:
+        """Return the brokers and queues of a topic, as a name server has them now."""
+        return self._run(self._inner.route(topic))
 
     def topic_configs(self, topic: str) -> dict[str, TopicConfig]:
         """Return a topic's settings on each broker that has it, by broker name."""

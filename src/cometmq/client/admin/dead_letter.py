@@ -47,8 +47,8 @@ class DeadLetter:
     """A message that became a dead letter of a group.
 
     Example:
-        page = await admin.dead_letters("billing-desk")
-        for letter in page.letters:
+        letters: list[DeadLetter] = (await admin.dead_letters("billing-desk")).letters
+        for letter in letters:
             print(letter.message_id, letter.original_topic, letter.error or "not recorded")
     """
 

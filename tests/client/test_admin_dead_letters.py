@@ -27,6 +27,7 @@ from cometmq.model import property_names as names
 from cometmq.model.topic import Perm, dlq_topic, retry_topic
 from support.consuming import from_the_first
 from support.dead_letters import dead_letters
+from support.given_up import give_up
 from support.seen import Seen, until_answered
 
 
@@ -48,24 +49,25 @@ async def stored(
     await admin.create_topic(dlq_topic(group), queues=1)
     await admin.create_topic(retry_topic(group), queues=1)
     await admin.create_group(group)
-    for body in bodies:
-        own = {names.RETRY_TOPIC: topic, names.ORIGIN_MESSAGE_ID: "0A", **properties}
-        message = Message(dlq_topic(group), body, tags="red", keys=["k1"], properties=own)
-        await InnerProducer.of(admin._instance).send(message, timeout=10)
+    await give_up(admin, group, topic, bodies, **properties)
     page = await admin.dead_letters(group, limit=1_000)
     return page.letters
 
 
-async def messages(name_servers: str, topic: str) -> list[StoredMessage]:
-    """All messages of a topic."""
+async def messages(name_servers: str, topic: str, count: int) -> list[StoredMessage]:
+    """All messages of a topic, once there are so many."""
     found: list[StoredMessage] = []
     async with PullConsumer(name_servers, group=f"g-{uuid.uuid4().hex}") as reader:
-        for queue in await reader.fetch_queues(topic):
-            low, high = await reader.bounds(queue)
-            while low < high:
-                result = await reader.pull(queue, low)
-                found += result.messages
-                low = result.next_offset
+        positions = dict.fromkeys(await reader.fetch_queues(topic), 0)
+
+        async def are_there() -> bool:
+            for queue, offset in positions.items():
+                result = await reader.pull(queue, offset)
+                found.extend(result.messages)
+                positions[queue] = max(result.next_offset, 0)
+            return len(found) >= count
+
+        await until_answered(are_there, timeout=60)
     return found
 
 
@@ -271,7 +273,7 @@ async def test_every_group_receives_what_is_sent_again_to_the_topic(
 
     results = await admin.resend_dead_letters(letters, to=ResendTo.TOPIC)
 
-    found = {message.message_id: message for message in await messages(name_servers, topic)}
+    found = {message.message_id: message for message in await messages(name_servers, topic, 2)}
     assert statuses(results) == [ResendStatus.SENT] * 2
     assert [found[each.message_id or ""].body for each in results] == [b"1", b"2"]
     assert len(found) == 2
@@ -312,7 +314,7 @@ async def test_a_dead_letter_is_not_sent_twice_unless_that_is_wanted(
     assert skipped.reason == elsewhere.reason == f"sent again before, to {target}"
     assert forced.status is ResendStatus.SENT
     assert forced.message_id != sent.message_id
-    bodies = sorted(message.body for message in await messages(name_servers, target))
+    bodies = sorted(message.body for message in await messages(name_servers, target, 3))
     assert bodies == [b"1", b"1", b"2"]
 
 
@@ -323,7 +325,7 @@ async def test_what_cannot_be_sent_fails_alone_with_its_reason(
     good = await stored(admin, group, topic, [b"1"])
     lost = await stored(admin, gone, f"no-{topic}", [b"2"])
     await admin.create_topic(dlq_topic(homeless), queues=1)
-    await InnerProducer.of(admin._instance).send(Message(dlq_topic(homeless), b"3"), timeout=10)
+    await give_up(admin, homeless, None, [b"3"])
     [unknown] = (await admin.dead_letters(homeless)).letters
 
     results = await admin.resend_dead_letters([*lost, unknown, *good], to=ResendTo.TOPIC)
@@ -332,7 +334,7 @@ async def test_what_cannot_be_sent_fails_alone_with_its_reason(
     assert f"no broker serves topic no-{topic}" in results[0].reason
     assert results[1].reason == "its original topic is not recorded"
     assert unknown.original_topic is None
-    assert [message.body for message in await messages(name_servers, topic)] == [b"1"]
+    assert [message.body for message in await messages(name_servers, topic, 1)] == [b"1"]
     assert f"no-{topic}" not in await admin.topics(), "the broker has created the topic"
 
 

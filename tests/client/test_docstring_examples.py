@@ -36,11 +36,10 @@ from cometmq.client import (
     StoredMessage,
     TransactionProducer,
 )
-from cometmq.client._sending.sender import InnerProducer
 from cometmq.client.admin import DeadLetterPage
-from cometmq.model import property_names as names
 from docs.pages import CLIENT_MODULES
 from support.clusters import TARGETS
+from support.given_up import give_up
 from support.versions import VERSIONS_5
 
 NEEDS_ROCKETMQ = dict.fromkeys(("PopConsumer", "SimpleConsumer", "ReceiptExpiredError"), VERSIONS_5)
@@ -133,8 +132,7 @@ async def shared(
 async def page_of_dead_letters(admin: AdminClient) -> DeadLetterPage:
     """A page of dead letters that no consumer gave up."""
     await admin.create_topic(DEAD_LETTERS, queues=1)
-    letter = Message(DEAD_LETTERS, b"42", properties={names.RETRY_TOPIC: ORDERS})
-    await InnerProducer.of(admin._instance).send(letter, timeout=10)
+    await give_up(admin, "billing-desk", ORDERS, [b"42"])
     return await admin.dead_letters("billing-desk", limit=10)
 
 

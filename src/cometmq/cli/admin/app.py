@@ -10,7 +10,7 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-GROUPS = ("topic",)
+GROUPS = ("topic", "dlq")
 """The names of the groups, which are those of their modules, in the order of the help."""
 
 

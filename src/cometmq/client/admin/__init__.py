@@ -5,13 +5,12 @@ Source: DefaultMQAdminExt, RocketMQ 5.3.
 
 from __future__ import annotations
 
-from cometmq.client.admin.dead_letter import DeadLetter
+from cometmq.client.admin.dead_letter import DeadLetter, ResendTo
 from cometmq.client.admin.dead_letters import (
     DeadLetterCount,
     DeadLetterPage,
     DeadLetters,
     ResendStatus,
-    ResendTo,
     Resent,
 )
 from cometmq.client.admin.groups import GroupLag, Offsets

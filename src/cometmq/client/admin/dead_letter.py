@@ -6,6 +6,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from cometmq.model import property_names as names
@@ -40,6 +41,19 @@ _FIELDS = {
     "broker_address": str, "delivery_count": int, "flag": int, "properties": dict, "body": str,
 }  # fmt: skip
 """What `DeadLetter.decode` reads, with the types; the other fields are made of these."""
+
+
+class ResendTo(Enum):
+    """Where dead letters are sent again.
+
+    Example:
+        await admin.resend_dead_letters(page.letters, to=ResendTo.TOPIC)
+    """
+
+    GROUP = "group"
+    """The retry topic of the group: no other group receives them."""
+    TOPIC = "topic"
+    """The original topic: every group that subscribes to it receives them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +202,10 @@ class DeadLetter:
                 broker_name=fields["broker"],
             )
         )
+
+    def target(self, to: ResendTo) -> str:
+        """Return the topic to send it to; empty if it is the original one and not recorded."""
+        return retry_topic(self.group) if to is ResendTo.GROUP else self.original_topic or ""
 
     def resend_id(self, topic: str) -> str:
         """Return the unique id with which the dead letter is sent to a topic, always the same."""

@@ -18,7 +18,7 @@ from enum import Enum
 from cometmq.client._connection.routes import Route
 from cometmq.client._consuming.pulls import Pull, PullResult, PullStatus, pull_once
 from cometmq.client._sending.sender import InnerProducer
-from cometmq.client.admin.dead_letter import DeadLetter
+from cometmq.client.admin.dead_letter import DeadLetter, ResendTo
 from cometmq.client.admin.messages import TOOLS_GROUP, Queries
 from cometmq.client.admin.servers import Clients
 from cometmq.client.admin.topics import Topics
@@ -47,19 +47,6 @@ INDEX_PAUSES_S = (0.1, 0.4, 1.0, 2.0)
 """Pauses before a broker is asked again for a dead letter that its index may not have yet."""
 SEND_S = 10.0
 """Time to send one dead letter."""
-
-
-class ResendTo(Enum):
-    """Where dead letters are sent again.
-
-    Example:
-        await admin.resend_dead_letters(page.letters, to=ResendTo.TOPIC)
-    """
-
-    GROUP = "group"
-    """The retry topic of the group: no other group receives them."""
-    TOPIC = "topic"
-    """The original topic: every group that subscribes to it receives them."""
 
 
 class ResendStatus(Enum):
@@ -433,9 +420,8 @@ class DeadLetters(Topics, Queries, Clients):
     async def _resend(
         self, letter: DeadLetter, to: ResendTo, *, again: bool, dry_run: bool
     ) -> Resent:
-        original = letter.original_topic
-        topic = retry_topic(letter.group) if to is ResendTo.GROUP else original or ""
-        if original is None:
+        topic = letter.target(to)
+        if letter.original_topic is None:
             reason = "its original topic is not recorded"
             return Resent(letter, ResendStatus.FAILED, topic, reason)
         unique_id = None if again else letter.resend_id(topic)

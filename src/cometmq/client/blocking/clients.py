@@ -11,8 +11,8 @@ from typing import Unpack
 import cometmq.client as asynchronous
 from cometmq.client._connection.broker_calls import QueueBounds
 from cometmq.client._consuming.pulls import PullResult
-from cometmq.client.admin.dead_letter import DeadLetter
-from cometmq.client.admin.dead_letters import DeadLetterCount, DeadLetterPage, ResendTo, Resent
+from cometmq.client.admin.dead_letter import DeadLetter, ResendTo
+from cometmq.client.admin.dead_letters import DeadLetterCount, DeadLetterPage, Resent
 from cometmq.client.admin.groups import GroupLag
 from cometmq.client.admin.messages import Track
 from cometmq.client.admin.topics import READ_WRITE

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from cometmq.testing import ThreadedCluster
 from support.given_up import give_up
 
 RUNNER = CliRunner(env={"COLUMNS": "300", "NAMESRV_ADDR": None, "COMETMQ_CONFIG": None})
+ROOT = Path(__file__).parents[2]
 TOPIC = "invoices"
 T = TypeVar("T")
 
@@ -229,6 +232,34 @@ def test_a_topic_without_read_permission_is_named_with_what_helps(desk: Desk) ->
     assert len(count["unreadable_on"]) == 2
     error = desk.error(f"list no-{desk.group}")
     assert dlq_topic(f"no-{desk.group}") in error
+
+
+def test_every_command_of_the_page_runs(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order of the page, each with the group and an id of this cluster."""
+    desk.give_up(b"1", b"2")
+    message_id = desk.json(f"list {desk.group}")[1]["message_id"]
+    text = (ROOT / "docs/howto/handle-dead-letters.md").read_text()
+    commands = [
+        line
+        for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+        for line in block.splitlines()
+    ]
+    monkeypatch.chdir(tmp_path)
+
+    printed = ""
+    for command in commands:
+        words = re.sub(r"\b[0-9A-F]{32}\b", message_id, command.replace("billing-desk", desk.group))
+        line = [*shlex.split(words)[1:], "--namesrv", desk.name_servers]
+        result = RUNNER.invoke(app, line)
+        assert result.exit_code == 0, (command, result.output, result.exception)
+        printed += result.stdout
+
+    assert len(commands) == 12
+    assert {"planned", "sent", "skipped"} <= {*re.findall(r"planned|sent|skipped|failed", printed)}
+    assert "failed" not in printed
+    assert desk.count(retry_topic(desk.group)) == 2
 
 
 def test_after_ctrl_c_the_report_has_what_was_sent(desk: Desk, tmp_path: Path) -> None:

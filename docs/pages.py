@@ -112,8 +112,15 @@ CLIENT_PAGES = (
         "Creates topics, shows groups with their members and lag, resets offsets, finds "
         "messages by key, id and time, and sends dead letters again. How-to page: "
         "[inspect a group](../../howto/inspect-a-group.md).",
+        ("AdminClient",),
+    ),
+    ClientPage(
+        "admin-results.md",
+        "Results of AdminClient",
+        "What calls of [AdminClient](admin-client.md) return. How-to pages: "
+        "[inspect a group](../../howto/inspect-a-group.md), "
+        "[handle dead letters](../../howto/handle-dead-letters.md).",
         (
-            "AdminClient",
             "GroupLag",
             "Track",
             "TrackKind",

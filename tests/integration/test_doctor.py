@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import resource
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +80,21 @@ def test_an_unknown_server_is_wrong_usage() -> None:
     assert "expected one of broker, namesrv, controller" in done.stderr
 
 
-async def test_the_page_holds_on_the_host(tmp_path: Path) -> None:
+async def test_the_page_holds(tmp_path: Path) -> None:
     with following("doctor", tmp_path) as guide:
         printed = await asyncio.to_thread(guide.run, "doctor -c broker.conf --store ./store ||")
         assert "flushDiskType=ASYNC_FLUSH" in printed
         await asyncio.to_thread(guide.run, "findings.json")
         found = json.loads((tmp_path / "findings.json").read_text())
-    assert level(found, "settings") == "warning"
-    assert level(found, "clocks") == "problem"  # no name server runs
+        assert level(found, "settings") == "warning"
+        assert level(found, "clocks") == "problem"  # no name server runs
+
+        guide.start("namesrv")
+        guide.start("broker.conf")
+        printed = await asyncio.to_thread(guide.run, "--namesrv 127.0.0.1:9876 --all")
+        assert "WARNING masters  broker-a: a master without slaves" in printed
+        assert re.search(r"FINE +brokers  broker-a \(127\.0\.0\.1:\d+\): responds", printed)
+        words = ("-c", "broker.conf", "--store", "store", "--namesrv", guide.name_servers)
+        found, _ = await asyncio.to_thread(partial(doctor, *words, folder=tmp_path))
+        assert level(found, "clocks") == "fine"
+        assert level(found, "masters") == "warning"

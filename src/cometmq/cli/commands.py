@@ -301,6 +301,16 @@ def doctor(
     ] = "broker",
     config: options.ConfigFile = None,
     store: options.Store = None,
+    namesrv: Annotated[
+        str | None,
+        typer.Option(
+            "-n",
+            "--namesrv",
+            help="Addresses of the name servers of a cluster to examine: host:port;host:port.",
+            envvar="NAMESRV_ADDR",
+            show_default="none",
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print all findings as one JSON object.")
     ] = False,
@@ -314,7 +324,7 @@ def doctor(
         float, typer.Option(min=0.1, max=600, help="Timeout of each check in seconds.")
     ] = 10.0,
 ) -> None:
-    """Check a server and its host, and say what to do; exit code 1 on a problem."""
+    """Check a server on its host, or a cluster, and say what to do; exit code 1 on a problem."""
     from cometmq.cli.doctor.app import doctor as examine
 
     raise typer.Exit(
@@ -322,6 +332,7 @@ def doctor(
             server=server,
             config=config,
             store=store,
+            namesrv=namesrv,
             as_json=json,
             everything=everything,
             strict=strict,

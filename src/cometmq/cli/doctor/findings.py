@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -51,6 +51,15 @@ class Check(NamedTuple):
 def fine(check: str, subject: str, met: str) -> Finding:
     """Return the finding that all is as expected."""
     return Finding(check, Level.FINE, subject, met)
+
+
+def beyond(check: str, what: str, count: int, most: int) -> Iterator[Finding]:
+    """Return the finding that there is more than one run checks, if there is."""
+    if count > most:
+        yield Finding(
+            check, Level.WARNING, "the cluster", f"{count} {what}, of which {most} were checked",
+            f"at most {most} {what}", "look at the others with mqadmin; see docs/howto/mqadmin.md",
+        )  # fmt: skip
 
 
 def in_thread(find: Callable[[], Iterable[Finding]]) -> Callable[[], Awaitable[Sequence[Finding]]]:

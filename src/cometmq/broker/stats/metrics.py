@@ -47,7 +47,7 @@ class BrokerMetrics:
         self._parts = parts
         self._address = address
         self._booted_ms = parts.clock.now_ms()
-        self._runtime = runtime_of(parts, self._booted_ms, parts.clock.monotonic())
+        self._runtime = runtime_of(parts, self._booted_ms)
         self._lags = lags_of(parts)
 
     async def collect(self, page: Page) -> None:

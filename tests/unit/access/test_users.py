@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -352,6 +353,15 @@ def test_the_entries_of_a_user_are_limited() -> None:
     full = with_entries((), [(CUSTOM, many)])
     with pytest.raises(ConfigError, match=str(ENTRIES_MAX)):
         with_entries(full, [(PolicyType.DEFAULT, many[:1])])
+
+
+def test_a_copy_of_an_open_folder_has_every_change(opened: Opened, tmp_path: Path) -> None:
+    for n in range(50):
+        opened.users.create(User(f"user-{n}", "p"))
+    copy = shutil.copytree(opened.folder, tmp_path / "copy")
+    users = UserAccounts(copy, authorizes=True)
+    assert users.users() == opened.users.users()
+    users.close()
 
 
 def test_a_folder_in_use_is_not_opened(opened: Opened) -> None:

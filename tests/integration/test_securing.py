@@ -90,12 +90,19 @@ class Replica(Registered, CometBroker):
     """A slave, with further settings."""
 
 
-async def test_a_slave_signs_its_requests(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "guard",
+    [{"aclEnable": True}, {"authenticationEnabled": True, "authorizationEnabled": True}],
+    ids=["accounts", "users"],
+)
+async def test_a_slave_signs_its_requests(tmp_path: Path, guard: Settings) -> None:
     home = tmp_path / "conf"
     home.mkdir()
     (home / "plain_acl.yml").write_text(ACCOUNTS)
-    guarded: Settings = {"aclEnable": True, "rocketmqHome": str(tmp_path)}
+    guarded: Settings = guard | {"rocketmqHome": str(tmp_path)}
     signed = SLAVE | guarded | {"innerClientAuthenticationCredentials": OF_BROKERS}
+    if "authenticationEnabled" in guard:  # the start of the master creates the user
+        guarded = guarded | {"innerClientAuthenticationCredentials": OF_BROKERS}
     names = CometNameServer(tmp_path / "namesrv")
     names.start()
     stores = tmp_path / "a-store", tmp_path / "b-store"

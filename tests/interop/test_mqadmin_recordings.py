@@ -57,6 +57,8 @@ OTHERWISE = {
     "queryCq-group": r"eval=true",
     # RocketMQ's response has no body, which is a null pointer in the tool.
     "queryCq-queue": r"CODE: 1  DESC: 99@scene-orders is not exist!",
+    # So is a subject that is missing.
+    "acl-get-miss": r"CODE: 16  DESC: The subject '' is none: expected User:NAME",
     # RocketMQ takes any name.
     "updateSubGroup-name": r"CODE: 29  DESC: the specified group\[bad\$name\] contains illegal",
     # Has the keys of both releases, and figures of transactions.

@@ -126,6 +126,8 @@ class UserAccounts:
         self._authorizes = authorizes
         self._changing = Lock()
         self._senders: dict[tuple[str, str], UserSender] = {}
+        self._rules: dict[str, Rules] = {}
+        """The policies of users that have sent a request."""
         self._users = Database(folder / "users")
         try:
             self._acls = Database(folder / "acls")
@@ -178,6 +180,7 @@ class UserAccounts:
         if self._cached is not table:
             self._cached = table
             self._senders.clear()
+            self._rules.clear()
         host = connection.peer_text.rpartition(":")[0].strip("[]")
         found = self._senders.get((host, access_key))
         if found is None:
@@ -195,8 +198,15 @@ class UserAccounts:
             raise UserError(f"User:{name[:NAMES_SHOWN_MAX]} is not found.")
         if user.status == UserStatus.DISABLE:
             raise UserError(f"User:{name[:NAMES_SHOWN_MAX]} is disabled.")
-        rules = Rules(table.policies.get(name, ())) if self._authorizes else None
-        return UserSender(user, rules, host)
+        return UserSender(user, self._rules_of(table, name) if self._authorizes else None, host)
+
+    def _rules_of(self, table: _Table, name: str) -> Rules:
+        rules = self._rules.get(name)
+        if rules is None:
+            if len(self._rules) >= SENDERS_MAX:
+                self._rules.clear()
+            rules = self._rules[name] = Rules(table.policies.get(name, ()))
+        return rules
 
     # --- users ----------------------------------------------------------------------------------
 

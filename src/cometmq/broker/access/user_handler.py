@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -28,7 +28,14 @@ from cometmq.access.users.policies import (
 from cometmq.access.users.user import User, UserStatus, UserType
 from cometmq.model.errors import ConfigError, ResponseError, StoreError
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from cometmq.protocol.bodies import (
+    AclInfo,
+    Body,
+    InvalidBodyError,
+    PolicyEntryInfo,
+    PolicyInfo,
+    UserInfo,
+)
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import (
     AuthCreateAclRequest,
@@ -42,6 +49,7 @@ from cometmq.protocol.headers import (
     AuthUpdateUserRequest,
 )
 from cometmq.remoting import Request, Response
+from cometmq.remoting.slices import off_loop
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +75,7 @@ class UserHandler:
         """AUTH_CREATE_USER (3001)."""
         users = self._required()
         name = _name(request.header(AuthCreateUserRequest).username)
-        info = UserInfo.decode(request.body)
+        info = _user_body(request)
         user = User(
             name,
             info.password or "",
@@ -81,7 +89,7 @@ class UserHandler:
         """AUTH_UPDATE_USER (3002): change what the request names."""
         users = self._required()
         name = _name(request.header(AuthUpdateUserRequest).username)
-        info = UserInfo.decode(request.body)
+        info = _user_body(request)
         await _change(
             partial(
                 users.update,
@@ -111,13 +119,12 @@ class UserHandler:
             return Response()
         return Response(body=_user_info(user, self._is_super(request)).encode())
 
-    def list_users(self, request: Request) -> Response:
+    async def list_users(self, request: Request) -> Response:
         """AUTH_LIST_USER (3005): the users whose names contain a text."""
         users = self._required()
         part = (request.header(AuthListUserRequest).filter or "").strip()
         shows = self._is_super(request)
-        found = [_user_info(user, shows) for user in users.users(part)]
-        return Response(body=fastjson.dumps(found) if found else b"")
+        return await _listed(lambda: [_user_info(user, shows) for user in users.users(part)])
 
     # --- policies -------------------------------------------------------------------------------
 
@@ -148,17 +155,21 @@ class UserHandler:
         policies = users.policies(name)
         return Response(body=_acl_info(name, policies).encode() if policies else b"")
 
-    def list_acls(self, request: Request) -> Response:
+    async def list_acls(self, request: Request) -> Response:
         """AUTH_LIST_ACL (3010): the entries whose subject and resource contain texts."""
         users = self._required()
         header = request.header(AuthListAclRequest)
-        part = (header.resource_filter or "").strip()
-        chosen = (
-            (name, with_resources_like(policies, part))
-            for name, policies in users.all_policies((header.subject_filter or "").strip())
-        )
-        found = [_acl_info(name, policies) for name, policies in chosen if policies]
-        return Response(body=fastjson.dumps(found) if found else b"")
+        subject = (header.subject_filter or "").strip()
+        resource = (header.resource_filter or "").strip()
+
+        def found() -> list[AclInfo]:
+            chosen = (
+                (name, with_resources_like(policies, resource))
+                for name, policies in users.all_policies(subject)
+            )
+            return [_acl_info(name, policies) for name, policies in chosen if policies]
+
+        return await _listed(found)
 
     def _required(self) -> UserAccounts:
         if self._users is None:
@@ -174,6 +185,17 @@ def _name(username: str | None) -> str:
     if not (username or "").strip():
         raise ResponseError(ResponseCode.INVALID_PARAMETER, "The username is blank")
     return username or ""
+
+
+def _user_body(request: Request) -> UserInfo:
+    try:
+        return UserInfo.decode(request.body)
+    except InvalidBodyError:  # its text shows a part of the body, which has a password
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the body of {len(request.body)} bytes is no UserInfo: expected JSON with password,"
+            " userType and userStatus",
+        ) from None
 
 
 def _user_of(subject: str | None) -> str:
@@ -235,6 +257,16 @@ def _acl_info(name: str, policies: tuple[Policy, ...]) -> AclInfo:
             for policy in policies
         ],
     )
+
+
+async def _listed(find: Callable[[], Sequence[Body]]) -> Response:
+    """Return a list, made in a thread because it may be long; no body for an empty one."""
+
+    def body() -> bytes:
+        found = find()
+        return fastjson.dumps(found) if found else b""
+
+    return Response(body=await off_loop(body))
 
 
 async def _change(change: Callable[[], None]) -> None:

@@ -6,7 +6,6 @@ Source: AuthConfig, RocketMQ 5.3.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,41 +25,20 @@ def _names(part: str, *names: str) -> frozenset[str]:
     return frozenset(("", *(f"{_PACKAGE}.{part}.{name}" for name in names)))
 
 
-_CLASSES: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
-    "authentication_provider": (
-        "authenticationProvider",
-        _names("authentication", "provider.DefaultAuthenticationProvider"),
-    ),
-    "authentication_metadata_provider": (
-        "authenticationMetadataProvider",
-        _names("authentication", "provider.LocalAuthenticationMetadataProvider"),
-    ),
-    "authentication_strategy": (
-        "authenticationStrategy",
-        _names(
-            "authentication",
-            "strategy.StatelessAuthenticationStrategy",
-            "strategy.StatefulAuthenticationStrategy",
-        ),
-    ),
-    "authorization_provider": (
-        "authorizationProvider",
-        _names("authorization", "provider.DefaultAuthorizationProvider"),
-    ),
-    "authorization_metadata_provider": (
-        "authorizationMetadataProvider",
-        _names("authorization", "provider.LocalAuthorizationMetadataProvider"),
-    ),
-    "authorization_strategy": (
-        "authorizationStrategy",
-        _names(
-            "authorization",
-            "strategy.StatelessAuthorizationStrategy",
-            "strategy.StatefulAuthorizationStrategy",
-        ),
-    ),
-}
-"""The key of each setting that names a class in RocketMQ, and the classes that exist here."""
+_AUTHENTICATION: Final = _names("authentication", "provider.DefaultAuthenticationProvider")
+_USERS: Final = _names("authentication", "provider.LocalAuthenticationMetadataProvider")
+_SIGNATURES: Final = _names(
+    "authentication",
+    "strategy.StatelessAuthenticationStrategy",
+    "strategy.StatefulAuthenticationStrategy",
+)
+_AUTHORIZATION: Final = _names("authorization", "provider.DefaultAuthorizationProvider")
+_POLICIES: Final = _names("authorization", "provider.LocalAuthorizationMetadataProvider")
+_DECISIONS: Final = _names(
+    "authorization",
+    "strategy.StatelessAuthorizationStrategy",
+    "strategy.StatefulAuthorizationStrategy",
+)
 
 
 class FirstUser(msgspec.Struct):
@@ -128,8 +106,14 @@ class UserSettings:
         Raises:
             ConfigError: one of them does not exist or is malformed.
         """
-        for name, (key, classes) in _CLASSES.items():
-            value = getattr(self, name)
+        for key, value, classes in (
+            ("authenticationProvider", self.authentication_provider, _AUTHENTICATION),
+            ("authenticationMetadataProvider", self.authentication_metadata_provider, _USERS),
+            ("authenticationStrategy", self.authentication_strategy, _SIGNATURES),
+            ("authorizationProvider", self.authorization_provider, _AUTHORIZATION),
+            ("authorizationMetadataProvider", self.authorization_metadata_provider, _POLICIES),
+            ("authorizationStrategy", self.authorization_strategy, _DECISIONS),
+        ):
             if value not in classes:
                 expected = " or ".join(sorted(filter(None, classes)))
                 raise ConfigError(f"{key}={value[:200]}: expected {expected}")

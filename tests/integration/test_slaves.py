@@ -335,7 +335,7 @@ async def test_a_plain_slave_of_a_master_with_tls_names_the_setting(
     authority = Authority(tmp_path, "authority")
     master = await pairs.start("master", **sealed(authority, "master"))
     slave = await pairs.start("slave", **SLAVE, **log_of_master(master))
-    await until(lambda: "set haTlsEnable=true" in caplog.text)
+    await until(lambda: "set haTlsEnable=true here" in caplog.text)
     assert slave.parts.store.written_to == 0
 
 

@@ -278,13 +278,14 @@ class MasterConnection(asyncio.BufferedProtocol):
             return
         self._greet()
         self._tick()
-        log.info("connected to the master address=%s from=%d", self._address, self._whole_to)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         reason = f"the master closed the connection{f': {exc}' if exc else ''}"
-        if not self._has_received and not self._copy.uses_tls:
-            reason += "; if it has TLS for the log, set haTlsEnable=true"
+        if not self._has_received:
+            reason += "; the log of the master says why"
+            if not self._copy.uses_tls:
+                reason += "; if it has TLS for the log, set haTlsEnable=true here"
         self.close(reason)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -294,7 +295,9 @@ class MasterConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Append what was received."""
         self._filled += nbytes
-        self._has_received = True
+        if not self._has_received:  # a master that refuses this slave sends nothing
+            self._has_received = True
+            log.info("connected to the master address=%s from=%d", self._address, self._whole_to)
         self._read_s = self._now_s()
         self._bytes += nbytes
         self._take()

@@ -18,6 +18,7 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cometmq.access.config import UserSettings
 from cometmq.broker.assembly import FEATURES, Endpoint, Parts, assemble
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.fast_paths import FastPaths
@@ -58,6 +59,7 @@ log = logging.getLogger(__name__)
 
 SETTINGS = (
     BrokerSettings,
+    UserSettings,
     StoreSettings,
     RemotingSettings,
     TlsSettings,
@@ -403,6 +405,8 @@ class Broker:
                 log.exception("cannot write a table during shutdown")
         for file in parts.table_files:
             file.close()
+        if parts.users is not None:
+            parts.users.close()
         parts.store.close()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from cometmq.model.errors import ConfigError, InvalidMessageError
+from cometmq.model.errors import ConfigError, InvalidMessageError, InvalidMessageIdError
 
 if TYPE_CHECKING:
     from cometmq.client.admin import DeadLetter, Resent
@@ -83,7 +83,7 @@ def letters_in(path: Path) -> Iterator[DeadLetter]:
     for number, row in _rows(path):
         try:
             yield DeadLetter.decode(row)
-        except InvalidMessageError as error:
+        except (InvalidMessageError, InvalidMessageIdError) as error:
             raise ConfigError(f"{path}, line {number}: {error}") from None
 
 

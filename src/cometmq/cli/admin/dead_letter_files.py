@@ -47,7 +47,7 @@ class Export:
 
     def add(self, letter: DeadLetter) -> None:
         """Write one dead letter."""
-        json.dump(letter.encode(), self._file, ensure_ascii=False)
+        json.dump(letter.encode(), self._file)
         self._file.write("\n")
         self.letters += 1
 
@@ -181,7 +181,7 @@ class Report:
         if self._file is None:
             return
         for row in rows:
-            self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            self._file.write(json.dumps(row) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 

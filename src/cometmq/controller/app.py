@@ -38,6 +38,7 @@ from cometmq.remoting.ports import host_and_port, reachable_host
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files, SystemFiles
+from cometmq.system.log_format import LogSettings
 
 if TYPE_CHECKING:
     from cometmq.metrics.endpoint import MetricsEndpoint
@@ -51,6 +52,7 @@ SETTINGS = (
     TlsSettings,
     TlsClientSettings,
     MetricsSettings,
+    LogSettings,
 )
 """The settings classes that a controller's configuration file feeds."""
 

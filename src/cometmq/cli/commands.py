@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from cometmq.cli import options
+from cometmq.cli.admin.app import app as admin_app
 
 app = typer.Typer(
     name="cometmq",
@@ -22,6 +23,7 @@ store_app = typer.Typer(
     help="Inspect and back up the files of a store without changing them.", no_args_is_help=True
 )
 app.add_typer(store_app, name="store")
+app.add_typer(admin_app, name="admin")
 
 
 def _show_version(wanted: bool) -> None:

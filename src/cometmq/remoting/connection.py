@@ -10,7 +10,8 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
@@ -28,6 +29,9 @@ try:
     import cython  # type: ignore[import-untyped]
 except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
+
+if TYPE_CHECKING:
+    from cometmq.remoting.latencies import Latencies
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +56,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
         unknown: RequestHandler | None = None,
         fast_path: FastPath | None = None,
         guard: Guard | None = None,
+        latencies: Latencies | None = None,
         language: LanguageCode = OUR_LANGUAGE,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -63,6 +68,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
         self._handlers = handlers
         self._unknown = unknown or refuse_unknown
         self._guard = guard
+        self._latencies = latencies
         self._settings = settings
         self._supervisor = supervisor
         self._on_open = on_open
@@ -134,6 +140,9 @@ class Connection(Peer, asyncio.BufferedProtocol):
             return
         self.language, self.version = command.language, command.version
         incoming = Request(command, self)
+        if self._latencies is not None:
+            incoming.latencies = self._latencies
+            incoming.began_s = perf_counter()
         handler = self._handlers.get(incoming.code, self._unknown)
         try:
             guard = self._guard

@@ -29,6 +29,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         parts.throughput,
         confirmation=parts.confirmation,
         store_host=endpoint.store_host,
+        latencies=parts.latencies,
     )
     store_sends = with_prerequisites(send.handle, send.failed)
     if parts.forwarding is not None:

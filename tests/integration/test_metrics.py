@@ -413,6 +413,23 @@ async def test_a_master_shows_its_slaves_and_a_slave_its_master(tmp_path: Path) 
     assert "cometmq_slave_in_sync" not in pages[1].kinds
 
 
+async def test_a_broker_shows_the_metrics_of_the_exporter_unless_told_otherwise(
+    tmp_path: Path,
+) -> None:
+    async with running_pairs(tmp_path) as pairs:
+        served = {"metricsExporterType": "PROM", "metricsPromExporterPort": "0"}
+        broker = await pairs.start("master", **served, metricsOfExporter="false")
+        async with Producer(pairs.name_server.address, group="shop") as producer:
+            await producer.send(Message("orders", b"1"))
+        broker.parts.offsets.commit("billing", "orders", 0, 0)
+        found = await scrape(broker.configuration[MetricsSettings].port)
+
+    assert OF_EXPORTER.keys().isdisjoint(found.kinds)
+    assert [name for name in found.kinds if name.startswith(RUNTIME)] == []
+    assert found.value("rocketmq_messages_in_total", topic="orders") == 1
+    assert found.value("rocketmq_consumer_lag_messages", topic="orders") == 1
+
+
 async def test_times_that_are_not_read_in_time_are_left_out(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

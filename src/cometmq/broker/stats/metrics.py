@@ -17,6 +17,7 @@ from cometmq.broker.stats.feature import lags_of, runtime_of
 from cometmq.broker.stats.windows import SIZE_BOUNDS, Cell, StoredCell
 from cometmq.broker.timings import CREATED_BOUNDS_MS, FINISHED_BOUNDS_S
 from cometmq.broker.topics.attributes import MESSAGE_TYPE
+from cometmq.metrics.config import MetricsSettings
 from cometmq.metrics.endpoint import Exporter, start_exporter
 from cometmq.metrics.page import MILLISECONDS, Buckets, Page, buckets
 from cometmq.model.errors import CometError
@@ -48,6 +49,7 @@ class BrokerMetrics:
         booted_ms = parts.clock.now_ms()
         runtime = runtime_of(parts, booted_ms, parts.clock.monotonic())
         self._exporter = ExporterMetrics(parts, runtime, address, booted_ms)
+        self._shows_exporters = parts.configuration[MetricsSettings].metrics_of_exporter
         self._lags = lags_of(parts)
 
     async def collect(self, page: Page) -> None:
@@ -61,7 +63,8 @@ class BrokerMetrics:
         await self._group_lags(page, slices)
         self._decisions(page)
         self._requests(page)
-        await self._exporter.collect(page, slices)
+        if self._shows_exporters:
+            await self._exporter.collect(page, slices)
 
     def _broker(self, page: Page) -> None:
         parts = self._parts
@@ -176,7 +179,7 @@ class BrokerMetrics:
             max,
             unit=MILLISECONDS,
         )
-        exporter = self._exporter.group_lags(page)
+        exporter = self._exporter.group_lags(page) if self._shows_exporters else None
         until_s = parts.clock.monotonic() + TIMES_S
         async for key in slices.each(parts.offsets.keys()):
             topic, _, group = key.partition("@")
@@ -209,7 +212,8 @@ class BrokerMetrics:
             for metric, age_ms in ((late, consumed_ms), (queueing, pulled_ms)):
                 if age_ms is not None:
                     metric.set(age_ms, **labels)
-            exporter.set(GroupLag(group, topic, online, committed_sum, behind, consumed_ms))
+            if exporter is not None:
+                exporter.set(GroupLag(group, topic, online, committed_sum, behind, consumed_ms))
 
     async def _age_ms(
         self, topic: str, oldest: list[tuple[int, int]], until_s: float

@@ -479,6 +479,14 @@ async def test_runtime_info_is_all_text(broker: Administered) -> None:
     assert int(table["commitLogMaxOffset"]) > 0
 
 
+async def test_runtime_info_shows_the_time_of_a_clock_that_was_set(broker: Administered) -> None:
+    """Boot time and running time add up to the time of the broker, as at RocketMQ's."""
+    broker.clock.set_wall(broker.clock.now_ms() + 3_600_000)
+    body = await broker.ask_json(RequestCode.GET_BROKER_RUNTIME_INFO)
+
+    assert body["table"]["runtime"] == running_text(3_600)
+
+
 async def test_runtime_info_has_the_figures_of_half_messages_once_they_are_known(
     broker: Administered,
 ) -> None:

@@ -47,7 +47,7 @@ class BrokerMetrics:
     def __init__(self, parts: Parts, address: str) -> None:
         self._parts = parts
         booted_ms = parts.clock.now_ms()
-        runtime = runtime_of(parts, booted_ms, parts.clock.monotonic())
+        runtime = runtime_of(parts, booted_ms)
         self._exporter = ExporterMetrics(parts, runtime, address, booted_ms)
         self._shows_exporters = parts.configuration[MetricsSettings].metrics_of_exporter
         self._lags = lags_of(parts)

@@ -125,8 +125,8 @@ class RuntimeInfo:
         pulls_held: counts the pulls that are held.
         delay_levels: returns the offsets of each delay level that was used.
         half_messages: returns their figures; None until they are known.
-        clock: measures how long the broker runs.
-        booted_ms, booted_s: when it was started, in ms since 1970 and by the steady clock.
+        clock: tells how long the broker runs.
+        booted_ms: when it was started, in ms since 1970.
     """
 
     def __init__(
@@ -144,7 +144,6 @@ class RuntimeInfo:
         half_messages: Callable[[], HalfMessageFigures | None],
         clock: Clock,
         booted_ms: int,
-        booted_s: float,
     ) -> None:
         self._store = store
         self._files = files
@@ -158,7 +157,6 @@ class RuntimeInfo:
         self._half_messages = half_messages
         self._clock = clock
         self._booted_ms = booted_ms
-        self._booted_s = booted_s
 
     def table(self) -> dict[str, str]:
         """Return the texts by their names, those of release 5."""
@@ -194,7 +192,7 @@ class RuntimeInfo:
             "brokerVersion": str(OUR_VERSION),
             "brokerActive": "true",
             "bootTimestamp": str(self._booted_ms),
-            "runtime": running_text(int(self._clock.monotonic() - self._booted_s)),
+            "runtime": running_text((self._clock.now_ms() - self._booted_ms) // 1000),
             "startAcceptSendRequestTimeStamp": str(settings.start_accept_send_request_ms),
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cometmq.access.config import UserSettings
 from cometmq.broker.config import BrokerSettings
 from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.filtersrv.config import FilterServerSettings
@@ -27,7 +28,12 @@ NETWORK: dict[str, list[type]] = {
     "logs": [LogSettings],
 }
 PARTS: dict[str, dict[str, list[type]]] = {
-    "broker.conf": {"broker": [BrokerSettings], "store": [StoreSettings], **NETWORK},
+    "broker.conf": {
+        "broker": [BrokerSettings],
+        "users and policies": [UserSettings],
+        "store": [StoreSettings],
+        **NETWORK,
+    },
     "namesrv.conf": {"name server": [NameServerSettings], **NETWORK},
     "filtersrv.conf": {"filter server": [FilterServerSettings], **NETWORK},
     "controller.conf": {"controller": [ControllerSettings], "etcd": [EtcdSettings], **NETWORK},

@@ -233,6 +233,7 @@ def _included(match: re.Match[str]) -> str:
 
 def configuration_page() -> str:
     """Every key of the servers' files."""
+    from cometmq.access.config import UserSettings
     from cometmq.broker.config import BrokerSettings
     from cometmq.controller.config import ControllerSettings, EtcdSettings
     from cometmq.filtersrv.config import FilterServerSettings
@@ -254,6 +255,7 @@ def configuration_page() -> str:
     ]
     parts = {
         "Broker": BrokerSettings,
+        "Users and policies (broker)": UserSettings,
         "Store": StoreSettings,
         "Name server": NameServerSettings,
         "Filter server": FilterServerSettings,

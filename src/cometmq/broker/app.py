@@ -18,6 +18,7 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cometmq.access.config import UserSettings
 from cometmq.broker.assembly import FEATURES, Endpoint, Parts, assemble
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.fast_paths import FastPaths
@@ -59,6 +60,7 @@ log = logging.getLogger(__name__)
 
 SETTINGS = (
     BrokerSettings,
+    UserSettings,
     StoreSettings,
     RemotingSettings,
     TlsSettings,
@@ -239,7 +241,7 @@ class Broker:
         if self._is_stopped:
             return
         parts = self.parts
-        log.info("role changed role=%s id=%d", parts.role.name, parts.role.broker_id)
+        log.info("role changed role=%s broker_id=%d", parts.role.name, parts.role.broker_id)
         if self._taking_over is not None:
             self._taking_over.cancel()
         if parts.role.is_slave:
@@ -405,6 +407,8 @@ class Broker:
                 log.exception("cannot write a table during shutdown")
         for file in parts.table_files:
             file.close()
+        if parts.users is not None:
+            parts.users.close()
         parts.store.close()
 
 

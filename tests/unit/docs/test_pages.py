@@ -15,6 +15,7 @@ import pytest
 import typer.main
 
 import cometmq.client
+from cometmq.access.config import UserSettings
 from cometmq.broker.config import BrokerSettings
 from cometmq.cli.commands import app
 from cometmq.client.settings import resolve_settings
@@ -36,6 +37,7 @@ UNITS = {"ms": "ms", "s": "s", "bytes": "bytes", "mib": "MiB", "minutes": "min"}
 PAGE_LINES_MAX = 1_000
 SETTINGS = (
     BrokerSettings,
+    UserSettings,
     StoreSettings,
     NameServerSettings,
     FilterServerSettings,

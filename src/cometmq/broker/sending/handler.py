@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Final
 
 from cometmq.broker.prerequisites import PrerequisiteError
-from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.sending.flow_control import FlowControl
 from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.broker.sending.validation import SendRules, SendValidation
@@ -57,7 +57,7 @@ class SendHandler:
         flow: refuses them if the store cannot keep up.
         stats: counts them.
         throughput: counts how long they took.
-        confirmation: what responses wait for.
+        durability: what responses wait for.
         store_host: our address as records carry it, 8 or 20 bytes.
     """
 
@@ -69,7 +69,7 @@ class SendHandler:
         stats: BrokerStats,
         throughput: Throughput,
         *,
-        confirmation: Confirmation,
+        durability: DurabilityWait,
         store_host: bytes,
     ) -> None:
         self._segment = SharedCall(store.wait_for_segment)
@@ -78,7 +78,7 @@ class SendHandler:
         self.flow = flow
         self.stats = stats
         self._throughput = throughput
-        self._confirmation = confirmation
+        self._durability = durability
         self._store_host = store_host
         self._id_prefix = store_host.hex().upper()
         self._id_pattern = self._id_prefix.encode() + _ID_END
@@ -143,8 +143,8 @@ class SendHandler:
         except StoreError as problem:
             return self.failed(problem)
         response = self.responses_to(0 if request.oneway else end)
-        if self._confirmation.waits() and not _waits(header.properties or ""):
-            self._confirmation.begin()
+        if self._durability.waits() and not _waits(header.properties or ""):
+            self._durability.begin()
             self._record_duration(began_s)
             _write(request.connection, response)
         else:
@@ -231,7 +231,7 @@ class SendHandler:
         took_ms = int((perf_counter() - began_s) * 1000)
         if took_ms > 0:
             self.flow.append_took(took_ms)
-            if not self._confirmation.waits():
+            if not self._durability.waits():
                 self._throughput.put_took(took_ms)
 
     def failed(self, problem: StoreError) -> Response:
@@ -307,7 +307,7 @@ class SendHandler:
 
     def _respond(self, pending: list[PendingResponses]) -> None:
         """Send the responses of stored messages, when all that they wait for has happened."""
-        if not self._confirmation.waits():
+        if not self._durability.waits():
             for wire, responses, _, _ in pending:
                 _write(wire, responses)
             return
@@ -324,7 +324,7 @@ class SendHandler:
                 else:
                     self._respond_not_confirmed(wire, responses, code, error)
 
-        self._confirmation.wait(self.log_end, on_outcome)
+        self._durability.wait(self.log_end, on_outcome)
 
     def _refuse(self, pending: list[PendingResponses], problem: StoreError) -> None:
         """Refuse sends whose records could not be written to the log."""

@@ -3,9 +3,6 @@
 Both waits run side by side, so that the response takes as long as the slower one. If the disk
 failed, that is the outcome; else the outcome of the slaves has precedence, as in RocketMQ.
 
-This is about one response. The confirm offset, up to which all in-sync replicas have the log, is in
-`cometmq.broker.failover.epochs.in_sync`.
-
 Source: CommitLog.handleDiskFlushAndHA, RocketMQ 5.3.
 """
 
@@ -26,7 +23,7 @@ Outcome = Callable[[int, StoreError | None], None]
 """Called once: with a response code, and with the error of the sync, if any."""
 
 
-class Confirmation:
+class DurabilityWait:
     """Waits for all that the response to a stored message depends on.
 
     Args:

@@ -138,8 +138,8 @@ class ElectedRole:
         identity: the id of this broker.
         replication: of the log; it leads and follows with the role.
         epochs: those of the log.
-        topics: their version names the epoch.
-        gap: creates the topics that were not copied before this broker is elected.
+        gap: creates the topics that were not copied before this broker is elected, and puts its
+            epoch into their version.
         client: asks the master where it sends its log.
         settings: returns the current settings of the broker.
         store: the log.
@@ -157,7 +157,6 @@ class ElectedRole:
         identity: IdentityFiles,
         replication: EpochReplication,
         epochs: EpochFile,
-        topics: TopicTable,
         gap: TopicGap,
         client: RemotingClient,
         settings: Callable[[], BrokerSettings],
@@ -171,7 +170,6 @@ class ElectedRole:
         self.replication = replication
         """Of the log."""
         self._epochs = epochs
-        self._topics = topics
         self._gap = gap
         self._client = client
         self._settings = settings
@@ -304,15 +302,13 @@ class ElectedRole:
         if decision.epoch == self._epoch:
             self.replication.adopt(decision.replicas, decision.version)
             return
-        await self._topics.begin_epoch(decision.epoch)
         self._end_lookup()
         self._role.follow_elected("")
         try:
             await self.replication.lead(
                 self._id, decision.epoch, decision.replicas, decision.version
             )
-            if self._role.is_slave:
-                await self._gap.fill()
+            await self._gap.begin_epoch(decision.epoch, fills=self._role.is_slave)
         except StoreError as problem:
             self._stop_being_master()
             self.replication.stop()
@@ -388,7 +384,7 @@ class ElectedRole:
     def _be_slave(self, decision: Decision) -> None:
         """Be a slave of another broker, or of none as long as there is no master."""
         assert self._id is not None
-        self._epoch = decision.epoch
+        self._epoch = self._gap.epoch = decision.epoch
         log.info("this broker is a slave controller_id=%d %s", self._id, _text(decision))
         self._stop_being_master()
         self._role.follow_elected(decision.master_address)
@@ -674,7 +670,7 @@ def elect_role(
     sync_flush: bool,
     clock: Clock,
     files: Files,
-    on_truncated: Callable[[int], object],
+    before_truncation: Callable[[int], object],
 ) -> tuple[EpochReplication, ElectedRole]:
     """Return the replication of a broker whose role controllers decide, and that role.
 
@@ -682,7 +678,7 @@ def elect_role(
         role, store, settings, topics: those of the broker.
         client: sends requests to other servers.
         root: the folder of the store.
-        commit, sync_flush, clock, on_truncated: as for `EpochReplication`.
+        commit, sync_flush, clock, before_truncation: as for `EpochReplication`.
         files: the file system.
 
     Raises:
@@ -693,9 +689,9 @@ def elect_role(
     def send_request(replicas: BrokerIds) -> None:
         elected.request_in_sync(replicas)
 
-    def truncated(log_end: int) -> None:
+    def prepare(log_end: int) -> None:
+        before_truncation(log_end)
         gap.truncated(log_end)
-        on_truncated(log_end)
 
     gap = TopicGap(topics, store, topics.file_beside(FILE_NAME), settings)
     epochs = EpochFile(root, files)
@@ -708,7 +704,7 @@ def elect_role(
         commit=commit,
         sync_flush=sync_flush,
         clock=clock,
-        on_truncated=truncated,
+        before_truncation=prepare,
     )
     elected = ElectedRole(
         role,
@@ -718,7 +714,6 @@ def elect_role(
         ),
         replication,
         epochs,
-        topics,
         gap,
         client,
         settings,

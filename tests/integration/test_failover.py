@@ -38,6 +38,7 @@ from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.properties import encode_properties
 from cometmq.remoting import RemotingClient
 from cometmq.store import StoreUnavailableError
+from cometmq.system.clock import SystemClock
 from support.controllers import listening_controller
 from support.etcd_model import EtcdStore
 from support.fault_proxy import FaultProxy
@@ -710,6 +711,26 @@ async def test_a_master_that_stood_still_stays_in_doubt_until_a_controller_respo
     async with asyncio.timeout(LIMIT_S):
         while (await elected.send(master, b"3")).code != ResponseCode.SUCCESS:
             await asyncio.sleep(0.05)
+
+
+class SuspendedMachine(SystemClock):
+    """The clock of a machine that was suspended for a minute."""
+
+    def since_boot(self) -> float:
+        """Return the seconds since the boot."""
+        return super().since_boot() + 60
+
+
+async def test_a_master_whose_machine_was_suspended_is_in_doubt(elected: ElectedPairs) -> None:
+    controller = await elected.controller()
+    master = await elected.start("a", slaveTimeout="300")
+    assert (await elected.send(master, b"1")).code == ResponseCode.SUCCESS
+    await controller.stop(0.0)
+    assert master.parts.elected is not None
+    master.parts.elected._clock = SuspendedMachine()
+
+    refused = await elected.send(master, b"2")
+    assert refused.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
 
 
 async def test_tools_see_the_epochs_and_the_in_sync_set(elected: ElectedPairs) -> None:

@@ -10,7 +10,8 @@ An epoch is the number of one election. A decision with a larger one replaces th
 smaller epoch is out of date. A master whose controllers do not respond goes on: there is no lease.
 It acknowledges nothing that another master could lack as long as all of the in-sync set must have a
 message, because the set changes only with the controller's consent. A process that stood still for
-longer than its heartbeats last asks the controller before it acknowledges anything.
+longer than its heartbeats last, or whose machine was suspended, asks the controller before it
+acknowledges anything.
 
 A master that was killed may find at its start that the controller has not noticed. It does not
 continue its epoch: a request of the earlier process for an in-sync set may reach the controller at
@@ -143,7 +144,7 @@ class ElectedRole:
         client: asks the master where it sends its log.
         settings: returns the current settings of the broker.
         store: the log.
-        clock: makes the check code of a new id unique.
+        clock: makes the check code of a new id unique, and shows when the machine was suspended.
 
     Raises:
         ConfigError: the store belongs to a broker of another name or cluster.
@@ -199,7 +200,7 @@ class ElectedRole:
         self.decided = asyncio.Event()
         """Set once the role is decided."""
         self._ran_s = NEVER_S
-        """When heartbeats were last sent, or would have been."""
+        """When heartbeats were last sent, or would have been, in seconds since the boot."""
         self._stood_still_s = NEVER_S
         """When heartbeats were found to be late; `NEVER_S` if the controllers were asked since."""
         self._loss_reported_s: float | None = None
@@ -465,12 +466,11 @@ class ElectedRole:
         loop = asyncio.get_running_loop()
         while True:
             if self._is_late():
-                log.warning(
-                    "stood still for %.1f s, asking the controllers", loop.time() - self._ran_s
-                )
+                stood_s = self._clock.since_boot() - self._ran_s
+                log.warning("stood still for %.1f s, asking the controllers", stood_s)
                 self._stood_still_s = loop.time()
                 self.notified()
-            self._ran_s = loop.time()
+            self._ran_s = self._clock.since_boot()
             if self._store.failure is not None:  # others would be elected only without heartbeats
                 if self._loss_reported_s is None:
                     self.notified()
@@ -481,7 +481,7 @@ class ElectedRole:
     def _is_late(self) -> bool:
         """Return whether the controllers may have missed so many heartbeats that they elected."""
         limit_s = self._settings().controller_heartbeat_timeout_ms / 1000
-        return asyncio.get_running_loop().time() - self._ran_s > limit_s
+        return self._clock.since_boot() - self._ran_s > limit_s
 
     def _is_doubtful(self) -> bool:
         return self._stood_still_s != NEVER_S or self._is_late()

@@ -104,6 +104,8 @@ class MetadataCopy:
         """When the master may be requested from the name servers again."""
         self._unknown_from_s: float | None = None
         """Since when the master is not known."""
+        self._early_from_s: float | None = None
+        """Since when the topics of the master are older than its election."""
         self._failures = FailureLog(
             log,
             fails="cannot copy tables, retrying",
@@ -116,7 +118,7 @@ class MetadataCopy:
         role.on_master(self._master_changed)
 
     def _master_changed(self) -> None:
-        self._delays = None
+        self._delays = self._early_from_s = None
         self.hurry()
 
     def hurry(self) -> None:
@@ -203,7 +205,25 @@ class MetadataCopy:
         if await self._topics.copy(found, log_end):
             log.info("copied topics master=%s topics=%d", master, len(found.topic_config_table))
         elif self._role.is_elected and self._topics.is_early(found.data_version):
-            self.hurry()
+            self._note_early(found.data_version.state_version)
+            return
+        self._early_from_s = None
+
+    def _note_early(self, epoch: int) -> None:
+        """Copy the topics of a master again soon that has not begun its epoch.
+
+        Raises:
+            CometError: it has not for a while.
+        """
+        self.hurry()
+        now_s = self._clock.monotonic()
+        if self._early_from_s is None:
+            self._early_from_s = now_s
+        elif now_s - self._early_from_s >= UNKNOWN_S:
+            raise CometError(
+                f"the topics of the master are those of epoch {epoch}, expected a newer one: that"
+                " of its election"
+            )
 
     async def _copy_groups(self, master: str) -> None:
         found = await self._fetch(

@@ -144,7 +144,7 @@ class Replica:
             commit=commit,
             sync_flush=world.syncs,
             clock=process,  # type: ignore[arg-type]
-            on_truncated=lambda offset: world.note(f"truncated {self.number} {offset}"),
+            before_truncation=lambda offset: world.note(f"truncated {self.number} {offset}"),
         )
         self.durability = DurabilityWait(
             commit if world.syncs else None, self.replication.acknowledgements

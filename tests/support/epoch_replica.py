@@ -56,7 +56,7 @@ class EpochReplica:
             commit=self.commit,
             sync_flush=self.store.settings.sync_flush,
             clock=SystemClock(),
-            on_truncated=self.truncated.append,
+            before_truncation=self.truncated.append,
         )
 
     @property

@@ -388,7 +388,7 @@ def _build_parts(
             sync_flush=store_settings().sync_flush,
             clock=clock,
             files=files,
-            on_truncated=delay.truncated,
+            before_truncation=delay.take_back,
         )
     master = Master(role, store, settings) if elected_log is None else elected_log.master
     waits = master.acknowledgements

@@ -413,7 +413,7 @@ async def test_a_topic_that_was_not_copied_before_an_election_is_created_by_the_
     gap = TopicGap(topics, world.store, file, lambda: world.tables.settings)
     half = world.half(queue=3)
     await topics.delete("T", nothing_else)
-    await gap.fill()
+    await gap.begin_epoch(1)
     if checked:
         producer = Asked(world)
         await world.round()

@@ -10,7 +10,8 @@ An epoch is the number of one election. A decision with a larger one replaces th
 smaller epoch is out of date. A master whose controllers do not respond goes on: there is no lease.
 It acknowledges nothing that another master could lack as long as all of the in-sync set must have a
 message, because the set changes only with the controller's consent. A process that stood still for
-longer than its heartbeats last asks the controller before it acknowledges anything.
+longer than its heartbeats last, or whose machine was suspended, asks the controller before it
+acknowledges anything.
 
 A master that was killed may find at its start that the controller has not noticed. It does not
 continue its epoch: a request of the earlier process for an in-sync set may reach the controller at
@@ -138,12 +139,12 @@ class ElectedRole:
         identity: the id of this broker.
         replication: of the log; it leads and follows with the role.
         epochs: those of the log.
-        topics: their version names the epoch.
-        gap: creates the topics that were not copied before this broker is elected.
+        gap: creates the topics that were not copied before this broker is elected, and puts its
+            epoch into their version.
         client: asks the master where it sends its log.
         settings: returns the current settings of the broker.
         store: the log.
-        clock: makes the check code of a new id unique.
+        clock: makes the check code of a new id unique, and shows when the machine was suspended.
 
     Raises:
         ConfigError: the store belongs to a broker of another name or cluster.
@@ -157,7 +158,6 @@ class ElectedRole:
         identity: IdentityFiles,
         replication: EpochReplication,
         epochs: EpochFile,
-        topics: TopicTable,
         gap: TopicGap,
         client: RemotingClient,
         settings: Callable[[], BrokerSettings],
@@ -171,7 +171,6 @@ class ElectedRole:
         self.replication = replication
         """Of the log."""
         self._epochs = epochs
-        self._topics = topics
         self._gap = gap
         self._client = client
         self._settings = settings
@@ -201,7 +200,7 @@ class ElectedRole:
         self.decided = asyncio.Event()
         """Set once the role is decided."""
         self._ran_s = NEVER_S
-        """When heartbeats were last sent, or would have been."""
+        """When heartbeats were last sent, or would have been, in seconds since the boot."""
         self._stood_still_s = NEVER_S
         """When heartbeats were found to be late; `NEVER_S` if the controllers were asked since."""
         self._loss_reported_s: float | None = None
@@ -304,15 +303,13 @@ class ElectedRole:
         if decision.epoch == self._epoch:
             self.replication.adopt(decision.in_sync, decision.in_sync_epoch)
             return
-        await self._topics.begin_epoch(decision.epoch)
         self._end_lookup()
         self._role.follow_elected("")
         try:
             await self.replication.lead(
                 self._id, decision.epoch, decision.in_sync, decision.in_sync_epoch
             )
-            if self._role.is_slave:
-                await self._gap.fill()
+            await self._gap.begin_epoch(decision.epoch, fills=self._role.is_slave)
         except StoreError as problem:
             self._stop_being_master()
             self.replication.stop()
@@ -388,7 +385,7 @@ class ElectedRole:
     def _be_slave(self, decision: Decision) -> None:
         """Be a slave of another broker, or of none as long as there is no master."""
         assert self._id is not None
-        self._epoch = decision.epoch
+        self._epoch = self._gap.epoch = decision.epoch
         log.info("this broker is a slave controller_id=%d %s", self._id, _text(decision))
         self._stop_being_master()
         self._role.follow_elected(decision.master_address)
@@ -469,12 +466,11 @@ class ElectedRole:
         loop = asyncio.get_running_loop()
         while True:
             if self._is_late():
-                log.warning(
-                    "stood still for %.1f s, asking the controllers", loop.time() - self._ran_s
-                )
+                stood_s = self._clock.since_boot() - self._ran_s
+                log.warning("stood still for %.1f s, asking the controllers", stood_s)
                 self._stood_still_s = loop.time()
                 self.notified()
-            self._ran_s = loop.time()
+            self._ran_s = self._clock.since_boot()
             if self._store.failure is not None:  # others would be elected only without heartbeats
                 if self._loss_reported_s is None:
                     self.notified()
@@ -485,7 +481,7 @@ class ElectedRole:
     def _is_late(self) -> bool:
         """Return whether the controllers may have missed so many heartbeats that they elected."""
         limit_s = self._settings().controller_heartbeat_timeout_ms / 1000
-        return asyncio.get_running_loop().time() - self._ran_s > limit_s
+        return self._clock.since_boot() - self._ran_s > limit_s
 
     def _is_doubtful(self) -> bool:
         return self._stood_still_s != NEVER_S or self._is_late()
@@ -678,7 +674,7 @@ def elect_role(
     sync_flush: bool,
     clock: Clock,
     files: Files,
-    on_truncated: Callable[[int], object],
+    before_truncation: Callable[[int], object],
 ) -> tuple[EpochReplication, ElectedRole]:
     """Return the replication of a broker whose role controllers decide, and that role.
 
@@ -686,7 +682,7 @@ def elect_role(
         role, store, settings, topics: those of the broker.
         client: sends requests to other servers.
         root: the folder of the store.
-        commit, sync_flush, clock, on_truncated: as for `EpochReplication`.
+        commit, sync_flush, clock, before_truncation: as for `EpochReplication`.
         files: the file system.
 
     Raises:
@@ -697,9 +693,9 @@ def elect_role(
     def send_request(members: BrokerIds) -> None:
         elected.request_in_sync(members)
 
-    def truncated(log_end: int) -> None:
+    def prepare(log_end: int) -> None:
+        before_truncation(log_end)
         gap.truncated(log_end)
-        on_truncated(log_end)
 
     gap = TopicGap(topics, store, topics.file_beside(FILE_NAME), settings)
     epochs = EpochFile(root, files)
@@ -712,7 +708,7 @@ def elect_role(
         commit=commit,
         sync_flush=sync_flush,
         clock=clock,
-        on_truncated=truncated,
+        before_truncation=prepare,
     )
     elected = ElectedRole(
         role,
@@ -722,7 +718,6 @@ def elect_role(
         ),
         replication,
         epochs,
-        topics,
         gap,
         client,
         settings,

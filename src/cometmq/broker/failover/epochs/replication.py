@@ -60,7 +60,8 @@ class EpochReplication:
         commit: syncs the log.
         sync_flush: whether received bytes are on the disk before they are reported.
         clock: tells when something was received.
-        on_truncated: called with the end of the log after it was truncated.
+        before_truncation: called with the new end of the log before that is truncated; what it
+            raises prevents that.
 
     `master` and `copy` are started and closed like those of a broker without a controller; `copy`
     is idle until `follow`.
@@ -77,7 +78,7 @@ class EpochReplication:
         commit: GroupCommit,
         sync_flush: bool,
         clock: Clock,
-        on_truncated: Callable[[int], object],
+        before_truncation: Callable[[int], object],
     ) -> None:
         self._role = role
         self._store = store
@@ -102,7 +103,7 @@ class EpochReplication:
             epochs,
             commit=commit if sync_flush else None,
             clock=clock,
-            on_truncated=on_truncated,
+            before_truncation=before_truncation,
         )
         self._begun = NO_EPOCH
         """The epoch that this process leads, or has begun and could not lead yet."""

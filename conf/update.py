@@ -11,6 +11,7 @@ from cometmq.filtersrv.config import FilterServerSettings
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.store.config import StoreSettings
+from cometmq.system.log_format import LogSettings
 from cometmq.system.settings_sample import sample
 
 FOLDER = Path(__file__).parent
@@ -24,6 +25,7 @@ NETWORK: dict[str, list[type]] = {
     "network": [RemotingSettings],
     "TLS": [TlsSettings],
     "TLS of outgoing connections": [TlsClientSettings],
+    "logs": [LogSettings],
 }
 PARTS: dict[str, dict[str, list[type]]] = {
     "broker.conf": {

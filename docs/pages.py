@@ -241,6 +241,7 @@ def configuration_page() -> str:
     from cometmq.namesrv.config import NameServerSettings
     from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
     from cometmq.store.config import StoreSettings
+    from cometmq.system.log_format import LogSettings
 
     lines = [
         "# Configuration",
@@ -264,6 +265,7 @@ def configuration_page() -> str:
         "TLS (all servers)": TlsSettings,
         "TLS of outgoing connections (all servers)": TlsClientSettings,
         "Metrics (broker, name server, controller)": MetricsSettings,
+        "Logs (all servers)": LogSettings,
     }
     for title, settings in parts.items():
         lines += ["", f"## {title}", "", "| Key | Default | Expected | Meaning |"]

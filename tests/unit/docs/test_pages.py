@@ -25,6 +25,7 @@ from cometmq.metrics.config import MetricsSettings
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.store.config import StoreSettings
+from cometmq.system.log_format import LogSettings
 from cometmq.system.settings import describe
 from cometmq.system.settings_sample import field_texts
 from docs import pages
@@ -46,6 +47,7 @@ SETTINGS = (
     TlsSettings,
     TlsClientSettings,
     MetricsSettings,
+    LogSettings,
 )
 
 

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PendingResponses = tuple[Wire, bytes, int, float, int]
-"""A connection, its unsent responses, their number, when their first request began, and the request
-code of all of them."""
+PendingResponses = tuple[Wire, bytes, int, float, int, str]
+"""A connection, its unsent responses, their number, when their first request began, the request
+code of all of them, and the topic of the last one."""
 
 PENDING_MAX: Final = 512
 """The limit of sends that wait for the end of an iteration of the event loop."""
@@ -97,6 +97,10 @@ class SendHandler:
         self.appender.on_finish_deferred = self.finish_deferred
         self.log_end = 0
         """The log offset behind the last send that was stored."""
+        self._topic = ""
+        """The topic of that send."""
+        self._wrote_slowly = False
+        """Whether sends without a wait that are to be responded to may have been slow."""
         self.apply_rules()
 
     def apply_rules(self) -> None:
@@ -154,10 +158,12 @@ class SendHandler:
         if self._confirmation.waits() and not _waits(header.properties or ""):
             self._confirmation.begin()
             self._record_duration(began_s)
-            self._send((request.connection, response, 1, began_s, request.code), _SUCCESS)
+            self._send(
+                (request.connection, response, 1, began_s, request.code, self._topic), _SUCCESS
+            )
         else:
             self._record_duration(began_s)
-            self._respond([(request.connection, response, 1, began_s, request.code)])
+            self._respond([(request.connection, response, 1, began_s, request.code, self._topic)])
         return None
 
     def store(self, send: Send, opaque: int, is_binary: bool, at: int) -> int:
@@ -173,6 +179,7 @@ class SendHandler:
             CometError: it is not stored.
         """
         host = send.wire.peer_bytes
+        self._topic = send.topic
         source = octets.start_of(send.source)
         ids = b""
         if send.is_batch:
@@ -239,6 +246,7 @@ class SendHandler:
         took_ms = int((perf_counter() - began_s) * 1000)
         if took_ms > 0:
             self.flow.append_took(took_ms)
+            self._wrote_slowly = True
             if not self._confirmation.waits():
                 self._throughput.put_took(took_ms)
 
@@ -292,7 +300,9 @@ class SendHandler:
             self._record_duration(began_s)
             if not self._pending and not is_alone:
                 batch.at_end(self.finish_deferred)
-            self._pending.append((wire, self.responses_to(responses_end), count, began_s, code))
+            self._pending.append(
+                (wire, self.responses_to(responses_end), count, began_s, code, self._topic)
+            )
             self._pending_count += count
         if is_alone or not self._pending or self._pending_count >= PENDING_MAX:
             self.finish_deferred()
@@ -319,16 +329,23 @@ class SendHandler:
     def _respond(self, pending: list[PendingResponses]) -> None:
         """Send the responses of stored messages, when all that they wait for has happened."""
         if not self._confirmation.waits():
+            if self._wrote_slowly:
+                self._wrote_slowly = False
+                now_s = perf_counter()
+                for sends in pending:
+                    _log_if_slow(sends, now_s, now_s, "")
             for sends in pending:
                 self._send(sends, _SUCCESS)
             return
         total = sum(sends[2] for sends in pending)
         self.flow.wait_began(total)
+        waits_s = perf_counter()
 
         def on_outcome(code: int, error: StoreError | None) -> None:
             self.flow.wait_ended(total)
             now_s = perf_counter()
             for sends in pending:
+                _log_if_slow(sends, waits_s, now_s, self._confirmation.last_wait)
                 self._throughput.put_took(int((now_s - sends[3]) * 1000), sends[2])
                 if code == ResponseCode.SUCCESS:
                     self._send(sends, _SUCCESS)
@@ -346,7 +363,7 @@ class SendHandler:
 
     def _count_latency(self, sends: PendingResponses, response_code: int) -> None:
         if self._latencies is not None:
-            wire, responses, count, began_s, code = sends
+            wire, responses, count, began_s, code, _ = sends
             is_oneway = not responses
             self._latencies.add(code, response_code, began_s, count, False, is_oneway, wire.closed)
 
@@ -374,6 +391,26 @@ class SendHandler:
             else:
                 response = Response(code, fields=success.fields)
             Request(success, wire).reply(response)
+
+
+def _log_if_slow(pending: PendingResponses, waits_s: float, now_s: float, wait: str) -> None:
+    """Log the first of some sends if they took long.
+
+    Args:
+        pending: the sends.
+        waits_s: when their records were in the log, and the wait for their confirmation began.
+        now_s: the time now.
+        wait: what they have waited for since then; empty for nothing.
+    """
+    wire, responses, _, began_s, _, topic = pending
+    slow = wire.slow
+    if slow is None or now_s - began_s < slow.limit_s or not responses:
+        return
+    spent = {"append": waits_s - began_s}
+    if wait:
+        spent[wait] = now_s - waits_s
+    opaque = next(_commands_in(responses)).opaque
+    slow.add(RequestCode.SEND_MESSAGE, opaque, wire.peer_text, now_s - began_s, spent, topic=topic)
 
 
 def _commands_in(responses: bytes) -> Iterator[Command]:

@@ -1,10 +1,12 @@
-"""Manages a cluster: topics, groups, offsets, messages, clients, brokers.
+"""Manages a cluster: topics, groups, offsets, messages, clients, servers, access.
 
 Source: DefaultMQAdminExt, RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
+from cometmq.client.admin.access import Access
+from cometmq.client.admin.controllers import Controllers
 from cometmq.client.admin.groups import GroupLag, Offsets
 from cometmq.client.admin.messages import Track, TrackKind, Tracks
 from cometmq.client.admin.servers import Brokers
@@ -15,7 +17,7 @@ __all__ = ["AdminClient", "GroupLag", "Track", "TrackKind"]
 
 
 @checks_arguments()
-class AdminClient(Topics, Offsets, Tracks, Brokers):
+class AdminClient(Topics, Offsets, Tracks, Brokers, Access, Controllers):
     """Manages topics, groups and offsets, finds messages, and reads the state of a cluster.
 
     Args:

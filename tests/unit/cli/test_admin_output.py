@@ -49,7 +49,7 @@ def target() -> Target:
 
 def call(*, as_json: bool = False) -> Call:
     unused: Any = None
-    return Call(unused, Output(as_json))
+    return Call(unused, Output(as_json), unused)
 
 
 @pytest.mark.parametrize(

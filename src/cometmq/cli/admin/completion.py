@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from cometmq.cli.account import client_settings, known_name_servers
+from cometmq.cli.account import connection_settings, known_name_servers
 from cometmq.client import AdminClient
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX
 
@@ -34,7 +34,7 @@ def names(kind: str, name_servers: str, config: Path | None) -> list[str]:
 
 async def _names(kind: str, name_servers: str, config: Path | None) -> list[str]:
     servers = known_name_servers(name_servers, config)
-    async with AdminClient(servers, client=client_settings(config), config=config) as admin:
+    async with AdminClient(servers, client=connection_settings(config)) as admin:
         if kind in ("brokers", "clusters"):
             info = await admin.cluster_info()
             return sorted(info.broker_addr_table if kind == "brokers" else info.cluster_addr_table)

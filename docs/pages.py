@@ -115,6 +115,13 @@ CLIENT_PAGES = (
         ("AdminClient", "GroupLag", "Track", "TrackKind"),
     ),
     ClientPage(
+        "admin-client-servers.md",
+        "AdminClient: servers",
+        "What `AdminClient` can do with brokers, name servers, controllers, users and accounts. "
+        "How-to page: [administer a cluster](../../howto/administer.md).",
+        ("ServerCalls",),
+    ),
+    ClientPage(
         "messages.md",
         "Messages and subscriptions",
         "The types that producers and consumers share.",

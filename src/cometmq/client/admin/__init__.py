@@ -13,11 +13,21 @@ from cometmq.client.admin.servers import Brokers
 from cometmq.client.admin.topics import Topics
 from cometmq.model.arguments import checks_arguments
 
-__all__ = ["AdminClient", "GroupLag", "Track", "TrackKind"]
+__all__ = ["AdminClient", "ServerCalls", "GroupLag", "Track", "TrackKind"]
+
+
+class ServerCalls(Brokers, Access, Controllers):
+    """The calls of `AdminClient` about servers: brokers, name servers, controllers, accounts.
+
+    Example:
+        async with AdminClient(name_server) as admin:
+            for server in admin.name_servers:
+                print(await admin.name_server_config(server))
+    """
 
 
 @checks_arguments()
-class AdminClient(Topics, Offsets, Tracks, Brokers, Access, Controllers):
+class AdminClient(Topics, Offsets, Tracks, ServerCalls):
     """Manages topics, groups and offsets, finds messages, and reads the state of a cluster.
 
     Args:

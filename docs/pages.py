@@ -109,10 +109,28 @@ CLIENT_PAGES = (
     ClientPage(
         "admin-client.md",
         "AdminClient",
-        "Creates topics, shows groups with their members and lag, resets offsets, and finds "
-        "messages by key, id and time. How-to page: "
+        "Creates topics, shows groups with their members and lag, resets offsets, finds "
+        "messages by key, id and time, and sends dead letters again. How-to page: "
         "[inspect a group](../../howto/inspect-a-group.md).",
-        ("AdminClient", "GroupLag", "Track", "TrackKind"),
+        ("AdminClient",),
+    ),
+    ClientPage(
+        "admin-results.md",
+        "Results of AdminClient",
+        "What calls of [AdminClient](admin-client.md) return. How-to pages: "
+        "[inspect a group](../../howto/inspect-a-group.md), "
+        "[handle dead letters](../../howto/handle-dead-letters.md).",
+        (
+            "GroupLag",
+            "Track",
+            "TrackKind",
+            "DeadLetter",
+            "DeadLetterPage",
+            "DeadLetterCount",
+            "ResendTo",
+            "ResendStatus",
+            "Resent",
+        ),
     ),
     ClientPage(
         "admin-client-servers.md",

@@ -16,6 +16,7 @@ GROUPS = (
     "group",
     "message",
     "offset",
+    "dlq",
     "broker",
     "cluster",
     "config",

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError, brokers_in, chosen_brokers, with_slaves
 from cometmq.client import AdminClient
-from cometmq.protocol.bodies import ConsumeStats
+from cometmq.protocol.bodies import ConsumeStats, KVTable
+from cometmq.protocol.codes import RequestCode
 
 CONSUME_STATS_MS = 50_000
 NORMAL, RANDOM = 0, 1
@@ -18,14 +19,15 @@ NORMAL, RANDOM = 0, 1
 async def broker_status(call: Call) -> None:
     """Show counters and limits of a running broker."""
     if call.has("b"):
-        _print_figures(await call.admin.broker_runtime_info(call.text("b")), "")
+        await _print_figures(call, call.text("b"), "")
     elif call.has("c"):
         for broker in await chosen_brokers(call):
-            _print_figures(await call.admin.broker_runtime_info(broker), "%-24s " % broker)
+            await _print_figures(call, broker, "%-24s " % broker)
 
 
-def _print_figures(figures: dict[str, str], before: str) -> None:
-    for name, value in sorted(figures.items()):
+async def _print_figures(call: Call, broker: str, before: str) -> None:
+    response = await call.admin.call(broker, RequestCode.GET_BROKER_RUNTIME_INFO)
+    for name, value in sorted(KVTable.decode(response.body).table.items()):
         print("%s%-32s: %s" % (before, name, value))
 
 

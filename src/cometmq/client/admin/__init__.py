@@ -1,4 +1,4 @@
-"""Manages a cluster: topics, groups, offsets, messages, clients, servers, access.
+"""Manages a cluster: topics, groups, offsets, messages, dead letters, clients, servers, access.
 
 Source: DefaultMQAdminExt, RocketMQ 5.3.
 """
@@ -7,13 +7,33 @@ from __future__ import annotations
 
 from cometmq.client.admin.access import Access
 from cometmq.client.admin.controllers import Controllers
+from cometmq.client.admin.dead_letter import DeadLetter, ResendTo
+from cometmq.client.admin.dead_letters import (
+    DeadLetterCount,
+    DeadLetterPage,
+    DeadLetters,
+    ResendStatus,
+    Resent,
+)
 from cometmq.client.admin.groups import GroupLag, Offsets
 from cometmq.client.admin.messages import Track, TrackKind, Tracks
 from cometmq.client.admin.servers import Brokers
 from cometmq.client.admin.topics import Topics
 from cometmq.model.arguments import checks_arguments
 
-__all__ = ["AdminClient", "ServerCalls", "GroupLag", "Track", "TrackKind"]
+__all__ = [
+    "AdminClient",
+    "DeadLetter",
+    "DeadLetterCount",
+    "DeadLetterPage",
+    "GroupLag",
+    "ResendStatus",
+    "ResendTo",
+    "Resent",
+    "ServerCalls",
+    "Track",
+    "TrackKind",
+]
 
 
 class ServerCalls(Brokers, Access, Controllers):
@@ -27,8 +47,9 @@ class ServerCalls(Brokers, Access, Controllers):
 
 
 @checks_arguments()
-class AdminClient(Topics, Offsets, Tracks, ServerCalls):
-    """Manages topics, groups and offsets, finds messages, and reads the state of a cluster.
+class AdminClient(DeadLetters, Topics, Offsets, Tracks, ServerCalls):
+    """Manages topics, groups, offsets and dead letters, finds messages, and reads the state of a
+    cluster.
 
     Args:
         name_servers: ``host:port;host:port``, or a sequence of addresses.

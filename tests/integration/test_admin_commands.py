@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shlex
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +24,7 @@ from cometmq.cli.admin.output import CHANGE_KEYS, heading
 from cometmq.cli.commands import app
 from cometmq.client import Message, StartFrom
 from cometmq.client.blocking import AdminClient, Producer, PushConsumer
+from cometmq.model.errors import ConfigError
 from cometmq.testing import ThreadedCluster
 
 RUNNER = CliRunner(
@@ -27,6 +33,11 @@ RUNNER = CliRunner(
 TOPIC, GROUP, ONLINE = "orders", "billing", "shipping"
 SENT, COMMITTED = 12, 2
 WAIT_S = 60.0
+
+
+def without_retries(topics: dict[str, Any]) -> dict[str, Any]:
+    """Topics but for those that brokers create, some time after a member has come."""
+    return {name: found for name, found in topics.items() if not name.startswith("%RETRY%")}
 
 
 class Scene:
@@ -60,10 +71,10 @@ class Scene:
                 for broker in info.broker_addr_table.values()
                 for address in broker.broker_addrs.values()
             ]
-            groups = [*admin.groups()]
+            groups = [each for each in admin.groups() if each != ONLINE]  # it commits meanwhile
             return (
-                admin.topics(),
-                {each: admin.broker_topics(each) for each in addresses},
+                without_retries(dict.fromkeys(admin.topics())),
+                {each: without_retries(admin.broker_topics(each)) for each in addresses},
                 {each: admin.broker_groups(each) for each in addresses},
                 {each: admin.broker_config(each) for each in addresses},
                 {each: admin.name_server_config(each) for each in admin.name_servers},
@@ -304,3 +315,166 @@ def test_a_change_that_loses_data_is_refused_without_a_terminal(scene: Scene) ->
 
     assert "--yes" in str(result.exception)
     assert scene.state() == before
+
+
+def test_a_topic_is_created_updated_and_deleted(scene: Scene) -> None:
+    scene.run("topic create life --queues 4")
+    created = scene.json("topic show life")
+    scene.run("topic update life --queues 6")
+    grown = scene.json("topic show life")
+    scene.run("topic update life --perm r --yes")
+    read_only = scene.json("topic show life")
+    scene.run("topic delete life --yes")
+
+    assert [row["read_queues"] for row in created] == [4, 4]
+    assert [(row["write_queues"], row["perm"]) for row in grown] == [(6, "rw"), (6, "rw")]
+    assert [(row["write_queues"], row["perm"]) for row in read_only] == [(6, "r"), (6, "r")]
+    assert {"topic": "life"} not in scene.json("topic list")
+
+
+def test_a_group_is_created_updated_and_deleted(scene: Scene) -> None:
+    def settings() -> dict[str, set[Any]]:
+        found: dict[str, set[Any]] = {}
+        for row in scene.json("group show life"):
+            found.setdefault(row["setting"], set()).add(str(row["value"]))
+        return found
+
+    scene.run("group create life --max-retries 3")
+    scene.run("group update life --no-consume --yes")
+    changed = settings()
+    scene.run("group delete life --yes")
+
+    assert changed["retryMaxTimes"] == {"3"}
+    assert changed["consumeEnable"] == {"False"}
+    with AdminClient(scene.name_servers) as admin:
+        assert "life" not in admin.groups()
+
+
+def test_a_group_is_moved_by_offset_time_and_to_the_end(scene: Scene) -> None:
+    def committed() -> int:
+        return sum(row["committed"] or 0 for row in scene.json("offset show mover {topic}"))
+
+    end = sum(row["max_offset"] for row in scene.json("topic status {topic}"))
+    scene.run("group create mover")
+    scene.run("offset reset mover {topic} --to latest --yes")
+    at_end = committed()
+    scene.run("offset reset mover {topic} --to earliest --yes")
+    at_start = committed()
+    planned = scene.json("offset reset mover {topic} --queue {queue} --offset 2", "--dry-run")
+    scene.run("offset reset mover {topic} --queue {queue} --offset 2 --yes")
+    at_two = committed()
+    scene.run("offset skip mover {topic} --yes")
+
+    assert (at_end, at_start, at_two, committed()) == (end, 0, 2, end)
+    assert planned[0]["detail"] == "0 -> 2, skips 2"
+
+
+def test_the_age_of_the_lag_is_that_of_the_first_message_not_consumed(scene: Scene) -> None:
+    scene.run("group create aged")
+    scene.run("offset reset aged {topic} --to earliest --yes")
+    before_ms = time.time() * 1000
+    rows = [row for row in scene.json("group lag aged --topic {topic}") if row["lag"]]
+    stored = {
+        (row["broker"], row["queue"]): row["stored_time_ms"]
+        for row in reversed(scene.json("message read {topic}"))
+    }
+    after_ms = time.time() * 1000
+
+    assert rows
+    for row in rows:
+        first_ms = stored[row["broker"], row["queue"]]
+        assert before_ms - first_ms - 1 <= row["oldest_age_ms"] <= after_ms - first_ms + 1
+    scene.run("offset skip aged {topic} --yes")
+    assert {row["oldest_age_ms"] for row in scene.json("group lag aged --topic {topic}")} == {None}
+
+
+def test_exported_settings_can_be_applied(scene: Scene) -> None:
+    scene.run("topic create applied --queues 3")
+    scene.run("topic export")
+    exported = [
+        each for each in json.loads(scene.run("topic export")) if each["topicName"] == "applied"
+    ]
+    file = Path(scene.names["folder"]) / "applied.json"
+    file.write_text(json.dumps(exported))
+    scene.run("topic delete applied --yes")
+    scene.run("topic apply {folder}/applied.json --yes")
+
+    assert [row["read_queues"] for row in scene.json("topic show applied")] == [3, 3]
+    groups = json.loads(scene.run("group export"))
+    assert {GROUP, ONLINE} <= {each["groupName"] for each in groups}
+
+
+def test_a_message_is_passed_to_one_member_and_sent_again(scene: Scene) -> None:
+    def count() -> int:
+        return int(sum(row["messages"] for row in scene.json("message count {topic}")))
+
+    delivered = scene.json("message deliver {id} {online} {client} --yes")
+    assert [row["state"] for row in delivered] == ["done"]
+    before = count()
+    scene.run("message send-again {id} --yes")
+    assert count() == before + 1
+
+
+def test_settings_of_brokers_are_changed_and_compared(scene: Scene) -> None:
+    scene.run("config set maxMessageSize=100000 --broker broker-0")
+    rows = {row["key"]: row["values"] for row in scene.json("config compare")}
+    assert rows["maxMessageSize"]["broker-0:0"] == "100000"
+    assert rows["maxMessageSize"]["broker-1:0"] != "100000"
+
+
+def test_a_setting_that_no_broker_has_is_refused(scene: Scene) -> None:
+    with pytest.raises(ConfigError, match=r"broker-0 has no setting maxMesageSize"):
+        scene.run("config set maxMesageSize=1 --broker broker-0")
+
+
+def test_a_broker_that_does_not_respond_is_named_and_the_others_are_shown(scene: Scene) -> None:
+    shown = scene.json("broker status --broker 127.0.0.1:1", code=1)
+
+    assert shown == []
+
+
+def test_watching_prints_a_line_of_json_for_each_round(scene: Scene) -> None:
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "cometmq", "admin", "topic", "status", TOPIC),
+            *("--watch", "0.2", "--json", "-n", scene.name_servers),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as watching:
+        assert watching.stdout is not None
+        rounds = [json.loads(watching.stdout.readline()) for _ in range(2)]
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(timeout=WAIT_S) == 130
+
+    assert [len(each) for each in rounds] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("cometmq admin topic show ord", ["orders"]),
+        ("cometmq admin group lag bil", ["billing"]),
+        ("cometmq admin broker status --broker broker-", ["broker-0", "broker-1"]),
+        ("cometmq admin cluster list --cluster Def", ["DefaultCluster"]),
+        ("cometmq admin offset sh", ["show"]),
+    ],
+)
+def test_a_shell_completes_names(scene: Scene, words: str, offered: list[str]) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", "from cometmq.cli.main import main; main()"],
+        env={
+            **os.environ,
+            "NAMESRV_ADDR": scene.name_servers,
+            "_COMETMQ_COMPLETE": "complete_bash",
+            "_TYPER_COMPLETE_ARGS": words,
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+        },
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+    assert result.stdout.split() == offered

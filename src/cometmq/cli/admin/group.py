@@ -91,13 +91,9 @@ async def list_groups(
     ] = False,
 ) -> Rows:
     """List groups with their members and their lag over all topics."""
-    from cometmq.model.topic import RETRY_PREFIX
+    from cometmq.cli.admin.completion import group_names
 
-    wanted = groups or [
-        topic.removeprefix(RETRY_PREFIX)
-        for topic in await call.admin.topics()
-        if topic.startswith(RETRY_PREFIX)
-    ]
+    wanted = groups or await group_names(call.admin)
     rows = [await _overview(call, group, age=age) for group in wanted]
     return [row for row in rows if int(str(row[4])) >= min_lag]
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cometmq.access.config import user_settings
 from cometmq.broker.access import feature as access
 from cometmq.broker.acting_master import feature as acting_master
 from cometmq.broker.address import BrokerAddress, broker_address
@@ -51,14 +52,17 @@ from cometmq.broker.sending.validation import SendValidation, send_rules
 from cometmq.broker.stats import feature as stats
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.throughput import Throughput
+from cometmq.broker.timings import Timings
 from cometmq.broker.topics import feature as topics
 from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions import feature as transactions
 from cometmq.broker.transactions.half_queue import HalfQueue
+from cometmq.metrics.config import has_metrics
 from cometmq.model.delay import DelayLevels
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.features import Deferred, Feature
+from cometmq.remoting.latencies import Latencies
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
@@ -66,7 +70,10 @@ from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files
 
 if TYPE_CHECKING:
+    from cometmq.access.plain.accounts import PlainAccounts
+    from cometmq.access.users.accounts import UserAccounts
     from cometmq.broker.access.control import AccessControl
+    from cometmq.broker.access.sources import AccessSources
     from cometmq.broker.acting_master.service import ActingMaster
     from cometmq.broker.cold_flow_control import ColdFlowControl
     from cometmq.broker.failover.elected_role import ElectedRole
@@ -123,6 +130,9 @@ class Parts(msgspec.Struct, frozen=True):
     confirmation: Confirmation
     stats: BrokerStats
     throughput: Throughput
+    timings: Timings
+    latencies: Latencies | None
+    """Counts how long responses take; None without metrics."""
     registration: Registration
     metadata: Deferred[MetadataCopy]
     """Copies the tables of the master: made when this broker is a slave."""
@@ -130,7 +140,11 @@ class Parts(msgspec.Struct, frozen=True):
     log_copy: Deferred[LogCopy]
     """Copies the log of the master: made when this broker is a slave."""
     access: AccessControl | None
-    """Checks every request; None without ``aclEnable``."""
+    """Checks every request; None if the settings want no check."""
+    accounts: PlainAccounts | None
+    """Those of ``aclEnable``."""
+    users: UserAccounts | None
+    """Those of ``authenticationEnabled`` and its relatives."""
     elected: ElectedRole | None
     """Takes the role that a controller decides; None without a controller."""
     forwarding: Forwarding | None
@@ -395,8 +409,11 @@ def _build_parts(
             delay=delay,
             halves=half_queue,
         )
+    sources = _open_access(configuration, store, cold_reads, groups, offsets, clock, files)
     return Parts(
-        access=_access_control(broker_settings, store, cold_reads, clock, files),
+        access=None if sources is None else sources.control,
+        accounts=None if sources is None else sources.accounts,
+        users=None if sources is None else sources.users,
         configuration=configuration,
         config_file=config_file,
         clock=clock,
@@ -438,6 +455,8 @@ def _build_parts(
         confirmation=Confirmation(synced_by, waits),
         stats=stats,
         throughput=Throughput(stats, clock=clock),
+        timings=Timings(),
+        latencies=Latencies() if has_metrics(configuration) else None,
         registration=registration,
         metadata=Deferred(make_metadata),
         master=master,
@@ -449,20 +468,22 @@ def _build_parts(
     )
 
 
-def _access_control(
-    settings: BrokerSettings, store: MessageStore, cold_reads: ColdReads, clock: Clock, files: Files
-) -> AccessControl | None:
-    """Read the accounts, and return what checks requests; None without ``aclEnable``.
-
-    Raises:
-        ConfigError: the files of accounts cannot be used.
-    """
-    if not settings.acl_enable:
+def _open_access(
+    configuration: Configuration,
+    store: MessageStore,
+    cold_reads: ColdReads,
+    groups: GroupTable,
+    offsets: OffsetStore,
+    clock: Clock,
+    files: Files,
+) -> AccessSources | None:
+    """Read the accounts or users of the broker; None if the settings want neither."""
+    settings = configuration[BrokerSettings]
+    if not settings.acl_enable and not user_settings(configuration).keeps_users:
         return None
-    from cometmq.access.plain.accounts import PlainAccounts
-    from cometmq.broker.access.control import AccessControl
+    from cometmq.broker.access.sources import open_sources
 
-    assert settings.rocketmq_home is not None
-    accounts = PlainAccounts(settings.rocketmq_home.absolute(), files, clock)
-    accounts.load()
-    return AccessControl(accounts, store, cold_reads, cluster=settings.broker_cluster_name)
+    def group_exists(name: str) -> bool:
+        return name in groups or bool(offsets.topics_of(name))
+
+    return open_sources(configuration, store, cold_reads, group_exists, clock, files)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cometmq.access.config import UserSettings
 from cometmq.broker.config import BrokerSettings
 from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.filtersrv.config import FilterServerSettings
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.store.config import StoreSettings
+from cometmq.system.log_format import LogSettings
 from cometmq.system.settings_sample import sample
 
 FOLDER = Path(__file__).parent
@@ -23,9 +25,15 @@ NETWORK: dict[str, list[type]] = {
     "network": [RemotingSettings],
     "TLS": [TlsSettings],
     "TLS of outgoing connections": [TlsClientSettings],
+    "logs": [LogSettings],
 }
 PARTS: dict[str, dict[str, list[type]]] = {
-    "broker.conf": {"broker": [BrokerSettings], "store": [StoreSettings], **NETWORK},
+    "broker.conf": {
+        "broker": [BrokerSettings],
+        "users and policies": [UserSettings],
+        "store": [StoreSettings],
+        **NETWORK,
+    },
     "namesrv.conf": {"name server": [NameServerSettings], **NETWORK},
     "filtersrv.conf": {"filter server": [FilterServerSettings], **NETWORK},
     "controller.conf": {"controller": [ControllerSettings], "etcd": [EtcdSettings], **NETWORK},

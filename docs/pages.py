@@ -233,6 +233,7 @@ def _included(match: re.Match[str]) -> str:
 
 def configuration_page() -> str:
     """Every key of the servers' files."""
+    from cometmq.access.config import UserSettings
     from cometmq.broker.config import BrokerSettings
     from cometmq.controller.config import ControllerSettings, EtcdSettings
     from cometmq.filtersrv.config import FilterServerSettings
@@ -240,6 +241,7 @@ def configuration_page() -> str:
     from cometmq.namesrv.config import NameServerSettings
     from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
     from cometmq.store.config import StoreSettings
+    from cometmq.system.log_format import LogSettings
 
     lines = [
         "# Configuration",
@@ -253,6 +255,7 @@ def configuration_page() -> str:
     ]
     parts = {
         "Broker": BrokerSettings,
+        "Users and policies (broker)": UserSettings,
         "Store": StoreSettings,
         "Name server": NameServerSettings,
         "Filter server": FilterServerSettings,
@@ -262,6 +265,7 @@ def configuration_page() -> str:
         "TLS (all servers)": TlsSettings,
         "TLS of outgoing connections (all servers)": TlsClientSettings,
         "Metrics (broker, name server, controller)": MetricsSettings,
+        "Logs (all servers)": LogSettings,
     }
     for title, settings in parts.items():
         lines += ["", f"## {title}", "", "| Key | Default | Expected | Meaning |"]

@@ -18,6 +18,7 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cometmq.access.config import UserSettings
 from cometmq.broker.assembly import FEATURES, Endpoint, Parts, assemble
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.fast_paths import FastPaths
@@ -49,6 +50,7 @@ from cometmq.store import StoreSettings
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files, SystemFiles
+from cometmq.system.log_format import LogSettings
 
 if TYPE_CHECKING:
     from cometmq.broker.failover.elected_role import ElectedRole
@@ -58,11 +60,13 @@ log = logging.getLogger(__name__)
 
 SETTINGS = (
     BrokerSettings,
+    UserSettings,
     StoreSettings,
     RemotingSettings,
     TlsSettings,
     TlsClientSettings,
     MetricsSettings,
+    LogSettings,
 )
 """The settings classes that a broker's configuration file feeds."""
 
@@ -403,6 +407,8 @@ class Broker:
                 log.exception("cannot write a table during shutdown")
         for file in parts.table_files:
             file.close()
+        if parts.users is not None:
+            parts.users.close()
         parts.store.close()
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cometmq.access.config import user_settings
 from cometmq.broker.access import feature as access
 from cometmq.broker.acting_master import feature as acting_master
 from cometmq.broker.address import BrokerAddress, broker_address
@@ -66,7 +67,10 @@ from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files
 
 if TYPE_CHECKING:
+    from cometmq.access.plain.accounts import PlainAccounts
+    from cometmq.access.users.accounts import UserAccounts
     from cometmq.broker.access.control import AccessControl
+    from cometmq.broker.access.sources import AccessSources
     from cometmq.broker.acting_master.service import ActingMaster
     from cometmq.broker.cold_flow_control import ColdFlowControl
     from cometmq.broker.failover.elected_role import ElectedRole
@@ -130,7 +134,11 @@ class Parts(msgspec.Struct, frozen=True):
     log_copy: Deferred[LogCopy]
     """Copies the log of the master: made when this broker is a slave."""
     access: AccessControl | None
-    """Checks every request; None without ``aclEnable``."""
+    """Checks every request; None if the settings want no check."""
+    accounts: PlainAccounts | None
+    """Those of ``aclEnable``."""
+    users: UserAccounts | None
+    """Those of ``authenticationEnabled`` and its relatives."""
     elected: ElectedRole | None
     """Takes the role that a controller decides; None without a controller."""
     forwarding: Forwarding | None
@@ -395,8 +403,11 @@ def _build_parts(
             delay=delay,
             halves=half_queue,
         )
+    sources = _open_access(configuration, store, cold_reads, groups, offsets, clock, files)
     return Parts(
-        access=_access_control(broker_settings, store, cold_reads, clock, files),
+        access=None if sources is None else sources.control,
+        accounts=None if sources is None else sources.accounts,
+        users=None if sources is None else sources.users,
         configuration=configuration,
         config_file=config_file,
         clock=clock,
@@ -449,20 +460,22 @@ def _build_parts(
     )
 
 
-def _access_control(
-    settings: BrokerSettings, store: MessageStore, cold_reads: ColdReads, clock: Clock, files: Files
-) -> AccessControl | None:
-    """Read the accounts, and return what checks requests; None without ``aclEnable``.
-
-    Raises:
-        ConfigError: the files of accounts cannot be used.
-    """
-    if not settings.acl_enable:
+def _open_access(
+    configuration: Configuration,
+    store: MessageStore,
+    cold_reads: ColdReads,
+    groups: GroupTable,
+    offsets: OffsetStore,
+    clock: Clock,
+    files: Files,
+) -> AccessSources | None:
+    """Read the accounts or users of the broker; None if the settings want neither."""
+    settings = configuration[BrokerSettings]
+    if not settings.acl_enable and not user_settings(configuration).keeps_users:
         return None
-    from cometmq.access.plain.accounts import PlainAccounts
-    from cometmq.broker.access.control import AccessControl
+    from cometmq.broker.access.sources import open_sources
 
-    assert settings.rocketmq_home is not None
-    accounts = PlainAccounts(settings.rocketmq_home.absolute(), files, clock)
-    accounts.load()
-    return AccessControl(accounts, store, cold_reads, cluster=settings.broker_cluster_name)
+    def group_exists(name: str) -> bool:
+        return name in groups or bool(offsets.topics_of(name))
+
+    return open_sources(configuration, store, cold_reads, group_exists, clock, files)

@@ -40,6 +40,7 @@ from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
 from cometmq.system.failure_log import FailureLog
 from cometmq.system.files import Files, SystemFiles
+from cometmq.system.log_format import LogSettings
 
 if TYPE_CHECKING:
     from cometmq.metrics.endpoint import MetricsEndpoint
@@ -53,6 +54,7 @@ SETTINGS = (
     TlsSettings,
     TlsClientSettings,
     MetricsSettings,
+    LogSettings,
 )
 """The settings classes that a controller's configuration file feeds."""
 

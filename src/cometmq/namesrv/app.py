@@ -30,6 +30,7 @@ from cometmq.remoting.jobs import JobRunner
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files, SystemFiles
+from cometmq.system.log_format import LogSettings
 from cometmq.system.rocketmq_keys import NAMESRV_KEYS
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ SETTINGS = (
     TlsSettings,
     TlsClientSettings,
     MetricsSettings,
+    LogSettings,
 )
 """The settings classes that a name server's configuration file feeds."""
 

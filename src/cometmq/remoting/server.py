@@ -21,6 +21,7 @@ from cometmq.model.errors import ConfigError
 from cometmq.remoting.config import RemotingSettings, TlsSettings
 from cometmq.remoting.connection import Connection, wait_all_closed
 from cometmq.remoting.requests import Guard, RequestHandler
+from cometmq.remoting.slow_requests import SlowRequests
 from cometmq.remoting.tasks import Supervisor
 from cometmq.remoting.tls import HANDSHAKE_BYTE, server_context
 from cometmq.remoting.wire import FastPath
@@ -76,6 +77,8 @@ class RemotingServer:
         self._idle_closed = RateLimitedLog(
             log, f"idle connections closed server={name}", level=logging.INFO
         )
+        limit_ms = self._settings.slow_request_ms
+        self._slow = SlowRequests(limit_ms, name) if limit_ms else None
         self._supervisor = Supervisor(name)
         self._requests = Supervisor(f"{name}.requests")
         self._socket: socket.socket | None = None
@@ -141,6 +144,8 @@ class RemotingServer:
         await wait_all_closed(self._connections, ABORT_S)
         await self._requests.cancel()
         self._problems.settle(now=True)
+        if self._slow is not None:
+            self._slow.settle(now=True)
 
     async def _end_opening(self) -> None:
         """End the connections that are being opened.
@@ -238,6 +243,7 @@ class RemotingServer:
         )
         connection.header_bytes_max = HEADER_BYTES_MAX
         connection.warn = self._problems.add
+        connection.slow = self._slow
         return connection
 
     def _opened(self, connection: Connection) -> None:
@@ -253,6 +259,8 @@ class RemotingServer:
     def _close_idle(self) -> None:
         self._problems.settle()
         self._idle_closed.settle()
+        if self._slow is not None:
+            self._slow.settle()
         oldest = asyncio.get_running_loop().time() - self._settings.idle_s
         idle = [
             connection

@@ -12,10 +12,16 @@ from cometmq.remoting.features import Deferred
 from support.memory_link import link
 
 NOT_AT_REST = {
-    "cometmq.access",
+    "cometmq.access.fast_check",
+    "cometmq.access.gate",
+    "cometmq.access.needs",
+    "cometmq.access.plain",
+    "cometmq.access.users",
     "cometmq.broker.access.control",
     "cometmq.broker.access.handler",
     "cometmq.broker.access.signer",
+    "cometmq.broker.access.sources",
+    "cometmq.broker.access.user_handler",
     "cometmq.broker.admin.handler",
     "cometmq.broker.clients.connections",
     "cometmq.broker.cold_flow_control",
@@ -62,6 +68,7 @@ NOT_AT_REST = {
     "cometmq.protocol.signature",
     "cometmq.remoting.socks",
     "cometmq.sql92",
+    "rocksdict",
     "yaml",
     "encodings.idna",  # loads the tables of Unicode
 }

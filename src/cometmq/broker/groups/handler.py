@@ -35,6 +35,7 @@ from cometmq.protocol.bodies import (
     GroupForbidden,
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
+    decode_group,
 )
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import (
@@ -42,7 +43,6 @@ from cometmq.protocol.headers import (
     GetSubscriptionGroupConfigRequest,
     UpdateAndGetGroupForbiddenRequest,
 )
-from cometmq.protocol.lenient import read_struct
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import LENIENT_BYTES_MAX, Slices, decode, encode, off_loop
 
@@ -85,7 +85,7 @@ class GroupHandler:
     async def put(self, request: Request) -> Response:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
         check_body(request, GROUP_BYTES_MAX)
-        read = partial(_read_group, request.body)
+        read = partial(decode_group, request.body)
         small = len(request.body) <= LENIENT_BYTES_MAX
         return await self._put([read() if small else await off_loop(read)], request)
 
@@ -166,15 +166,6 @@ class GroupHandler:
             readable=not self._groups.is_forbidden(header.group, header.topic),
         )
         return Response(body=body.encode())
-
-
-def _read_group(body: bytes) -> SubscriptionGroupConfig:
-    try:
-        return read_struct(fastjson.loads(body), SubscriptionGroupConfig)
-    except fastjson.FastJsonError as problem:
-        raise ResponseError(
-            ResponseCode.SYSTEM_ERROR, f"SubscriptionGroupConfig: {problem}"
-        ) from None
 
 
 def _merged(

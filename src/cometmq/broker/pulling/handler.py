@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 
 from cometmq.broker.checks import broker_stopping
 from cometmq.broker.clients.consumers import BROADCASTING, ConsumerGroup, ConsumerRegistry
@@ -371,13 +372,23 @@ class PullHandler:
         pauses = not self._cold_reads.is_limited  # it may wait for seconds then: as if it were held
         if pauses:
             pull.wire.pause_frames()
-        then = partial(self._was_read, pull, may_hold, pauses)
+        then = partial(self._was_read, pull, may_hold, pauses, monotonic())
         self._cold_reads.bring_in(parts, then, pull.group)
         return None
 
     def _was_read(
-        self, pull: Pull, may_hold: bool, pauses: bool, done: asyncio.Future[None]
+        self,
+        pull: Pull,
+        may_hold: bool,
+        pauses: bool,
+        began_s: float,
+        done: asyncio.Future[None],
     ) -> None:
+        slow, took_s = pull.wire.slow, monotonic() - began_s
+        if slow is not None and took_s >= slow.limit_s:
+            spent = {"disk" if pauses else "flow-control": took_s}
+            peer, group, topic = pull.wire.peer_text, pull.group, pull.topic
+            slow.add(_PULL, pull.opaque, peer, took_s, spent, topic=topic, group=group)
         try:
             problem = broker_stopping() if done.cancelled() else done.exception()
             if problem is None:

@@ -30,6 +30,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         durability=parts.durability,
         store_host=endpoint.store_host,
     )
+    parts.flow.late_ms_logged = parts.configuration[RemotingSettings].slow_request_ms
     store_sends = with_prerequisites(send.handle, send.failed)
     if parts.forwarding is not None:
         store_sends = parts.forwarding.wrap(store_sends)

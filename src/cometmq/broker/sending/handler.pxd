@@ -26,6 +26,8 @@ cdef class SendHandler:
     cdef dict _trace_fields
     cdef bytearray _responses
     cdef readonly long long log_end
+    cdef str _topic
+    cdef bint _wrote_slowly
     cdef list _pending
     cdef int _pending_count
     cdef SuccessFormat _one_json

@@ -38,8 +38,9 @@ from cometmq.store.appender import AppendedBatch
 
 log = logging.getLogger(__name__)
 
-PendingResponses = tuple[Wire, bytes, int, float]
-"""A connection, its unsent responses, their number, and when their first request began."""
+PendingResponses = tuple[Wire, bytes, int, float, str]
+"""A connection, its unsent responses, their number, when their first request began, and the topic
+of the last one."""
 
 PENDING_MAX: Final = 512
 """The limit of sends that wait for the end of an iteration of the event loop."""
@@ -89,6 +90,10 @@ class SendHandler:
         self.appender.on_finish_deferred = self.finish_deferred
         self.log_end = 0
         """The log offset behind the last send that was stored."""
+        self._topic = ""
+        """The topic of that send."""
+        self._wrote_slowly = False
+        """Whether sends without a wait that are to be responded to may have been slow."""
         self.apply_rules()
 
     def apply_rules(self) -> None:
@@ -149,7 +154,7 @@ class SendHandler:
             _write(request.connection, response)
         else:
             self._record_duration(began_s)
-            self._respond([(request.connection, response, 1, began_s)])
+            self._respond([(request.connection, response, 1, began_s, self._topic)])
         return None
 
     def store(self, send: Send, opaque: int, is_binary: bool, at: int) -> int:
@@ -165,6 +170,7 @@ class SendHandler:
             CometError: it is not stored.
         """
         host = send.wire.peer_bytes
+        self._topic = send.topic
         source = octets.start_of(send.source)
         ids = b""
         if send.is_batch:
@@ -231,6 +237,7 @@ class SendHandler:
         took_ms = int((perf_counter() - began_s) * 1000)
         if took_ms > 0:
             self.flow.append_took(took_ms)
+            self._wrote_slowly = True
             if not self._durability.waits():
                 self._throughput.put_took(took_ms)
 
@@ -281,7 +288,9 @@ class SendHandler:
             self._record_duration(began_s)
             if not self._pending and not is_alone:
                 batch.at_end(self.finish_deferred)
-            self._pending.append((wire, self.responses_to(responses_end), count, began_s))
+            self._pending.append(
+                (wire, self.responses_to(responses_end), count, began_s, self._topic)
+            )
             self._pending_count += count
         if is_alone or not self._pending or self._pending_count >= PENDING_MAX:
             self.finish_deferred()
@@ -308,16 +317,24 @@ class SendHandler:
     def _respond(self, pending: list[PendingResponses]) -> None:
         """Send the responses of stored messages, when all that they wait for has happened."""
         if not self._durability.waits():
-            for wire, responses, _, _ in pending:
+            if self._wrote_slowly:
+                self._wrote_slowly = False
+                now_s = perf_counter()
+                for each in pending:
+                    _log_if_slow(each, now_s, now_s, "")
+            for wire, responses, _, _, _ in pending:
                 _write(wire, responses)
             return
-        total = sum(count for _, _, count, _ in pending)
+        total = sum(count for _, _, count, _, _ in pending)
         self.flow.wait_began(total)
+        waits_s = perf_counter()
 
         def on_outcome(code: int, error: StoreError | None) -> None:
             self.flow.wait_ended(total)
             now_s = perf_counter()
-            for wire, responses, count, began_s in pending:
+            for each in pending:
+                wire, responses, count, began_s, _ = each
+                _log_if_slow(each, waits_s, now_s, self._durability.last_wait)
                 self._throughput.put_took(int((now_s - began_s) * 1000), count)
                 if code == ResponseCode.SUCCESS:
                     _write(wire, responses)
@@ -329,7 +346,7 @@ class SendHandler:
     def _refuse(self, pending: list[PendingResponses], problem: StoreError) -> None:
         """Refuse sends whose records could not be written to the log."""
         refused = self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(problem))
-        for wire, responses, _, _ in pending:
+        for wire, responses, _, _, _ in pending:
             for success in _commands_in(responses):
                 self.stats.put_failed()
                 Request(success, wire).reply(refused)
@@ -345,6 +362,26 @@ class SendHandler:
             else:
                 response = Response(code, fields=success.fields)
             Request(success, wire).reply(response)
+
+
+def _log_if_slow(pending: PendingResponses, waits_s: float, now_s: float, wait: str) -> None:
+    """Log the first of some sends if they took long.
+
+    Args:
+        pending: the sends.
+        waits_s: when their records were in the log, and the wait for their confirmation began.
+        now_s: the time now.
+        wait: what they have waited for since then; empty for nothing.
+    """
+    wire, responses, _, began_s, topic = pending
+    slow = wire.slow
+    if slow is None or now_s - began_s < slow.limit_s or not responses:
+        return
+    spent = {"append": waits_s - began_s}
+    if wait:
+        spent[wait] = now_s - waits_s
+    opaque = next(_commands_in(responses)).opaque
+    slow.add(RequestCode.SEND_MESSAGE, opaque, wire.peer_text, now_s - began_s, spent, topic=topic)
 
 
 def _write(wire: Wire, responses: bytes) -> None:

@@ -24,7 +24,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.fast_paths import FastPaths
 from cometmq.broker.registration import Identity
 from cometmq.broker.transactions.half_queue import HalfQueue
-from cometmq.metrics.config import MetricsSettings, serves_metrics
+from cometmq.metrics.config import MetricsSettings, has_metrics
 from cometmq.model.errors import CometError, StoreError
 from cometmq.protocol.headers import GetBrokerMemberGroupRequest
 from cometmq.protocol.record import encode_host
@@ -54,7 +54,7 @@ from cometmq.system.log_format import LogSettings
 
 if TYPE_CHECKING:
     from cometmq.broker.failover.elected_role import ElectedRole
-    from cometmq.metrics.endpoint import MetricsEndpoint
+    from cometmq.metrics.endpoint import Exporter
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class Broker:
             close_silent=True,
         )
         self._jobs: JobRunner | None = None
-        self._metrics: MetricsEndpoint | None = None
+        self._metrics: Exporter | None = None
         self._role_tasks = Supervisor("role")
         self._settled = asyncio.Event()
         """Set while the role is in force: a slave, or a master that accepts sends."""
@@ -184,7 +184,7 @@ class Broker:
         self._jobs.start()
         if parts.role.is_slave:
             parts.log_copy.get().start(self._log_context)
-        if serves_metrics(self.configuration):
+        if has_metrics(self.configuration):
             from cometmq.broker.stats.metrics import start_metrics  # most brokers have none
 
             self._metrics = await start_metrics(parts, self.address)
@@ -328,6 +328,7 @@ class Broker:
             name=name,
             on_close=self._connection_closed,
             guard=None if self.parts.access is None else self.parts.access.guard,
+            latencies=self.parts.latencies,
         )
 
     def _identity(self) -> Identity:

@@ -52,14 +52,17 @@ from cometmq.broker.sending.validation import SendValidation, send_rules
 from cometmq.broker.stats import feature as stats
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.throughput import Throughput
+from cometmq.broker.timings import Timings
 from cometmq.broker.topics import feature as topics
 from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions import feature as transactions
 from cometmq.broker.transactions.half_queue import HalfQueue
+from cometmq.metrics.config import has_metrics
 from cometmq.model.delay import DelayLevels
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.features import Deferred, Feature
+from cometmq.remoting.latencies import Latencies
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
@@ -127,6 +130,9 @@ class Parts(msgspec.Struct, frozen=True):
     durability: DurabilityWait
     stats: BrokerStats
     throughput: Throughput
+    timings: Timings
+    latencies: Latencies | None
+    """Counts how long responses take; None without metrics."""
     registration: Registration
     metadata: Deferred[MetadataCopy]
     """Copies the tables of the master: made when this broker is a slave."""
@@ -449,6 +455,8 @@ def _build_parts(
         durability=DurabilityWait(synced_by, waits),
         stats=stats,
         throughput=Throughput(stats, clock=clock),
+        timings=Timings(),
+        latencies=Latencies() if has_metrics(configuration) else None,
         registration=registration,
         metadata=Deferred(make_metadata),
         master=master,

@@ -19,7 +19,7 @@ from cometmq.controller.elections import Elections
 from cometmq.controller.etcd import Etcd, EtcdUnavailableError
 from cometmq.controller.handler import ControllerHandler
 from cometmq.controller.live_brokers import LiveBrokers
-from cometmq.metrics.config import MetricsSettings, serves_metrics
+from cometmq.metrics.config import MetricsSettings, has_metrics
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import (
     Connection,
@@ -43,7 +43,8 @@ from cometmq.system.files import Files, SystemFiles
 from cometmq.system.log_format import LogSettings
 
 if TYPE_CHECKING:
-    from cometmq.metrics.endpoint import MetricsEndpoint
+    from cometmq.metrics.endpoint import Exporter
+    from cometmq.remoting.latencies import Latencies
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class Controller:
         self._settings = configuration.reader_of(ControllerSettings)
         self._supervisor = Supervisor("controller")
         self._started_s = self._clock.monotonic()
-        self._metrics: MetricsEndpoint | None = None
+        self._metrics: Exporter | None = None
         self._failures = FailureLog(
             log,
             fails="no election, etcd is unavailable, the next scan elects",
@@ -135,12 +136,18 @@ class Controller:
             RequestCode.GET_CONTROLLER_CONFIG: config.show,
         }
         """The handlers of all request codes."""
+        self._latencies: Latencies | None = None
+        if has_metrics(configuration):
+            from cometmq.controller.metrics import request_latencies
+
+            self._latencies = request_latencies()
         self._server = RemotingServer(
             self.routes,
             settings=configuration[RemotingSettings],
             tls=configuration[TlsSettings],
             name="controller",
             on_close=self._connection_closed,
+            latencies=self._latencies,
         )
         self._jobs = JobRunner(
             [
@@ -184,11 +191,16 @@ class Controller:
         if settings.listen_port == 0:
             self.configuration.set({"listenPort": str(self._server.port)})
         self._started_s = self._clock.monotonic()
-        if serves_metrics(self.configuration):
+        if self._latencies is not None:
             from cometmq.controller.metrics import start_metrics  # most controllers have none
 
             self._metrics = await start_metrics(
-                self.configuration, self._own(), self.active, self._live, self._elections
+                self.configuration,
+                self._own(),
+                self.active,
+                self._live,
+                self._elections,
+                self._latencies,
             )
         self._jobs.start()
         log.info("controller started address=%s", self.address)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from cometmq.metrics.config import MetricsSettings, serves_metrics
+from cometmq.metrics.config import MetricsSettings, has_metrics
 from cometmq.namesrv.assembly import FEATURES, assemble
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.namesrv.registry import Registry
@@ -34,7 +34,7 @@ from cometmq.system.log_format import LogSettings
 from cometmq.system.rocketmq_keys import NAMESRV_KEYS
 
 if TYPE_CHECKING:
-    from cometmq.metrics.endpoint import MetricsEndpoint
+    from cometmq.metrics.endpoint import Exporter
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class NameServer:
             now_ms=self._now_ms,
             up_ms=lambda: self._now_ms() - self._started_ms,
         )
-        self._metrics: MetricsEndpoint | None = None
+        self._metrics: Exporter | None = None
         features = [build(self.parts) for build in FEATURES]
         self._jobs = JobRunner(job for feature in features for job in feature.jobs)
         self._server = RemotingServer(
@@ -129,7 +129,7 @@ class NameServer:
         self._started_ms = self._now_ms()
         if settings.listen_port == 0:
             self.configuration.set({"listenPort": str(self.port)})
-        if serves_metrics(self.configuration):
+        if has_metrics(self.configuration):
             from cometmq.namesrv.admin.metrics import start_metrics  # most servers have none
 
             self._metrics = await start_metrics(self.parts, self.address)

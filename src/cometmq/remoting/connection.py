@@ -10,8 +10,8 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from time import monotonic
-from typing import Any
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING, Any
 
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
@@ -30,6 +30,9 @@ try:
     import cython  # type: ignore[import-untyped]
 except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
+
+if TYPE_CHECKING:
+    from cometmq.remoting.latencies import Latencies
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +57,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
         unknown: RequestHandler | None = None,
         fast_path: FastPath | None = None,
         guard: Guard | None = None,
+        latencies: Latencies | None = None,
         language: LanguageCode = OUR_LANGUAGE,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -65,6 +69,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
         self._handlers = handlers
         self._unknown = unknown or refuse_unknown
         self._guard = guard
+        self._latencies = latencies
         self._settings = settings
         self._supervisor = supervisor
         self._on_open = on_open
@@ -137,6 +142,9 @@ class Connection(Peer, asyncio.BufferedProtocol):
             return
         self.language, self.version = command.language, command.version
         incoming = Request(command, self)
+        if self._latencies is not None:
+            incoming.latencies = self._latencies
+            incoming.began_s = perf_counter()
         handler = self._handlers.get(incoming.code, self._unknown)
         slow = self.slow
         began_s = 0.0 if slow is None else monotonic()

@@ -20,6 +20,7 @@ from typing import Any
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.config import RemotingSettings, TlsSettings
 from cometmq.remoting.connection import Connection, wait_all_closed
+from cometmq.remoting.latencies import Latencies
 from cometmq.remoting.requests import Guard, RequestHandler
 from cometmq.remoting.slow_requests import SlowRequests
 from cometmq.remoting.tasks import Supervisor
@@ -49,6 +50,7 @@ class RemotingServer:
         name: for logs and tasks.
         on_close: called with every connection that ends.
         guard: see `Guard`; None lets every request through.
+        latencies: counts how long responses take, for metrics.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class RemotingServer:
         name: str = "server",
         on_close: Callable[[Connection], None] | None = None,
         guard: Guard | None = None,
+        latencies: Latencies | None = None,
     ) -> None:
         self._handlers = handlers
         self._settings = settings or RemotingSettings()
@@ -69,6 +72,7 @@ class RemotingServer:
         self._name = name
         self._on_close = on_close
         self._guard = guard
+        self._latencies = latencies
         self.fast_path: FastPath | None = None
         """The fast path of connections that are opened from now on."""
         self._connections: set[Connection] = set()
@@ -240,6 +244,7 @@ class RemotingServer:
             unknown=self._unknown,
             fast_path=self.fast_path,
             guard=self._guard,
+            latencies=self._latencies,
         )
         connection.header_bytes_max = HEADER_BYTES_MAX
         connection.warn = self._problems.add

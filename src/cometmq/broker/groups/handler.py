@@ -20,6 +20,7 @@ from cometmq.broker.checks import (
 )
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.role import Role
+from cometmq.broker.timings import Creations
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.group import (
     CUSTOMIZED,
@@ -67,6 +68,7 @@ class GroupHandler:
         role: groups are changed on a master only.
         forget_offsets: removes the committed offsets of a group.
         forget_statistics: removes the counters of a group.
+        created: measures creations and changes.
     """
 
     def __init__(
@@ -76,11 +78,13 @@ class GroupHandler:
         *,
         forget_offsets: Callable[[str], Awaitable[None]],
         forget_statistics: Callable[[str], Awaitable[None]],
+        created: Creations | None = None,
     ) -> None:
         self._groups = groups
         self._role = role
         self._forget_offsets = forget_offsets
         self._forget_statistics = forget_statistics
+        self._created = created or Creations()
 
     async def put(self, request: Request) -> Response:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
@@ -98,6 +102,10 @@ class GroupHandler:
         return await self._put(configs, request)
 
     async def _put(self, configs: list[SubscriptionGroupConfig], request: Request) -> Response:
+        with self._created.measured():
+            return await self._change(configs, request)
+
+    async def _change(self, configs: list[SubscriptionGroupConfig], request: Request) -> Response:
         check_is_master(self._role)
         slices = Slices()
         changes = {}

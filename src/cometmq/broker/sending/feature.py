@@ -29,6 +29,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         parts.throughput,
         durability=parts.durability,
         store_host=endpoint.store_host,
+        latencies=parts.latencies,
     )
     parts.flow.late_ms_logged = parts.configuration[RemotingSettings].slow_request_ms
     store_sends = with_prerequisites(send.handle, send.failed)

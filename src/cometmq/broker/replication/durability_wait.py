@@ -109,8 +109,8 @@ class DurabilityWait:
 class _Both:
     """The outcomes of the disk and of the slaves, until both are there."""
 
-    def __init__(self, wait: DurabilityWait, on_outcome: Outcome) -> None:
-        self._wait = wait
+    def __init__(self, durability: DurabilityWait, on_outcome: Outcome) -> None:
+        self._durability = durability
         self._on_outcome = on_outcome
         self._disk: int | None = None
         self._slaves: int | None = None
@@ -127,7 +127,7 @@ class _Both:
     def _end(self, last: str) -> None:
         if self._disk is not None and self._slaves is not None:
             code = self._disk if self._slaves == SUCCESS else self._slaves
-            self._wait.report(last, self._on_outcome, code, self._error)
+            self._durability.report(last, self._on_outcome, code, self._error)
 
 
 def _code_of(synced: bool) -> int:

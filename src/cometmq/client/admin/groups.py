@@ -284,7 +284,8 @@ class Offsets(AdminCore):
             topic: the topic.
             time: a `datetime` with a time zone, or ms since 1970.
         """
-        route, time_ms = await self._route(topic), epoch_ms(time)
+        time_ms = epoch_ms(time)
+        route = await self._route(topic)
         return {queue: await self._offsets.at_time(queue, time_ms) for queue in route.read_queues}
 
     async def consume_stats(

@@ -160,7 +160,7 @@ def members(broker: Broker) -> set[int]:
     elected = broker.parts.elected
     assert elected is not None
     in_sync = elected.replication.in_sync
-    return set() if in_sync is None else set(in_sync.replicas)
+    return set() if in_sync is None else set(in_sync.members)
 
 
 def log_of(broker: Broker) -> bytes:
@@ -685,7 +685,7 @@ def request_of(broker: Broker, wanted: list[int]) -> tuple[int, Header, bytes]:
     header = ControllerAlterSyncStateSetRequest(
         broker_name=NAME, master_broker_id=in_sync.own_id, master_epoch=last_epoch(broker)
     )
-    body = SyncStateSet(sync_state_set=wanted, sync_state_set_epoch=in_sync.version)
+    body = SyncStateSet(sync_state_set=wanted, sync_state_set_epoch=in_sync.in_sync_epoch)
     return RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, header, body.encode()
 
 

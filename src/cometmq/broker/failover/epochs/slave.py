@@ -232,7 +232,7 @@ class EpochMasterConnection(MasterConnection):
         self._may_report = True
 
     def _note_joined(self) -> None:
-        """Note the epochs of the log here: an in-sync replica has that of its master."""
+        """Note the epochs of the log here: a member of the in-sync set has that of its master."""
         for epoch in self._master_epochs:
             if epoch.start <= self._whole_to:
                 self._note(epoch)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cometmq.access.config import user_settings
+from cometmq.access.config import UserSettings
 from cometmq.broker.address import broker_address
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.role import SLAVE, SYNC_MASTER
@@ -204,22 +204,28 @@ def _reachable(parts: Configuration) -> Iterator[Advice]:
 
 def _open_to_all(parts: Configuration) -> Iterator[Advice]:
     broker, tls = parts[BrokerSettings], parts[TlsSettings]
+    users = parts[UserSettings]
+    has_accounts = broker.acl_enable or users.checks_requests
+    if broker.acl_enable and users.keeps_users:
+        yield Advice(
+            Level.PROBLEM,
+            "aclEnable=true together with settings of users, such as authenticationEnabled",
+            "one of them: the broker does not start with both",
+            f"migrateAuthFromV1Enabled=true makes users of the accounts; {REFERENCE}",
+        )
     by_certificate = tls.mode == "enforcing" and tls.client_certificate == "require"
-    of_users = user_settings(parts)
-    has_users = of_users.authentication_enabled or of_users.authorization_enabled
-    is_signed = broker.acl_enable or has_users
-    if not (is_signed or by_certificate or _is_loopback(broker.bind_address)):
+    if not (has_accounts or by_certificate or _is_loopback(broker.bind_address)):
         yield Advice(
             Level.WARNING,
             f"bindAddress={broker.bind_address} without access control",
-            "aclEnable=true or authenticationEnabled=true, certificates of clients, or a network"
-            " that keeps others out: whoever reaches the port can read, send and delete everything",
+            "authenticationEnabled=true, aclEnable=true, certificates of clients, or a network that"
+            " keeps others out: everyone who reaches the port can read, send and delete all",
             SECURE,
         )
-    if is_signed and tls.mode != "enforcing" and not _is_loopback(broker.bind_address):
+    if has_accounts and tls.mode != "enforcing" and not _is_loopback(broker.bind_address):
         yield Advice(
             Level.WARNING,
-            f"signed requests with tls.server.mode={tls.mode}",
+            f"access control with tls.server.mode={tls.mode}",
             "enforcing: without TLS others can read messages on the network",
             "set tls.server.mode=enforcing; see docs/howto/tls.md",
         )
@@ -276,7 +282,7 @@ _RULES: tuple[tuple[tuple[type, ...], Callable[[Configuration], Iterator[Advice]
     ((BrokerSettings, StoreSettings), _contradictions),
     ((BrokerSettings, StoreSettings), _risks_of_messages),
     ((BrokerSettings,), _reachable),
-    ((BrokerSettings, TlsSettings), _open_to_all),
+    ((BrokerSettings, UserSettings, TlsSettings), _open_to_all),
     ((TlsSettings,), _tls),
     ((MetricsSettings,), _metrics),
     ((ControllerSettings, EtcdSettings), _controller),

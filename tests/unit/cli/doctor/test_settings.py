@@ -51,6 +51,14 @@ def test_good_settings_are_fine(tmp_path: Path) -> None:
         ("fileReservedTime=0\n", "fileReservedTime=0"),
         ("brokerPermission=4\n", "clients may not write"),
         ("bindAddress=0.0.0.0\n", "without access control"),
+        (
+            "bindAddress=0.0.0.0\nauthenticationEnabled=true\n",
+            "access control with tls.server.mode=permissive",
+        ),
+        (
+            "aclEnable=true\nrocketmqHome=/x\nauthenticationEnabled=true\n",
+            "together with settings of users",
+        ),
         ("tls.server.mode=enforcing\n", "do not check their certificates"),
         ("tls.server.need.client.auth=require\n", "plain clients are accepted"),
         ("metricsExporterType=PROM\nmetricsPromExporterHost=0.0.0.0\n", "no access control"),
@@ -90,6 +98,8 @@ def test_a_risk_or_a_contradiction_is_found(tmp_path: Path, text: str, met: str)
         "tls.client.authServer=true\n",
         "enableControllerMode=true\ncontrollerAddr=127.0.0.1:9878\nallAckInSyncStateSet=true\n",
         "metricsExporterType=PROM\n",
+        "bindAddress=192.0.2.7\nauthenticationEnabled=true\ntls.server.mode=enforcing\n"
+        "tls.client.authServer=true\n",
     ],
 )
 def test_the_same_settings_together_with_what_they_need_are_fine(tmp_path: Path, text: str) -> None:

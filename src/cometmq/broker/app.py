@@ -18,6 +18,7 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cometmq.access.plain.config import signing_hooks
 from cometmq.broker.assembly import FEATURES, Endpoint, Parts, assemble
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.fast_paths import FastPaths
@@ -33,7 +34,6 @@ from cometmq.remoting import (
     RemotingServer,
     RemotingSettings,
     RequestHandler,
-    RpcHook,
     Supervisor,
     TlsClientSettings,
     TlsSettings,
@@ -118,7 +118,7 @@ class Broker:
             configuration[RemotingSettings],
             tls=outgoing_context(client_tls, server_tls),
             name="broker-client",
-            hooks=_signers(self._settings().inner_client_credentials),
+            hooks=signing_hooks(self._settings().inner_client_credentials),
             close_silent=True,
         )
         self._jobs: JobRunner | None = None
@@ -404,15 +404,6 @@ class Broker:
         for file in parts.table_files:
             file.close()
         parts.store.close()
-
-
-def _signers(credentials: str) -> list[RpcHook]:
-    """Return the hook that signs the requests of this broker; none without credentials."""
-    if not credentials:
-        return []
-    from cometmq.broker.access.signer import BrokerSigner  # most brokers do not sign
-
-    return [BrokerSigner(credentials)]
 
 
 def _fast_path_of(features: Iterable[Feature]) -> FastPath | None:

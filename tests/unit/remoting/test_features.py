@@ -12,10 +12,13 @@ from cometmq.remoting.features import Deferred
 from support.memory_link import link
 
 NOT_AT_REST = {
-    "cometmq.access",
+    "cometmq.access.fast_check",
+    "cometmq.access.gate",
+    "cometmq.access.plain.accounts",
+    "cometmq.access.plain.guard",
+    "cometmq.access.signer",
     "cometmq.broker.access.control",
     "cometmq.broker.access.handler",
-    "cometmq.broker.access.signer",
     "cometmq.broker.admin.handler",
     "cometmq.broker.clients.connections",
     "cometmq.broker.cold_flow_control",

@@ -1,0 +1,50 @@
+"""Checks the requests of a server whose requests need no topics: a name server or a controller."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Final
+
+from cometmq.access.gate import ADMINISTRATOR, NOTHING, Gate
+from cometmq.access.plain.accounts import RELOAD_S, PlainAccounts
+from cometmq.protocol.codes import ResponseCode
+from cometmq.remoting import Request, RequestHandler, Response
+from cometmq.remoting.jobs import Job, every
+
+LOG_S: Final = 10.0
+
+
+class ServerGuard:
+    """Refuses requests without a signature, and those that need an administrator.
+
+    Args:
+        accounts: the accounts.
+        signed_codes: the codes of requests that need a signature only; all others need an
+            administrator.
+    """
+
+    def __init__(self, accounts: PlainAccounts, signed_codes: frozenset[int]) -> None:
+        self._accounts = accounts
+        self._signed_codes = signed_codes
+        self._gate = Gate(accounts, ResponseCode.SYSTEM_ERROR)
+
+    def guard(
+        self, request: Request, handler: RequestHandler
+    ) -> Response | Awaitable[Response | None] | None:
+        """Check a request, then handle it.
+
+        Raises:
+            ResponseError: the sender may not make it.
+        """
+        account = self._gate.identify(request)
+        if not account.may_do_everything:
+            is_open = request.code in self._signed_codes
+            self._gate.require(request, account, NOTHING if is_open else ADMINISTRATOR)
+        return handler(request)
+
+    def jobs(self) -> Sequence[Job]:
+        """Return the reading of changed files, and the log of refusals."""
+        return [
+            Job("reload-accounts", lambda: RELOAD_S, self._accounts.reload, blocking=True),
+            every(LOG_S, self._gate.settle_log, "log-refused-requests"),
+        ]

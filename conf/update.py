@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cometmq.access.plain.config import AccountSettings
 from cometmq.broker.config import BrokerSettings
 from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.filtersrv.config import FilterServerSettings
@@ -26,9 +27,18 @@ NETWORK: dict[str, list[type]] = {
 }
 PARTS: dict[str, dict[str, list[type]]] = {
     "broker.conf": {"broker": [BrokerSettings], "store": [StoreSettings], **NETWORK},
-    "namesrv.conf": {"name server": [NameServerSettings], **NETWORK},
+    "namesrv.conf": {
+        "name server": [NameServerSettings],
+        "access control": [AccountSettings],
+        **NETWORK,
+    },
     "filtersrv.conf": {"filter server": [FilterServerSettings], **NETWORK},
-    "controller.conf": {"controller": [ControllerSettings], "etcd": [EtcdSettings], **NETWORK},
+    "controller.conf": {
+        "controller": [ControllerSettings],
+        "etcd": [EtcdSettings],
+        "access control": [AccountSettings],
+        **NETWORK,
+    },
 }
 TITLES = {
     "broker.conf": "A broker's settings: cometmq broker -c broker.conf.",

@@ -215,6 +215,7 @@ def _included(match: re.Match[str]) -> str:
 
 def configuration_page() -> str:
     """Every key of the servers' files."""
+    from cometmq.access.plain.config import AccountSettings
     from cometmq.broker.config import BrokerSettings
     from cometmq.controller.config import ControllerSettings, EtcdSettings
     from cometmq.filtersrv.config import FilterServerSettings
@@ -230,7 +231,9 @@ def configuration_page() -> str:
         "format of Java properties files. The names are RocketMQ's. Keys in *italics* are not in",
         "RocketMQ's files: there `tls.*` and `com.rocketmq.remoting.*` are system properties of",
         "Java, and the others exist only in CometMQ. A request can change **live** keys while the",
-        "server runs.",
+        "server runs, with access control and without it, and no others: no path, port, address,",
+        "credential or name of a class. A value that is a secret is never shown: the settings that",
+        "`--print-config` and requests show have asterisks instead.",
         "[Configure](../howto/configure.md) shows how to use the files.",
     ]
     parts = {
@@ -240,6 +243,7 @@ def configuration_page() -> str:
         "Filter server": FilterServerSettings,
         "Controller": ControllerSettings,
         "Controller's etcd": EtcdSettings,
+        "Accounts (name server, controller)": AccountSettings,
         "Connections (all servers)": RemotingSettings,
         "TLS (all servers)": TlsSettings,
         "TLS of outgoing connections (all servers)": TlsClientSettings,

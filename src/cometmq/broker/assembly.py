@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cometmq.access.plain.config import warn_of_certificates
 from cometmq.broker.access import feature as access
 from cometmq.broker.acting_master import feature as acting_master
 from cometmq.broker.address import BrokerAddress, broker_address
@@ -57,7 +58,7 @@ from cometmq.broker.transactions import feature as transactions
 from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.model.delay import DelayLevels
 from cometmq.protocol.message_id import UniqueIds
-from cometmq.remoting import RemotingClient
+from cometmq.remoting import RemotingClient, TlsSettings
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
@@ -396,7 +397,9 @@ def _build_parts(
             halves=half_queue,
         )
     return Parts(
-        access=_access_control(broker_settings, store, cold_reads, clock, files),
+        access=_access_control(
+            broker_settings, configuration[TlsSettings], store, cold_reads, clock, files
+        ),
         configuration=configuration,
         config_file=config_file,
         clock=clock,
@@ -450,7 +453,12 @@ def _build_parts(
 
 
 def _access_control(
-    settings: BrokerSettings, store: MessageStore, cold_reads: ColdReads, clock: Clock, files: Files
+    settings: BrokerSettings,
+    tls: TlsSettings,
+    store: MessageStore,
+    cold_reads: ColdReads,
+    clock: Clock,
+    files: Files,
 ) -> AccessControl | None:
     """Read the accounts, and return what checks requests; None without ``aclEnable``.
 
@@ -458,6 +466,7 @@ def _access_control(
         ConfigError: the files of accounts cannot be used.
     """
     if not settings.acl_enable:
+        warn_of_certificates(tls)
         return None
     from cometmq.access.plain.accounts import PlainAccounts
     from cometmq.broker.access.control import AccessControl
@@ -465,4 +474,5 @@ def _access_control(
     assert settings.rocketmq_home is not None
     accounts = PlainAccounts(settings.rocketmq_home.absolute(), files, clock)
     accounts.load()
-    return AccessControl(accounts, store, cold_reads, cluster=settings.broker_cluster_name)
+    cluster = settings.broker_cluster_name
+    return AccessControl(accounts, store, cold_reads, cluster=cluster, tls=tls)

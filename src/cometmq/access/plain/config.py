@@ -7,11 +7,13 @@ and changes, needs an administrator: request codes that come later, too.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cometmq.model.errors import ConfigError
+from cometmq.remoting.config import NO_ACCOUNT, TlsSettings
 from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files
@@ -20,6 +22,8 @@ from cometmq.system.settings import setting
 if TYPE_CHECKING:
     from cometmq.access.plain.guard import ServerGuard
     from cometmq.remoting import RpcHook
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,9 @@ def server_guard(
     Raises:
         ConfigError: the files of accounts cannot be used.
     """
-    settings = configuration[AccountSettings]
+    settings, tls = configuration[AccountSettings], configuration[TlsSettings]
     if not settings.acl_enable:
+        warn_of_certificates(tls)
         return None
     from cometmq.access.plain.accounts import PlainAccounts  # most servers have no accounts
     from cometmq.access.plain.guard import ServerGuard
@@ -74,7 +79,16 @@ def server_guard(
     assert settings.rocketmq_home is not None
     accounts = PlainAccounts(settings.rocketmq_home.absolute(), files, clock)
     accounts.load()
-    return ServerGuard(accounts, signed_codes)
+    return ServerGuard(accounts, tls, signed_codes)
+
+
+def warn_of_certificates(tls: TlsSettings) -> None:
+    """Warn if certificates name accounts, and access control is off."""
+    if tls.client_account != NO_ACCOUNT:
+        log.warning(
+            "tls.server.client.account=%s has no effect: access control is off, aclEnable=false",
+            tls.client_account,
+        )
 
 
 def signing_hooks(credentials: str) -> list[RpcHook]:

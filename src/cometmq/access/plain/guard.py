@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
+from cometmq.access.certificates import with_certificates
 from cometmq.access.gate import ADMINISTRATOR, NOTHING, Gate
 from cometmq.access.plain.accounts import RELOAD_S, PlainAccounts
 from cometmq.protocol.codes import ResponseCode
-from cometmq.remoting import Request, RequestHandler, Response
+from cometmq.remoting import Request, RequestHandler, Response, TlsSettings
 from cometmq.remoting.jobs import Job, every
 
 LOG_S: Final = 10.0
@@ -19,14 +20,17 @@ class ServerGuard:
 
     Args:
         accounts: the accounts.
+        tls: whether certificates name accounts.
         signed_codes: the codes of requests that need a signature only; all others need an
             administrator.
     """
 
-    def __init__(self, accounts: PlainAccounts, signed_codes: frozenset[int]) -> None:
+    def __init__(
+        self, accounts: PlainAccounts, tls: TlsSettings, signed_codes: frozenset[int]
+    ) -> None:
         self._accounts = accounts
         self._signed_codes = signed_codes
-        self._gate = Gate(accounts, ResponseCode.SYSTEM_ERROR)
+        self._gate = Gate(with_certificates(accounts, tls), ResponseCode.SYSTEM_ERROR)
 
     def guard(
         self, request: Request, handler: RequestHandler

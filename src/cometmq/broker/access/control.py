@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
+from cometmq.access.certificates import with_certificates
 from cometmq.access.fast_check import FastCheck
 from cometmq.access.gate import Action, Gate
 from cometmq.access.plain.accounts import PlainAccounts
@@ -17,7 +18,7 @@ from cometmq.model.topic import SEND_FORBIDDEN_TOPICS
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.properties import decode_properties
 from cometmq.protocol.record import split_record
-from cometmq.remoting import Request, RequestHandler, Response
+from cometmq.remoting import Request, RequestHandler, Response, TlsSettings
 from cometmq.remoting.slices import off_loop
 from cometmq.store import MessageStore
 
@@ -33,13 +34,21 @@ class AccessControl:
         store: contains the messages that some requests name by their offsets.
         cold_reads: reads what is on the disk only.
         cluster: the name of the cluster.
+        tls: whether certificates name accounts.
     """
 
     def __init__(
-        self, accounts: PlainAccounts, store: MessageStore, cold_reads: ColdReads, *, cluster: str
+        self,
+        accounts: PlainAccounts,
+        store: MessageStore,
+        cold_reads: ColdReads,
+        *,
+        cluster: str,
+        tls: TlsSettings | None = None,
     ) -> None:
         self.accounts = accounts
-        self._gate = Gate(accounts, ResponseCode.SYSTEM_ERROR)
+        self._senders = with_certificates(accounts, tls or TlsSettings())
+        self._gate = Gate(self._senders, ResponseCode.SYSTEM_ERROR)
         self._needs = PlainNeeds(cluster, self._topic_of_record)
         self._store = store
         self._cold_reads = cold_reads
@@ -47,11 +56,11 @@ class AccessControl:
 
     def for_sends(self) -> FastCheck:
         """Return the check of a fast path of sends."""
-        return FastCheck(self.accounts, Action.PUB)
+        return FastCheck(self._senders, Action.PUB)
 
     def for_pulls(self) -> FastCheck:
         """Return the check of a fast path of pulls."""
-        return FastCheck(self.accounts, Action.SUB)
+        return FastCheck(self._senders, Action.SUB)
 
     def guard(
         self, request: Request, handler: RequestHandler

@@ -109,10 +109,28 @@ CLIENT_PAGES = (
     ClientPage(
         "admin-client.md",
         "AdminClient",
-        "Creates topics, shows groups with their members and lag, resets offsets, and finds "
-        "messages by key, id and time. How-to page: "
+        "Creates topics, shows groups with their members and lag, resets offsets, finds "
+        "messages by key, id and time, and sends dead letters again. How-to page: "
         "[inspect a group](../../howto/inspect-a-group.md).",
-        ("AdminClient", "GroupLag", "Track", "TrackKind"),
+        ("AdminClient",),
+    ),
+    ClientPage(
+        "admin-results.md",
+        "Results of AdminClient",
+        "What calls of [AdminClient](admin-client.md) return. How-to pages: "
+        "[inspect a group](../../howto/inspect-a-group.md), "
+        "[handle dead letters](../../howto/handle-dead-letters.md).",
+        (
+            "GroupLag",
+            "Track",
+            "TrackKind",
+            "DeadLetter",
+            "DeadLetterPage",
+            "DeadLetterCount",
+            "ResendTo",
+            "ResendStatus",
+            "Resent",
+        ),
     ),
     ClientPage(
         "messages.md",
@@ -295,11 +313,60 @@ def cli_page() -> str:
         "[Pipelines](spark-pipelines.md) have their own exit codes.",
         "",
         "`cometmq --install-completion` adds completion of commands and options to your shell.",
+        "",
+        "The commands of `cometmq admin` have [a page of their own](admin.md).",
     ]
     for name, command in _commands("cometmq", typer.main.get_command(app)):
+        if name.startswith("cometmq admin "):
+            continue
         lines += ["", f"## {name}", "", _sentence(command.help), ""]
         lines += _parameters(command)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def admin_page() -> str:
+    """Every command of ``cometmq admin`` with its own options, after those that all have."""
+    import typer.main
+
+    from cometmq.cli.admin.app import app
+    from cometmq.cli.admin.commands import CHANGING, COMMON, WATCHING
+
+    shared = {**COMMON, **CHANGING, **WATCHING}
+    lines = [(ROOT / "docs/reference/parts/admin.md").read_text().rstrip(), ""]
+    seen: dict[str, Any] = {}
+    for group in typer.main.get_group(app).commands.values():
+        lines += [f"## {group.name}", "", _sentence(group.help), ""]
+        for name, command in group.commands.items():
+            parameters = [each for each in command.params if each.name != "help"]
+            seen |= {each.name: each for each in parameters if each.name in shared}
+            own = [each for each in parameters if each.name not in shared]
+            lines += _admin_command(f"{group.name} {name}", command, own)
+    options = [
+        f"- {name}{f' ({default})' if default else ''}: {text}"
+        for name, default, text in map(_parameter, (seen[each] for each in shared if each in seen))
+    ]
+    return "\n".join(lines).replace("<!-- options -->", "\n".join(options)).rstrip() + "\n"
+
+
+def _admin_command(name: str, command: Any, own: list[Any]) -> Iterator[str]:
+    flags = {each.name for each in command.params}
+    more = [
+        option
+        for name_of, option in (("watch", "`--watch`"), ("dry_run", "`--dry-run`, `--yes`"))
+        if name_of in flags
+    ]
+    arguments = [
+        (each.metavar or each.name.upper()) for each in own if each.param_type_name == "argument"
+    ]
+    yield from (f"### {name}", "", f"`cometmq admin {' '.join([name, *arguments])}`")
+    yield _sentence(command.help) + (f" Also: {', '.join(more)}." if more else "")
+    if command.epilog:
+        yield _sentence(command.epilog)
+    yield ""
+    for shown, default, text in map(_parameter, own):
+        yield f"- {shown.replace(' (required)', '')}{f' ({default})' if default else ''}: {text}"
+    if own:
+        yield ""
 
 
 def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -775,6 +842,7 @@ def _sentence(text: str | None) -> str:
 GENERATED: dict[Path, Callable[[], str]] = {
     ROOT / "docs/reference/configuration.md": configuration_page,
     ROOT / "docs/reference/cli.md": cli_page,
+    ROOT / "docs/reference/admin.md": admin_page,
     ROOT / "docs/reference/errors.md": codes_page,
     ROOT / "docs/reference/client.md": client_index_page,
     **{

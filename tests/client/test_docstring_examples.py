@@ -36,8 +36,10 @@ from cometmq.client import (
     StoredMessage,
     TransactionProducer,
 )
+from cometmq.client.admin import DeadLetterPage
 from docs.pages import CLIENT_MODULES
 from support.clusters import TARGETS
+from support.given_up import give_up
 from support.versions import VERSIONS_5
 
 NEEDS_ROCKETMQ = dict.fromkeys(("PopConsumer", "SimpleConsumer", "ReceiptExpiredError"), VERSIONS_5)
@@ -52,6 +54,7 @@ NOT_BROUGHT_ABOUT = {
 }
 """Errors whose examples show where they are raised or caught; the other examples print theirs."""
 EXAMPLE_S = 60
+DEAD_LETTERS = "%DLQ%billing-desk"
 ORDERS, RETURNS = "docstring-orders", "docstring-returns"
 """Stand for the topics of the examples: other tests count the messages of those on one cluster."""
 
@@ -107,6 +110,7 @@ async def shared(
         known["transactions"] = await opened.enter_async_context(
             TransactionProducer(name_servers, group="books", listener=Orders())
         )
+        page = await page_of_dead_letters(admin)
         yield known | {
             "Sequence": Sequence,
             "asyncio": asyncio,
@@ -119,8 +123,17 @@ async def shared(
             "listener": Orders(),
             "queue": receipt.queue,
             "message": message,
+            "page": page,
+            "results": await admin.resend_dead_letters(page.letters, dry_run=True),
             "folder": tmp_path,
         }
+
+
+async def page_of_dead_letters(admin: AdminClient) -> DeadLetterPage:
+    """A page of dead letters that no consumer gave up."""
+    await admin.create_topic(DEAD_LETTERS, queues=1)
+    await give_up(admin, "billing-desk", ORDERS, [b"42"])
+    return await admin.dead_letters("billing-desk", limit=10)
 
 
 @pytest.mark.parametrize("kind", [with_clusters(kind) for kind in public_classes()])

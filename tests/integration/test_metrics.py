@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -22,8 +23,10 @@ from cometmq.model.topic import TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingClient
+from docs import pages
 from support.controllers import listening_controller
 from support.etcd_model import EtcdStore
+from support.pairs import SLAVE, running_pairs, until
 from support.scraped import Scraped, http, scrape
 from support.stopwatch import Stopwatch, slowness
 
@@ -63,7 +66,8 @@ _SUFFIXES = """
     remain_howmanydata_toflush remain_transientstore_buffer_numbs
     earliest_message_timestamp start_accept_sendrequest_time
 """
-RUNTIME_NAMES = {f"rocketmq_brokeruntime_{suffix}" for suffix in _SUFFIXES.split()}
+RUNTIME = "rocketmq_brokeruntime_"
+RUNTIME_NAMES = {f"{RUNTIME}{suffix}" for suffix in _SUFFIXES.split()}
 """The metrics of the exporter's runtime information."""
 COMMON = {"cluster", "node_type", "node_id"}
 GROUP = COMMON | {"consumer_group", "topic", "is_retry", "is_system"}
@@ -100,6 +104,29 @@ EXPECTED = {
     "rocketmq_storage_message_reserve_time": ("gauge", STORE),
 }
 """Type and labels of each metric of RocketMQ 5.3 that a broker shows."""
+BROKER = COMMON | {"broker"}
+OF_EXPORTER = {
+    "rocketmq_producer_count": BROKER | {"group"},
+    "rocketmq_group_count": COMMON | {"caddr", "localaddr", "group"},
+    "rocketmq_producer_offset": BROKER | {"topic"},
+    "rocketmq_topic_retry_offset": BROKER | {"topic"},
+    "rocketmq_producer_tps": BROKER | {"topic"},
+    "rocketmq_producer_message_size": BROKER | {"topic"},
+    "rocketmq_consumer_tps": BROKER | {"topic", "group"},
+    "rocketmq_consumer_message_size": BROKER | {"topic", "group"},
+    "rocketmq_broker_tps": BROKER | {"brokerIP"},
+    "rocketmq_broker_qps": BROKER | {"brokerIP"},
+    "rocketmq_group_diff": COMMON | {"group", "topic", "countOfOnlineConsumers", "msgModel"},
+    "rocketmq_consumer_offset": BROKER | {"topic", "group"},
+    "rocketmq_group_get_latency_by_storetime": BROKER | {"topic", "group"},
+}
+"""Labels of each gauge of RocketMQ's exporter that a broker with one group shows."""
+
+
+def documented() -> set[str]:
+    """The metrics that the reference page lists."""
+    page = (pages.ROOT / "docs/reference/metrics.md").read_text()
+    return set(re.findall(r"`([a-z_]+)`", page.partition("## What RocketMQ has")[0]))
 
 
 class Scene:
@@ -158,6 +185,16 @@ async def test_a_broker_shows_what_tools_are_shown(scene: Scene) -> None:
     for name, (kind, labels) in EXPECTED.items():
         assert (name, found.kinds.get(name)) == (name, kind)
         assert (name, found.labels(name)) == (name, labels)
+    assert {name for name in found.kinds if not name.startswith(RUNTIME)} <= documented()
+    for name, labels in OF_EXPORTER.items():
+        assert (name, found.kinds.get(name)) == (name, "gauge")
+        assert (name, found.labels(name)) == (name, labels)
+    shown = {"group": "billing", "topic": "orders"}
+    assert found.value("rocketmq_producer_offset", topic="orders") == MESSAGES + LAG
+    assert found.value("rocketmq_consumer_offset", **shown) == MESSAGES
+    assert found.value("rocketmq_group_diff", **shown, countOfOnlineConsumers="1") == LAG
+    assert 0 <= found.value("rocketmq_group_get_latency_by_storetime", **shown) < 60_000
+    assert found.value("rocketmq_producer_count", group="shop") == 1
     of_topic = {"topic": "orders"}
     of_group = {"topic": "orders", "consumer_group": "billing", "is_retry": "false"}
     sent = found.value("rocketmq_messages_in_total", **of_topic, message_type="normal")
@@ -174,16 +211,75 @@ async def test_a_broker_shows_what_tools_are_shown(scene: Scene) -> None:
     of_member = {"consumer_group": "billing", "language": language, "consume_mode": "pull"}
     assert found.value("rocketmq_consumer_connections", **of_member) == 1
     assert found.value("rocketmq_producer_connections", language=language) == 1
+    of_member = {"caddr": member.client_addr, "localaddr": member.client_id, "group": "billing"}
+    assert found.value("rocketmq_group_count", **of_member) == 1
     assert found.value("rocketmq_broker_permission") == 6
     assert found.value("cometmq_broker_is_master") == 1
     assert found.value("cometmq_store_failed") == 0
     assert found.value("cometmq_store_disk_full") == 0
 
-    of_runtime = {name for name in found.kinds if name.startswith("rocketmq_brokeruntime_")}
+    of_runtime = {name for name in found.kinds if name.startswith(RUNTIME)}
     assert of_runtime <= RUNTIME_NAMES
     assert len(RUNTIME_NAMES - of_runtime) <= 10  # the rates of 60 and 600 s are not known yet
     for suffix, key in SAME.items():
         assert found.value(f"rocketmq_brokeruntime_{suffix}") == float(info[key]), key
+
+
+async def test_retries_and_dead_letters_have_their_own_metrics(scene: Scene) -> None:
+    parts = scene.broker.parts
+    retry, dead = "%RETRY%billing", "%DLQ%billing"
+    await parts.topics.create_all(
+        TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1)
+        for name in ("orders", retry, dead)
+    )
+    async with Producer(scene.name_servers, group="shop") as producer:
+        for name, count in ((retry, 2), (dead, 3)):
+            for _ in range(count):
+                await producer.send(Message(name, b"1"))
+            parts.offsets.commit("billing", name, 0, 1)
+    parts.stats.sent_back("billing", "orders")
+    found = await scrape(scene.port)
+
+    of_retry, of_dead = ({"group": "billing", "topic": name} for name in (retry, dead))
+    labels = COMMON | {"group", "topic", "countOfOnlineConsumers", "msgModel"}
+    for metric, of, value in (
+        ("rocketmq_group_retrydiff", of_retry, 1),
+        ("rocketmq_group_dlqdiff", of_dead, 2),
+    ):
+        assert found.value(metric, **of, countOfOnlineConsumers="0", msgModel="1") == value
+        assert found.labels(metric) == labels
+    assert found.value("rocketmq_topic_retry_offset", topic=retry) == 2
+    assert found.value("rocketmq_topic_dlq_offset", group="billing") == 3
+    assert found.labels("rocketmq_topic_dlq_offset") == BROKER | {"group"}
+    assert found.value("rocketmq_send_to_dlq_messages_total", consumer_group="billing") == 3
+    assert (
+        found.value("rocketmq_send_back_nums", group="billing", topic="orders") == 0
+    )  # until the next sample
+    assert found.labels("rocketmq_send_back_nums") == BROKER | {"topic", "group"}
+
+
+async def test_a_master_shows_its_slaves_and_a_slave_its_master(tmp_path: Path) -> None:
+    async with running_pairs(tmp_path) as pairs:
+        served = {"metricsExporterType": "PROM", "metricsPromExporterPort": "0"}
+        master = await pairs.start("master", **served)
+        address = f"127.0.0.1:{master.parts.master.port}"
+        slave = await pairs.start("slave", **SLAVE, haMasterAddress=address, **served)
+        async with Producer(pairs.name_server.address, group="shop") as producer:
+            await producer.send(Message("orders", b"1"))
+        end = master.parts.store.written_to
+        await until(lambda: [each.diff for each in master.parts.master.status()] == [0])
+        pages = [
+            await scrape(broker.configuration[MetricsSettings].port) for broker in (master, slave)
+        ]
+
+    (peer,) = (dict(of)["brokerIP"] for of in pages[0].series["cometmq_slave_in_sync"])
+    assert pages[0].value("cometmq_slave_in_sync", brokerIP=peer, broker="pair") == 1
+    assert pages[0].value("rocketmq_broker_commitlog_diff", brokerIP=peer) == 0
+    assert "cometmq_slave_has_master" not in pages[0].kinds
+    assert pages[1].value("cometmq_slave_has_master") == 1
+    assert pages[1].value("cometmq_broker_is_master") == 0
+    assert pages[1].value("rocketmq_brokeruntime_commitlog_maxoffset") == end
+    assert "cometmq_slave_in_sync" not in pages[1].kinds
 
 
 async def test_times_that_are_not_read_in_time_are_left_out(

@@ -56,15 +56,10 @@ POP = ("setConsumeMode", "exportPopRecord")
 NOT_BUILT = {*ACCESS_CONTROL_5, *POP}
 """Commands of functions that our servers do not have."""
 OTHERWISE = {
-    # Says whether a subscription by tags lets a message pass: RocketMQ says no without a bit map.
-    "queryCq-group": r"eval=true",
     # RocketMQ's response has no body, which is a null pointer in the tool.
     "queryCq-queue": r"CODE: 1  DESC: 99@scene-orders is not exist!",
     # RocketMQ takes any name.
     "updateSubGroup-name": r"CODE: 29  DESC: the specified group\[bad\$name\] contains illegal",
-    # Has the keys of both releases, and figures of transactions.
-    "brokerStatus": r"getTransferedTps[\s\S]+getTransferredTps[\s\S]+halfMessagesUndecided",
-    "brokerStatus-c": r"getTransferedTps[\s\S]+getTransferredTps[\s\S]+halfMessagesUndecided",
     # Static topics: queues that are mapped to several brokers.
     "updateStaticTopic": r"CODE: 3  DESC:  request type 513 not supported",
     "updateStaticTopic-b": r"CODE: 3  DESC:  request type 513 not supported",

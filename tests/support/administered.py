@@ -122,7 +122,6 @@ class Administered:
             half_messages=lambda: self.half_messages,
             clock=self.clock,
             booted_ms=self.clock.now_ms(),
-            booted_s=self.clock.monotonic(),
         )
         query = QueryHandler(self.store, self.topics, self.consumers, self.filters, cold_reads)
         broker = BrokerStatsHandler(runtime, self.stats, self.store, cold_reads)

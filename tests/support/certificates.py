@@ -18,30 +18,38 @@ HOST = "127.0.0.1"
 class Authority:
     """Signs certificates of servers and clients, and keeps them in a folder."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, *, days: float = 1) -> None:
         self._folder, self._name = folder, name
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        own = self._unsigned(self._subject, self._key).add_extension(
+        own = self._unsigned(self._subject, self._key, days).add_extension(
             x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(_pem(own.sign(self._key, hashes.SHA256())))
 
     def issue(
-        self, name: str, *, password: str = "", names: Sequence[x509.GeneralName] = ()
+        self,
+        name: str,
+        *,
+        password: str = "",
+        days: float = 1,
+        host: str = HOST,
+        names: Sequence[x509.GeneralName] = (),
     ) -> tuple[Path, Path]:
-        """The files of a certificate for the loopback address, and of its key.
+        """The files of a certificate for one address, valid for so many days, and of its key.
 
         Args:
             name: its common name.
             password: of the key.
+            days: how long it is valid.
+            host: the address.
             names: further alternative names.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        where = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HOST)), *names])
-        made = self._unsigned(subject, key).add_extension(where, critical=False)
+        where = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host)), *names])
+        made = self._unsigned(subject, key, days).add_extension(where, critical=False)
         certificate = self._folder / f"{self._name}-{name}.pem"
         certificate.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
         sealed: serialization.KeySerializationEncryption = (
@@ -56,7 +64,7 @@ class Authority:
         return certificate, key_file
 
     def _unsigned(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, days: float
     ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
@@ -65,8 +73,8 @@ class Authority:
             .issuer_name(self._subject)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
+            .not_valid_before(now - datetime.timedelta(days=400))
+            .not_valid_after(now + datetime.timedelta(days=days))
         )
 
 

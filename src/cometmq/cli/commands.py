@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from cometmq.cli import options
+from cometmq.cli.admin.app import app as admin_app
 
 app = typer.Typer(
     name="cometmq",
@@ -22,6 +23,7 @@ store_app = typer.Typer(
     help="Inspect and back up the files of a store without changing them.", no_args_is_help=True
 )
 app.add_typer(store_app, name="store")
+app.add_typer(admin_app, name="admin")
 
 
 def _show_version(wanted: bool) -> None:
@@ -289,6 +291,56 @@ def mqadmin(
     from cometmq.cli.mqadmin import app as tool
 
     raise typer.Exit(tool.main(words or ()))
+
+
+@app.command()
+def doctor(
+    server: Annotated[
+        str,
+        typer.Option(
+            help="Server that the configuration file is for: broker, namesrv or controller."
+        ),
+    ] = "broker",
+    config: options.ConfigFile = None,
+    store: options.Store = None,
+    namesrv: Annotated[
+        str | None,
+        typer.Option(
+            "-n",
+            "--namesrv",
+            help="Addresses of the name servers of a cluster to examine: host:port;host:port.",
+            envvar="NAMESRV_ADDR",
+            show_default="none",
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print all findings as one JSON object.")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="List also what is as expected.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 on a warning, too.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=600, help="Timeout of each check in seconds.")
+    ] = 10.0,
+) -> None:
+    """Check a server on its host, or a cluster, and say what to do; exit code 1 on a problem."""
+    from cometmq.cli.doctor.app import doctor as examine
+
+    raise typer.Exit(
+        examine(
+            server=server,
+            config=config,
+            store=store,
+            namesrv=namesrv,
+            as_json=json,
+            everything=everything,
+            strict=strict,
+            timeout_s=timeout,
+        )
+    )
 
 
 StorePath = Annotated[Path, typer.Argument(help="Directory of the store.", metavar="DIR")]

@@ -14,7 +14,9 @@ from typing import Final
 OTHER: Final = "_other"
 """The topic and group of what is beyond the limit."""
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_UNBOUNDED: Final = frozenset(("topic", "consumer_group"))
+_UNBOUNDED: Final = frozenset(
+    ("topic", "consumer_group", "group", "caddr", "localaddr", "countOfOnlineConsumers")
+)
 """Labels whose values come from clients."""
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 

@@ -18,6 +18,8 @@ REGISTER_BODY_VERSION_MIN: Final = 37
 """Brokers from here on (3.0.11) register with a RegisterBrokerBody."""
 MAPPING_VERSION_MIN: Final = 413
 """Brokers from here on (5.0.0) append queue mappings to a compressed registration."""
+RUNTIME_INFO_VERSION_MIN: Final = 413
+"""Clients from here on (5.0.0) read the runtime information of release 5."""
 LITE_PULL_VERSION_MIN: Final = 413
 """Brokers from here on (5.0.0) serve lite pulls by a separate request code."""
 MAX_RECONSUME_VERSION_MIN: Final = 121

@@ -110,6 +110,21 @@ class Configuration:
         value = self._values.get(key)
         return DEFAULT if value is None else value.origin
 
+    def secrets(self) -> dict[str, str]:
+        """Return the keys of the passwords and tokens that are set, with the origin of each."""
+        found = {
+            setting.key: self.origin(setting.key)
+            for kind in self._kinds
+            for setting in describe(kind)
+            if setting.secret and setting.render(getattr(self._settings[kind], setting.name))
+        }
+        found |= {
+            key: value.origin
+            for key, value in self.unused.items()
+            if key in SECRET_KEYS and value.text
+        }
+        return dict(sorted(found.items()))
+
     def properties(self) -> dict[str, str]:
         """Return the effective value of every key as text, in alphabetical order.
 

@@ -175,3 +175,23 @@ async def test_rates_go_on_when_the_clock_is_set_back(
         stats.put("T", 0, 10, 0)
         await sample_after(stats, clock, 10)
     assert await stats.put_tps("T", Slices()) == 1.0
+
+
+async def test_rates_and_messages_sent_back_are_those_of_the_last_minute(
+    stats: BrokerStats, clock: ManualClock
+) -> None:
+    stats.put("T", 0, 3, 300)
+    stats.sent_back("G", "T")
+    await sample_after(stats, clock, 10)
+    stats.put("T", 1, 1, 100)
+    stats.sent_back("G", "T")
+    assert stats.sent_back_last_minute() == [("G", "T", 1)]
+    await sample_after(stats, clock, 10)
+
+    ((_, queues),) = stats.topics_put()
+    assert await stats.rates(queues, Slices()) == (4 / 20, 400 / 20)
+    assert stats.sent_back_last_minute() == [("G", "T", 2)]
+    for _ in range(7):
+        await sample_after(stats, clock, 10)
+    assert await stats.rates(queues, Slices()) == (0.0, 0.0)
+    assert stats.sent_back_last_minute() == [("G", "T", 0)]

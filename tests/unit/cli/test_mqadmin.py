@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from cometmq.cli.account import client_settings, known_name_servers
 from cometmq.cli.mqadmin import app, clients, texts
-from cometmq.cli.mqadmin.account import client_settings, known_name_servers
 from cometmq.cli.mqadmin.call import CommandError, parsed_time
 from cometmq.cli.mqadmin.command_line import Command, UsageError, commands, parse
 from cometmq.cli.mqadmin.commands import ABSENT, ALIASES

@@ -32,7 +32,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 UNITS = {"ms": "ms", "s": "s", "bytes": "bytes", "mib": "MiB", "minutes": "min"}
 """What a word of a setting's name says of its unit."""
-PAGE_LINES_MAX = 900
+PAGE_LINES_MAX = 1_000
 SETTINGS = (
     BrokerSettings,
     StoreSettings,

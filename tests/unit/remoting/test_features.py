@@ -33,6 +33,7 @@ NOT_AT_REST = {
     "cometmq.broker.replication.returning",
     "cometmq.broker.replication.slave",
     "cometmq.broker.replication.status",
+    "cometmq.broker.stats.exporter_metrics",
     "cometmq.broker.stats.group_lag",
     "cometmq.broker.stats.handler",
     "cometmq.broker.stats.metrics",

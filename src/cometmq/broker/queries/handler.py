@@ -159,18 +159,21 @@ def _entry(
     is_known: bool,
     matcher: Matcher | None,
 ) -> ConsumeQueueData:
-    """Show one entry of a queue, and whether the filter of a known group lets it pass."""
-    passes = is_known and (matcher is None or matcher.matches_tags(tags_code))
+    """Show one entry of a queue, and whether the filter of a known group lets it pass.
+
+    Like RocketMQ, it says that only of an entry with a bit map: of others ``eval`` is false.
+    """
     entry = ConsumeQueueData(
-        physic_offset=log_offset, physic_size=size_bytes, tags_code=tags_code, eval=passes
+        physic_offset=log_offset, physic_size=size_bytes, tags_code=tags_code, eval=False
     )
     if ext is None:
         return entry
+    entry.eval = is_known and (matcher is None or matcher.matches_tags(tags_code))
     entry.extend_data_json = _ext_json(ext)
     if ext.bitmap:
         entry.bit_map = _bits_text(ext.bitmap)
     if matcher is not None and matcher.needs_properties:
-        entry.eval = passes and matcher.matches_bitmap(ext.store_ms, ext.bitmap)
+        entry.eval = entry.eval and matcher.matches_bitmap(ext.store_ms, ext.bitmap)
     return entry
 
 

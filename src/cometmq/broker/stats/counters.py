@@ -31,6 +31,7 @@ IDLE_HOURS_MAX: Final = 25
 NAMED_CELLS_MAX: Final = 100_000
 """A limit to the counters of the third kind; further ones are not kept."""
 
+SENT_BACK: Final = "SNDBCK_PUT_NUMS"
 _SEPARATOR: Final = "@"
 _WITHOUT_SYSTEM: Final = "_WITHOUT_SYSTEM_TOPIC"
 _OF_BROKER: Final = ("BROKER_PUT_NUMS", "BROKER_GET_NUMS")
@@ -138,7 +139,7 @@ class BrokerStats:
 
     def sent_back(self, group: str, topic: str) -> None:
         """Count a message that a consumer sent back to be retried."""
-        self.add("SNDBCK_PUT_NUMS", f"{topic}{_SEPARATOR}{group}")
+        self.add(SENT_BACK, f"{topic}{_SEPARATOR}{group}")
 
     # --- asking ---------------------------------------------------------------------------
 
@@ -156,15 +157,24 @@ class BrokerStats:
 
     async def put_tps(self, topic: str, slices: Slices) -> float:
         """Messages a second stored in a topic, over the last minute."""
-        cells = list(self._puts.get(topic, {}).values())
-        sums = await self._cells.sum(MINUTE, cells, slices)
-        return sums.per_second(sums.messages)
+        return (await self.rates(self._puts.get(topic, {}), slices))[0]
 
     async def get_tps(self, group: str, topic: str, slices: Slices) -> float:
         """Messages a second fetched from a topic by a group, over the last minute."""
-        cells = list(self._gets.get((group, topic), {}).values())
-        sums = await self._cells.sum(MINUTE, cells, slices)
-        return sums.per_second(sums.messages)
+        return (await self.rates(self._gets.get((group, topic), {}), slices))[0]
+
+    async def rates(self, queues: dict[int, Cell], slices: Slices) -> tuple[float, float]:
+        """Return the messages and bytes a second of some queues, over the last minute."""
+        sums = await self._cells.sum(MINUTE, list(queues.values()), slices)
+        return sums.per_second(sums.messages), sums.per_second(sums.size_bytes)
+
+    def sent_back_last_minute(self) -> list[tuple[str, str, int]]:
+        """Return groups and topics, and how many messages were sent back in the last minute."""
+        found = []
+        for key, cell in list(self._named.get(SENT_BACK, {}).items()):
+            topic, _, group = key.partition(_SEPARATOR)
+            found.append((group, topic, cell.change(MINUTE)[0][1]))
+        return found
 
     def topics_put(self) -> list[tuple[str, dict[int, Cell]]]:
         """Return the topics in which messages were stored, with the cells of their queues."""

@@ -27,12 +27,12 @@ IDLE_COUNTERS_S = 600.0
 
 def build(parts: Parts, endpoint: Endpoint) -> Feature:
     """Build the handlers that show statistics of the broker, its topics and its groups."""
-    booted_ms, booted_s = parts.clock.now_ms(), parts.clock.monotonic()
+    booted_ms = parts.clock.now_ms()
 
     def make_broker() -> BrokerStatsHandler:
         from cometmq.broker.stats.handler import BrokerStatsHandler
 
-        runtime = runtime_of(parts, booted_ms, booted_s)
+        runtime = runtime_of(parts, booted_ms)
         return BrokerStatsHandler(runtime, parts.stats, parts.store, parts.cold_reads)
 
     def make_topics() -> TopicStatsHandler:
@@ -95,7 +95,7 @@ def lags_of(parts: Parts) -> GroupLags:
     )
 
 
-def runtime_of(parts: Parts, booted_ms: int, booted_s: float) -> RuntimeInfo:
+def runtime_of(parts: Parts, booted_ms: int) -> RuntimeInfo:
     """Make the table of runtime information."""
     from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
 
@@ -114,7 +114,6 @@ def runtime_of(parts: Parts, booted_ms: int, booted_s: float) -> RuntimeInfo:
         half_messages=parts.half_queue.figures,
         clock=parts.clock,
         booted_ms=booted_ms,
-        booted_s=booted_s,
     )
 
 

@@ -14,7 +14,7 @@ from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.stats.counters import BrokerStats, WindowFigures
 from cometmq.broker.stats.group_lag import GroupLags
-from cometmq.broker.stats.runtime_info import RuntimeInfo
+from cometmq.broker.stats.runtime_info import RuntimeInfo, as_release_4
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ResponseError
 from cometmq.model.topic import TopicConfig
@@ -34,6 +34,7 @@ from cometmq.protocol.bodies import (
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import (
     GetBrokerConsumeStatsRequest,
+    GetBrokerRuntimeInfoRequest,
     GetConsumeStatsRequest,
     GetTopicStatsInfoRequest,
     QueryConsumeTimeSpanRequest,
@@ -42,6 +43,7 @@ from cometmq.protocol.headers import (
     QueryTopicsByConsumerRequest,
     ViewBrokerStatsDataRequest,
 )
+from cometmq.protocol.version import RUNTIME_INFO_VERSION_MIN
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import Slices, encode
 from cometmq.store import MessageStore
@@ -67,10 +69,16 @@ class BrokerStatsHandler:
         self._stats = stats
 
     async def runtime_info(self, request: Request) -> Response:
-        """Return the runtime information, a table of texts."""
+        """Return the runtime information, a table of texts, as the client's release has it."""
+        with_half_messages = request.header(GetBrokerRuntimeInfoRequest).half_messages
         oldest = self._store.cold_record(self._store.min_log_offset)  # its time is shown
         await self._cold_reads.run(oldest)
-        return Response(body=KVTable(table=self._runtime.table()).encode())
+        table = self._runtime.table()
+        if request.command.version < RUNTIME_INFO_VERSION_MIN:
+            table = as_release_4(table)
+        if with_half_messages:
+            table |= self._runtime.half_messages()
+        return Response(body=KVTable(table=table).encode())
 
     async def counter(self, request: Request) -> Response:
         """Return one counter: its last minute, hour and day."""

@@ -1,27 +1,24 @@
-"""The metrics of a broker: RocketMQ 5's names, and those of its exporter for what they lack.
+"""The metrics of a broker, by RocketMQ 5's names.
 
 Everything is read when a page is asked for, from counters and tables that exist anyway.
 
 Source: BrokerMetricsConstant, DefaultStoreMetricsConstant and ConsumerLagCalculator, RocketMQ 5.3
-(names and labels); rocketmq-exporter (``rocketmq_brokeruntime_*``).
+(names and labels).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.clients.consumers import BROADCASTING
+from cometmq.broker.stats.exporter_metrics import ExporterMetrics, GroupLag, broadcasts
 from cometmq.broker.stats.feature import lags_of, runtime_of
-from cometmq.broker.stats.runtime_info import EXPORTED
 from cometmq.broker.stats.windows import Cell
 from cometmq.broker.topics.attributes import MESSAGE_TYPE
 from cometmq.metrics.endpoint import MetricsEndpoint, start_endpoint
-from cometmq.metrics.page import Number, Page
+from cometmq.metrics.page import Page
 from cometmq.model.errors import CometError
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX
-from cometmq.protocol.command import OUR_VERSION
 from cometmq.protocol.version import version_name
 from cometmq.remoting.slices import Slices
 
@@ -45,9 +42,9 @@ class BrokerMetrics:
 
     def __init__(self, parts: Parts, address: str) -> None:
         self._parts = parts
-        self._address = address
-        self._booted_ms = parts.clock.now_ms()
-        self._runtime = runtime_of(parts, self._booted_ms, parts.clock.monotonic())
+        booted_ms = parts.clock.now_ms()
+        runtime = runtime_of(parts, booted_ms)
+        self._exporter = ExporterMetrics(parts, runtime, address, booted_ms)
         self._lags = lags_of(parts)
 
     async def collect(self, page: Page) -> None:
@@ -60,7 +57,7 @@ class BrokerMetrics:
         await self._messages_out(page, slices)
         await self._group_lags(page, slices)
         self._transactions(page)
-        self._runtime_info(page)
+        await self._exporter.collect(page, slices)
 
     def _broker(self, page: Page) -> None:
         parts = self._parts
@@ -167,20 +164,23 @@ class BrokerMetrics:
         queueing = page.gauge(
             "rocketmq_consumer_queueing_latency", "Age in ms of the oldest not delivered", max
         )
+        exporter = self._exporter.group_lags(page)
         until_s = parts.clock.monotonic() + TIMES_S
         async for key in slices.each(parts.offsets.keys()):
             topic, _, group = key.partition("@")
             online = parts.consumers.group(group)
             config = parts.topics.get(topic)
-            if config is None or (online is not None and online.model == BROADCASTING):
+            if config is None or broadcasts(online):
                 continue
             labels = self._labels(group, topic)
             consumed_at: list[tuple[int, int]] = []
             pulled_at: list[tuple[int, int]] = []
-            total = undelivered = 0
+            total = undelivered = committed_sum = behind = 0
             async for queue_id in slices.each(range(config.read_queue_nums)):
                 low, high = parts.store.bounds(topic, queue_id)
                 committed = parts.offsets.committed(group, topic, queue_id) or 0
+                committed_sum += committed
+                behind += high - committed
                 consumed = min(max(committed, low), high)
                 pulled = max(consumed, parts.offsets.pulled(group, topic, queue_id) or 0)
                 if consumed < high:
@@ -192,9 +192,12 @@ class BrokerMetrics:
             lag.set(total, **labels)
             flying.set(total - undelivered, **labels)
             ready.set(undelivered, **labels)
-            for metric, oldest in ((late, consumed_at), (queueing, pulled_at)):
-                if (age_ms := await self._age_ms(topic, oldest, until_s)) is not None:
+            consumed_ms = await self._age_ms(topic, consumed_at, until_s)
+            pulled_ms = await self._age_ms(topic, pulled_at, until_s)
+            for metric, age_ms in ((late, consumed_ms), (queueing, pulled_ms)):
+                if age_ms is not None:
                     metric.set(age_ms, **labels)
+            exporter.set(GroupLag(group, topic, online, committed_sum, behind, consumed_ms))
 
     async def _age_ms(
         self, topic: str, oldest: list[tuple[int, int]], until_s: float
@@ -236,28 +239,6 @@ class BrokerMetrics:
         rolled_back = page.counter("rocketmq_rollback_messages_total", "Half messages rolled back")
         rolled_back.set(figures.rolled_back)
 
-    def _runtime_info(self, page: Page) -> None:
-        parts = self._parts
-        labels = {
-            "brokerIP": self._address,
-            "brokerHost": parts.settings().broker_name,
-            "des": version_name(OUR_VERSION),
-            "boottime": str(self._booted_ms),
-            "broker_version": str(OUR_VERSION),
-        }
-        usage = parts.files.usage(parts.store.paths.commit_log)
-        values: dict[str, Number] = {
-            "commitlogdir_capacity_free": usage.available_bytes,
-            "commitlogdir_capacity_total": usage.used_bytes + usage.available_bytes,
-            "remain_howmanydata_toflush": _behind(parts.store),
-        }
-        table = self._runtime.table()
-        for names, key in EXPORTED.items():
-            values.update(zip(names.split(), _numbers(table[key]), strict=False))
-        for name, value in values.items():
-            metric = page.gauge(f"rocketmq_brokeruntime_{name}", "As in mqadmin brokerStatus")
-            metric.set(value, **labels)
-
 
 async def start_metrics(parts: Parts, address: str) -> MetricsEndpoint:
     """Start the endpoint of a broker.
@@ -289,10 +270,3 @@ def _software(member: Member) -> tuple[str, str]:
 
 def _flag(value: bool) -> str:
     return "true" if value else "false"
-
-
-def _numbers(text: str) -> Iterator[Number]:
-    """Yield the numbers of a text of the runtime information; of ``name:number``, the number."""
-    for word in text.split():
-        number = float(word.rpartition(":")[2])
-        yield int(number) if number.is_integer() else number

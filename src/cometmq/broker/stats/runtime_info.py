@@ -1,8 +1,7 @@
 """The runtime information of a broker: a table of texts, by RocketMQ's names.
 
-Both spellings of the key that RocketMQ 5 renamed are there (``getTransferedTps`` of 4.9 and
-``getTransferredTps``), and the figures of functions we do not have are zeros, because tools read
-them without asking.
+Tools of 4.9 get the keys of 4.9, others those of 5. The figures of functions we do not have are
+zeros, because tools read them without asking.
 
 Source: AdminBrokerProcessor.prepareRuntimeInfo and StoreStatsService, RocketMQ 4.9 and 5.3;
 rocketmq-exporter (names of metrics).
@@ -10,6 +9,7 @@ rocketmq-exporter (names of metrics).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -49,6 +49,12 @@ ABSENT: Final = {
 }
 """Keys of what this broker does not have or never lets wait."""
 
+_OF_RELEASE_5: Final = re.compile("(ack|litePull)ThreadPoolQueue|timer|brokerActive")
+"""Beginnings of keys that release 4.9 does not have."""
+TRANSFERRED: Final = "getTransferredTps"
+TRANSFERRED_4: Final = "getTransferedTps"
+"""How release 4.9 spells it."""
+
 EXPORTED: Final = {
     "pmdt_0ms pmdt_0to10ms pmdt_10to50ms pmdt_50to100ms pmdt_100to200ms pmdt_200to500ms"
     " pmdt_500to1s pmdt_1to2s pmdt_2to3s pmdt_3to4s pmdt_4to5s pmdt_5to10s pmdt_10stomore": (
@@ -58,7 +64,7 @@ EXPORTED: Final = {
     "getfound_tps10 getfound_tps60 getfound_tps600": "getFoundTps",
     "getmiss_tps10 getmiss_tps60 getmiss_tps600": "getMissTps",
     "gettotal_tps10 gettotal_tps60 gettotal_tps600": "getTotalTps",
-    "gettransfered_tps10 gettransfered_tps60 gettransfered_tps600": "getTransferedTps",
+    "gettransfered_tps10 gettransfered_tps60 gettransfered_tps600": TRANSFERRED,
     "msg_put_total_today_now": "msgPutTotalTodayNow",
     "msg_gettotal_today_now": "msgGetTotalTodayNow",
     "msg_puttotal_todaymorning": "msgPutTotalTodayMorning",
@@ -119,8 +125,8 @@ class RuntimeInfo:
         pulls_held: counts the pulls that are held.
         delay_levels: returns the offsets of each delay level that was used.
         half_messages: returns their figures; None until they are known.
-        clock: measures how long the broker runs.
-        booted_ms, booted_s: when it was started, in ms since 1970 and by the steady clock.
+        clock: tells how long the broker runs.
+        booted_ms: when it was started, in ms since 1970.
     """
 
     def __init__(
@@ -138,7 +144,6 @@ class RuntimeInfo:
         half_messages: Callable[[], HalfMessageFigures | None],
         clock: Clock,
         booted_ms: int,
-        booted_s: float,
     ) -> None:
         self._store = store
         self._files = files
@@ -152,10 +157,9 @@ class RuntimeInfo:
         self._half_messages = half_messages
         self._clock = clock
         self._booted_ms = booted_ms
-        self._booted_s = booted_s
 
     def table(self) -> dict[str, str]:
-        """Return the texts by their names."""
+        """Return the texts by their names, those of release 5."""
         table = dict(ABSENT)
         table |= self._store.runtime_figures()
         table |= self._disk()
@@ -166,10 +170,9 @@ class RuntimeInfo:
         table |= self._queues()
         for level, ends in sorted(self._delay_levels().items()):
             table[f"scheduleMessageOffset_{level}"] = f"{ends.delivered},{ends.scheduled}"
-        table |= self._transactions()
         return table
 
-    def _transactions(self) -> dict[str, str]:
+    def half_messages(self) -> dict[str, str]:
         """Return figures that RocketMQ does not have here; release 5 exports them as metrics."""
         figures = self._half_messages()
         if figures is None:
@@ -189,7 +192,7 @@ class RuntimeInfo:
             "brokerVersion": str(OUR_VERSION),
             "brokerActive": "true",
             "bootTimestamp": str(self._booted_ms),
-            "runtime": running_text(int(self._clock.monotonic() - self._booted_s)),
+            "runtime": running_text((self._clock.now_ms() - self._booted_ms) // 1000),
             "startAcceptSendRequestTimeStamp": str(settings.start_accept_send_request_ms),
         }
 
@@ -224,14 +227,12 @@ class RuntimeInfo:
 
     def _rates(self) -> dict[str, str]:
         throughput = self._throughput
-        transferred = throughput.transferred_tps()
         return {
             "putTps": throughput.put_tps(),
             "getFoundTps": throughput.found_tps(),
             "getMissTps": throughput.missed_tps(),
             "getTotalTps": throughput.read_tps(),
-            "getTransferedTps": transferred,
-            "getTransferredTps": transferred,
+            TRANSFERRED: throughput.transferred_tps(),
         }
 
     def _days(self) -> dict[str, str]:
@@ -254,6 +255,15 @@ class RuntimeInfo:
             "pullThreadPoolQueueSize": str(self._pulls_held()),
             "pullThreadPoolQueueCapacity": str(settings.pull_queue_capacity),
         }
+
+
+def as_release_4(table: dict[str, str]) -> dict[str, str]:
+    """Return a table with the keys of release 4.9."""
+    return {
+        TRANSFERRED_4 if name == TRANSFERRED else name: text
+        for name, text in table.items()
+        if not _OF_RELEASE_5.match(name)
+    }
 
 
 def running_text(seconds: int) -> str:

@@ -54,7 +54,7 @@ async def run(words: Sequence[str]) -> int:
 
 
 async def _run(command: Command, values: dict[str, str], line: int) -> int:
-    from cometmq.cli.mqadmin.account import client_settings, known_name_servers
+    from cometmq.cli.account import client_settings, known_name_servers
     from cometmq.cli.mqadmin.call import Call, described
     from cometmq.client import AdminClient, ClientInstance
     from cometmq.model.errors import CometError

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError, brokers_in, chosen_brokers, with_slaves
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import ConsumeStats, ConsumeStatsList
+from cometmq.protocol.bodies import ConsumeStats, ConsumeStatsList, KVTable
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import (
     AddBrokerRequest,
@@ -27,14 +27,15 @@ NORMAL, RANDOM = 0, 1
 async def broker_status(call: Call) -> None:
     """Show counters and limits of a running broker."""
     if call.has("b"):
-        _print_figures(await call.admin.broker_runtime_info(call.text("b")), "")
+        await _print_figures(call, call.text("b"), "")
     elif call.has("c"):
         for broker in await chosen_brokers(call):
-            _print_figures(await call.admin.broker_runtime_info(broker), "%-24s " % broker)
+            await _print_figures(call, broker, "%-24s " % broker)
 
 
-def _print_figures(figures: dict[str, str], before: str) -> None:
-    for name, value in sorted(figures.items()):
+async def _print_figures(call: Call, broker: str, before: str) -> None:
+    response = await call.admin.call(broker, RequestCode.GET_BROKER_RUNTIME_INFO)
+    for name, value in sorted(KVTable.decode(response.body).table.items()):
         print("%s%-32s: %s" % (before, name, value))
 
 

@@ -15,8 +15,7 @@ from cometmq.client import AdminClient, ClientInstance
 from cometmq.client.errors import QueueNotFoundError, TopicNotFoundError
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
-from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import GetRouteinfoByTopicRequest
+from cometmq.protocol.codes import ResponseCode
 
 MASTER_ID = 0
 NO_CLUSTER = (
@@ -89,10 +88,7 @@ class Call:
         Raises:
             ResponseError: there is no such topic.
         """
-        header = GetRouteinfoByTopicRequest(topic=topic, accept_standard_json_only=True)
-        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-        response = await self.admin.call_name_server(code, header)
-        return TopicRouteData.decode(response.body)
+        return await self.admin.route(topic)
 
     async def brokers_of(self, topic: str) -> dict[str, str]:
         """Return the brokers of a topic: the address of each master, or else of a slave, by name.

@@ -10,17 +10,17 @@ from typing import TypeVar
 
 import msgspec
 
+from cometmq.cli.admin.arguments import settings_in
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import MASTER_ID, Call, CommandError
 from cometmq.client.allocation import Averagely
-from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.queue import MessageQueue
-from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC, Perm, TopicConfig
+from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, Perm, TopicConfig
 from cometmq.protocol.bodies import (
     BrokerStatsData,
     ConsumeStats,
     GroupList,
-    TopicConfigList,
     TopicOffset,
     TopicRouteData,
     TopicStatsTable,
@@ -32,7 +32,6 @@ from cometmq.protocol.headers import (
     GetConsumeStatsRequest,
     GetTopicStatsInfoRequest,
     QueryTopicConsumeByWhoRequest,
-    UpdateAndCreateTopicRequest,
 )
 
 ORDER_SPACE = "ORDER_TOPIC_CONFIG"
@@ -114,31 +113,16 @@ async def put_topic(call: Call, broker: str, config: TopicConfig) -> None:
         raise ResponseError(
             ResponseCode.NO_PERMISSION, f"topicPermission value: {config.perm} is invalid."
         )
-    header = UpdateAndCreateTopicRequest(
-        topic=config.topic_name,
-        default_topic=TEMPLATE_TOPIC,
-        read_queue_nums=config.read_queue_nums,
-        write_queue_nums=config.write_queue_nums,
-        perm=config.perm,
-        topic_filter_type=config.topic_filter_type,
-        topic_sys_flag=config.topic_sys_flag,
-        order=config.order,
-        attributes=",".join(
-            f"{name}={value}" if value else name for name, value in config.attributes.items()
-        )
-        or None,
-    )
-    await call.admin.call(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+    await call.admin.set_topic_config(broker, config)
 
 
 async def update_topic_list(call: Call) -> None:
     """Create or change the topics of a JSON file."""
-    body = read_list(call.text("f"), TopicConfig)
-    if body is None:
+    configs = read_list(call.text("f"), TopicConfig)
+    if configs is None:
         return
-    encoded = TopicConfigList(topic_config_list=body).encode()
     for broker in await call.chosen_masters():
-        await call.admin.call(broker, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=encoded)
+        await call.admin.set_topic_configs(broker, configs)
         print(f"submit batch of topic config to {broker} success, please check the result later.")
 
 
@@ -156,9 +140,9 @@ def read_list(name: str, kind: type[S]) -> list[S] | None:
         print(f"the file path {name} does not exists")
         return None
     try:
-        return msgspec.json.decode(path.read_bytes(), type=list[kind])  # type: ignore[valid-type]
-    except (OSError, msgspec.MsgspecError) as error:
-        raise CommandError(f"{name}: expected a JSON list of settings: {error}") from None
+        return settings_in(path, kind)
+    except ConfigError as error:
+        raise CommandError(str(error)) from None
 
 
 async def delete_topic(call: Call) -> None:

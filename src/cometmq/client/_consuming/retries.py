@@ -30,6 +30,12 @@ from cometmq.client._sending.sender import InnerProducer
 from cometmq.client._supervision import class_and_text
 from cometmq.client.errors import QueueNotFoundError
 from cometmq.model import property_names as names
+from cometmq.model.dead_letter import (
+    CONSUME_ERROR,
+    CONSUME_ERROR_TIME_MS,
+    CONSUME_RETRIES,
+    OF_DELIVERY,
+)
 from cometmq.model.errors import CometError
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.times import now_ms
@@ -42,10 +48,6 @@ from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 
 log = logging.getLogger(__name__)
 
-CONSUME_ERROR = "CONSUME_ERROR"
-"""Property: the error that the last handler raised, as ``module.Class: text``."""
-CONSUME_ERROR_TIME_MS = "CONSUME_ERROR_TIME_MS"
-"""Property: when it was raised, in ms since 1970."""
 ADDED_BYTES = 512
 """Room for the properties that sending and brokers add."""
 SEND_BACK_S = 5.0
@@ -57,22 +59,6 @@ POP_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1
 """Seconds until a pop consumer's message that failed is redelivered, by its retries so far."""
 DEAD_LETTER = -1
 """The delay level that makes a dead letter at once."""
-
-_NOT_CARRIED_ON = (
-    names.TRAN_MSG,
-    names.DELAY,
-    names.MIN_OFFSET,
-    names.MAX_OFFSET,
-    names.CONSUME_START_TIME,
-    names.REAL_TOPIC,
-    names.REAL_QID,
-    names.POP_CK,
-    names.TIMER_DELAY_SEC,
-    names.TIMER_DELAY_MS,
-    names.TIMER_DELIVER_MS,
-    names.TIMER_OUT_MS,
-)
-"""Properties of the failed delivery, which a new message must not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +211,8 @@ class Retries:
         if is_dead:
             properties.setdefault(names.DLQ_ORIGIN_TOPIC, self._wrap(message.topic))
             properties.setdefault(names.DLQ_ORIGIN_MESSAGE_ID, received.message_id)
+            if times != self._max:  # else the number that the broker stores is that of the retries
+                properties[CONSUME_RETRIES] = str(times)
         if error is not None:
             _add_error(properties, error)
         copy = Message(
@@ -241,7 +229,7 @@ class Retries:
         properties = {
             name: value
             for name, value in message.properties.items()
-            if name not in _NOT_CARRIED_ON and value.strip()
+            if name not in OF_DELIVERY and value.strip()
         }
         properties.setdefault(names.ORIGIN_MESSAGE_ID, message.message_id)
         properties[names.RETRY_TOPIC] = topic

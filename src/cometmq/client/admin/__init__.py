@@ -1,22 +1,42 @@
-"""Manages a cluster: topics, groups, offsets, messages, clients, brokers.
+"""Manages a cluster: topics, groups, offsets, messages, dead letters, clients, brokers.
 
 Source: DefaultMQAdminExt, RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
+from cometmq.client.admin.dead_letter import DeadLetter, ResendTo
+from cometmq.client.admin.dead_letters import (
+    DeadLetterCount,
+    DeadLetterPage,
+    DeadLetters,
+    ResendStatus,
+    Resent,
+)
 from cometmq.client.admin.groups import GroupLag, Offsets
 from cometmq.client.admin.messages import Track, TrackKind, Tracks
 from cometmq.client.admin.servers import Brokers
 from cometmq.client.admin.topics import Topics
 from cometmq.model.arguments import checks_arguments
 
-__all__ = ["AdminClient", "GroupLag", "Track", "TrackKind"]
+__all__ = [
+    "AdminClient",
+    "DeadLetter",
+    "DeadLetterCount",
+    "DeadLetterPage",
+    "GroupLag",
+    "ResendStatus",
+    "ResendTo",
+    "Resent",
+    "Track",
+    "TrackKind",
+]
 
 
 @checks_arguments()
-class AdminClient(Topics, Offsets, Tracks, Brokers):
-    """Manages topics, groups and offsets, finds messages, and reads the state of a cluster.
+class AdminClient(DeadLetters, Topics, Offsets, Tracks, Brokers):
+    """Manages topics, groups, offsets and dead letters, finds messages, and reads the state of a
+    cluster.
 
     Args:
         name_servers: ``host:port;host:port``, or a sequence of addresses.

@@ -40,6 +40,7 @@ from cometmq.protocol.headers import (
     ConsumeMessageDirectlyRequest,
     DeleteKvConfigRequest,
     GetBrokerConsumeStatsRequest,
+    GetBrokerRuntimeInfoRequest,
     GetConsumerConnectionListRequest,
     GetConsumerRunningInfoRequest,
     GetKvConfigRequest,
@@ -219,8 +220,12 @@ class Brokers(AdminCore):
     """Calls about servers."""
 
     async def broker_runtime_info(self, address: str) -> dict[str, str]:
-        """Return a broker's runtime information: counts, rates, offsets, disk use."""
-        response = await self._call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        """Return a broker's runtime information: counts, rates, offsets, disk use.
+
+        Brokers of CometMQ add the figures of half messages, ``halfMessagesUndecided`` and others.
+        """
+        header = GetBrokerRuntimeInfoRequest(half_messages=True)
+        response = await self._call(address, RequestCode.GET_BROKER_RUNTIME_INFO, header)
         return KVTable.decode(response.body).table
 
     async def broker_counter(self, address: str, name: str, key: str) -> BrokerStatsData:

@@ -6,7 +6,7 @@ Source: the topic commands of DefaultMQAdminExt, RocketMQ 5.3.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from cometmq.client._connection.broker_calls import QueueBounds
@@ -17,15 +17,18 @@ from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TEMPLATE_TOPIC, Perm, TopicConfig, check_topic_name
 from cometmq.protocol.bodies import (
     TopicConfigAndQueueMapping,
+    TopicConfigList,
     TopicConfigSerializeWrapper,
     TopicList,
     TopicOffset,
+    TopicRouteData,
     TopicStatsTable,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import (
     DeleteTopicInBrokerRequest,
     DeleteTopicInNamesrvRequest,
+    GetRouteinfoByTopicRequest,
     GetTopicConfigRequest,
     GetTopicStatsInfoRequest,
     UpdateAndCreateTopicRequest,
@@ -76,26 +79,56 @@ class Topics(AdminCore):
         check_topic_name(topic)
         if not isinstance(queues, int) or queues < 1:
             raise ConfigError(f"queues={queues!r}: expected a whole number of at least 1")
-        header = UpdateAndCreateTopicRequest(
-            topic=topic,
-            default_topic=TEMPLATE_TOPIC,
+        config = TopicConfig(
+            topic_name=topic,
             read_queue_nums=queues,
             write_queue_nums=queues,
             perm=perm,
-            topic_filter_type="SINGLE_TAG",
-            topic_sys_flag=0,
             order=ordered,
-            attributes=_changes(attributes),
+            attributes={f"+{name}": value for name, value in (attributes or {}).items()},
         )
         names = sorted(
             (await self.cluster_info()).broker_addr_table if brokers is None else brokers
         )
         for address in await self._masters(names):
-            await self._call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+            await self.set_topic_config(address, config)
         if ordered:
             await self.set_order_conf(topic, dict.fromkeys(names, queues))
         route = await self._instance.routes.refresh(topic)
         return list(route.publish_queues) if route else []
+
+    async def set_topic_config(self, address: str, config: TopicConfig) -> None:
+        """Create a topic on one broker, or change all its settings there.
+
+        Args:
+            address: the broker.
+            config: the settings; its ``attributes`` are changes for brokers of 5.0 and later:
+                ``+name`` with a value sets one, ``-name`` with an empty value removes it.
+        """
+        header = UpdateAndCreateTopicRequest(
+            topic=config.topic_name,
+            default_topic=TEMPLATE_TOPIC,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+            topic_filter_type=config.topic_filter_type,
+            topic_sys_flag=config.topic_sys_flag,
+            order=config.order,
+            attributes=",".join(
+                f"{name}={value}" if value else name for name, value in config.attributes.items()
+            )
+            or None,
+        )
+        await self._call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+    async def set_topic_configs(self, address: str, configs: Sequence[TopicConfig]) -> None:
+        """Create or change several topics on one broker with one request.
+
+        Raises:
+            ResponseError: the broker refused, or is older than 5.3.
+        """
+        body = TopicConfigList(topic_config_list=list(configs)).encode()
+        await self._call(address, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic from all brokers of the cluster, then from every name server.
@@ -128,6 +161,16 @@ class Topics(AdminCore):
         """Return the names of all topics in alphabetical order."""
         response = await self._call_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(TopicList.decode(response.body).topic_list)
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """Return the brokers and queues of a topic, as a name server has them now.
+
+        Raises:
+            ResponseError: there is no such topic.
+        """
+        header = GetRouteinfoByTopicRequest(topic=topic, accept_standard_json_only=True)
+        response = await self._call_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        return TopicRouteData.decode(response.body)
 
     async def topic_configs(self, topic: str) -> dict[str, TopicConfig]:
         """Return a topic's settings on each broker that has it, by broker name."""
@@ -224,7 +267,3 @@ class Topics(AdminCore):
         """Return the bounds of each readable queue of a topic."""
         route = await self._route(topic)
         return {queue: await self._offsets.bounds(queue) for queue in route.read_queues}
-
-
-def _changes(attributes: Mapping[str, str] | None) -> str | None:
-    return ",".join(f"+{name}={value}" for name, value in (attributes or {}).items()) or None

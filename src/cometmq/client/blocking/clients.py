@@ -11,6 +11,8 @@ from typing import Unpack
 import cometmq.client as asynchronous
 from cometmq.client._connection.broker_calls import QueueBounds
 from cometmq.client._consuming.pulls import PullResult
+from cometmq.client.admin.dead_letter import DeadLetter, ResendTo
+from cometmq.client.admin.dead_letters import DeadLetterCount, DeadLetterPage, Resent
 from cometmq.client.admin.groups import GroupLag
 from cometmq.client.admin.messages import Track
 from cometmq.client.admin.topics import READ_WRITE
@@ -74,6 +76,7 @@ from cometmq.protocol.bodies import (
     QueueTimeSpan,
     SubscriptionData,
     TopicOffset,
+    TopicRouteData,
 )
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import Header
@@ -887,7 +890,8 @@ class SimpleConsumer(base.Blocking):
 
 
 class AdminClient(base.Blocking):
-    """Manages topics, groups and offsets, finds messages, and reads the state of a cluster.
+    """Manages topics, groups, offsets and dead letters, finds messages, and reads the state of a
+    cluster.
 
     Like `cometmq.client.AdminClient`, for programs without an event loop.
     """
@@ -914,6 +918,47 @@ class AdminClient(base.Blocking):
             ),
         )
 
+    def dead_letter_counts(self, groups: Iterable[str] | None = None) -> list[DeadLetterCount]:
+        """Return the number of dead letters of each group."""
+        return self._run(self._inner.dead_letter_counts(groups))
+
+    def dead_letters(
+        self,
+        group: str,
+        *,
+        since: datetime | int = 0,
+        until: datetime | int = 2**63 - 1,
+        limit: int = 100,
+        ranges: Mapping[MessageQueue, range] | None = None,
+    ) -> DeadLetterPage:
+        """Return a page of a group's dead letters, the oldest first."""
+        return self._run(
+            self._inner.dead_letters(group, since=since, until=until, limit=limit, ranges=ranges)
+        )
+
+    def find_dead_letters(
+        self, group: str, *, message_id: str | None = None, key: str | None = None
+    ) -> list[DeadLetter]:
+        """Find dead letters of a group by an id or by a key."""
+        return self._run(self._inner.find_dead_letters(group, message_id=message_id, key=key))
+
+    def original_of(self, letter: DeadLetter) -> StoredMessage | None:
+        """Return the message that a dead letter was at first, or None if no broker has it now."""
+        return self._run(self._inner.original_of(letter))
+
+    def resend_dead_letters(
+        self,
+        letters: Iterable[DeadLetter],
+        *,
+        to: ResendTo = ResendTo.GROUP,
+        again: bool = False,
+        dry_run: bool = False,
+    ) -> list[Resent]:
+        """Send dead letters again. They stay in the dead-letter topic."""
+        return self._run(
+            self._inner.resend_dead_letters(letters, to=to, again=again, dry_run=dry_run)
+        )
+
     def create_topic(
         self,
         topic: str,
@@ -936,6 +981,14 @@ class AdminClient(base.Blocking):
             )
         )
 
+    def set_topic_config(self, address: str, config: TopicConfig) -> None:
+        """Create a topic on one broker, or change all its settings there."""
+        self._run(self._inner.set_topic_config(address, config))
+
+    def set_topic_configs(self, address: str, configs: Sequence[TopicConfig]) -> None:
+        """Create or change several topics on one broker with one request."""
+        self._run(self._inner.set_topic_configs(address, configs))
+
     def delete_topic(self, topic: str) -> None:
         """Delete a topic from all brokers of the cluster, then from every name server."""
         self._run(self._inner.delete_topic(topic))
@@ -943,6 +996,10 @@ class AdminClient(base.Blocking):
     def topics(self) -> list[str]:
         """Return the names of all topics in alphabetical order."""
         return self._run(self._inner.topics())
+
+    def route(self, topic: str) -> TopicRouteData:
+        """Return the brokers and queues of a topic, as a name server has them now."""
+        return self._run(self._inner.route(topic))
 
     def topic_configs(self, topic: str) -> dict[str, TopicConfig]:
         """Return a topic's settings on each broker that has it, by broker name."""

@@ -109,6 +109,7 @@ FAMILIES = {
     ),
     "broker_admin": (
         "GetBrokerConfigResponse",
+        "GetBrokerRuntimeInfoRequest",
         "ViewBrokerStatsDataRequest",
         "SetCommitlogReadModeRequest",
         "UpdateAndCreateAclConfigRequest",

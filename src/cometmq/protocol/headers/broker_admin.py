@@ -16,6 +16,13 @@ class GetBrokerConfigResponse(Header, kw_only=True):
     """The data version of the configuration, as JSON."""
 
 
+class GetBrokerRuntimeInfoRequest(Header, kw_only=True):
+    """GET_BROKER_RUNTIME_INFO (28); RocketMQ has no header here."""
+
+    half_messages: bool = False
+    """Whether the table has the figures of half messages, which RocketMQ does not have."""
+
+
 class ViewBrokerStatsDataRequest(Header, kw_only=True):
     """VIEW_BROKER_STATS_DATA (315)."""
 

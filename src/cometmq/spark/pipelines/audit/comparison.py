@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
 from cometmq.model import property_names as names
-from cometmq.spark.pipelines.dead_letters.tables import SENT_AGAIN
+from cometmq.model.dead_letter import RESENT_FROM, RESENT_TIME_MS, SENT_AGAIN
 from cometmq.spark.pipelines.findings.frames import findings, ranges, together
 from cometmq.spark.pipelines.findings.rows import Severity
 
@@ -39,7 +39,14 @@ HERE, THERE = "here", "there"
 PARTS = 256
 """Parts that the keys of a topic are divided into."""
 REPLAY_JOB = "REPLAY_JOB"
-_CHANGED = {*names.RESERVED, names.SHARDING_KEY, SENT_AGAIN, REPLAY_JOB}
+_CHANGED = {
+    *names.RESERVED,
+    names.SHARDING_KEY,
+    SENT_AGAIN,
+    REPLAY_JOB,
+    RESENT_FROM,
+    RESENT_TIME_MS,
+}
 """Properties that are not an application's own, or that sending again sets anew."""
 _QUEUE = ["topic", "broker", "queue_id"]
 _LOW = 0xFFFFFFFF

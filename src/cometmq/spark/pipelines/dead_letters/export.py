@@ -16,8 +16,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from cometmq.client._consuming.retries import CONSUME_ERROR, CONSUME_ERROR_TIME_MS
-from cometmq.model import property_names as names
+from cometmq.model.dead_letter import OF_DEATH, ORIGINAL_TOPIC
 from cometmq.model.topic import DLQ_PREFIX
 from cometmq.spark.logs import ByteRange
 from cometmq.spark.pipelines.archive.manifest import Entry, Manifest
@@ -27,12 +26,6 @@ from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.schema import arrow_schema
 
 EXPORT_COLUMNS = tuple(column.name for column in COLUMNS)
-OF_DEATH = (
-    names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID, names.DLQ_ORIGIN_TOPIC,
-    names.DLQ_ORIGIN_MESSAGE_ID, names.RECONSUME_TIME, names.MAX_RECONSUME_TIMES, names.DELAY,
-    names.REAL_TOPIC, names.REAL_QID, CONSUME_ERROR, CONSUME_ERROR_TIME_MS,
-)  # fmt: skip
-"""Properties that tell of retries and death, which a message that is sent again begins without."""
 CHUNK = 100_000
 """Offsets of a queue that are held in memory at once."""
 
@@ -85,9 +78,7 @@ def export(messages: DataFrame, selection: Selection, place: str) -> dict[str, A
 
 
 def _origin() -> Column:
-    return F.coalesce(
-        F.col("properties")[names.RETRY_TOPIC], F.col("properties")[names.DLQ_ORIGIN_TOPIC]
-    )
+    return F.coalesce(*(F.col("properties")[name] for name in ORIGINAL_TOPIC))
 
 
 def _chunks(letters: DataFrame) -> Iterator[tuple[ByteRange, DataFrame]]:
@@ -110,7 +101,7 @@ def _chunks(letters: DataFrame) -> Iterator[tuple[ByteRange, DataFrame]]:
 
 def _write(manifest: Manifest, part: ByteRange, letters: DataFrame) -> int:
     columns: Sequence[str] = [name for name in EXPORT_COLUMNS if name != "topic"]
-    alive = F.map_filter("properties", lambda name, _: ~name.isin(*OF_DEATH))
+    alive = F.map_filter("properties", lambda name, _: ~name.isin(*sorted(OF_DEATH)))
     shown = letters.withColumn("properties", alive).select(
         F.col("origin").alias("topic"), *columns
     ).toArrow()  # fmt: skip

@@ -13,8 +13,14 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from cometmq.client._consuming.retries import CONSUME_ERROR, CONSUME_ERROR_TIME_MS
 from cometmq.model import property_names as names
+from cometmq.model.dead_letter import (
+    CONSUME_ERROR,
+    CONSUME_ERROR_TIME_MS,
+    CONSUME_RETRIES,
+    ORIGINAL_ID,
+    ORIGINAL_TOPIC,
+)
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.spark.pipelines.trace.records import client_of
 
@@ -104,6 +110,7 @@ _SYSTEM_PROPERTIES = {
     names.SHARDING_KEY,
     CONSUME_ERROR,
     CONSUME_ERROR_TIME_MS,
+    CONSUME_RETRIES,
 }
 
 
@@ -116,8 +123,8 @@ def _copies(messages: DataFrame, prefix: str) -> DataFrame:
     return messages.where(F.col("topic").startswith(prefix)).select(
         "*",
         F.substring("topic", len(prefix) + 1, 1000).alias("group"),
-        property_of(names.RETRY_TOPIC, names.DLQ_ORIGIN_TOPIC).alias("origin_topic"),
-        property_of(names.ORIGIN_MESSAGE_ID, names.DLQ_ORIGIN_MESSAGE_ID).alias("origin_id"),
+        property_of(*ORIGINAL_TOPIC).alias("origin_topic"),
+        property_of(*ORIGINAL_ID).alias("origin_id"),
     )
 
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
+from cometmq.model.dead_letter import SENT_AGAIN
 from cometmq.spark.pipelines.dead_letters.letters import facts
 from cometmq.spark.pipelines.trace.tables import spread
 
-SENT_AGAIN = "ORIGIN_MSG_ID"
-"""Property of a message that was sent again: the id it had before."""
 _EXAMPLE_CHARS = 300
 _OF_GROUP = ("group", "origin_topic")
 

@@ -11,7 +11,6 @@ Source: ours.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,16 +19,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cometmq.model.dead_letter import SENT_AGAIN
 from cometmq.protocol.compression import decompress_body
+from cometmq.protocol.message_id import unique_id_for
 
-ORIGIN_MSG_ID = "ORIGIN_MSG_ID"
 REPLAY_JOB = "REPLAY_JOB"
 NEEDED = (
     *("topic", "broker_name", "queue_id", "queue_offset", "msg_id", "tags", "keys", "body"),
     *("store_timestamp", "sys_flag", "flag", "phy_offset", "properties"),
 )
 _COMPRESSED, _KIND_BITS, _PREPARED, _ROLLBACK = 1, 12, 4, 12
-_NO_TIME = "0" * 8
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,9 @@ class Rewriting:
         ]
         offsets = found["queue_offset"].to_pylist()
         start = f"{self.job}\0{topic}\0"
-        keys = [_key(f"{start}{home}\0{at}") for home, at in zip(homes, offsets, strict=True)]
+        keys = [
+            unique_id_for(f"{start}{home}\0{at}") for home, at in zip(homes, offsets, strict=True)
+        ]
         columns = {
             "topic": pa.array([self.target(topic)] * count, pa.string()),
             "msg_id": pa.array(keys, pa.string()),
@@ -107,12 +108,6 @@ class Rewriting:
         else:
             columns["sharding_key"] = pa.array(homes, pa.string())
         return pa.table(columns)
-
-
-def _key(origin: str) -> str:
-    """A unique id in the shape of RocketMQ's; see `cometmq.spark.writing.identity`."""
-    digest = hashlib.sha256(origin.encode()).hexdigest().upper()
-    return f"{digest[:20]}{_NO_TIME}{digest[20:24]}"
 
 
 def _has_key(texts: pa.ChunkedArray, keys: frozenset[str]) -> Any:
@@ -146,7 +141,7 @@ def _properties(rows: pa.Table, job: str) -> pa.MapArray:
     offsets = maps.offsets.to_numpy().astype(np.int64)
     lengths = np.diff(offsets)
     ends = np.concatenate(([0], np.cumsum(lengths + 2)))
-    names = pa.concat_arrays([maps.keys, pa.array([ORIGIN_MSG_ID, REPLAY_JOB])])
+    names = pa.concat_arrays([maps.keys, pa.array([SENT_AGAIN, REPLAY_JOB])])
     ids = rows["msg_id"].combine_chunks()
     values = pa.concat_arrays([maps.items, ids, pa.array([job])])
     name_at = np.empty(int(ends[-1]), np.int64)

@@ -1,11 +1,11 @@
-"""Which name servers a command asks, and the account that signs its requests."""
+"""Which name servers the admin commands ask, and the account that signs their requests."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from cometmq.client.settings import ClientSettings, resolve_settings
+from cometmq.client.settings import ClientSettings, read_tables, resolve_settings
 from cometmq.model.errors import ConfigError
 
 HOME = "ROCKETMQ_HOME"
@@ -14,20 +14,31 @@ DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 KEYS = ("accessKey", "secretKey")
 
 
-def known_name_servers(given: str) -> str:
+def _settings(config: Path | None) -> ClientSettings:
+    return resolve_settings(ClientSettings, tables=read_tables(config) if config else None)
+
+
+def known_name_servers(given: str, config: Path | None = None) -> str:
     """Return the name servers that ``-n`` names, or else the settings, or else the usual one.
+
+    Args:
+        given: the value of ``-n``; empty if there is none.
+        config: the TOML file with the settings; None for the one that COMETMQ_CONFIG names.
 
     Returns:
         Empty if the settings name them, or say where to look for them.
     """
-    settings = resolve_settings(ClientSettings)
+    settings = _settings(config)
     if given or settings.name_servers or "http_domain" in settings.given:
         return given
     return DEFAULT_NAME_SERVER
 
 
-def client_settings() -> ClientSettings | None:
+def client_settings(config: Path | None = None) -> ClientSettings | None:
     """Return the account of the file below ``ROCKETMQ_HOME``.
+
+    Args:
+        config: the TOML file with the settings; None for the one that COMETMQ_CONFIG names.
 
     Returns:
         None if there is no such file, or if the settings of clients name an account.
@@ -37,7 +48,7 @@ def client_settings() -> ClientSettings | None:
     """
     home = os.environ.get(HOME)
     path = Path(home or "") / FILE
-    if not home or not path.is_file() or resolve_settings(ClientSettings).access_key:
+    if not home or not path.is_file() or _settings(config).access_key:
         return None
     try:
         lines = path.read_text().splitlines()

@@ -1,0 +1,130 @@
+"""Arguments and options of several commands, their completion, and how their texts are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import typer
+
+from cometmq.model.errors import ConfigError
+
+COMPLETED_MAX = 200
+"""Words that a shell is offered."""
+AGO = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|min|h|d)")
+UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _names(kind: str) -> Callable[[Any, str], list[str]]:
+    """Return a completion with the names that a name server knows: topics, groups and so on."""
+
+    def complete(ctx: Any, incomplete: str) -> list[str]:
+        from cometmq.cli.admin.completion import names
+
+        found: Iterable[str] = names(
+            kind, ctx.params.get("namesrv") or "", ctx.params.get("config")
+        )
+        return [each for each in found if each.startswith(incomplete)][:COMPLETED_MAX]
+
+    return complete
+
+
+TopicName = Annotated[str, typer.Argument(help="Topic.", autocompletion=_names("topics"))]
+OptionalTopic = Annotated[
+    str | None,
+    typer.Option(
+        "--topic", help="Only this topic.", autocompletion=_names("topics"), show_default="all"
+    ),
+]
+GroupName = Annotated[str, typer.Argument(help="Consumer group.", autocompletion=_names("groups"))]
+BrokerArgument = Annotated[
+    str,
+    typer.Argument(
+        help="Broker: its name, or its address host:port.", autocompletion=_names("brokers")
+    ),
+]
+Broker = Annotated[
+    str | None,
+    typer.Option(
+        "--broker", help="Only this broker: its name, or its address host:port.",
+        autocompletion=_names("brokers"), show_default="all",
+    ),
+]  # fmt: skip
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", help="Only the brokers of this cluster.", autocompletion=_names("clusters"),
+        show_default="all",
+    ),
+]  # fmt: skip
+SettingsFile = Annotated[
+    Path, typer.Argument(help="JSON file with a list of settings.", metavar="FILE")
+]
+
+
+def time_of(text: str, *, now_ms: int) -> int:
+    """Return a point in time in ms since 1970.
+
+    Args:
+        text: ``now``, a time ago such as ``90s``, ``15m``, ``2h`` or ``3d``, an ISO 8601 time such
+            as ``2026-01-31T18:00``, local if it has no zone, or ms since 1970.
+        now_ms: the present time.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if text == "now":
+        return now_ms
+    if ago := AGO.fullmatch(text):
+        return now_ms - round(float(ago[1]) * UNIT_MS[ago[2]])
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"{text}: expected now, a time ago such as 2h, an ISO 8601 time such as"
+            " 2026-01-31T18:00, or ms since 1970"
+        ) from None
+
+
+def queue_of(text: str) -> tuple[str, int]:
+    """Return the broker's name and the number of a queue that is written ``broker:number``.
+
+    Raises:
+        ConfigError: the text has another form.
+    """
+    broker, _, number = text.rpartition(":")
+    if not broker or not (number.isascii() and number.isdecimal()):
+        raise ConfigError(f"queue {text}: expected BROKER:NUMBER, such as broker-a:0")
+    return broker, int(number)
+
+
+def flag_of(text: str, what: str) -> bool:
+    """Return whether a text is ``true``.
+
+    Raises:
+        ConfigError: it is neither ``true`` nor ``false``.
+    """
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(f"{what}={text}: expected true or false")
+    return text.lower() == "true"
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def settings_in(file: Path, kind: type[S]) -> list[S]:
+    """Read a JSON file with a list of settings.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not such a list.
+    """
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=list[kind])  # type: ignore[valid-type]
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{file}: expected a JSON list of settings: {error}") from None

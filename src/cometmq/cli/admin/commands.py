@@ -1,0 +1,320 @@
+"""Registers commands of ``cometmq admin``, with the options that they share, and runs them.
+
+A command is an async function whose first parameter is a `Call`. The code that a command needs is
+imported when it runs, so that ``--help`` and shell completion are fast.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+import typing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from inspect import Parameter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand
+
+from cometmq.cli import options
+from cometmq.cli.admin.output import PLANNED, Change, Output, confirmed, make
+from cometmq.cli.exit_codes import FAILED
+from cometmq.model.errors import CometError, ConfigError
+
+if TYPE_CHECKING:
+    from cometmq.client import AdminClient
+
+WATCH_S = 2.0
+"""Seconds between two rounds of ``--watch`` without a number."""
+
+ClientConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", help="TOML file with the settings of the client: account, TLS, timeouts.",
+        metavar="FILE", envvar="COMETMQ_CONFIG", show_default="none",
+    ),
+]  # fmt: skip
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Watch = Annotated[
+    float | None,
+    typer.Option(
+        "--watch", min=0.1, metavar="[SECONDS]", show_default="once",
+        help=f"Print again and again until Ctrl-C; {WATCH_S:g} s apart if no number is given.",
+    ),
+]  # fmt: skip
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be changed, and change nothing.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before a change that loses data.")]
+
+COMMON: dict[str, tuple[Any, Any]] = {
+    "namesrv": (options.NameServers, None),
+    "config": (ClientConfig, None),
+    "json": (Json, False),
+}
+CHANGING: dict[str, tuple[Any, Any]] = {"dry_run": (DryRun, False), "yes": (Yes, False)}
+WATCHING: dict[str, tuple[Any, Any]] = {"watch": (Watch, None)}
+
+MASTER_ID = 0
+
+
+class Server(NamedTuple):
+    """A registered broker."""
+
+    cluster: str
+    name: str
+    id: int
+    address: str
+
+
+@dataclass(slots=True)
+class Call:
+    """One run of a command: its client and its output."""
+
+    admin: AdminClient
+    output: Output
+    failed: bool = False
+
+    def fail(self, error: CometError, where: str = "") -> None:
+        """Print an error; the command goes on, and ends with exit code 1."""
+        self.failed = True
+        print(f"cometmq admin: {where}{': ' if where else ''}{error}", file=sys.stderr)
+
+    async def servers(
+        self, *, broker: str | None = None, cluster: str | None = None, slaves: bool = False
+    ) -> list[Server]:
+        """Return registered brokers in order of cluster, name and id.
+
+        Args:
+            broker: only this one, by name or by address; an address needs not be registered.
+            cluster: only those of this cluster.
+            slaves: slaves too, not only masters.
+
+        Raises:
+            ConfigError: there is no such broker or cluster.
+        """
+        if broker is not None and ":" in broker:
+            return [Server("", broker, MASTER_ID, broker)]
+        info = await self.admin.cluster_info()
+        clusters = info.cluster_addr_table
+        if cluster is not None and cluster not in clusters:
+            raise ConfigError(f"no cluster {cluster}; known are {sorted(clusters)}")
+        found = [
+            Server(name_of_cluster, name, number, address)
+            for name_of_cluster in ([cluster] if cluster is not None else sorted(clusters))
+            for name in sorted(clusters[name_of_cluster])
+            if name in info.broker_addr_table and broker in (None, name)
+            for number, address in sorted(info.broker_addr_table[name].broker_addrs.items())
+            if slaves or number == MASTER_ID
+        ]
+        if not found:
+            known = sorted(info.broker_addr_table)
+            wanted = "broker" if slaves else "master"
+            raise ConfigError(f"no {wanted} {broker or ''} is registered; known are {known}")
+        return found
+
+
+async def show_rows(
+    call: Call,
+    find: Callable[[], Awaitable[Any]],
+    keys: Sequence[str],
+    *,
+    one: bool = False,
+    watch: float | None = None,
+    rounds: int | None = None,
+) -> None:
+    """Print what a command finds, with ``watch`` again and again.
+
+    Args:
+        call: prints.
+        find: gives the rows, or the only one.
+        keys: the keys of a row.
+        one: whether there is one row only.
+        watch: seconds between two rounds; None for one round.
+        rounds: the number of rounds; None for no limit.
+    """
+    show = call.output.record if one else call.output.rows
+    if watch is None:
+        show(keys, await find())
+        return
+    done = 0
+    while rounds is None or done < rounds:
+        if done:
+            await asyncio.sleep(watch)
+        done += 1
+        try:
+            found = await find()
+        except CometError as error:  # a server that restarts; the next round asks again
+            call.fail(error, f"{datetime.now():%H:%M:%S}")
+            continue
+        call.output.round(f"{datetime.now():%Y-%m-%d %H:%M:%S}")
+        show(keys, found, line=True)
+
+
+async def make_changes(call: Call, changes: Sequence[Change], *, dry_run: bool, yes: bool) -> None:
+    """Print changes and make them, unless it is a dry run; ask before if one loses something.
+
+    Raises:
+        ConfigError: there is no terminal to ask on; nothing was changed.
+    """
+    if dry_run:
+        call.output.changes(changes, [PLANNED] * len(changes))
+        return
+    if not yes and any(each.destroys for each in changes) and not confirmed(changes):
+        call.failed = True
+        print("nothing was changed", file=sys.stderr)
+        return
+    states = await make(changes)
+    call.failed = call.failed or any(state == "failed" for state, _ in states)
+    call.output.changes(changes, states)
+
+
+class WatchCommand(TyperCommand):
+    """A command whose ``--watch`` needs no number."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments, with the usual number after ``--watch``."""
+        return super().parse_args(ctx, with_interval(args))
+
+
+def with_interval(words: Sequence[str]) -> list[str]:
+    """Return a command line with a number after each ``--watch``."""
+    found: list[str] = []
+    for position, word in enumerate(words):
+        found.append(word)
+        following = words[position + 1] if position + 1 < len(words) else ""
+        if word == "--watch" and not following.replace(".", "", 1).isdecimal():
+            found.append(f"{WATCH_S:g}")
+    return found
+
+
+Function = Callable[..., Awaitable[Any]]
+
+
+class Commands(typer.Typer):
+    """The commands of one group.
+
+    Example:
+        app = Commands("Topics: their settings, routes and queues.")
+
+        @app.show("status", "broker queue min_offset max_offset", watch=True)
+        async def status(call: Call, topic: TopicName) -> Rows:
+            return [...]
+    """
+
+    def __init__(self, help: str) -> None:
+        super().__init__(help=help, no_args_is_help=True)
+
+    def show(
+        self, name: str, keys: str, *, one: bool = False, watch: bool = False
+    ) -> Callable[[Function], Function]:
+        """Register a command that changes nothing.
+
+        Args:
+            name: of the command.
+            keys: of the values of a row, with blanks between them; see `output`.
+            one: the function returns one row instead of an iterable of rows.
+            watch: the command has the option ``--watch``.
+        """
+        names = keys.split()
+
+        def register(function: Function) -> Function:
+            async def run(call: Call, shared: Mapping[str, Any], values: dict[str, Any]) -> None:
+                def find() -> Awaitable[Any]:
+                    return function(call, **values)
+
+                await show_rows(call, find, names, one=one, watch=shared.get("watch"))
+
+            shared = COMMON | (WATCHING if watch else {})
+            text = f"JSON keys: {', '.join(f'`{each}`' for each in names)}."
+            self._register(name, function, shared, run, text, WatchCommand if watch else None)
+            return function
+
+        return register
+
+    def change(self, name: str) -> Callable[[Function], Function]:
+        """Register a command that changes something: its function returns a list of `Change`.
+
+        The function changes nothing itself, so that ``--dry-run`` can show what it returns.
+        """
+
+        def register(function: Function) -> Function:
+            async def run(call: Call, shared: Mapping[str, Any], values: dict[str, Any]) -> None:
+                changes = await function(call, **values)
+                dry_run, yes = shared["dry_run"], shared["yes"]
+                await make_changes(call, changes, dry_run=dry_run, yes=yes)
+
+            self._register(name, function, COMMON | CHANGING, run)
+            return function
+
+        return register
+
+    def action(self, name: str, *, changes: bool = False) -> Callable[[Function], Function]:
+        """Register a command that prints itself.
+
+        Args:
+            name: of the command.
+            changes: the function has parameters ``dry_run`` and ``yes``, for these options.
+        """
+
+        def register(function: Function) -> Function:
+            async def run(call: Call, shared: Mapping[str, Any], values: dict[str, Any]) -> None:
+                flags = {key: shared[key] for key in CHANGING} if changes else {}
+                await function(call, **values, **flags)
+
+            self._register(name, function, COMMON | (CHANGING if changes else {}), run)
+            return function
+
+        return register
+
+    def _register(
+        self,
+        name: str,
+        function: Function,
+        shared: Mapping[str, tuple[Any, Any]],
+        run: Callable[[Call, Mapping[str, Any], dict[str, Any]], Awaitable[None]],
+        epilog: str | None = None,
+        cls: type[TyperCommand] | None = None,
+    ) -> None:
+        hints = typing.get_type_hints(function, include_extras=True)
+        own = [*inspect.signature(function).parameters.values()][1:]
+        parameters = [
+            each.replace(annotation=hints[each.name]) for each in own if each.name not in shared
+        ] + [
+            Parameter(each, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for each, (annotation, default) in shared.items()
+        ]
+
+        def command(**values: Any) -> None:
+            given = {each: values.pop(each) for each in shared}
+            raise typer.Exit(execute(lambda call: run(call, given, values), given))
+
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters]
+        )
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        command.__doc__ = function.__doc__
+        self.command(name, epilog=epilog, cls=cls)(command)
+
+
+def execute(work: Callable[[Call], Awaitable[None]], shared: Mapping[str, Any]) -> int:
+    """Run a command with a client of its own; return the exit code."""
+    from cometmq.cli.event_loop import run
+
+    return run(_with_client(work, shared))
+
+
+async def _with_client(work: Callable[[Call], Awaitable[None]], shared: Mapping[str, Any]) -> int:
+    from cometmq.cli.account import client_settings, known_name_servers
+    from cometmq.client import AdminClient
+
+    config: Path | None = shared["config"]
+    name_servers = known_name_servers(shared["namesrv"] or "", config)
+    async with AdminClient(name_servers, client=client_settings(config), config=config) as admin:
+        call = Call(admin, Output(shared["json"]))
+        await work(call)
+        return FAILED if call.failed else 0

@@ -1,0 +1,48 @@
+"""The names that a shell offers: it asks the name server, and offers nothing if that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from cometmq.cli.account import client_settings, known_name_servers
+from cometmq.client import AdminClient
+from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX
+
+COMPLETION_S = 1.0
+"""Time for the name server to respond to a shell that completes a word."""
+
+
+def names(kind: str, name_servers: str, config: Path | None) -> list[str]:
+    """Return the names of a kind, in order; none if the name server does not respond in time.
+
+    Args:
+        kind: ``topics``, ``groups``, ``brokers`` or ``clusters``.
+        name_servers: the value of ``--namesrv``; empty if there is none.
+        config: the value of ``--config``.
+    """
+    logging.disable()  # a line of the log would disturb the line that the user edits
+    try:
+        return asyncio.run(asyncio.wait_for(_names(kind, name_servers, config), COMPLETION_S))
+    except Exception:  # a completion must never fail
+        return []
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+async def _names(kind: str, name_servers: str, config: Path | None) -> list[str]:
+    servers = known_name_servers(name_servers, config)
+    async with AdminClient(servers, client=client_settings(config), config=config) as admin:
+        if kind in ("brokers", "clusters"):
+            info = await admin.cluster_info()
+            return sorted(info.broker_addr_table if kind == "brokers" else info.cluster_addr_table)
+        return names_in(kind, await admin.topics())
+
+
+def names_in(kind: str, topics: Iterable[str]) -> list[str]:
+    """Return the topics of applications, or the groups, of which each has a retry topic."""
+    if kind == "groups":
+        return [each.removeprefix(RETRY_PREFIX) for each in topics if each.startswith(RETRY_PREFIX)]
+    return [each for each in topics if not each.startswith((RETRY_PREFIX, DLQ_PREFIX))]

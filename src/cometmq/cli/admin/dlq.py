@@ -1,0 +1,522 @@
+"""``cometmq admin dlq``: dead letters, shown, exported and sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from cometmq.cli.admin.arguments import GroupName, time_of
+from cometmq.cli.admin.commands import Call, Commands
+from cometmq.cli.admin.output import Change, Rows, confirmed, printable
+from cometmq.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cometmq.cli.admin.dead_letter_files import Report
+    from cometmq.client.admin import DeadLetter, DeadLetterPage, ResendTo, Resent
+    from cometmq.model.queue import MessageQueue
+
+app = Commands("Dead letters: list, show, export them and send them again.")
+
+PAGE = 64
+"""Dead letters in memory at once."""
+SCANNED_MAX = 100_000
+"""Dead letters that one list looks at."""
+BODY_SHOWN_BYTES = 4_096
+FINISH_S = 30.0
+"""Time for the sends in flight to end after Ctrl-C."""
+NOT_RECORDED = "not recorded"
+TABLE_KEYS = (
+    "dead_time_ms", "born_time_ms", "original_topic", "retries", "tags", "keys", "error",
+    "message_id",
+)  # fmt: skip
+"""What a table shows of each dead letter; JSON has all."""
+
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since", metavar="TIME", show_default="the oldest",
+        help="Only those that became dead letters at or after a time, such as 2h (ago) or"
+        " 2026-01-31T18:00.",
+    ),
+]  # fmt: skip
+Until = Annotated[
+    str | None,
+    typer.Option(
+        "--until", metavar="TIME", help="Only those of before a time.", show_default="the newest"
+    ),
+]
+OriginalTopic = Annotated[
+    str | None,
+    typer.Option("--topic", help="Only those with this original topic.", show_default="all"),
+]
+Tag = Annotated[
+    str | None, typer.Option("--tag", help="Only those with this tag.", show_default="all")
+]
+Key = Annotated[str | None, typer.Option("--key", help="Only those with this key.")]
+
+
+class To(Enum):
+    """The choices of ``--to``; equal to those of `ResendTo`, which is imported later."""
+
+    GROUP = "group"
+    TOPIC = "topic"
+
+
+class Selection(NamedTuple):
+    """Which dead letters of a group."""
+
+    since_ms: int
+    until_ms: int
+    topic: str | None
+    tag: str | None
+
+    @classmethod
+    def of(
+        cls, since: str | None, until: str | None, topic: str | None, tag: str | None
+    ) -> Selection:
+        """Read the options."""
+        from cometmq.model.times import now_ms
+
+        now = now_ms()
+        return cls(
+            0 if since is None else time_of(since, now_ms=now),
+            2**63 - 1 if until is None else time_of(until, now_ms=now),
+            *(topic, tag),
+        )
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing was chosen."""
+        return self == (0, 2**63 - 1, None, None)
+
+    def takes(self, letter: DeadLetter) -> bool:
+        """Whether a dead letter of the time range is chosen."""
+        return self.topic in (None, letter.original_topic) and self.tag in (
+            None,
+            letter.message.tags,
+        )
+
+
+async def pages(call: Call, group: str, selection: Selection) -> AsyncIterator[DeadLetterPage]:
+    """Return the pages of a time range, without those that are stored meanwhile."""
+    ranges: dict[MessageQueue, range] | None = None
+    while True:
+        page = await call.admin.dead_letters(
+            group,
+            since=selection.since_ms,
+            until=selection.until_ms,
+            limit=PAGE,
+            ranges=ranges,
+        )
+        ranges = page.rest
+        yield page
+        if not page.letters:
+            return
+
+
+def cursor_of(group: str, text: str) -> dict[MessageQueue, range]:
+    """Return the offsets that ``--from`` names.
+
+    Raises:
+        ConfigError: the text has another form.
+    """
+    from cometmq.model.queue import MessageQueue
+    from cometmq.model.topic import dlq_topic
+
+    found: dict[MessageQueue, range] = {}
+    for part in text.split(","):
+        broker, _, numbers = part.partition("/")
+        queue, _, offset = numbers.partition("/")
+        if not broker or not all(
+            each.isascii() and each.isdecimal() and len(each) < 19 for each in (queue, offset)
+        ):
+            raise ConfigError(f"--from {part}: expected BROKER/QUEUE/OFFSET, such as broker-a/0/64")
+        found[MessageQueue(dlq_topic(group), broker, int(queue))] = range(int(offset), 2**62)
+    return found
+
+
+def cursor_text(rest: dict[MessageQueue, range]) -> str:
+    """Return offsets as ``--from`` expects them."""
+    return ",".join(
+        f"{queue.broker_name}/{queue.queue_id}/{offsets.start}"
+        for queue, offsets in sorted(rest.items())
+    )
+
+
+@app.show("groups", "group letters newest_time_ms unreadable_on error", watch=True)
+async def groups(call: Call) -> Rows:
+    """Count the dead letters of every group.
+
+    A broker without permission to read them is named: 'dlq list' then says what to do.
+    """
+    counts = await call.admin.dead_letter_counts()
+    call.failed = call.failed or any(each.error for each in counts)
+    return [
+        (each.group, each.letters, each.last_time_ms, list(each.unreadable), each.error)
+        for each in counts
+    ]
+
+
+@app.action("list")
+async def list_letters(
+    call: Call,
+    group: GroupName,
+    since: Since = None,
+    until: Until = None,
+    topic: OriginalTopic = None,
+    tag: Tag = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000, help="The most rows.")] = 50,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="POSITION",
+            show_default="the oldest",
+            help="Where the list before ended, as it said: BROKER/QUEUE/OFFSET,...",
+        ),
+    ] = None,
+    originals: Annotated[
+        bool, typer.Option("--originals", help="Also look up when each was stored at first.")
+    ] = False,
+) -> None:
+    """List the dead letters of a group, the oldest first.
+
+    If there are more, the last line on standard error says how to go on.
+    """  # fmt: skip
+    selection = Selection.of(since, until, topic, tag)
+    ranges = None if start is None else cursor_of(group, start)
+    found: list[DeadLetter] = []
+    scanned = 0
+    rest: dict[MessageQueue, range] = {}
+    while True:
+        page = await call.admin.dead_letters(
+            group,
+            since=selection.since_ms,
+            until=selection.until_ms,
+            limit=PAGE,
+            ranges=ranges,
+        )
+        rest = ranges = page.rest
+        scanned += len(page.letters)
+        for number, letter in enumerate(page.letters):
+            if selection.takes(letter):
+                found.append(letter)
+            if len(found) == limit:
+                rest = _with(rest, page.letters[number + 1 :])
+                break
+        if not rest or len(found) == limit or scanned >= SCANNED_MAX:
+            break
+    rows = [await _row(call, letter, originals=originals) for letter in found]
+    keys = list(rows[0]) if rows else []
+    call.output.rows(keys, [tuple(row.values()) for row in rows])
+    if rest:
+        print(f"there may be more: add --from {cursor_text(rest)}", file=sys.stderr)
+
+
+def _with(rest: dict[MessageQueue, range], letters: list[DeadLetter]) -> dict[MessageQueue, range]:
+    """Return the offsets that are not shown yet, with those of these letters."""
+    found = dict(rest)
+    for letter in reversed(letters):
+        start = letter.message.queue_offset
+        found[letter.queue] = range(start, rest.get(letter.queue, range(0, start + 1)).stop)
+    return found
+
+
+async def _row(call: Call, letter: DeadLetter, *, originals: bool) -> dict[str, Any]:
+    """Return what is shown of a dead letter."""
+    row = letter.summary()
+    if not call.output.as_json:
+        row = {key: row[key] for key in TABLE_KEYS}
+        row["error"] = row["error"] or NOT_RECORDED
+        row["original_topic"] = row["original_topic"] or NOT_RECORDED
+    if originals:
+        original = await call.admin.original_of(letter)
+        row["first_stored_time_ms"] = None if original is None else original.store_time_ms
+    return row
+
+
+@app.action("show")
+async def show(
+    call: Call,
+    group: GroupName,
+    message_id: Annotated[
+        str, typer.Argument(help="Unique id of the message, or broker's id of the dead letter.")
+    ],
+) -> None:
+    """Show one dead letter with its properties and its body.
+
+    A message that was sent again and failed again is several dead letters: all are shown.
+    """
+    found = await call.admin.find_dead_letters(group, message_id=message_id)
+    if not found:
+        raise ConfigError(f"group {group} has no dead letter with the id {message_id}")
+    rows = []
+    for letter in found:
+        original = await call.admin.original_of(letter)
+        row = {
+            **letter.encode(),
+            "first_stored_time_ms": None if original is None else original.store_time_ms,
+            "first_offset_message_id": None if original is None else original.offset_message_id,
+        }
+        rows.append(row)
+    if call.output.as_json:
+        call.output.rows(list(rows[0]), [tuple(row.values()) for row in rows])
+        return
+    for row in rows:
+        row["error"] = row["error"] or NOT_RECORDED
+        row["original_topic"] = row["original_topic"] or NOT_RECORDED
+        row["body"] = _shown_body(base64.b64decode(row["body"]))
+        call.output.record(list(row), tuple(row.values()))
+
+
+def _shown_body(body: bytes) -> str:
+    """Return the beginning of a body: as text if it is text, otherwise in Base64."""
+    cut = body[:BODY_SHOWN_BYTES]
+    try:
+        text = printable(cut.decode("utf-8", "strict" if len(cut) == len(body) else "ignore"))
+    except UnicodeDecodeError:
+        text = f"Base64: {base64.b64encode(cut).decode()}"
+    return text + (f" (the first {len(cut)} bytes)" if len(cut) < len(body) else "")
+
+
+@app.action("export")
+async def export(
+    call: Call,
+    group: GroupName,
+    file: Annotated[Path, typer.Argument(help="New file, one JSON object in each line.")],
+    since: Since = None,
+    until: Until = None,
+    topic: OriginalTopic = None,
+    tag: Tag = None,
+) -> None:
+    """Export dead letters to a file: all properties, and the body as Base64.
+
+    The file gets its name when it is complete: it was read again, and has as many dead letters as
+    were read from the brokers.
+    """
+    from cometmq.cli.admin.dead_letter_files import Export
+
+    selection = Selection.of(since, until, topic, tag)
+    target = Export(file)
+    read, deleted, expected = 0, 0, None
+    try:
+        async for page in pages(call, group, selection):
+            if expected is None:
+                expected = len(page.letters) + sum(map(len, page.rest.values()))
+            for letter in page.letters:
+                if selection.takes(letter):
+                    target.add(letter)
+            read += len(page.letters)
+            deleted += page.deleted
+        if selection.is_all and read + deleted < (expected or 0):
+            raise ConfigError(
+                f"{read} dead letters of {group} were read, but the brokers have {expected}:"
+                f" {file}.partial is not complete"
+            )
+        target.finish()
+    finally:
+        target.abandon()
+    call.output.record(("file", "exported", "read", "deleted_meanwhile"),
+                       (str(file), target.letters, read, deleted))  # fmt: skip
+
+
+@app.action("resend", changes=True)
+async def resend(
+    call: Call,
+    group: GroupName,
+    message_ids: Annotated[
+        list[str] | None, typer.Argument(help="Ids of messages or of dead letters.")
+    ] = None,
+    to: Annotated[
+        To,
+        typer.Option(
+            "--to",
+            help="Only this group, by its retry topic, or the original topic and with it"
+            " every group that subscribes to it.",
+        ),
+    ] = To.GROUP,
+    all_letters: Annotated[
+        bool, typer.Option("--all", help="All dead letters of the group.")
+    ] = False,
+    since: Since = None,
+    until: Until = None,
+    topic: OriginalTopic = None,
+    tag: Tag = None,
+    key: Key = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", help="Those of an export, as the file has them.", metavar="FILE"),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            show_default="none",
+            help="File for the results, one JSON object in each line. With the file of an earlier"
+            " run, go on with that run.",
+        ),
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also those that were sent again before.")
+    ] = False,
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Send dead letters again: those with ids, or with a key, of a time range, of a file, or all.
+
+    Each result is printed: sent, skipped (sent again before) or failed, with the reason and the new
+    ids. The exit code is 1 if one has failed. A run that was interrupted goes on if it is repeated:
+    what was sent is skipped. Dead letters stay where they are.
+    """  # fmt: skip
+    from cometmq.cli.admin.dead_letter_files import RESULT_KEYS, Report, result_row
+
+    selection = Selection.of(since, until, topic, tag)
+    chosen = [bool(message_ids), key is not None, file is not None, all_letters]
+    if sum(chosen) + (not selection.is_all and not file) != 1:
+        raise ConfigError(
+            "expected ids, --key, --file, --all, or a selection with --since, --until, --topic and"
+            " --tag; and only one of them"
+        )
+    source = _chosen(call, group, selection, message_ids or [], key, file)
+    if not (dry_run or yes or message_ids) and not await _confirmed(call, group, to, file):
+        call.failed = True
+        print("nothing was sent", file=sys.stderr)
+        return
+    noted = Report(report, writes=not dry_run)
+    counts: Counter[str] = Counter()
+    try:
+        async for letters in source:
+            if letters:
+                results = await _send(call, letters, noted, to, again=again, dry_run=dry_run)
+                counts.update(each.status.value for each in results)
+                rows = [result_row(each) for each in results]
+                if call.output.as_json:
+                    for row in rows:
+                        call.output.record(RESULT_KEYS, row, line=True)
+                else:
+                    call.output.rows(RESULT_KEYS, rows)
+    finally:
+        noted.close()
+        text = ", ".join(f"{state} {count}" for state, count in sorted(counts.items()))
+        print(text or "no dead letter was found", file=sys.stderr)
+    call.failed = call.failed or bool(counts["failed"])
+
+
+async def _confirmed(call: Call, group: str, to: To, file: Path | None) -> bool:
+    """Ask whether to send what was not named one by one."""
+    [count] = await call.admin.dead_letter_counts([group])
+    number = f"those of {file}" if file else f"of {count.letters}, those that are selected"
+    target = f"%RETRY%{group}" if to is To.GROUP else "original topics: every group receives them"
+    change = Change(f"send dead letters of {group} again", target, None, number, destroys=True)
+    return confirmed([change])
+
+
+async def _chosen(
+    call: Call,
+    group: str,
+    selection: Selection,
+    message_ids: list[str],
+    key: str | None,
+    file: Path | None,
+) -> AsyncIterator[list[DeadLetter]]:
+    """Return the dead letters to send, some at a time."""
+    if file is not None:
+        for part in _parts(_of_file(file, group, selection)):
+            yield part
+    elif key is not None:
+        yield await call.admin.find_dead_letters(group, key=key)
+    elif message_ids:
+        for message_id in message_ids:
+            found = await call.admin.find_dead_letters(group, message_id=message_id)
+            if not found:
+                raise ConfigError(f"group {group} has no dead letter with the id {message_id}")
+            yield found
+    else:
+        async for page in pages(call, group, selection):
+            yield [letter for letter in page.letters if selection.takes(letter)]
+
+
+def _of_file(file: Path, group: str, selection: Selection) -> Iterator[DeadLetter]:
+    """Return the chosen dead letters of an export.
+
+    Raises:
+        ConfigError: one belongs to another group.
+    """
+    from cometmq.cli.admin.dead_letter_files import letters_in
+
+    for letter in letters_in(file):
+        if letter.group != group:
+            raise ConfigError(f"{file} has a dead letter of group {letter.group}, not of {group}")
+        if selection.since_ms <= letter.dead_time_ms < selection.until_ms and selection.takes(
+            letter
+        ):
+            yield letter
+
+
+def _parts(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
+    part: list[DeadLetter] = []
+    for letter in letters:
+        part.append(letter)
+        if len(part) == PAGE:
+            yield part
+            part = []
+    yield part
+
+
+async def _send(
+    call: Call,
+    letters: list[DeadLetter],
+    report: Report,
+    to: To,
+    *,
+    again: bool,
+    dry_run: bool,
+) -> list[Resent]:
+    """Send dead letters and note the results, also those in flight when Ctrl-C comes."""
+    from cometmq.client.admin import ResendTo
+
+    target = ResendTo(to.value)
+    known = {
+        letter.position: result
+        for letter in letters
+        if (result := _of_report(letter, report, target, again=again)) is not None
+    }
+    wanted = [letter for letter in letters if letter.position not in known]
+    if not dry_run:
+        report.begin(wanted)
+    sending = asyncio.ensure_future(
+        call.admin.resend_dead_letters(wanted, to=target, again=again, dry_run=dry_run)
+    )
+    try:
+        results = await asyncio.shield(sending)
+    except asyncio.CancelledError:
+        async with asyncio.timeout(FINISH_S):
+            report.add(await sending)
+        raise
+    report.add(results)
+    made = {each.letter.position: each for each in results}
+    return [known.get(letter.position) or made[letter.position] for letter in letters]
+
+
+def _of_report(letter: DeadLetter, report: Report, to: ResendTo, *, again: bool) -> Resent | None:
+    """Return the result of a dead letter that an earlier run has sent, or may have sent."""
+    from cometmq.cli.admin.dead_letter_files import SENDING, UNKNOWN
+    from cometmq.client.admin import ResendStatus, Resent
+
+    topic = letter.target(to)
+    state = report.state_of(letter)
+    if state == ResendStatus.SENT.value:
+        return Resent(letter, ResendStatus.SKIPPED, topic, "sent before, as the report says")
+    if state == SENDING and again:  # the index does not show it: the copy has a new id
+        return Resent(letter, ResendStatus.FAILED, topic, UNKNOWN)
+    return None

@@ -1,0 +1,354 @@
+"""``cometmq admin topic``: topics, their settings, routes and queues."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cometmq.cli.admin.arguments import (
+    Broker,
+    Cluster,
+    SettingsFile,
+    TopicName,
+    queue_of,
+    settings_in,
+)
+from cometmq.cli.admin.commands import Call, Commands
+from cometmq.cli.admin.output import Change, Rows
+from cometmq.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cometmq.model.topic import TopicConfig
+
+app = Commands("Topics: their settings, routes and queues.")
+
+Queues = Annotated[int | None, typer.Option("--queues", min=1, help="Queues on each broker.")]
+ReadQueues = Annotated[
+    int | None, typer.Option("--read-queues", min=1, help="Queues that consumers read.")
+]
+WriteQueues = Annotated[
+    int | None, typer.Option("--write-queues", min=1, help="Queues that producers write to.")
+]
+PermText = Annotated[
+    str | None, typer.Option("--perm", help="What is allowed: r, w or rw.", metavar="PERM")
+]
+Ordered = Annotated[
+    bool | None,
+    typer.Option("--ordered/--not-ordered", help="Whether each key has to stay in its queue."),
+]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attribute", metavar="NAME=VALUE",
+        help="Attribute for brokers of 5.0 and later; NAME= removes it. Repeat for several.",
+    ),
+]  # fmt: skip
+PERMS = {"r": 4, "w": 2, "rw": 6, "wr": 6}
+QUEUES = 8
+"""The queues of a new topic, if no number is given."""
+
+
+def perm_text(perm: int) -> str:
+    """Return permissions as letters, such as ``rw``."""
+    return "".join(letter for letter, bit in (("r", 4), ("w", 2)) if perm & bit)
+
+
+def perm_of(text: str) -> int:
+    """Return the permissions that letters mean.
+
+    Raises:
+        ConfigError: the letters mean none.
+    """
+    if text.lower() not in PERMS:
+        raise ConfigError(f"--perm {text}: expected r, w or rw")
+    return PERMS[text.lower()]
+
+
+def attribute_changes(texts: list[str] | None) -> dict[str, str]:
+    """Return changes of attributes as a broker expects them.
+
+    Raises:
+        ConfigError: a text is not NAME=VALUE.
+    """
+    changes: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--attribute {text}: expected NAME=VALUE")
+        changes[f"+{name}" if value else f"-{name}"] = value
+    return changes
+
+
+@app.show("list", "topic")
+async def list_topics(
+    call: Call,
+    all_topics: Annotated[
+        bool, typer.Option("--all", help="System, retry and dead-letter topics too.")
+    ] = False,
+) -> Rows:
+    """List the topics that the name server knows."""
+    from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+
+    return [
+        (topic,)
+        for topic in await call.admin.topics()
+        if all_topics
+        or not (topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or is_system_topic(topic))
+    ]
+
+
+@app.show("show", "broker read_queues write_queues perm ordered attributes")
+async def show(call: Call, topic: TopicName) -> Rows:
+    """Show the settings of a topic on each broker."""
+    return [
+        (
+            *(name, config.read_queue_nums, config.write_queue_nums, perm_text(config.perm)),
+            *(config.order, config.attributes),
+        )
+        for name, config in (await call.admin.topic_configs(topic)).items()
+    ]
+
+
+@app.show("route", "cluster broker addresses read_queues write_queues perm")
+async def show_route(call: Call, topic: TopicName) -> Rows:
+    """Show the brokers of a topic, as clients see them."""
+    route = await call.admin.route(topic)
+    brokers = {each.broker_name: each for each in route.broker_datas}
+    return [
+        (
+            *(brokers[each.broker_name].cluster, each.broker_name),
+            {str(key): where for key, where in brokers[each.broker_name].broker_addrs.items()},
+            *(each.read_queue_nums, each.write_queue_nums, perm_text(each.perm)),
+        )
+        for each in sorted(route.queue_datas, key=lambda each: each.broker_name)
+        if each.broker_name in brokers
+    ]
+
+
+@app.show("clusters", "cluster brokers")
+async def clusters(call: Call, topic: TopicName) -> Rows:
+    """List the clusters that have a topic, and its brokers there."""
+    names = {each.broker_name for each in (await call.admin.route(topic)).broker_datas}
+    found = (await call.admin.cluster_info()).cluster_addr_table
+    return [
+        (cluster, sorted(names & {*brokers}))
+        for cluster, brokers in sorted(found.items())
+        if names & {*brokers}
+    ]
+
+
+@app.show("status", "broker queue min_offset max_offset messages last_stored_time_ms", watch=True)
+async def status(call: Call, topic: TopicName) -> Rows:
+    """Show the offsets of each queue of a topic, and when its last message was stored."""
+    return [
+        (
+            *(queue.broker_name, queue.queue_id, row.min_offset, row.max_offset),
+            row.max_offset - row.min_offset,
+            row.last_update_timestamp if row.last_update_timestamp > 0 else None,
+        )
+        for queue, row in sorted((await call.admin.topic_stats(topic)).items())
+    ]
+
+
+@app.show("order", "broker queues")
+async def order(call: Call, topic: TopicName) -> Rows:
+    """Show the fixed number of queues per broker of an ordered topic."""
+    return sorted((await call.admin.order_conf(topic)).items())
+
+
+@app.show("allocate", "client broker queue")
+async def allocate(
+    call: Call,
+    topic: TopicName,
+    clients: Annotated[list[str], typer.Argument(help="Client ids.")],
+) -> Rows:
+    """Show how the queues of a topic would be shared among clients."""
+    from cometmq.client.allocation import Averagely
+
+    queues = sorted(await call.admin.queue_bounds(topic))
+    return [
+        (client, queue.broker_name, queue.queue_id)
+        for client in sorted(clients)
+        for queue in Averagely().allocate("", client, queues, sorted(clients))
+    ]
+
+
+@app.change("create")
+async def create(
+    call: Call,
+    topic: Annotated[str, typer.Argument(help="Name of the new topic.")],
+    queues: Queues = QUEUES,
+    read_queues: ReadQueues = None,
+    write_queues: WriteQueues = None,
+    perm: PermText = "rw",
+    ordered: Ordered = False,
+    attribute: Attributes = None,
+    broker: Broker = None,
+    cluster: Cluster = None,
+) -> list[Change]:
+    """Create a topic. It is an error if it exists."""
+    from cometmq.model.topic import TopicConfig, check_topic_name
+
+    check_topic_name(topic)
+    servers = await call.servers(broker=broker, cluster=cluster)
+    if topic in await call.admin.topics():
+        raise ConfigError(f"topic {topic} exists: change it with 'topic update'")
+    config = TopicConfig(
+        topic_name=topic,
+        read_queue_nums=read_queues or queues or QUEUES,
+        write_queue_nums=write_queues or queues or QUEUES,
+        perm=perm_of(perm or "rw"),
+        order=bool(ordered),
+        attributes=attribute_changes(attribute),
+    )
+    detail = _settings(config)
+    changes = [
+        Change(
+            *(f"create topic {topic}", each.name),
+            partial(call.admin.set_topic_config, each.address, config),
+            detail,
+        )
+        for each in servers
+    ]
+    if config.order:
+        fixed = {each.name: config.write_queue_nums for each in servers}
+        changes.append(_order_change(call, topic, fixed))
+    return changes
+
+
+def _settings(config: TopicConfig) -> str:
+    parts = [
+        f"read queues {config.read_queue_nums}",
+        f"write queues {config.write_queue_nums}",
+        f"perm {perm_text(config.perm)}",
+    ]
+    parts += ["ordered"] if config.order else []
+    parts += [f"{name}={value}" if value else name for name, value in config.attributes.items()]
+    return ", ".join(parts)
+
+
+def _order_change(call: Call, topic: str, queues: dict[str, int]) -> Change:
+    text = ", ".join(f"{name}:{count}" for name, count in sorted(queues.items())) or "none"
+    return Change(
+        f"set order configuration of {topic}",
+        "name servers",
+        partial(call.admin.set_order_conf, topic, queues),
+        text,
+    )
+
+
+@app.change("update")
+async def update(
+    call: Call,
+    topic: TopicName,
+    queues: Queues = None,
+    read_queues: ReadQueues = None,
+    write_queues: WriteQueues = None,
+    perm: PermText = None,
+    ordered: Ordered = None,
+    attribute: Attributes = None,
+    broker: Broker = None,
+    cluster: Cluster = None,
+) -> list[Change]:
+    """Change settings of a topic on each of its brokers; the others keep their values.
+
+    It asks before it removes queues or permissions.
+    """
+    import msgspec
+
+    servers = {each.name: each for each in await call.servers(cluster=cluster)}
+    changes: list[Change] = []
+    for name, old in (await call.admin.topic_configs(topic)).items():
+        if name not in servers or broker not in (None, name, servers[name].address):
+            continue
+        new = msgspec.structs.replace(
+            old,
+            read_queue_nums=read_queues or queues or old.read_queue_nums,
+            write_queue_nums=write_queues or queues or old.write_queue_nums,
+            perm=old.perm if perm is None else old.perm & ~6 | perm_of(perm),
+            order=old.order if ordered is None else ordered,
+            attributes=attribute_changes(attribute),
+        )
+        before, after = _settings(msgspec.structs.replace(old, attributes={})), _settings(new)
+        changes.append(
+            Change(
+                *(f"update topic {topic}", name),
+                partial(call.admin.set_topic_config, servers[name].address, new),
+                f"{before} -> {after}",
+                destroys=new.read_queue_nums < old.read_queue_nums
+                or new.write_queue_nums < old.write_queue_nums
+                or bool(old.perm & ~new.perm),
+            )
+        )
+    if not changes:
+        raise ConfigError(f"topic {topic} is on no broker that was chosen")
+    return changes
+
+
+@app.change("apply")
+async def apply(
+    call: Call, file: SettingsFile, broker: Broker = None, cluster: Cluster = None
+) -> list[Change]:
+    """Create or change the topics of a JSON file, which has their settings with RocketMQ's names.
+
+    A broker checks the topics after it has responded: see 'topic show' for the result.
+    """
+    from cometmq.model.topic import TopicConfig
+
+    configs = settings_in(file, TopicConfig)
+    detail = ", ".join(each.topic_name for each in configs)
+    return [
+        Change(
+            *(f"apply {len(configs)} topics of {file}", each.name),
+            partial(call.admin.set_topic_configs, each.address, configs),
+            detail,
+            destroys=True,
+        )
+        for each in await call.servers(broker=broker, cluster=cluster)
+    ]
+
+
+@app.change("delete")
+async def delete(call: Call, topic: TopicName) -> list[Change]:
+    """Delete a topic with all its messages, from all brokers and name servers."""
+    stats = await call.admin.topic_stats(topic)
+    groups = await call.admin.groups_of_topic(topic)
+    messages: dict[str, int] = {}
+    for queue, row in stats.items():
+        count = row.max_offset - row.min_offset
+        messages[queue.broker_name] = messages.get(queue.broker_name, 0) + count
+    detail = f"groups {', '.join(groups)}" if groups else "no group"
+    brokers = [
+        Change(f"delete topic {topic}", name, None, f"{count} messages, {detail}", destroys=True)
+        for name, count in sorted(messages.items())
+    ]
+    first = Change(
+        f"delete topic {topic}",
+        ", ".join(call.admin.name_servers),
+        partial(call.admin.delete_topic, topic),
+        destroys=True,
+    )
+    return [first, *brokers]
+
+
+@app.change("set-order")
+async def set_order(
+    call: Call,
+    topic: TopicName,
+    queues: Annotated[
+        list[str], typer.Argument(help="Queues per broker.", metavar="BROKER:QUEUES...")
+    ],
+) -> list[Change]:
+    """Fix the number of queues per broker of an ordered topic, so that keys stay in their queues.
+
+    Name servers return the rule to producers only with orderMessageEnable=true.
+    """
+    return [_order_change(call, topic, dict(queue_of(each) for each in queues))]
+
+
+@app.change("delete-order")
+async def delete_order(call: Call, topic: TopicName) -> list[Change]:
+    """Delete the fixed number of queues per broker of an ordered topic."""
+    return [_order_change(call, topic, {})]

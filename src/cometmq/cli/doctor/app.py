@@ -1,0 +1,47 @@
+"""The command ``cometmq doctor``: chooses the checks, runs them and prints the findings."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from cometmq.cli.doctor import inside, outside, report
+from cometmq.cli.doctor.findings import Finding, run_checks
+from cometmq.cli.doctor.host import Host
+from cometmq.cli.event_loop import run
+from cometmq.client import AdminClient
+from cometmq.model.errors import ConfigError
+
+
+def doctor(
+    *,
+    server: str,
+    config: Path | None,
+    store: Path | None,
+    namesrv: str | None,
+    as_json: bool,
+    everything: bool,
+    strict: bool,
+    timeout_s: float,
+) -> int:
+    """Run the checks and print what they found; return the exit code.
+
+    Raises:
+        ConfigError: there is no such server, or the addresses of name servers are none.
+    """
+    if server not in inside.SERVERS:
+        raise ConfigError(f"--server {server}: expected one of {', '.join(inside.SERVERS)}")
+    findings: list[Finding] = []
+    if namesrv is None or config is not None or store is not None:
+        checks = inside.checks(server, config, store, Host())
+        findings += run(run_checks(checks, timeout_s))
+    if namesrv is not None:
+        findings += run(_cluster(namesrv, timeout_s))
+    text = report.as_json(findings) if as_json else report.as_text(findings, everything=everything)
+    sys.stdout.write(text)
+    return report.exit_code(findings, strict=strict)
+
+
+async def _cluster(namesrv: str, timeout_s: float) -> list[Finding]:
+    async with AdminClient(namesrv) as admin:
+        return await outside.examine(admin, timeout_s)

@@ -1,0 +1,208 @@
+"""Checks of topics, groups and subscriptions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from cometmq.cli.doctor.cluster import Cluster
+from cometmq.cli.doctor.findings import Check, Finding, Level, beyond, fine
+from cometmq.client.subscription_check import ComparableFilter
+from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.namespace import is_system_group
+from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic, reply_topic
+from cometmq.protocol.bodies import ConsumerConnection, TopicRouteData
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import GetConsumerConnectionListRequest, GetRouteinfoByTopicRequest
+
+T = TypeVar("T")
+
+TOPICS_MAX, GROUPS_MAX, MEMBERS_MAX = 2_000, 1_000, 100
+REQUESTS_AT_ONCE = 8
+WRITE = 2
+"""The bit of the permission to write."""
+INSPECT = "see docs/howto/inspect-a-group.md"
+
+Subscriptions = Mapping[str, Mapping[str, ComparableFilter]]
+"""The subscriptions of members: by client id and topic."""
+
+
+def checks(cluster: Cluster) -> list[Check]:
+    """Return the checks of what the brokers hold."""
+    if not cluster.brokers:
+        return []
+    return [
+        Check("topics", "the cluster", partial(_topics, cluster)),
+        Check("groups", "the cluster", partial(_groups, cluster)),
+    ]
+
+
+async def _each(items: Sequence[str], ask: Callable[[str], Awaitable[T]]) -> list[T]:
+    """Ask for every item, some at a time."""
+    gate = asyncio.Semaphore(REQUESTS_AT_ONCE)
+
+    async def one(item: str) -> T:
+        async with gate:
+            return await ask(item)
+
+    return await asyncio.gather(*map(one, items))
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+async def _topics(cluster: Cluster) -> Sequence[Finding]:
+    """Look for topics to which brokers do not let clients send."""
+    clusters = {data.cluster for data in cluster.data.values()}
+    own = {*cluster.data, *clusters, *map(reply_topic, clusters)}
+    names = sorted(
+        topic
+        for topic in cluster.topics - own
+        if not (is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)))
+    )
+    some = names[:TOPICS_MAX]
+
+    async def route(topic: str) -> TopicRouteData:
+        header = GetRouteinfoByTopicRequest(topic=topic)
+        try:
+            code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+            response = await cluster.admin.call_name_server(code, header)
+        except ResponseError:  # deleted meanwhile
+            return TopicRouteData()
+        return TopicRouteData.decode(response.body)
+
+    found = [*beyond("topics", "topics", len(names), TOPICS_MAX)]
+    for topic, data in zip(some, await _each(some, route), strict=True):
+        found += _permissions(topic, data)
+    return found or [fine("topics", "the cluster", f"{len(some)} topics can be written")]
+
+
+def _permissions(topic: str, route: TopicRouteData) -> Iterator[Finding]:
+    closed = sorted(each.broker_name for each in route.queue_datas if not each.perm & WRITE)
+    if not closed:
+        return
+    everywhere = len(closed) == len(route.queue_datas)
+    yield Finding(
+        "topics",
+        Level.PROBLEM if everywhere else Level.WARNING,
+        topic,
+        f"no permission to write at {', '.join(closed)}" + (", its only brokers" * everywhere),
+        "permission 6, unless the broker is being emptied",
+        "mqadmin addWritePerm -b BROKER, mqadmin updateTopicPerm -p 6, or brokerPermission=6;"
+        " see docs/howto/resize-a-cluster.md",
+    )
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+async def _groups(cluster: Cluster) -> Sequence[Finding]:
+    """Look for groups with a backlog and no consumer, and for members that disagree."""
+    lags: Counter[str] = Counter()
+    names: set[str] = set()
+    for master in cluster.masters:
+        names.update(await cluster.admin.broker_groups(master.address))
+        for by_group in (await cluster.admin.broker_lag(master.address)).consume_stats_list:
+            for group, stats in by_group.items():
+                lags[group] += sum(
+                    max(0, each.broker_offset - each.consumer_offset)
+                    for part in stats
+                    for each in part.offset_table.values()
+                )
+    groups = sorted(group for group in names | set(lags) if not is_system_group(group))
+    some = groups[:GROUPS_MAX]
+    found = [*beyond("groups", "groups", len(groups), GROUPS_MAX)]
+    members = await _each(some, partial(_members, cluster))
+    for group, connections in zip(some, members, strict=True):
+        if not connections:
+            found += _without_consumers(group, lags[group])
+    online = {group: each for group, each in zip(some, members, strict=True) if each}
+    found = found or [fine("groups", "the cluster", f"{len(some)} groups, {len(online)} online")]
+    differing = await _each(
+        list(online), lambda group: _subscriptions(cluster, group, online[group])
+    )
+    problems = [finding for findings in differing for finding in findings]
+    met = f"the members of each of {len(online)} groups have the same"
+    return found + (problems or [fine("subscriptions", "the cluster", met)])
+
+
+def _without_consumers(group: str, lag: int) -> Iterator[Finding]:
+    if lag:
+        yield Finding(
+            "groups", Level.WARNING, group, f"no consumer is online, {lag} messages wait",
+            "consumers, or a group that is deleted",
+            f"start its consumers, or mqadmin deleteSubGroup -g {group}; {INSPECT}",
+        )  # fmt: skip
+
+
+async def _members(cluster: Cluster, group: str) -> list[ConsumerConnection]:
+    """Return what the masters know of the members of a group; empty if none is online."""
+    found = []
+    header = GetConsumerConnectionListRequest(consumer_group=group)
+    for master in cluster.masters:
+        try:
+            code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+            response = await cluster.admin.call(master.address, code, header)
+        except ResponseError as problem:
+            if problem.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                continue
+            raise
+        found.append(ConsumerConnection.decode(response.body))
+    return found
+
+
+async def _subscriptions(
+    cluster: Cluster, group: str, connections: Sequence[ConsumerConnection]
+) -> Sequence[Finding]:
+    """Compare the subscriptions of the members of a group, which all have to be the same."""
+    members: dict[str, dict[str, ComparableFilter]] = {}
+    unasked: set[str] = set()
+    for table in connections:
+        if table.subscriptions_by_client is None:
+            unasked |= {each.client_id for each in table.connection_set}
+            continue
+        for client_id, topics in table.subscriptions_by_client.items():
+            members[client_id] = {
+                topic: ComparableFilter.of(
+                    each.sub_string, each.expression_type, is_class=each.class_filter_mode
+                )
+                for topic, each in topics.items()
+                if not topic.startswith(RETRY_PREFIX)
+            }
+    for client_id in sorted(unasked - members.keys())[:MEMBERS_MAX]:
+        try:
+            info = await cluster.admin.running_info(group, client_id)
+        except CometError:  # it may have left; a member that does not respond is no difference
+            continue
+        members[client_id] = {
+            each.topic: ComparableFilter.of(
+                each.sub_string, each.expression_type, is_class=each.class_filter_mode
+            )
+            for each in info.subscription_set
+            if not each.topic.startswith(RETRY_PREFIX)
+        }
+    return list(differences(group, members))
+
+
+def differences(group: str, members: Subscriptions) -> Iterator[Finding]:
+    """Compare every member with the first one."""
+    said = {client_id: topics for client_id, topics in sorted(members.items()) if topics}
+    if len(said) < 2:
+        return
+    (first, expected), *others = said.items()
+    for client_id, topics in others:
+        if topics != expected:
+            yield Finding(
+                "subscriptions", Level.PROBLEM, group,
+                f"{first} subscribes to {_text(expected)}, {client_id} to {_text(topics)}",
+                "the same subscriptions of all members: else some messages reach none of them",
+                f"give each kind of consumer a group of its own; {INSPECT}",
+            )  # fmt: skip
+            return
+
+
+def _text(topics: Mapping[str, ComparableFilter]) -> str:
+    return ", ".join(f"{topic} ({each.text})" for topic, each in sorted(topics.items()))

@@ -1,0 +1,133 @@
+"""Runs checks side by side, each bounded in time, and collects their findings.
+
+A check that fails, or takes too long, is a finding itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from enum import Enum
+from typing import NamedTuple, TypeVar
+
+from cometmq.model.errors import CometError
+
+T = TypeVar("T")
+
+CHECKS_AT_ONCE = 32
+
+
+class Level(Enum):
+    """How bad a finding is."""
+
+    FINE = "fine"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+class Finding(NamedTuple):
+    """What one check found about one thing."""
+
+    check: str
+    """The name of the check, such as ``disk-space``."""
+    level: Level
+    subject: str
+    """What was checked: a host, a directory, a server, a topic."""
+    met: str
+    expected: str = ""
+    action: str = ""
+    """What to do: a command, a setting, or a page of the documentation."""
+
+
+class Check(NamedTuple):
+    """One check of one thing."""
+
+    name: str
+    subject: str
+    run: Callable[[], Awaitable[Sequence[Finding]]]
+
+
+def fine(check: str, subject: str, met: str) -> Finding:
+    """Return the finding that all is as expected."""
+    return Finding(check, Level.FINE, subject, met)
+
+
+def beyond(check: str, what: str, count: int, most: int) -> Iterator[Finding]:
+    """Return the finding that there is more than one run checks, if there is."""
+    if count > most:
+        yield Finding(
+            check, Level.WARNING, "the cluster", f"{count} {what}, of which {most} were checked",
+            f"at most {most} {what}", "look at the others with mqadmin; see docs/howto/mqadmin.md",
+        )  # fmt: skip
+
+
+def in_thread(find: Callable[[], Iterable[Finding]]) -> Callable[[], Awaitable[Sequence[Finding]]]:
+    """Return a check that runs in a thread of its own.
+
+    The thread is a daemon: a disk or a name service that does not respond neither blocks other
+    checks nor the end of the process.
+    """
+
+    async def run() -> Sequence[Finding]:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Sequence[Finding]] = loop.create_future()
+
+        def settle(found: Sequence[Finding], problem: BaseException | None) -> None:
+            if done.done():
+                return
+            if problem is None:
+                done.set_result(found)
+            else:
+                done.set_exception(problem)
+
+        def work() -> None:
+            found: Sequence[Finding] = ()
+            problem: BaseException | None = None
+            try:
+                found = list(find())
+            except Exception as error:
+                problem = error
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, found, problem)
+
+        threading.Thread(target=work, name="check", daemon=True).start()
+        return await done
+
+    return run
+
+
+async def run_checks(checks: Iterable[Check], timeout_s: float) -> list[Finding]:
+    """Run checks at the same time; return their findings in the order of the checks.
+
+    Args:
+        checks: what to run, at most `CHECKS_AT_ONCE` at a time.
+        timeout_s: how long each of them may take.
+    """
+    gate = asyncio.Semaphore(CHECKS_AT_ONCE)
+    found = await asyncio.gather(*(_run(check, timeout_s, gate) for check in checks))
+    return [finding for findings in found for finding in findings]
+
+
+async def _run(check: Check, timeout_s: float, gate: asyncio.Semaphore) -> Sequence[Finding]:
+    async with gate:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await check.run()
+        except TimeoutError:
+            return [_not_checked(check, f"no result within {timeout_s:g} s")]
+        except CometError as error:
+            return [_not_checked(check, f"{type(error).__name__}: {error}")]
+        except Exception as error:  # a defect of one check must not hide what the others find
+            return [_not_checked(check, f"the check failed: {type(error).__name__}: {error}")]
+
+
+def _not_checked(check: Check, met: str) -> Finding:
+    return Finding(
+        check.name,
+        Level.PROBLEM,
+        check.subject,
+        met,
+        "a result",
+        "look whether what is checked responds; --timeout gives checks more time",
+    )

@@ -1,0 +1,139 @@
+"""Examines the host, the disk and the settings of one server, from its configuration file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.cli import configurations
+from cometmq.cli.doctor import clocks, disk, host, settings
+from cometmq.cli.doctor.certificates import certificates
+from cometmq.cli.doctor.findings import Check, Finding, Level, fine, in_thread
+from cometmq.client import AdminClient
+from cometmq.client.settings import ClientSettings
+from cometmq.model.errors import CometError, ConfigError
+from cometmq.remoting import TlsClientSettings, TlsSettings
+from cometmq.store import StoreSettings
+from cometmq.system.configuration import Configuration
+
+BROKERS_MAX = 32
+"""The clocks of more brokers are not compared."""
+
+
+def _broker(config: Path | None, store: Path | None) -> Configuration:
+    return configurations.broker_configuration(None, None, store, None, config)
+
+
+def _namesrv(config: Path | None, store: Path | None) -> Configuration:
+    return configurations.namesrv_configuration(None, None, config)
+
+
+def _controller(config: Path | None, store: Path | None) -> Configuration:
+    return configurations.controller_configuration(None, None, config)
+
+
+SERVERS: dict[str, Callable[[Path | None, Path | None], Configuration]] = {
+    "broker": _broker,
+    "namesrv": _namesrv,
+    "controller": _controller,
+}
+"""Reads the settings of each server."""
+
+
+def checks(server: str, config: Path | None, store: Path | None, machine: host.Host) -> list[Check]:
+    """Return the checks of one server on its host.
+
+    Args:
+        server: one of `SERVERS`.
+        config: its configuration file; None for the defaults.
+        store: another directory of the store than that of the settings.
+        machine: the host.
+    """
+    found = [
+        Check(name, machine.name, in_thread(partial(check, machine)))
+        for name, check in host.CHECKS.items()
+    ]
+    subject = str(config) if config is not None else f"settings of the {server}"
+    try:
+        parts = SERVERS[server](config, store)
+    except ConfigError as problem:
+        mistakes = settings.unreadable(subject, problem)
+        return [*found, Check("settings", subject, in_thread(lambda: mistakes))]
+    found += [
+        Check("settings", subject, in_thread(partial(settings.settings, parts, subject))),
+        Check("secret-files", subject, in_thread(partial(settings.secret_files, parts, config))),
+        Check(
+            "certificates",
+            subject,
+            in_thread(lambda: certificates(parts, settings.listens_at(parts))),
+        ),
+    ]
+    if StoreSettings in parts:
+        found += _checks_of_store(parts[StoreSettings], machine)
+    if BrokerSettings in parts and parts[BrokerSettings].namesrv_addr:
+        names = ";".join(parts[BrokerSettings].namesrv_addr)
+        found.append(Check("clocks", names, partial(_clocks, parts, names)))
+    return found
+
+
+def _checks_of_store(store: StoreSettings, machine: host.Host) -> list[Check]:
+    return [
+        Check(name, str(folder), in_thread(run))
+        for folder in disk.folders(store)
+        for name, run in (
+            ("store-access", partial(disk.access, folder)),
+            ("file-system", partial(disk.file_system, folder, machine)),
+            ("disk-space", partial(disk.room, folder, store)),
+            ("sync-speed", partial(disk.sync_speed, folder)),
+        )
+    ]
+
+
+async def _clocks(parts: Configuration, name_servers: str) -> list[Finding]:
+    """Compare the clocks of the brokers that the name servers know with that of this host."""
+    found: list[Finding] = []
+    async with AdminClient(name_servers, client=client_settings(parts)) as admin:
+        table = (await admin.cluster_info()).broker_addr_table
+        addresses = [
+            (broker.broker_name, address)
+            for broker in table.values()
+            for address in broker.broker_addrs.values()
+        ]
+        for name, address in addresses[:BROKERS_MAX]:
+            subject, sent_ms = f"{name} ({address})", clocks.now_ms()
+            try:
+                figures = await admin.broker_runtime_info(address)
+            except CometError as problem:
+                found.append(_silent(subject, problem))
+                continue
+            found.append(clocks.judge(subject, clocks.offset_of(figures, sent_ms, clocks.now_ms())))
+    return found or [fine("clocks", name_servers, "no broker is registered yet")]
+
+
+def _silent(subject: str, problem: CometError) -> Finding:
+    return Finding(
+        "clocks", Level.WARNING, subject, f"not compared: {problem}", "a response",
+        "look whether this broker runs; see docs/howto/runbook.md",
+    )  # fmt: skip
+
+
+def client_settings(parts: Configuration) -> ClientSettings:
+    """Return what a client needs to make the requests that this server makes."""
+    tls = parts[TlsClientSettings]
+    account: dict[str, str] = {}
+    if credentials := parts[BrokerSettings].inner_client_credentials:
+        account = msgspec.json.decode(credentials, type=dict[str, str])
+    return ClientSettings(
+        use_tls=tls.is_enabled(parts[TlsSettings]),
+        tls_trusted=tls.trusted,
+        tls_check_server=tls.check_server,
+        tls_certificate=tls.certificate,
+        tls_key=tls.key,
+        tls_key_password=tls.key_password,
+        access_key=account.get("accessKey", ""),
+        secret_key=account.get("secretKey", ""),
+    )

@@ -1,0 +1,284 @@
+"""``cometmq admin dlq``: dead letters listed, shown, exported and sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from typer.testing import CliRunner
+
+from cometmq.cli.commands import app
+from cometmq.client import AdminClient, CometError
+from cometmq.model.topic import Perm, dlq_topic, retry_topic
+from cometmq.testing import ThreadedCluster
+from support.given_up import give_up
+
+RUNNER = CliRunner(env={"COLUMNS": "300", "NAMESRV_ADDR": None, "COMETMQ_CONFIG": None})
+ROOT = Path(__file__).parents[2]
+TOPIC = "invoices"
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ThreadedCluster]:
+    with ThreadedCluster(brokers=2) as running:
+        yield running
+
+
+class Desk:
+    """A group with dead letters, and the tool that administers them."""
+
+    def __init__(self, name_servers: str, group: str) -> None:
+        self.name_servers = name_servers
+        self.group = group
+
+    def admin(self, work: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
+        """Call an admin client."""
+
+        async def call() -> T:
+            async with AdminClient(self.name_servers) as admin:
+                return await work(admin)
+
+        return asyncio.run(call())
+
+    def give_up(self, *bodies: bytes, topic: str | None = TOPIC) -> None:
+        """Store dead letters."""
+
+        async def work(admin: AdminClient) -> None:
+            await admin.create_topic(TOPIC, queues=4)
+            await admin.create_topic(dlq_topic(self.group), queues=1)
+            await admin.create_topic(retry_topic(self.group), queues=1)
+            await admin.create_group(self.group)
+            await give_up(admin, self.group, topic, bodies, CONSUME_ERROR="shop.Error: no stock")
+
+        self.admin(work)
+
+    def run(self, words: str, *more: str, code: int = 0, given: str = "") -> tuple[str, str]:
+        """Run a command; return what it printed to standard output and error."""
+        line = ["admin", "dlq", *words.split(), *more, "--namesrv", self.name_servers]
+        result = RUNNER.invoke(app, line, input=given)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == code, (result.stdout, result.stderr)
+        return result.stdout, result.stderr
+
+    def error(self, words: str, *more: str) -> str:
+        """Run a command that is refused, and return why."""
+        with pytest.raises(CometError) as refused:
+            self.run(words, *more)
+        return str(refused.value)
+
+    def json(self, words: str, *more: str, code: int = 0) -> Any:
+        """Run a command with ``--json`` and return the value."""
+        return json.loads(self.run(words, *more, "--json", code=code)[0])
+
+    def resend(self, words: str, *more: str, code: int = 0) -> list[dict[str, Any]]:
+        """Send dead letters again and return the results."""
+        text, _ = self.run(f"resend {self.group} {words}", *more, "--yes", "--json", code=code)
+        return [json.loads(line) for line in text.splitlines()]
+
+    def count(self, topic: str) -> int:
+        """Return the number of messages of a topic."""
+
+        async def work(admin: AdminClient) -> int:
+            stats = await admin.topic_stats(topic)
+            return sum(each.max_offset - each.min_offset for each in stats.values())
+
+        return self.admin(work)
+
+
+@pytest.fixture
+def desk(cluster: ThreadedCluster, request: pytest.FixtureRequest) -> Desk:
+    return Desk(cluster.name_servers, f"desk-{abs(hash(request.node.name))}")
+
+
+def test_groups_and_pages_show_every_dead_letter(desk: Desk) -> None:
+    desk.give_up(*(b"%d" % number for number in range(10)))
+
+    [count] = [each for each in desk.json("groups") if each["group"] == desk.group]
+    assert (count["letters"], count["error"]) == (10, "")
+    assert desk.group in desk.run("groups")[0]
+    rows = desk.json(f"list {desk.group} --originals")
+    assert [row["body_bytes"] for row in rows] == [1] * 10
+    assert {row["original_topic"] for row in rows} == {TOPIC}
+    assert {row["error"] for row in rows} == {"shop.Error: no stock"}
+    ids, position = [], ""
+    while len(ids) < 10:
+        more = ["--from", position] if position else []
+        text, hint = desk.run(f"list {desk.group} --limit 4 --json", *more)
+        ids += [row["message_id"] for row in json.loads(text)]
+        position = hint.split("--from ")[-1].strip()
+    assert ids == [row["message_id"] for row in rows]
+    assert desk.json(f"list {desk.group} --topic other") == []
+    assert desk.json(f"list {desk.group} --until 1h") == []
+    assert len(desk.json(f"list {desk.group} --since 1h --tag red")) == 10
+    table = desk.run(f"list {desk.group}")[0]
+    assert "shop.Error: no stock" in table
+
+
+def test_what_is_not_recorded_is_said(desk: Desk) -> None:
+    desk.give_up(b"\x00\xff", topic=None)
+
+    [row] = desk.json(f"list {desk.group}")
+    [shown] = desk.json(f"show {desk.group} {row['message_id']}")
+    table = desk.run(f"show {desk.group} {row['message_id']}")[0]
+
+    assert (row["original_topic"], shown["first_stored_time_ms"]) == (None, None)
+    assert "not recorded" in table
+    assert "Base64: AP8=" in table
+    error = desk.error(f"show {desk.group} 0A")
+    assert "no dead letter with the id 0A" in error
+
+
+def test_an_export_has_all_and_is_sent_again_from_its_file(desk: Desk, tmp_path: Path) -> None:
+    desk.give_up(*(b"%d" % number for number in range(70)))
+    file = tmp_path / "letters.jsonl"
+
+    exported = desk.json(f"export {desk.group}", str(file))
+    lines = file.read_text().splitlines()
+    lines[3] = json.dumps(json.loads(lines[3]) | {"body": "bW9yZQ=="})
+    file.write_text("\n".join(lines))
+    planned = desk.resend("--to topic --dry-run --file", str(file))
+    before = desk.count(TOPIC)
+    sent = desk.resend("--to topic --file", str(file))
+
+    assert (exported["exported"], exported["read"], len(lines)) == (70, 70, 70)
+    assert [each["status"] for each in planned] == ["planned"] * 70
+    assert [each["status"] for each in sent] == ["sent"] * 70
+    assert [each["new_message_id"] for each in sent] == [each["new_message_id"] for each in planned]
+    assert desk.count(TOPIC) == before + 70
+    error = desk.error(f"export {desk.group}", str(file))
+    assert "exists: expected the name of a new file" in error
+    file.write_text('{"dlq_topic": "%DLQ%other"}\n')
+    error = desk.error(f"resend {desk.group} --yes --file", str(file))
+    assert "line 1: the field 'broker' of a dead letter is None" in error
+
+
+def test_a_run_is_repeated_without_sending_anything_twice(desk: Desk, tmp_path: Path) -> None:
+    desk.give_up(*(b"%d" % number for number in range(30)))
+    report = tmp_path / "report.jsonl"
+
+    one = desk.json(f"list {desk.group}")[7]["message_id"]
+    [first] = desk.resend(one)
+    results = desk.resend("--all --report", str(report))
+    with report.open("a") as file:  # as a run that was killed leaves it
+        file.write('{"dlq_position": "x", "sta')
+    repeated = desk.resend("--all --again --report", str(report))
+
+    assert first["status"] == "sent"
+    assert [each["status"] for each in results].count("sent") == 29
+    [skipped] = [each for each in results if each["status"] == "skipped"]
+    assert skipped["message_id"] == one
+    assert skipped["reason"] == f"sent again before, to {retry_topic(desk.group)}"
+    assert skipped["new_offset_message_id"] == first["new_offset_message_id"]
+    sent_again = [each for each in repeated if each["status"] == "sent"]
+    assert [each["message_id"] for each in sent_again] == [one]
+    assert {each["reason"] for each in repeated} == {"", "sent before, as the report says"}
+    assert desk.count(retry_topic(desk.group)) == 31
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    assert {line["status"] for line in lines} == {"sending", "sent", "skipped"}
+
+
+def test_what_an_interrupted_run_may_have_sent_is_said(desk: Desk, tmp_path: Path) -> None:
+    desk.give_up(b"1", b"2")
+    report = tmp_path / "report.jsonl"
+    planned = desk.resend("--all --dry-run")
+    note = {"dlq_position": planned[0]["dlq_position"], "status": "sending"}
+    report.write_text(json.dumps(note) + "\n")
+
+    unknown, sent = desk.resend("--all --again --report", str(report), code=1)
+    [later, _] = desk.resend("--all --report", str(report))
+
+    assert (unknown["status"], sent["status"]) == ("failed", "sent")
+    assert "an interrupted run may have sent it" in unknown["reason"]
+    assert later["status"] == "sent", "the index shows that it was not sent"
+
+
+def test_a_question_comes_before_what_is_not_named(desk: Desk) -> None:
+    desk.give_up(b"1")
+
+    error = desk.error(f"resend {desk.group} --all")
+    assert "standard input is no terminal" in error
+    error = desk.error(f"resend {desk.group}")
+    assert "expected ids, --key, --file, --all, or a selection" in error
+    error = desk.error(f"resend {desk.group} --all --key k1")
+    assert "only one of them" in error
+    assert desk.count(retry_topic(desk.group)) == 0
+    [found] = desk.resend("--key k1")
+    assert found["status"] == "sent"
+
+
+def test_a_topic_without_read_permission_is_named_with_what_helps(desk: Desk) -> None:
+    desk.give_up(b"1")
+
+    async def forbid(admin: AdminClient) -> None:
+        await admin.create_topic(dlq_topic(desk.group), queues=1, perm=Perm.WRITE)
+
+    desk.admin(forbid)
+    error = desk.error(f"list {desk.group}")
+    [count] = [each for each in desk.json("groups") if each["group"] == desk.group]
+
+    assert "updateTopicPerm" in error
+    assert len(count["unreadable_on"]) == 2
+    error = desk.error(f"list no-{desk.group}")
+    assert dlq_topic(f"no-{desk.group}") in error
+
+
+def test_every_command_of_the_page_runs(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order of the page, each with the group and an id of this cluster."""
+    desk.give_up(b"1", b"2")
+    message_id = desk.json(f"list {desk.group}")[1]["message_id"]
+    text = (ROOT / "docs/howto/handle-dead-letters.md").read_text()
+    commands = [
+        line
+        for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+        for line in block.splitlines()
+    ]
+    monkeypatch.chdir(tmp_path)
+
+    printed = ""
+    for command in commands:
+        words = re.sub(r"\b[0-9A-F]{32}\b", message_id, command.replace("billing-desk", desk.group))
+        line = [*shlex.split(words)[1:], "--namesrv", desk.name_servers]
+        result = RUNNER.invoke(app, line)
+        assert result.exit_code == 0, (command, result.output, result.exception)
+        printed += result.stdout
+
+    assert len(commands) == 12
+    assert {"planned", "sent", "skipped"} <= {*re.findall(r"planned|sent|skipped|failed", printed)}
+    assert "failed" not in printed
+    assert desk.count(retry_topic(desk.group)) == 2
+
+
+def test_after_ctrl_c_the_report_has_what_was_sent(desk: Desk, tmp_path: Path) -> None:
+    desk.give_up(*(b"%d" % number for number in range(200)))
+    report = tmp_path / "report.jsonl"
+    command = [sys.executable, "-m", "cometmq", "admin", "dlq", "resend", desk.group, "--all"]
+    command += ["--yes", "--report", str(report), "--json", "--namesrv", desk.name_servers]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        os.kill(running.pid, signal.SIGINT)
+        running.communicate(timeout=120)
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    sent = {line["dlq_position"] for line in lines if line["status"] == "sent"}
+    begun = {line["dlq_position"] for line in lines if line["status"] == "sending"}
+    assert begun == sent
+    assert desk.count(retry_topic(desk.group)) == len(sent)
+
+    rest = desk.resend("--all --report", str(report))
+
+    assert len(rest) == 200
+    assert desk.count(retry_topic(desk.group)) == 200

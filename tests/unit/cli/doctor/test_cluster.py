@@ -1,0 +1,104 @@
+"""Judgements about a cluster from what its servers have said."""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq.cli.doctor import contents, outside, replication
+from cometmq.cli.doctor.cluster import Broker, Cluster
+from cometmq.cli.doctor.findings import Finding, Level
+from cometmq.client import AdminClient
+from cometmq.client.subscription_check import ComparableFilter
+from cometmq.protocol.bodies import BrokerData
+
+MIB = 1024 * 1024
+
+
+def broker(number: int = 0, **figures: str) -> Broker:
+    return Broker("a", number, f"10.0.0.{number + 1}:10911", figures, {})
+
+
+def cluster(*brokers: Broker) -> Cluster:
+    found = Cluster(AdminClient("127.0.0.1:1"))
+    found.brokers += brokers
+    addresses = {each.number: each.address for each in brokers}
+    found.data["a"] = BrokerData(cluster="c", broker_name="a", broker_addrs=addresses)
+    return found
+
+
+def of(findings: list[Finding], check: str) -> list[Level]:
+    return [finding.level for finding in findings if finding.check == check]
+
+
+@pytest.mark.parametrize(
+    ("behind", "level"),
+    [(-5, Level.FINE), (0, Level.FINE), (10 * MIB, Level.WARNING), (300 * MIB, Level.PROBLEM)],
+)
+def test_a_slave_that_is_behind_is_found(behind: int, level: Level) -> None:
+    end = 1_000 * MIB
+    master = broker(0, commitLogMaxOffset=str(end))
+    slave = broker(1, commitLogMaxOffset=str(end - behind))
+
+    assert of(list(replication.masters(cluster(master, slave))), "slaves") == [level]
+
+
+def test_brokers_that_do_not_show_the_end_of_their_log_are_not_compared() -> None:
+    assert of(list(replication.masters(cluster(broker(0), broker(1)))), "slaves") == []
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "level"),
+    [("V5_3_3", "V5_3_3", Level.FINE), ("V5_3_3", "V4_9_7", Level.WARNING)],
+)
+def test_versions_that_differ_are_found(one: str, two: str, level: Level) -> None:
+    both = cluster(broker(0, brokerVersionDesc=one), broker(1, brokerVersionDesc=two))
+
+    [finding] = outside.versions(both)
+
+    assert finding.level is level
+    assert one in finding.met
+    assert two in finding.met
+
+
+@pytest.mark.parametrize(
+    ("ratio", "level"),
+    [("0.70", Level.FINE), ("0.80", Level.WARNING), ("0.95", Level.PROBLEM), ("", Level.FINE)],
+)
+def test_the_disk_of_a_broker_is_compared_with_its_limits(ratio: str, level: Level) -> None:
+    [finding] = outside.disk_space(broker(commitLogDiskRatio=ratio))
+
+    assert finding.level is level
+
+
+def test_the_limits_of_the_broker_count() -> None:
+    strict = broker(commitLogDiskRatio="0.70")._replace(config={"diskMaxUsedSpaceRatio": "60"})
+
+    [finding] = outside.disk_space(strict)
+
+    assert finding.level is Level.WARNING
+
+
+def test_only_some_names_are_shown() -> None:
+    assert outside.shown(["a", "b"]) == "a, b"
+    assert outside.shown(list("abcdefgh")) == "a, b, c, d, e and 3 more"
+
+
+def filters(**topics: str) -> dict[str, ComparableFilter]:
+    return {
+        topic: ComparableFilter.of(tags, "TAG", is_class=False) for topic, tags in topics.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("members", "count"),
+    [
+        ({}, 0),
+        ({"x": filters(orders="a")}, 0),
+        ({"x": filters(orders="a || b"), "y": filters(orders="b || a")}, 0),
+        ({"x": filters(orders="a"), "y": {}}, 0),
+        ({"x": filters(orders="a"), "y": filters(orders="b")}, 1),
+        ({"x": filters(orders="a"), "y": filters(orders="a", more="*")}, 1),
+    ],
+)
+def test_members_are_compared(members: contents.Subscriptions, count: int) -> None:
+    assert len(list(contents.differences("g", members))) == count

@@ -14,10 +14,12 @@ from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import SyncStateSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import (
+    BrokerHeartbeatRequest,
     ControllerAlterSyncStateSetRequest,
     ControllerApplyBrokerIdRequest,
     ControllerElectMasterRequest,
     ControllerGetReplicaInfoRequest,
+    ControllerRegisterBrokerRequest,
 )
 from cometmq.system.clock import ManualClock
 from support.controllers import OneController
@@ -263,3 +265,26 @@ async def test_a_change_that_is_always_overtaken_is_given_up(group: Group) -> No
     assert refusal.value.code == ResponseCode.CONTROLLER_NOT_LEADER
     assert len(tries) == ATTEMPTS
     assert await group.known() == tries[0]
+
+
+ADDRESSES = ("1.2.3.4\0:1", "", "host", "a b:1", ":1", "h:0", f"{'h' * 300}:1")
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+async def test_an_address_that_is_none_is_refused(address: str) -> None:
+    """Such an address of a changed heartbeat ended the task that notifies brokers."""
+    group = Group()
+    await group.begin()
+    heartbeat = BrokerHeartbeatRequest(
+        cluster_name="C", broker_name=SET, broker_addr=address, broker_id=1
+    )
+    register = ControllerRegisterBrokerRequest(
+        cluster_name="C", broker_name=SET, broker_id=1, broker_address=address
+    )
+    for code, header in (
+        (RequestCode.BROKER_HEARTBEAT, heartbeat),
+        (RequestCode.CONTROLLER_REGISTER_BROKER, register),
+    ):
+        with pytest.raises(ResponseError, match="expected host:port") as refused:
+            await group.first.ask(code, header)
+        assert refused.value.code == ResponseCode.CONTROLLER_INVALID_REQUEST

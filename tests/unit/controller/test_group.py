@@ -9,7 +9,7 @@ import pytest
 from cometmq.controller.broker_set import BrokerSet
 from cometmq.controller.broker_set_table import ATTEMPTS, BrokerSetTable
 from cometmq.controller.config import ControllerSettings
-from cometmq.controller.etcd import Put
+from cometmq.controller.etcd import Delete, KeyValue, Put
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import SyncStateSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -67,17 +67,17 @@ class Group:
         return known
 
 
-def applies(id_: int) -> ControllerApplyBrokerIdRequest:
+def applies(id_: int, name: str = SET) -> ControllerApplyBrokerIdRequest:
     return ControllerApplyBrokerIdRequest(
         cluster_name="C",
-        broker_name=SET,
+        broker_name=name,
         applied_broker_id=id_,
         register_check_code=f"10.0.0.{id_}:10911;1",
     )
 
 
-def elects(id_: int) -> ControllerElectMasterRequest:
-    return ControllerElectMasterRequest(cluster_name="C", broker_name=SET, broker_id=id_)
+def elects(id_: int, name: str = SET) -> ControllerElectMasterRequest:
+    return ControllerElectMasterRequest(cluster_name="C", broker_name=name, broker_id=id_)
 
 
 def alters(
@@ -265,6 +265,39 @@ async def test_a_change_that_is_always_overtaken_is_given_up(group: Group) -> No
     assert refusal.value.code == ResponseCode.CONTROLLER_NOT_LEADER
     assert len(tries) == ATTEMPTS
     assert await group.known() == tries[0]
+
+
+async def test_a_set_that_is_removed_while_its_master_is_replaced_stops_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    group = Group()
+    await group.begin()
+    other = "broker-b"
+    await group.first.ask(RequestCode.CONTROLLER_APPLY_BROKER_ID, applies(1, name=other))
+    await group.first.heartbeat(other, 1)
+    await group.first.ask(RequestCode.CONTROLLER_ELECT_MASTER, elects(1, name=other))
+    lost = [
+        *group.first.controller._live.living(SET).values(),
+        *group.first.controller._live.living(other).values(),
+    ]
+    group.clock.advance(3_600_000)
+    await group.first.renew()
+    read = group.first.etcd.get
+
+    async def get_and_remove(key: str) -> KeyValue | None:
+        found = await read(key)
+        if key.endswith(SET):
+            group.store.transact([], [Delete(key)])
+        return found
+
+    group.first.etcd.get = get_and_remove  # type: ignore[method-assign]
+    await group.first.controller._elections.replace(lost)
+    assert f"the broker set is gone, no election broker={SET}" in caplog.text
+    assert (await group.table.get(SET)) is None
+    left = await group.table.get(other)
+    assert left is not None
+    assert left.master_id is None
 
 
 ADDRESSES = ("1.2.3.4\0:1", "", "host", "a b:1", ":1", "h:0", f"{'h' * 300}:1")

@@ -25,7 +25,7 @@ from support.machines import (
     heal,
     kill,
     lasting,
-    part,
+    partition,
     stop,
     weaken,
 )
@@ -46,11 +46,11 @@ class QuickElectedPair(ElectedPair):
     controller_settings: ClassVar[Settings] = {"scanNotActiveBrokerInterval": 500}
 
 
-PARTED_PAIR = Fault("master and slave parted", part("master", "slave"))
-PARTED_CLIENTS = Fault("clients and master parted", part("clients", "master"))
+PARTITIONED_PAIR = Fault("master and slave partitioned", partition("master", "slave"))
+PARTITIONED_CLIENTS = Fault("clients and master partitioned", partition("clients", "master"))
 ONE_DIRECTION = [
-    Fault("slave does not hear the master", cut("master", "slave")),
-    Fault("master does not hear the slave", cut("slave", "master")),
+    Fault("slave receives nothing from the master", cut("master", "slave")),
+    Fault("master receives nothing from the slave", cut("slave", "master")),
 ]
 LINKS = [
     Fault(
@@ -63,55 +63,66 @@ LINKS = [
     ),
 ]
 PAIR_FAULTS = [
-    PARTED_PAIR,
+    PARTITIONED_PAIR,
     *ONE_DIRECTION,
-    PARTED_CLIENTS,
-    Fault("clients do not hear the master", cut("master", "clients")),
-    Fault("master does not hear the clients", cut("clients", "master")),
+    PARTITIONED_CLIENTS,
+    Fault("clients receive nothing from the master", cut("master", "clients")),
+    Fault("master receives nothing from the clients", cut("clients", "master")),
     *LINKS,
     *(stop("master"), stop("slave"), kill("master"), kill("slave")),
 ]
-LONE_MASTER = Fault("master parted from controllers and slave", part("master", "controllers slave"))
-PARTED_MASTER = Fault("master and controllers parted", part("master", "controllers"))
-ISOLATED_MASTER = Fault("master parted from all", part("master", "clients names controllers slave"))
-PARTED_ETCD = Fault("etcd and controllers parted", part("etcd", "controllers"))
+LONE_MASTER = Fault(
+    "master partitioned from controllers and slave", partition("master", "controllers slave")
+)
+PARTITIONED_MASTER = Fault("master and controllers partitioned", partition("master", "controllers"))
+ISOLATED_MASTER = Fault(
+    "master partitioned from all", partition("master", "clients names controllers slave")
+)
+PARTITIONED_ETCD = Fault("etcd and controllers partitioned", partition("etcd", "controllers"))
 ELECTED_FAULTS = [
     *lasting(
         ELECTION_S,
         LONE_MASTER,
-        PARTED_MASTER,
-        Fault("controllers do not hear the master", cut("master", "controllers")),
-        Fault("master does not hear the controllers", cut("controllers", "master")),
+        PARTITIONED_MASTER,
+        Fault("controllers receive nothing from the master", cut("master", "controllers")),
+        Fault("master receives nothing from the controllers", cut("controllers", "master")),
         ISOLATED_MASTER,
-        Fault("slave and controllers parted", part("slave", "controllers")),
-        Fault("slave parted from all", part("slave", "clients names controllers master")),
-        PARTED_PAIR,
+        Fault("slave and controllers partitioned", partition("slave", "controllers")),
+        Fault("slave partitioned from all", partition("slave", "clients names controllers master")),
+        PARTITIONED_PAIR,
         *ONE_DIRECTION,
         stop("master"),
         stop("slave"),
     ),
     *lasting(
         LEASE_S,
-        PARTED_CLIENTS,
+        PARTITIONED_CLIENTS,
         *LINKS,
         kill("master"),
         kill("slave"),
-        Fault("name server and brokers parted", part("names", "brokers")),
-        PARTED_ETCD,
-        Fault("active controller and etcd parted", part("active", "etcd")),
-        Fault("active controller parted from brokers", part("active", "brokers")),
+        Fault("name server and brokers partitioned", partition("names", "brokers")),
+        PARTITIONED_ETCD,
+        Fault("active controller and etcd partitioned", partition("active", "etcd")),
+        Fault("active controller partitioned from brokers", partition("active", "brokers")),
         kill("etcd"),
         kill("active"),
         Fault(
-            "etcd parted, master killed",
-            both(part("etcd", "controllers"), kill("master").begin),
+            "etcd partitioned, master killed",
+            both(partition("etcd", "controllers"), kill("master").begin),
             both(heal, kill("master").end),
         ),
     ),
 ]
 REPEATED = [
-    *(LONE_MASTER, PARTED_MASTER, ISOLATED_MASTER, PARTED_PAIR, PARTED_CLIENTS, *LINKS),
-    *(stop("master"), kill("master"), kill("slave"), PARTED_ETCD, kill("active")),
+    *(
+        LONE_MASTER,
+        PARTITIONED_MASTER,
+        ISOLATED_MASTER,
+        PARTITIONED_PAIR,
+        PARTITIONED_CLIENTS,
+        *LINKS,
+    ),
+    *(stop("master"), kill("master"), kill("slave"), PARTITIONED_ETCD, kill("active")),
 ]
 """Faults of elected masters that are repeated with Java's clients."""
 ELECTED_FAULTS_OF_JAVA = [

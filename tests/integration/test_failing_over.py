@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import signal
 from pathlib import Path
 
 from cometmq.client import AdminClient
-from support.etcd_server import etcd
+from support.etcd_server import Member, etcd
 from support.guides import LIMIT_S, Guide, consumed, following, send
 
 
@@ -59,3 +60,53 @@ async def test_the_page_holds_when_masters_are_killed_and_return(tmp_path: Path)
         await asyncio.to_thread(guide.stop, "two.conf", signal.SIGTERM)
         await send(guide, "5")
         assert await consumed(guide, "later", 5) == ["1", "2", "3", "4", "5"]
+
+
+def newest(guide: Guide) -> str:
+    """Choose the broker whose log counts, as the page says, from what its commands print."""
+    printed = guide.run("tail -n 1", "store list")
+    epochs = [int(number) for number in re.findall(r"^(\d+)-\d+$", printed, re.M)]
+    ends = [int(number) for number in re.findall(r" end=(\d+)", printed)]
+    assert len(epochs) == len(ends) == 2, printed
+    return max(zip(epochs, ends, ("one.conf", "two.conf"), strict=True))[2]
+
+
+async def test_brokers_are_registered_again_when_the_data_of_etcd_is_lost(tmp_path: Path) -> None:
+    """The broker to keep has the newest epoch, and a message that the other one lacks."""
+    etcds = [Member(tmp_path / name) for name in ("etcd-old", "etcd-new")]
+    with following("fail-over", tmp_path) as guide, contextlib.ExitStack() as stack:
+        file = tmp_path / "controller.conf"
+        text = file.read_text()
+        for member in etcds:
+            stack.callback(member.kill)
+            await asyncio.to_thread(member.launch, member.entry)
+            await asyncio.to_thread(member.wait)
+        file.write_text(re.sub(r"etcd://\S+", f"etcd://{etcds[0].address}", text))
+        for word in ("namesrv", "controller.conf", "one.conf", "two.conf"):
+            await asyncio.to_thread(guide.start, word)
+        await until_in_sync(guide, "10911")
+        await send(guide, "1", "2")
+        await until_copied(guide, "10921")
+        await asyncio.to_thread(guide.stop, "one.conf", signal.SIGKILL)
+        await send(guide, "3")
+        await asyncio.to_thread(guide.stop, "two.conf")
+        await asyncio.to_thread(guide.stop, "controller.conf")
+        etcds[0].kill()
+
+        file.write_text(re.sub(r"etcd://\S+", f"etcd://{etcds[1].address}", text))
+        await asyncio.to_thread(guide.start, "controller.conf")
+        await asyncio.to_thread(guide.start, "one.conf")
+        async with asyncio.timeout(LIMIT_S):
+            while "the controllers do not know the id 1" not in guide.log():
+                await asyncio.sleep(0.1)
+        await asyncio.to_thread(guide.stop, "one.conf")
+
+        chosen = await asyncio.to_thread(newest, guide)
+        assert chosen == "two.conf"
+        await asyncio.to_thread(guide.run, "rm -f ./one/brokerIdentity")
+        await asyncio.to_thread(guide.start, chosen)
+        await asyncio.to_thread(guide.start, "one.conf")
+        await until_in_sync(guide, "10921")
+        await send(guide, "4")
+        await asyncio.to_thread(guide.stop, chosen, signal.SIGKILL)
+        assert await consumed(guide, "later", 4) == ["1", "2", "3", "4"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -213,6 +214,55 @@ async def test_without_a_controller_a_broker_stays_fenced_and_unknown(
     await until(lambda: is_master(broker))
     await until(lambda: NAME in elected.pairs.name_server.registry.groups)
     assert (await elected.send(broker, b"1")).code == ResponseCode.SUCCESS
+
+
+async def test_a_broker_says_that_its_controllers_have_another_etcd(
+    elected: ElectedPairs, caplog: pytest.LogCaptureFixture
+) -> None:
+    await elected.controller()
+    broker = await elected.start("a")
+    await until(lambda: is_master(broker))
+    await elected.pairs.stop(broker)
+    elected.store = EtcdStore(time.monotonic)
+    other = await elected.controller()
+
+    broker = await elected.start("a", controllerAddr="127.0.0.1:1")
+    await until(lambda: "no active controller among 127.0.0.1:1" in caplog.text)
+    broker.configuration.set({"controllerAddr": other.address})
+    await until(lambda: "the controllers do not know the id 1" in caplog.text)
+    assert "If etcd's data is lost" in caplog.text
+    assert "delete the file" not in caplog.text
+
+
+async def test_a_master_that_cannot_change_the_in_sync_set_says_so_once(
+    elected: ElectedPairs, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="cometmq.broker.failover.elected_role")
+    controller = await elected.controller()
+    master, slave = await both(elected)
+
+    def lines() -> list[logging.LogRecord]:
+        return [one for one in caplog.records if "cannot change the in-sync set" in one.message]
+
+    await controller.stop(0.1)
+    await elected.pairs.stop(slave)
+    await until(lambda: len(lines()) > 3)
+    warnings = [one.message for one in lines() if one.levelno == logging.WARNING]
+    assert len(set(warnings)) == len(warnings) < len(lines())
+
+    controller = await elected.controller()
+    master.configuration.set({"controllerAddr": controller.address})
+    await until(lambda: members(master) == {1})
+    assert "the in-sync set changes again" in caplog.text
+
+
+async def test_a_master_that_stops_requests_no_in_sync_set_without_its_slaves(
+    elected: ElectedPairs, caplog: pytest.LogCaptureFixture
+) -> None:
+    master, slave = await both(elected)
+    await elected.pairs.stop(master)
+    await until(lambda: is_master(slave))
+    assert "the in-sync set" not in caplog.text
 
 
 async def test_the_addresses_of_controllers_are_looked_up_in_the_dns(elected: ElectedPairs) -> None:

@@ -193,9 +193,12 @@ async def test_a_lost_connection_is_logged_once_and_so_is_the_next_one(
             master.close()
         master = await masters.accept()
         assert "is copied again" not in caplog.text
+        assert "connected to the master" not in caplog.text
         master.write(HEADER.pack(0, 0))
         await until(lambda: "the log is copied again" in caplog.text)
+        assert "connected to the master" in caplog.text
     assert caplog.text.count("the log is not copied") == 1
+    assert "; the log of the master says why; if it has TLS" in caplog.text
 
 
 async def test_a_slave_learns_the_address_from_the_name_server(

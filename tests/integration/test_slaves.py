@@ -90,7 +90,7 @@ async def test_a_slave_registers_with_its_id_and_learns_of_its_master(pairs: Pai
 async def test_a_slave_that_knows_no_master_asks_again(
     pairs: Pairs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("cometmq.broker.registration.MASTER_UNKNOWN_S", 0.05)
+    monkeypatch.setattr("cometmq.broker.registration.MASTER_UNKNOWN_S_MAX", 0.05)
     monkeypatch.setattr("cometmq.broker.replication.metadata.UNKNOWN_S", 0.0)
     slave = await pairs.start("slave", **SLAVE)
     await until(lambda: "master=unknown" in caplog.text)
@@ -335,7 +335,7 @@ async def test_a_plain_slave_of_a_master_with_tls_names_the_setting(
     authority = Authority(tmp_path, "authority")
     master = await pairs.start("master", **sealed(authority, "master"))
     slave = await pairs.start("slave", **SLAVE, **log_of_master(master))
-    await until(lambda: "set haTlsEnable=true" in caplog.text)
+    await until(lambda: "set haTlsEnable=true here" in caplog.text)
     assert slave.parts.store.written_to == 0
 
 

@@ -27,7 +27,7 @@ from cometmq.store import MessageStore
 from simulation.kernel import Process, SimulatedLoop
 from simulation.machines import Disk, SimulatedCommit
 from simulation.network import Network
-from simulation.seams import replaced
+from simulation.replacements import replaced
 from support.power_files import PowerCutError
 from support.randomness import SeededRandomness
 from support.stores import TOPIC, all_messages, put, small_settings, split
@@ -433,7 +433,7 @@ class Elections:
             names = [f"replica-{number}" for number in (1, 2, 3)]
             del names[self.chance.below(3)]
             for way in ([names], [names[::-1]], [names, names[::-1]])[self.chance.below(3)]:
-                self.network.part(*way)
+                self.network.partition(*way)
             await self._load(self.chance.fraction() * 6)
             self.network.heal()
         else:

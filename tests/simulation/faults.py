@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 DOWN_S_MAX = 3.0
-PARTED_S_MAX = 4.0
+PARTITION_S_MAX = 4.0
 ISOLATED_S_MAX = 8.0
 """More than the heartbeat timeout of controllers here."""
 SLOW_SYNC_S_MAX = 7.0
@@ -27,7 +27,7 @@ class Faults:
     """Lets one fault after the other happen.
 
     Args:
-        world: to which.
+        world: the simulated cluster.
     """
 
     def __init__(self, world: World) -> None:
@@ -41,8 +41,8 @@ class Faults:
             self.kill_consumer,
             self.kill_name_server,
             self.cut_connections,
-            self.part,
-            self.part,
+            self.partition,
+            self.partition,
             self.slow_network,
             self.slow_disk,
             self.clock_jump,
@@ -129,7 +129,7 @@ class Faults:
         assert machine.process is not None
         self._world.note(f"slow disk {machine.name}")
         machine.process.slow_sync_s = SLOW_SYNC_S_MAX
-        await asyncio.sleep(self._chance.fraction() * PARTED_S_MAX)
+        await asyncio.sleep(self._chance.fraction() * PARTITION_S_MAX)
         machine.process.slow_sync_s = 0.0
 
     async def clock_jump(self) -> None:
@@ -170,12 +170,12 @@ class Faults:
         """Clients reach a master, but no other broker and no controller does, or not both ways."""
         world, chance, machine = self._world, self._chance, self._master()
         kind = chance.below(3)
-        world.note(f"isolate {machine.name} {('sends', 'hears', 'both')[kind]}")
+        world.note(f"isolate {machine.name} {('sends', 'receives', 'both')[kind]}")
         for other in (*world.brokers, *world.controllers):
             if other is not machine and kind != 1:
-                world.network.part(machine.name, other.name)
+                world.network.partition(machine.name, other.name)
             if other is not machine and kind != 0:
-                world.network.part(other.name, machine.name)
+                world.network.partition(other.name, machine.name)
         await asyncio.sleep(chance.fraction() * ISOLATED_S_MAX)
         world.network.heal()
 
@@ -197,12 +197,12 @@ class Faults:
         machine.start()
 
     async def cut_etcd(self) -> None:
-        """A controller does not reach etcd, or does not hear its responses."""
+        """A controller does not reach etcd, or receives no response from it."""
         machine = self._controller()
         link = (Link.NO_REQUEST, Link.NO_RESPONSE)[self._chance.below(2)]
         self._world.note(f"etcd {machine.name} {link.value}")
         machine.etcd.link = link
-        await asyncio.sleep(self._chance.fraction() * PARTED_S_MAX)
+        await asyncio.sleep(self._chance.fraction() * PARTITION_S_MAX)
         machine.etcd.link = Link.UP
 
     # --- network --------------------------------------------------------------------------------
@@ -212,16 +212,16 @@ class Faults:
         self._world.note("cut connections")
         self._world.network.cut_some()
 
-    async def part(self) -> None:
-        """Two processes do not hear each other, or one of them does not hear the other."""
+    async def partition(self) -> None:
+        """Two processes are partitioned, both ways or one way."""
         chance, names = self._chance, [process.name for process in self._world.living()]
         first = names.pop(chance.below(len(names)))
         second = names[chance.below(len(names))]
         there, back = (first, second), (second, first)
         for ends in ([there], [back], [there, back])[chance.below(3)]:
-            self._world.note(f"part {ends[0]} {ends[1]}")
-            self._world.network.part(*ends)
-        await asyncio.sleep(chance.fraction() * PARTED_S_MAX)
+            self._world.note(f"partition {ends[0]} {ends[1]}")
+            self._world.network.partition(*ends)
+        await asyncio.sleep(chance.fraction() * PARTITION_S_MAX)
         self._world.network.heal()
 
     async def slow_network(self) -> None:

@@ -9,11 +9,11 @@ from enum import Enum
 
 from cometmq.client import LocalState
 
-Place = tuple[str, str, int, int]
+QueuePosition = tuple[str, str, int, int]
 """Topic, broker, queue and offset of a message."""
 
 
-class Kind(Enum):
+class SendType(Enum):
     """How a message is sent."""
 
     PLAIN = "plain"
@@ -26,10 +26,10 @@ class Send:
     """One message that a producer sent."""
 
     began: int
-    kind: Kind = Kind.PLAIN
+    type: SendType = SendType.PLAIN
     ended: int | None = None
     is_acknowledged: bool = False
-    place: Place | None = None
+    position: QueuePosition | None = None
     """Where a plain message is stored, if its send was acknowledged."""
     is_committed: bool = False
     """How the local transaction ended; false as long as it has not run."""
@@ -44,12 +44,12 @@ class Send:
     @property
     def must_arrive(self) -> bool:
         """Whether a consumer has to get it."""
-        return self.is_acknowledged and (self.kind is not Kind.TRANSACTION or self.is_committed)
+        return self.is_acknowledged and (self.type is not SendType.TRANSACTION or self.is_committed)
 
     @property
     def may_arrive(self) -> bool:
         """Whether a consumer may get it."""
-        return self.kind is not Kind.TRANSACTION or self.is_committed
+        return self.type is not SendType.TRANSACTION or self.is_committed
 
 
 @dataclass
@@ -58,8 +58,8 @@ class History:
 
     events: list[str] = field(default_factory=list)
     sends: dict[str, Send] = field(default_factory=dict)
-    handled: dict[str, list[Place]] = field(default_factory=lambda: defaultdict(list))
-    """The places that each message was consumed at, of calls that returned."""
+    handled: dict[str, list[QueuePosition]] = field(default_factory=lambda: defaultdict(list))
+    """The positions at which each message was consumed, of calls that returned."""
     failures: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> int:
@@ -80,7 +80,11 @@ class History:
         return hashlib.sha256("\n".join(self.events).encode()).hexdigest()
 
     def check(
-        self, *, attempts: int, committed: list[tuple[Place, int]], has_lost_master: bool = False
+        self,
+        *,
+        attempts: int,
+        committed: list[tuple[QueuePosition, int]],
+        has_lost_master: bool = False,
     ) -> list[str]:
         """Return what is wrong.
 
@@ -93,30 +97,32 @@ class History:
         """
         found = list(self.failures)
         found += [f"lost: {name} was acknowledged" for name in self.missing()]
-        contents: dict[Place, str] = {}
-        acknowledged: dict[Place, str] = {}
+        contents: dict[QueuePosition, str] = {}
+        acknowledged: dict[QueuePosition, str] = {}
         for name, send in self.sends.items():
-            if send.place is not None:
-                other = acknowledged.setdefault(send.place, name)
+            if send.position is not None:
+                other = acknowledged.setdefault(send.position, name)
                 if other != name:
-                    found.append(f"diverging: {other} and {name} were sent to {send.place}")
-        for name, places in self.handled.items():
+                    found.append(f"diverging: {other} and {name} were sent to {send.position}")
+        for name, positions in self.handled.items():
             send = self.sends.get(name)
             if send is None:
                 found.append(f"phantom: {name} was never sent")
                 continue
             if not send.may_arrive:
                 found.append(f"phantom: the transaction of {name} was rolled back")
-            if len(set(places)) > attempts:
-                found.append(f"duplicated: {name} is stored at {sorted(set(places))}")
-            if send.place is not None and send.place not in places:
-                found.append(f"moved: {name} was acknowledged at {send.place}, found at {places}")
-            for place in places:
-                other = contents.setdefault(place, name)
+            if len(set(positions)) > attempts:
+                found.append(f"duplicated: {name} is stored at {sorted(set(positions))}")
+            if send.position is not None and send.position not in positions:
+                found.append(
+                    f"moved: {name} was acknowledged at {send.position}, found at {positions}"
+                )
+            for position in positions:
+                other = contents.setdefault(position, name)
                 if other != name and not has_lost_master:
-                    found.append(f"diverging: {other} and {name} are both at {place}")
+                    found.append(f"diverging: {other} and {name} are both at {position}")
         found += self._reordered()
-        ends: dict[Place, int] = defaultdict(int)
+        ends: dict[QueuePosition, int] = defaultdict(int)
         for topic, broker, queue, offset in contents:
             key = topic, broker, queue, 0
             ends[key] = max(ends[key], offset + 1)
@@ -127,10 +133,10 @@ class History:
 
     def _reordered(self) -> list[str]:
         found = []
-        queues: dict[Place, list[tuple[int, Send, str]]] = defaultdict(list)
+        queues: dict[QueuePosition, list[tuple[int, Send, str]]] = defaultdict(list)
         for name, send in self.sends.items():
-            if send.place is not None:
-                topic, broker, queue, offset = send.place
+            if send.position is not None:
+                topic, broker, queue, offset = send.position
                 queues[topic, broker, queue, 0].append((offset, send, name))
         for sends in queues.values():
             sends.sort(key=lambda each: each[0])

@@ -1,8 +1,8 @@
-"""The network of a simulation: connections that delay, are cut, and wait while they are parted.
+"""The network of a simulation: connections that delay, are cut, and wait in a partition.
 
 Bytes of one direction of a connection keep their order and are never doubled, as TCP has it.
-Connections are independent of each other. A parted direction holds its bytes until it heals, as
-retransmission does; a new connection over it is never made.
+Connections are independent of each other. A partitioned direction holds its bytes until it heals,
+as retransmission does; a new connection over it is never made.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Pipe(asyncio.Transport):
         network = self.link.network
         if self.link.is_cut:
             return
-        if network.is_parted(self.process, self.other.process):
+        if network.is_partitioned(self.process, self.other.process):
             network.held.append((self, data))
             return
         self._on_way -= len(data or b"")
@@ -220,7 +220,7 @@ class Network:
         self.loop = loop
         self.listeners: dict[tuple[str, int], Listener] = {}
         self.links = _Ordered()
-        self.parted: dict[tuple[str, str], None] = {}
+        self.partitioned: dict[tuple[str, str], None] = {}
         """Directions, by names of processes, over which nothing arrives."""
         self.held: list[tuple[Pipe, bytes | None]] = []
         self.slow_s = 0.0
@@ -232,15 +232,15 @@ class Network:
             return self.slow_s + chance.fraction() * 0.1
         return 0.0001 + chance.fraction() * 0.002
 
-    def is_parted(self, sender: Process, receiver: Process) -> bool:
-        return (sender.name, receiver.name) in self.parted
+    def is_partitioned(self, sender: Process, receiver: Process) -> bool:
+        return (sender.name, receiver.name) in self.partitioned
 
-    def part(self, sender: str, receiver: str) -> None:
-        self.parted[sender, receiver] = None
+    def partition(self, sender: str, receiver: str) -> None:
+        self.partitioned[sender, receiver] = None
 
     def heal(self) -> None:
         """Let everything pass again, and what was held arrive."""
-        self.parted.clear()
+        self.partitioned.clear()
         held, self.held = self.held, []
         for pipe, data in held:
             self.loop.call_soon(pipe._reached, data, context=pipe.other.process.context)
@@ -275,7 +275,7 @@ class Network:
         listener = self.listeners.get((host, port))
         if listener is not None:
             there = listener.process
-            if self.is_parted(process, there) or self.is_parted(there, process):
+            if self.is_partitioned(process, there) or self.is_partitioned(there, process):
                 await asyncio.Event().wait()  # until the caller's patience ends
         if listener is None or listener.process.is_dead:
             raise ConnectionRefusedError(111, "connection refused by the simulation")

@@ -12,7 +12,7 @@ from cometmq.client import Message, Producer, SendStatus
 from simulation.kernel import PROCESS
 from simulation.layouts import LAYOUTS
 from simulation.machines import TOPIC, SimulatedCommit
-from simulation.seams import replaced
+from simulation.replacements import replaced
 from simulation.world import World
 
 LAYOUT = next(layout for layout in LAYOUTS if layout.name == "synchronous slave")

@@ -27,7 +27,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import ControllerElectMasterRequest
 from cometmq.remoting import RemotingClient, RemotingSettings
 from simulation.faults import Faults
-from simulation.history import History, Kind, Place, Send
+from simulation.history import History, QueuePosition, Send, SendType
 from simulation.kernel import Process, SimulatedLoop
 from simulation.layouts import LAYOUTS, Layout
 from simulation.machines import (
@@ -43,7 +43,7 @@ from simulation.machines import (
     NameServerMachine,
 )
 from simulation.network import Network
-from simulation.seams import replaced
+from simulation.replacements import replaced
 from support.etcd_model import EtcdStore
 from support.randomness import SeededRandomness
 
@@ -278,7 +278,7 @@ class World:
             found += [f"diverging: {text}" for text in slave.differences_from(master)]
         return found
 
-    def _committed(self) -> list[tuple[Place, int]]:
+    def _committed(self) -> list[tuple[QueuePosition, int]]:
         return [
             ((TOPIC, machine.broker_name, number, 0), offset)
             for machine in self.brokers
@@ -308,12 +308,14 @@ class World:
         self._sent += 1
         name = f"m{self._sent}"
         body = name.encode() + b"." * self.chance.below(300)
-        kind = (Kind.DELAYED, Kind.TRANSACTION, *[Kind.PLAIN] * 8)[self.chance.below(10)]
-        delay_level = 1 + self.chance.below(2) if kind is Kind.DELAYED else 0
+        type_ = (SendType.DELAYED, SendType.TRANSACTION, *[SendType.PLAIN] * 8)[
+            self.chance.below(10)
+        ]
+        delay_level = 1 + self.chance.below(2) if type_ is SendType.DELAYED else 0
         message = Message(topic=TOPIC, body=body, keys=[name], delay_level=delay_level)
-        send = self.history.sends[name] = Send(self.note(f"send {name} {kind.value}"), kind)
+        send = self.history.sends[name] = Send(self.note(f"send {name} {type_.value}"), type_)
         try:
-            if kind is Kind.TRANSACTION:
+            if type_ is SendType.TRANSACTION:
                 receipt = (await producer.send_in_transaction(message)).receipt
             else:
                 receipt = await producer.send(message)
@@ -321,11 +323,11 @@ class World:
             self.note(f"failed {name} {type(problem).__name__} {problem}")
             return
         queue = receipt.queue
-        place = queue.topic, queue.broker_name, queue.queue_id, int(receipt.queue_offset)
-        send.ended = self.note(f"sent {name} {receipt.status.name} {place}")
+        position = queue.topic, queue.broker_name, queue.queue_id, int(receipt.queue_offset)
+        send.ended = self.note(f"sent {name} {receipt.status.name} {position}")
         if receipt.status is SendStatus.SEND_OK:
             send.is_acknowledged = True
-            send.place = place if kind is Kind.PLAIN else None
+            send.position = position if type_ is SendType.PLAIN else None
 
     async def execute(self, message: Message, argument: object) -> LocalState:
         """Run the local transaction of a message; sometimes the broker has to ask later."""
@@ -372,9 +374,9 @@ class World:
         longest_s = 3.0 if self.chance.below(8) == 0 else 0.05
         await asyncio.sleep(self.chance.fraction() * longest_s)
         queue = message.queue
-        place = queue.topic, queue.broker_name, queue.queue_id, int(message.queue_offset)
-        self.history.handled[name].append(place)
-        self.note(f"handled {name} {place}")
+        position = queue.topic, queue.broker_name, queue.queue_id, int(message.queue_offset)
+        self.history.handled[name].append(position)
+        self.note(f"handled {name} {position}")
 
 
 def simulate(seed: int, *, layout: Layout | None = None) -> History:

@@ -381,7 +381,7 @@ def cut(source: str, target: str) -> Action:
     return begin
 
 
-def part(one: str, other: str) -> Action:
+def partition(one: str, other: str) -> Action:
     """Let nothing pass between two parts."""
     return both(cut(one, other), cut(other, one))
 

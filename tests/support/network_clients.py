@@ -185,7 +185,7 @@ async def java(machines: Machines) -> AsyncIterator[Application]:
 
 
 def _with_default_connect_time() -> tuple[list[str], Path | None]:
-    """The program of Java, which gives up a connection to a parted machine after 3 s."""
+    """The program of Java, which gives up a connection to a partitioned machine after 3 s."""
     arguments, folder = JAVA_53.command()
     return [one for one in arguments if one != toolchain.PATIENT_CONNECT], folder
 

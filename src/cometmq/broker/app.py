@@ -237,7 +237,7 @@ class Broker:
         if self._is_stopped:
             return
         parts = self.parts
-        log.info("role changed role=%s id=%d", parts.role.name, parts.role.broker_id)
+        log.info("role changed role=%s broker_id=%d", parts.role.name, parts.role.broker_id)
         if self._taking_over is not None:
             self._taking_over.cancel()
         if parts.role.is_slave:

@@ -53,8 +53,8 @@ UNREGISTER_S_MAX = 1.0
 RETRY_S_FIRST, RETRY_S_MAX = 0.5, 10.0
 HEARTBEAT_S_MAX = 1.0
 """How long a heartbeat may wait until a name server reads it."""
-MASTER_UNKNOWN_S = 5.0
-"""Interval at which a slave asks for an unknown master."""
+MASTER_UNKNOWN_S_FIRST, MASTER_UNKNOWN_S_MAX = 0.5, 5.0
+"""Pauses between the requests of a slave for an unknown master; each is twice the one before."""
 _READ_WRITE = Perm.READ | Perm.WRITE
 
 
@@ -192,6 +192,8 @@ class _Link:
         self._wake = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
         self._failures = 0
+        self._without_master = 0
+        """How many pauses in a row the master of this slave has not been known."""
         self._registered: dict[str, TopicConfig] = {}
         """The topics as registered at the name server; empty if that is not certain."""
         self._registered_as: tuple[DataVersion, int, int, tuple[str, ...]] | None = None
@@ -288,8 +290,11 @@ class _Link:
         period_s = min(max(period_s, PERIOD_S_MIN), PERIOD_S_MAX)
         if self.is_known:
             is_lost = self._role.is_slave and not self._role.master_address
-            return MASTER_UNKNOWN_S if is_lost else period_s
-        return min(RETRY_S_FIRST * 2.0 ** min(self._failures - 1, 10), RETRY_S_MAX)
+            self._without_master = self._without_master + 1 if is_lost else 0
+            if not is_lost:
+                return period_s
+            return _back_off_s(self._without_master, MASTER_UNKNOWN_S_FIRST, MASTER_UNKNOWN_S_MAX)
+        return _back_off_s(self._failures, RETRY_S_FIRST, RETRY_S_MAX)
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -450,3 +455,8 @@ async def registration_body(
         written.write(part)
         crc = zlib.crc32(part, crc)
     return written.getvalue(), crc
+
+
+def _back_off_s(attempts: int, first_s: float, max_s: float) -> float:
+    """Return the pause after so many attempts: each is twice the one before."""
+    return min(first_s * 2.0 ** min(attempts - 1, 10), max_s)

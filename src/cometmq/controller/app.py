@@ -9,6 +9,7 @@ Source: ControllerManager, RocketMQ 5.3.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from cometmq.access.plain.config import AccountSettings, server_guard, signing_hooks
@@ -18,7 +19,7 @@ from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.controller.elections import Elections
 from cometmq.controller.etcd import Etcd, EtcdUnavailableError
 from cometmq.controller.handler import ControllerHandler
-from cometmq.controller.live_brokers import LiveBroker, LiveBrokers
+from cometmq.controller.live_brokers import LiveBrokers
 from cometmq.metrics.config import MetricsSettings, serves_metrics
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import (
@@ -38,6 +39,7 @@ from cometmq.remoting.jobs import Job, JobRunner
 from cometmq.remoting.ports import host_and_port, reachable_host
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
+from cometmq.system.failure_log import FailureLog
 from cometmq.system.files import Files, SystemFiles
 
 if TYPE_CHECKING:
@@ -96,6 +98,12 @@ class Controller:
         self._supervisor = Supervisor("controller")
         self._started_s = self._clock.monotonic()
         self._metrics: MetricsEndpoint | None = None
+        self._failures = FailureLog(
+            log,
+            fails="no election, etcd is unavailable, the next scan elects",
+            works="etcd is available again, and elections go on",
+            name="group",
+        )
         settings = self._settings()
         prefix = f"/cometmq/controllers/{settings.controller_group}/"
         self._client = RemotingClient(
@@ -219,7 +227,7 @@ class Controller:
         """
         up_s = self._clock.monotonic() - self._started_s
         if up_s >= self._settings().master_scan_ms / 1000:
-            await self._elections.scan()
+            await self._elect(self._elections.scan())
 
     async def _renew(self) -> None:
         if await self.active.renew():
@@ -230,14 +238,19 @@ class Controller:
         for broker in lost:
             if isinstance(broker.connection, Connection):
                 broker.connection.close()
-        await self._elections.replace(lost)
+        await self._elect(self._elections.replace(lost))
 
     def _connection_closed(self, connection: Connection) -> None:
         if lost := self._live.connection_closed(connection):
-            self._supervisor.spawn(self._replace(lost), "disconnected")
+            self._supervisor.spawn(self._elect(self._elections.replace(lost)), "disconnected")
 
-    async def _replace(self, lost: list[LiveBroker]) -> None:
+    async def _elect(self, elections: Awaitable[None]) -> None:
+        """Await elections; if etcd does not respond, the next scan elects."""
+        group = self._settings().controller_group
         try:
-            await self._elections.replace(lost)
+            await elections
         except EtcdUnavailableError as error:
-            log.warning("no election, etcd is unavailable, the next scan elects: %s", error)
+            self._failures.failed(group, error)
+        else:
+            if self.active.is_active:  # else etcd was not needed
+                self._failures.succeeded(group)

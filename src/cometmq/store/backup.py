@@ -130,11 +130,13 @@ def read_backup(path: Path) -> Backup | None:
     try:
         described = msgspec.json.decode(content, type=_Described)
     except ValueError as problem:
-        raise StoreCorruptError(file, 0, str(problem), "the description of a backup") from problem
+        raise StoreCorruptError(
+            file, None, str(problem), "the description of a backup"
+        ) from problem
     if described.format != FORMAT:
-        raise StoreCorruptError(file, 0, f"format {described.format}", f"format {FORMAT}")
+        raise StoreCorruptError(file, None, f"format {described.format}", f"format {FORMAT}")
     if described.digest != _digest(described.backup):
-        raise StoreCorruptError(file, 0, "content with another digest", described.digest)
+        raise StoreCorruptError(file, None, "content with another digest", described.digest)
     return described.backup
 
 
@@ -203,7 +205,7 @@ def restore_backup(path: Path, settings: StoreSettings) -> Backup:
             to.parent.mkdir(parents=True, exist_ok=True)
             if copy_sparse(path / name, to) != facts.digest:
                 raise StoreCorruptError(
-                    path / name, 0, "a file with another digest", f"that of {path / FILE_NAME}"
+                    path / name, None, "a file with another digest", f"that of {path / FILE_NAME}"
                 )
         copied = dataclasses.replace(backup.read_settings(part), commit_log_dir=log_part)
         _check_log(copied, path / "commitlog", backup.begin, backup.end)
@@ -220,12 +222,12 @@ def _check_names(path: Path, backup: Backup) -> None:
     for name in sorted(found.keys() | backup.files.keys()):
         facts = backup.files.get(name)
         if facts is None:
-            raise StoreCorruptError(path / name, 0, "a file", "none with this name")
+            raise StoreCorruptError(path / name, None, "a file", "none with this name")
         if name not in found:
-            raise StoreCorruptError(path / name, 0, "no file", f"one of {facts.bytes} bytes")
+            raise StoreCorruptError(path / name, None, "no file", f"one of {facts.bytes} bytes")
         if facts.bytes != found[name]:
             met = f"a file of {found[name]} bytes"
-            raise StoreCorruptError(path / name, 0, met, f"one of {facts.bytes} bytes")
+            raise StoreCorruptError(path / name, None, met, f"one of {facts.bytes} bytes")
 
 
 class _Taking:

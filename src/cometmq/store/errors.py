@@ -32,13 +32,15 @@ class StoreCorruptError(StoreError):
 
     Args:
         path: the file.
-        position: the byte in it where the damage begins.
+        position: the byte in it where the damage begins; None if that is not known, or if the file
+            is damaged as a whole.
         met: what was met there.
         expected: what was expected there.
     """
 
-    def __init__(self, path: Path, position: int, met: str, expected: str) -> None:
-        super().__init__(f"{path}, byte {position}: met {met}, expected {expected}")
+    def __init__(self, path: Path, position: int | None, met: str, expected: str) -> None:
+        where = f"{path}" if position is None else f"{path}, byte {position}"
+        super().__init__(f"{where}: met {met}, expected {expected}")
         self.path = path
         self.position = position
         self.met = met

@@ -333,7 +333,7 @@ class Index:
                 continue
             if entry.size_bytes != size:
                 met = f"a file of {entry.size_bytes} bytes"
-                raise StoreCorruptError(path, 0, met, f"{size} bytes")
+                raise StoreCorruptError(path, None, met, f"{size} bytes")
             file = self._files.open_mapped(path, size, read_only=self._read_only, keep_open=False)
             self._append(IndexFile(Segment(file, 0), self._slots, self._entries))
 

@@ -166,7 +166,8 @@ class Replica:
         raise ReplicaError(
             f"the master sent no record for log offset {segment.base_offset + position}: size"
             f" {total}, magic number {magic & 0xFFFFFFFF:#010x}, {left} bytes to the end of the"
-            " file (mappedFileSizeCommitLog)"
+            " file; its log differs from the one here before that offset, or its"
+            " mappedFileSizeCommitLog does"
         )
 
     def _dispatch(self, segment: Segment, position: int) -> int:

@@ -538,14 +538,14 @@ class Segments:
         path = self.directory / entry.name
         if entry.size_bytes != self.size_bytes:
             raise StoreCorruptError(
-                path, 0, f"a file of {entry.size_bytes} bytes", f"{self.size_bytes} bytes"
+                path, None, f"a file of {entry.size_bytes} bytes", f"{self.size_bytes} bytes"
             )
         if not (entry.name.isascii() and entry.name.isdigit() and len(entry.name) == 20):
-            raise StoreCorruptError(path, 0, "an unexpected file", "files named by 20 digits")
+            raise StoreCorruptError(path, None, "an unexpected file", "files named by 20 digits")
         base = int(entry.name)
         if self.items and base != self.items[-1].end_offset:
             missing = segment_name(self.items[-1].end_offset)
-            raise StoreCorruptError(path, 0, "the next file", f"file {missing} before it")
+            raise StoreCorruptError(path, None, "the next file", f"file {missing} before it")
         return base
 
     def _map(self, base: int) -> Segment:

@@ -1,7 +1,8 @@
 """Logs of failures that stay short, however often something fails.
 
-`FailureLog` is for what is tried again and again: one line when it begins to fail, and one when it
-works again. `RateLimitedLog` is for failures of single things that are not tried again.
+`FailureLog` is for what is tried again and again: one line when it begins to fail, one for each
+further reason, and one when it works again. `RateLimitedLog` is for failures of single things
+that are not tried again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from cometmq.model.errors import CometError
 
 FAILING_MAX = 10_000
 """Failing subjects that are remembered. For each further one, every failure is a warning."""
+REASONS_MAX = 5
+"""Reasons of one streak that are warnings. The others may differ in a number only."""
 LINES_MAX = 20
 WINDOW_S = 10.0
 
@@ -21,8 +24,9 @@ WINDOW_S = 10.0
 class FailureLog:
     """Logs once when a subject, such as an address, starts to fail, and once when it recovers.
 
-    The first failure of a streak is a warning, further ones are debug lines, and the success that
-    ends the streak is an info line.
+    The first failure of a streak is a warning, and so is the first one for another reason, up to
+    `REASONS_MAX`. Further ones are debug lines, and the success that ends the streak is an info
+    line.
 
     Args:
         log: the logger.
@@ -38,8 +42,8 @@ class FailureLog:
         self._log = log
         self._fails, self._works, self._name = fails, works, name
         self._more = f" {more}" if more else ""
-        self._streaks: dict[str, int] = {}
-        """How often each failing subject has failed since its last success."""
+        self._streaks: dict[str, _Streak] = {}
+        """The failures of each failing subject since its last success."""
 
     def failed(self, subject: str, error: BaseException, *, quiet: bool = False) -> int:
         """Record a failure.
@@ -52,13 +56,22 @@ class FailureLog:
         Returns:
             How often it has failed since its last success.
         """
-        count = self._streaks.get(subject, 0)
-        level = logging.DEBUG if quiet or count else logging.WARNING
-        fields = (self._fails, self._name, subject, self._more, log_text(error))
-        self._log.log(level, "%s %s=%s%s error=%s", *fields, exc_info=log_trace(error))
-        if count or len(self._streaks) < FAILING_MAX:
-            self._streaks[subject] = count + 1
-        return count + 1
+        streak = self._streaks.get(subject)
+        if streak is None:
+            streak = _Streak()
+            if len(self._streaks) < FAILING_MAX:
+                self._streaks[subject] = streak
+        streak.count += 1
+        text = log_text(error)
+        is_new = not quiet and streak.is_new(text)
+        fields = (self._fails, self._name, subject, self._more, text)
+        self._log.log(
+            logging.WARNING if is_new else logging.DEBUG,
+            "%s %s=%s%s error=%s",
+            *fields,
+            exc_info=log_trace(error),
+        )
+        return streak.count
 
     @property
     def is_failing(self) -> bool:
@@ -77,6 +90,25 @@ class FailureLog:
     def forget(self, subject: str) -> None:
         """Forget the failures of a subject that is not tried any more."""
         self._streaks.pop(subject, None)
+
+
+class _Streak:
+    """The failures of a subject since its last success."""
+
+    __slots__ = ("_reasons", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._reasons: list[int] = []
+        """Hashes of the reasons that were warnings."""
+
+    def is_new(self, reason: str) -> bool:
+        """Note a reason; return whether it is a further one, of those that are logged."""
+        number = hash(reason)
+        if number in self._reasons or len(self._reasons) >= REASONS_MAX:
+            return False
+        self._reasons.append(number)
+        return True
 
 
 class RateLimitedLog:

@@ -167,6 +167,29 @@ async def test_a_scan_elects_if_the_death_was_seen_by_no_active_controller(group
     assert (await group.known()).master_id == 2
 
 
+async def test_elections_that_etcd_does_not_answer_are_one_warning_and_are_made_later(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    controller = group.first.controller
+    group.clock.advance(10_001)
+    await group.live(2)
+    await group.first.renew()
+    group.first.etcd.link = Link.NO_REQUEST
+
+    await controller._expire()
+    for _ in range(3):
+        await controller.scan()
+
+    warnings = [one for one in caplog.records if "no election" in one.message]
+    assert [one.levelname for one in warnings] == ["WARNING"]
+    assert warnings[0].exc_info is None
+    assert (await group.known()).master_id == 1
+
+    group.first.etcd.link = Link.UP
+    await controller.scan()
+    assert (await group.known()).master_id == 2
+
+
 async def test_a_set_that_cannot_be_read_keeps_no_other_without_a_master(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -373,7 +373,7 @@ def test_a_changed_bit_in_any_file_of_a_backup_is_found(tmp_path: Path) -> None:
             with contextlib.suppress(StoreCorruptError):
                 assert read_backup(tmp_path / "backup") == made  # a blank between its words
         else:
-            with pytest.raises(StoreCorruptError, match=rf"{path.name}.* another digest"):
+            with pytest.raises(StoreCorruptError, match=rf"{path.name}: met .* another digest"):
                 restore_backup(tmp_path / "backup", settings)
         assert not settings.root.exists()
         path.write_bytes(content)
@@ -409,8 +409,8 @@ def forget(backup: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (remove, r"checkpoint.*met no file, expected one of 4096 bytes"),
-        (add, r"stray.*met a file, expected none with this name"),
+        (remove, r"checkpoint: met no file, expected one of 4096 bytes"),
+        (add, r"stray: met a file, expected none with this name"),
         (shorten, r"met a file of 100 bytes, expected one of 4096 bytes"),
         (outdate, r"met format 2, expected format 1"),
         (forget, r"met content with another digest"),

@@ -9,6 +9,7 @@ import pytest
 from cometmq.system.failure_log import (
     FAILING_MAX,
     LINES_MAX,
+    REASONS_MAX,
     WINDOW_S,
     FailureLog,
     RateLimitedLog,
@@ -56,6 +57,47 @@ def test_each_thing_has_a_row_of_its_own_and_one_that_was_forgotten_none(
     watched.succeeded("b:2")
 
     assert [level for level, _ in told(caplog)] == ["WARNING", "WARNING", "INFO"]
+
+
+def test_each_reason_of_a_row_is_a_warning_once_however_they_alternate(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger=LOG.name)
+    watched = troubles()
+
+    for reason in ("refused", "refused", "unknown id", "refused", "unknown id"):
+        watched.failed("a:1", OSError(reason))
+    watched.succeeded("a:1")
+    watched.failed("a:1", OSError("unknown id"))
+
+    assert told(caplog) == [
+        ("WARNING", "does not answer address=a:1 error=refused"),
+        ("WARNING", "does not answer address=a:1 error=unknown id"),
+        ("INFO", "answers again address=a:1"),
+        ("WARNING", "does not answer address=a:1 error=unknown id"),
+    ]
+
+
+def test_a_quiet_reason_is_still_a_warning_when_it_is_not_quiet(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger=LOG.name)
+    watched = troubles()
+
+    assert [watched.failed("a:1", OSError("gone"), quiet=quiet) for quiet in (True, False)] == [
+        1,
+        2,
+    ]
+
+    assert told(caplog) == [("WARNING", "does not answer address=a:1 error=gone")]
+
+
+def test_the_reasons_that_a_row_logs_are_limited(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger=LOG.name)
+    watched = troubles()
+    for number in range(REASONS_MAX + 5):
+        watched.failed("a:1", OSError(f"after {number} ms"))
+    assert len(told(caplog)) == REASONS_MAX
 
 
 def test_the_memory_for_things_in_trouble_is_bounded(caplog: pytest.LogCaptureFixture) -> None:

@@ -90,6 +90,12 @@ LOST_HEARTBEAT_TIMEOUT_MS: Final = 1_000
 """The time-out in the heartbeat that reports a loss."""
 
 
+_REGISTER_AGAIN: Final = (
+    "their etcd was emptied, or controllerAddr names controllers of another cluster: set it to"
+    ' those of before, or follow the how-to page about failover, "If etcd\'s data is lost"'
+)
+
+
 _SET_REFUSED: Final = ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED
 _REFUSALS: Final = frozenset(
     {
@@ -176,6 +182,7 @@ class ElectedRole:
         self._address = ""
         self._id = identity.broker_id()
         self._is_registered = False
+        self._is_stopped = False
         self._epoch = NO_EPOCH
         """That of the role; `NO_EPOCH` before the first decision."""
         self._ha_address_lookup: asyncio.Task[None] | None = None
@@ -183,6 +190,12 @@ class ElectedRole:
             log,
             fails="no decision of the controllers, retrying",
             works="the controllers decide again",
+            name="broker",
+        )
+        self._alter_failures = FailureLog(
+            log,
+            fails="cannot change the in-sync set, retrying",
+            works="the in-sync set changes again",
             name="broker",
         )
         self.decided = asyncio.Event()
@@ -219,6 +232,7 @@ class ElectedRole:
 
     async def stop(self) -> None:
         """Leave the controllers, which then elect another master if this broker was it."""
+        self._is_stopped = True
         await self._tasks.cancel()
         await self._gap.close()
         await self._controllers.close()
@@ -272,8 +286,7 @@ class ElectedRole:
         if decision.epoch < known:
             raise UndecidedError(
                 f"the controllers are in epoch {decision.epoch}, expected {known} or more, which"
-                " the log of this broker has: their etcd was emptied, or controllerAddr names"
-                " controllers of another cluster"
+                f" the log of this broker has: {_REGISTER_AGAIN}"
             )
         if decision.master_id == self._id:
             await self._lead(decision)
@@ -307,7 +320,7 @@ class ElectedRole:
                 await self._wait_for_newer_epoch(decision.epoch, problem)
             raise
         self._epoch = decision.epoch
-        log.info("this broker is the master id=%d epoch=%d", self._id, decision.epoch)
+        log.info("this broker is the master controller_id=%d epoch=%d", self._id, decision.epoch)
         self._role.change(SYNC_MASTER, MASTER_ID)
 
     async def _step_down(self, failure: str) -> None:
@@ -376,7 +389,7 @@ class ElectedRole:
         """Be a slave of another broker, or of none as long as there is no master."""
         assert self._id is not None
         self._epoch = decision.epoch
-        log.info("this broker is a slave id=%d %s", self._id, _text(decision))
+        log.info("this broker is a slave controller_id=%d %s", self._id, _text(decision))
         self._stop_being_master()
         self._role.follow_elected(decision.master_address)
         self._follow()
@@ -502,9 +515,8 @@ class ElectedRole:
         )
         if response.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
             raise UndecidedError(
-                f"the controllers do not know the id {self._id} of this broker: {response.remark};"
-                " their etcd was emptied, or controllerAddr names controllers of another cluster;"
-                " to apply for a new id, delete the file brokerIdentity in the store"
+                f"the controllers do not know the id {self._id} of this broker:"
+                f" {response.remark}; {_REGISTER_AGAIN}"
             )
         found = check(response).header(ControllerRegisterBrokerResponse)
         await self._controllers.heartbeat(self._heartbeat())  # only living brokers are elected
@@ -598,9 +610,14 @@ class ElectedRole:
     # --- the in-sync set ------------------------------------------------------------------------
 
     def request_in_sync(self, replicas: BrokerIds) -> None:
-        """Request another in-sync set from the controller, in the background."""
+        """Request another in-sync set from the controller, in the background.
+
+        A broker that has stopped requests none: it has left the controllers, then its slaves.
+        """
         in_sync = self.replication.in_sync
         assert in_sync is not None
+        if self._is_stopped:
+            return
         self._tasks.spawn(self._alter(in_sync, in_sync.version, replicas), "alter-in-sync-set")
 
     async def _alter(self, in_sync: InSyncSet, version: int, replicas: BrokerIds) -> None:
@@ -616,7 +633,7 @@ class ElectedRole:
         try:
             response = await self._controllers.call(code, header, wanted.encode())
         except ControllerUnavailableError as problem:
-            log.warning("cannot change the in-sync set replicas=%s: %s", sorted(replicas), problem)
+            self._alter_failures.failed(header.broker_name, problem)
             if self.replication.in_sync is in_sync:
                 if problem.was_sent:
                     self.replication.unanswered(version)
@@ -627,10 +644,11 @@ class ElectedRole:
         if self.replication.in_sync is not in_sync:
             return  # the response to an earlier mastership
         if response.code != ResponseCode.SUCCESS:
-            log.warning(
-                "the controller refuses the in-sync set replicas=%s code=%d: %s",
-                *(sorted(replicas), response.code, response.remark),
+            refusal = UndecidedError(
+                f"the controller refuses the members {sorted(replicas)}, code {response.code}:"
+                f" {response.remark}"
             )
+            self._alter_failures.failed(header.broker_name, refusal)
             if in_sync.is_stuck(version) and response.code == _SET_REFUSED and self._store.confirms:
                 self._leave_epoch()
             elif response.code in _REFUSALS:
@@ -640,7 +658,7 @@ class ElectedRole:
             self.notified()  # it may know a newer set, or another master
             return
         changed = SyncStateSet.decode(response.body)
-        log.info("in-sync set replicas=%s", sorted(changed.sync_state_set))
+        self._alter_failures.succeeded(header.broker_name)
         self.replication.adopt(frozenset(changed.sync_state_set), changed.sync_state_set_epoch)
 
 

@@ -4,8 +4,8 @@
     chunk      appended to the log at once; its records are readable when they are whole
 
 With synchronous flush a slave reports only what is on its disk. A connection that ends is made
-again, at most every `RETRY_S`; what makes it fail is logged once, until it works again. If the
-address of the master changes, the slave connects to the new one at once.
+again, at most every `RETRY_S`; each reason why it fails is logged once, until it works again. If
+the address of the master changes, the slave connects to the new one at once.
 
 Source: DefaultHAClient, RocketMQ 4.9 and 5.3.
 """
@@ -77,7 +77,6 @@ class LogCopy:
         self._changed = asyncio.Event()
         self._address = ""
         """The master to which the last connection was or is."""
-        self._reason = ""
         self._failures = FailureLog(
             log,
             fails="the log is not copied, retrying",
@@ -147,9 +146,9 @@ class LogCopy:
             try:
                 await self._copy_from(address)
             except CometError as problem:
-                self._failed(address, problem)
+                self._failures.failed(address, problem)
             except OSError as problem:
-                self._failed(address, ConnectError(f"{problem}"))
+                self._failures.failed(address, ConnectError(f"{problem}"))
             try:
                 async with asyncio.timeout_at(next_s):
                     await self._changed.wait()
@@ -209,12 +208,6 @@ class LogCopy:
             problem = await self.commit.sync_error(self.store.written_to)
             if problem is not None:
                 raise problem
-
-    def _failed(self, address: str, problem: CometError) -> None:
-        if str(problem) != self._reason:  # another reason is worth another line
-            self._failures.forget(address)
-        self._reason = str(problem)
-        self._failures.failed(address, problem)
 
     def hears_master(self, seconds: float) -> bool:
         """Return whether the master has sent something within so many seconds."""
@@ -285,13 +278,14 @@ class MasterConnection(asyncio.BufferedProtocol):
             return
         self._greet()
         self._tick()
-        log.info("connected to the master address=%s from=%d", self._address, self._whole_to)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         reason = f"the master closed the connection{f': {exc}' if exc else ''}"
-        if not self._has_received and not self._copy.uses_tls:
-            reason += "; if it has TLS for the log, set haTlsEnable=true"
+        if not self._has_received:
+            reason += "; the log of the master says why"
+            if not self._copy.uses_tls:
+                reason += "; if it has TLS for the log, set haTlsEnable=true here"
         self.close(reason)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -301,7 +295,9 @@ class MasterConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Append what was received."""
         self._filled += nbytes
-        self._has_received = True
+        if not self._has_received:  # a master that refuses this slave sends nothing
+            self._has_received = True
+            log.info("connected to the master address=%s from=%d", self._address, self._whole_to)
         self._read_s = self._now_s()
         self._bytes += nbytes
         self._take()

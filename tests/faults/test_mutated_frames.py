@@ -37,6 +37,8 @@ FRAMES_OF_CONNECTION = (5, 25, 100)
 PROBE_EVERY = 50
 """Connections between two sound clients."""
 GROWTH_BYTES_MAX = 32 * 1024 * 1024
+HANGS_S = 120.0
+"""It only ends what hangs."""
 TOPIC = "sound"
 NO_CODE, OPAQUE = 9, 0x7E57_F00D
 """A request that every server refuses at once: its response says that all before it were read."""
@@ -48,6 +50,7 @@ LOST_MASTER = "no master can be elected, all of the in-sync set are lost"
 SETTINGS = {
     "autoCreateTopicEnable": "false",
     "autoCreateSubscriptionGroup": "false",
+    "brokerFastFailureEnable": "false",
     "mappedFileSizeCommitLog": 8 * 1024 * 1024,
     "mappedFileSizeConsumeQueue": 6000,
     "maxHashSlotNum": 1000,
@@ -139,7 +142,7 @@ def responses_to(address: Address, frames: list[bytes], last: bytes) -> int:
     received = bytearray()
     count = start = 0
     with (
-        socket.create_connection(address, 10.0) as connection,
+        socket.create_connection(address, HANGS_S) as connection,
         contextlib.suppress(ConnectionError),
     ):
         connection.sendall(b"".join(frames) + encode(command))
@@ -181,13 +184,16 @@ def probe(servers: Servers) -> None:
     """A sound client is served as ever."""
     server = servers.standalone
     assert server.running, f"the server ended\n{server.log_end()}"
-    broker, namesrv = Connection(server.broker, timeout=10.0), Connection(server.namesrv)
+    broker, namesrv = (
+        Connection(server.broker, timeout=HANGS_S),
+        Connection(server.namesrv, timeout=HANGS_S),
+    )
     stored = kit.store(broker, TOPIC, b"sound")
     assert kit.read_one(broker, TOPIC, TOPIC, offset=stored.queue_offset).body == b"sound"
     kit.ok(namesrv.request(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC}))
     broker.close()
     namesrv.close()
-    controller = Connection(servers.controller.address, timeout=10.0)
+    controller = Connection(servers.controller.address, timeout=HANGS_S)
     metadata = kit.ok(controller.request(RequestCode.CONTROLLER_GET_METADATA_INFO))
     assert metadata.fields["isLeader"] == "true"
     controller.close()

@@ -62,6 +62,7 @@ COMPILED: dict[str, str] = {
     "cometmq.store.queue_reader": "every unit that a pull reads",
     "cometmq.remoting.requests": "the response to every request",
     "cometmq.remoting.wire": "every read and every write",
+    "cometmq.remoting.latencies": "counts every response, if the server has metrics",
     "cometmq.remoting.inflight": "the table of every request and its response",
     "cometmq.remoting.connection": "every command that is received",
     "cometmq.access.fast_check": "the check of nearly every send and pull that is signed",

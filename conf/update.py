@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cometmq.access.plain.config import AccountSettings
+from cometmq.access.account_settings import AccountSettings
+from cometmq.access.config import UserSettings
 from cometmq.broker.config import BrokerSettings
 from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.filtersrv.config import FilterServerSettings
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.store.config import StoreSettings
+from cometmq.system.log_format import LogSettings
 from cometmq.system.settings_sample import sample
 
 FOLDER = Path(__file__).parent
@@ -24,9 +26,15 @@ NETWORK: dict[str, list[type]] = {
     "network": [RemotingSettings],
     "TLS": [TlsSettings],
     "TLS of outgoing connections": [TlsClientSettings],
+    "logs": [LogSettings],
 }
 PARTS: dict[str, dict[str, list[type]]] = {
-    "broker.conf": {"broker": [BrokerSettings], "store": [StoreSettings], **NETWORK},
+    "broker.conf": {
+        "broker": [BrokerSettings],
+        "users and policies": [UserSettings],
+        "store": [StoreSettings],
+        **NETWORK,
+    },
     "namesrv.conf": {
         "name server": [NameServerSettings],
         "access control": [AccountSettings],

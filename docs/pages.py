@@ -233,7 +233,8 @@ def _included(match: re.Match[str]) -> str:
 
 def configuration_page() -> str:
     """Every key of the servers' files."""
-    from cometmq.access.plain.config import AccountSettings
+    from cometmq.access.account_settings import AccountSettings
+    from cometmq.access.config import UserSettings
     from cometmq.broker.config import BrokerSettings
     from cometmq.controller.config import ControllerSettings, EtcdSettings
     from cometmq.filtersrv.config import FilterServerSettings
@@ -241,6 +242,7 @@ def configuration_page() -> str:
     from cometmq.namesrv.config import NameServerSettings
     from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
     from cometmq.store.config import StoreSettings
+    from cometmq.system.log_format import LogSettings
 
     lines = [
         "# Configuration",
@@ -256,6 +258,7 @@ def configuration_page() -> str:
     ]
     parts = {
         "Broker": BrokerSettings,
+        "Users and policies (broker)": UserSettings,
         "Store": StoreSettings,
         "Name server": NameServerSettings,
         "Filter server": FilterServerSettings,
@@ -266,6 +269,7 @@ def configuration_page() -> str:
         "TLS (all servers)": TlsSettings,
         "TLS of outgoing connections (all servers)": TlsClientSettings,
         "Metrics (broker, name server, controller)": MetricsSettings,
+        "Logs (all servers)": LogSettings,
     }
     for title, settings in parts.items():
         lines += ["", f"## {title}", "", "| Key | Default | Expected | Meaning |"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from cometmq.cli.commands import app
 from cometmq.client import (
     AdminClient,
     ClientError,
@@ -366,3 +370,28 @@ async def test_a_group_that_does_not_read_its_retry_topic_is_refused(
             await admin.resend_dead_letters(letters)
         [result] = await admin.resend_dead_letters(letters, to=ResendTo.TOPIC)
     assert result.status is ResendStatus.SENT
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+async def test_the_command_lists_exports_and_sends_again(
+    admin: AdminClient, name_servers: str, topic: str, group: str, tmp_path: Path
+) -> None:
+    await stored(admin, group, topic, [b"1", b"2"])
+    file = str(tmp_path / "letters.jsonl")
+
+    def run(*words: str) -> str:
+        runner = CliRunner(env={"COMETMQ_CONFIG": None})
+        line = ["admin", "dlq", *words, "--json", "--namesrv", name_servers]
+        result = runner.invoke(app, line, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    rows = json.loads(await asyncio.to_thread(run, "list", group))
+    exported = json.loads(await asyncio.to_thread(run, "export", group, file))
+    sent = await asyncio.to_thread(run, "resend", group, "--file", file, "--yes")
+
+    assert [row["original_topic"] for row in rows] == [topic] * 2
+    assert exported["exported"] == 2
+    assert [json.loads(line)["status"] for line in sent.splitlines()] == ["sent"] * 2

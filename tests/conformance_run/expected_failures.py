@@ -12,7 +12,6 @@ from expectations import Expected
 
 _POP = "the broker refuses POP requests"
 _TIMERS = "the broker refuses timer messages and their recall"
-_AUTH = "the broker has no users and policies (auth 2.0)"
 
 EXPECTED = {
     "protocol": Expected(
@@ -23,21 +22,6 @@ EXPECTED = {
         passing=(
             "test_timers.py::test_answers_without_a_handle",
             "test_timers.py::test_timer_check_point",  # for slaves
-        ),
-    ),
-    "acl-auth": Expected(
-        failing={
-            "test_auth_decisions.py": _AUTH,
-            "test_auth_policies.py": _AUTH,
-            "test_auth_requests.py": _AUTH,
-            "test_auth_users.py": _AUTH,
-        },
-        passing=(
-            "test_auth_users.py::test_configuration_does_not_show_passwords",
-            "test_auth_users.py::test_name_server_checks_nothing",
-            "test_auth_users.py::test_request_that_is_never_checked",
-            "test_auth_users.py::test_super_users_of_the_configuration",
-            "test_auth_users.py::test_unique_key_flag_by_version",
         ),
     ),
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import re
 import signal
@@ -16,13 +18,14 @@ from support.server import Standalone, standalone
 from support.stores import opened, put
 
 
-async def start(*arguments: str) -> asyncio.subprocess.Process:
+async def start(*arguments: str, folder: Path | None = None) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "cometmq", *arguments,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "COLUMNS": "200"},
+        cwd=folder,
     )  # fmt: skip
 
 
@@ -278,3 +281,51 @@ async def test_an_interrupted_demo_leaves_nothing_running(
     assert demo.returncode == 143
     assert not is_running(server)
     assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("way", ["option", "file"])
+async def test_a_server_writes_its_log_as_json(tmp_path: Path, way: str) -> None:
+    (tmp_path / "namesrv.conf").write_text(
+        "tls.server.mode=enforcing\nuseTLS=true\nlistenPort=0\n"
+        + ("logFormat=json\n" if way == "file" else "logFormat=text\n")
+    )
+    words = ("--log-format", "json") if way == "option" else ()
+    server = await start("namesrv", "-c", str(tmp_path / "namesrv.conf"), *words)
+    async with asyncio.timeout(120):
+        assert server.stdout is not None
+        ready = (await server.stdout.readline()).decode()
+        host, _, port = re.findall(r"namesrv=(\S+)", ready)[0].rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"\0\0\0\0")
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+        server.send_signal(signal.SIGTERM)
+        _, errors = await server.communicate()
+
+    lines = [json.loads(line) for line in errors.decode().splitlines()]
+    assert {"time", "level", "logger", "message"} <= set(lines[0])
+    assert "useTLS" in lines[0]["message"]
+    refused = [line for line in lines if line["level"] == "WARNING"][1]
+    assert refused["fields"] == {"server": "namesrv"}
+
+
+async def test_an_unknown_log_format_is_refused() -> None:
+    _, errors, code = await run("namesrv", "--log-format", "xml")
+
+    assert (code, errors) == (2, "cometmq: log format 'xml': expected one of text, json\n")
+
+
+async def test_each_of_several_brokers_names_itself_in_its_lines(tmp_path: Path) -> None:
+    (tmp_path / "broker.conf").write_text("brokerName=b\nlogFormat=json\n")
+    words = ("--port", "0", "--store", "store", "--processes", "1")
+    brokers = await start("broker", "-c", str(tmp_path / "broker.conf"), *words, folder=tmp_path)
+    async with asyncio.timeout(120):
+        assert brokers.stdout is not None
+        assert (await brokers.stdout.readline()).startswith(b"ready ")
+        brokers.send_signal(signal.SIGTERM)
+        _, errors = await brokers.communicate()
+
+    lines = [json.loads(line) for line in errors.decode().splitlines()]
+    stopped = [line for line in lines if line["message"] == "stopped broker=b-0"]
+    assert [line["process"] for line in stopped] == ["b-0"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.access.plain.config import AccountSettings
+from cometmq.access.account_settings import AccountSettings
 from cometmq.client import AdminClient, Message, Producer
 from cometmq.client.settings import ClientSettings
 from cometmq.controller import app as controller_app

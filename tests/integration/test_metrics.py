@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -15,9 +16,18 @@ from cometmq.broker.app import Broker
 from cometmq.broker.stats import metrics
 from cometmq.cli.configurations import broker_configuration, namesrv_configuration
 from cometmq.cli.servers import Standalone
-from cometmq.client import AdminClient, Message, Producer, PullConsumer, StartFrom
+from cometmq.client import (
+    AdminClient,
+    LocalState,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    StartFrom,
+    TransactionProducer,
+)
 from cometmq.metrics.config import MetricsSettings
-from cometmq.model.errors import ConfigError
+from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -96,8 +106,19 @@ EXPECTED = {
     "rocketmq_consumer_ready_messages": ("gauge", GROUP),
     "rocketmq_consumer_queueing_latency": ("gauge", GROUP),
     "rocketmq_half_messages": ("gauge", COMMON),
-    "rocketmq_commit_messages_total": ("counter", COMMON),
-    "rocketmq_rollback_messages_total": ("counter", COMMON),
+    "rocketmq_message_size": ("histogram", COMMON | {"topic", "message_type", "is_system"}),
+    "rocketmq_rpc_latency": (
+        "histogram",
+        COMMON | {"protocol_type", "request_code", "response_code", "is_long_polling", "result"},
+    ),
+    "rocketmq_topic_create_execution_time": (
+        "histogram",
+        COMMON | {"invocation_status", "is_system"},
+    ),
+    "rocketmq_consumer_group_create_execution_time": (
+        "histogram",
+        COMMON | {"invocation_status", "is_system"},
+    ),
     "rocketmq_storage_size": ("gauge", STORE),
     "rocketmq_storage_flush_behind_bytes": ("gauge", STORE),
     "rocketmq_storage_dispatch_behind_bytes": ("gauge", STORE),
@@ -163,6 +184,7 @@ async def test_a_broker_shows_what_tools_are_shown(scene: Scene) -> None:
         asyncio.timeout(90),
     ):
         await admin.create_topic("orders", queues=1, attributes={"message.type": "NORMAL"})
+        await admin.create_group("billing")
         for number in range(MESSAGES):
             await producer.send(Message("orders", b"%d" % number))
         async with PullConsumer(
@@ -225,6 +247,115 @@ async def test_a_broker_shows_what_tools_are_shown(scene: Scene) -> None:
         assert found.value(f"rocketmq_brokeruntime_{suffix}") == float(info[key]), key
 
 
+def randbytes(count: int) -> bytes:
+    """Bytes that no client compresses to fewer."""
+    return Random(1).randbytes(count)
+
+
+async def test_sizes_are_counted_by_rocketmqs_buckets(scene: Scene) -> None:
+    sizes = [0, 500, 2000, 600_000, 1_500_000, 3_000_000]
+    async with Producer(scene.name_servers, group="shop") as producer:
+        for size in sizes:
+            await producer.send(Message("orders", randbytes(max(size, 1))))
+        await producer.send_batch([Message("orders", randbytes(3000)) for _ in range(3)])
+    found = await scrape(scene.port)
+
+    counts = found.buckets("rocketmq_message_size", topic="orders")
+    assert counts == [2, 2 + 1 + 3, 6, 7, 8, 9, 9]
+    of_topic = found.value("rocketmq_throughput_in_total", topic="orders")
+    assert found.value("rocketmq_message_size_sum", topic="orders") == of_topic
+
+
+async def test_the_latencies_of_responses_are_counted_by_their_codes(scene: Scene) -> None:
+    received: list[bytes] = []
+
+    async def handle(message: StoredMessage) -> None:
+        received.append(message.body)
+
+    async with AdminClient(scene.name_servers) as admin:
+        await admin.create_topic("orders", queues=1)
+    async with (
+        Producer(scene.name_servers, group="shop") as producer,
+        PushConsumer(
+            scene.name_servers,
+            group="billing",
+            handler=handle,
+            start_from=StartFrom.FIRST,
+            subscriptions={"orders": "*"},
+        ),
+        asyncio.timeout(90),
+    ):
+        for number in range(MESSAGES):
+            await producer.send(Message("orders", b"%d" % number))
+        held = scene.broker.parts.held
+        await until(lambda: len(received) == MESSAGES and "orders" in held.awaited)
+        await producer.send(Message("orders", b"ends a held pull"))
+        await producer.send_batch([Message("orders", b"%d" % number) for number in range(5)])
+        await until(lambda: len(received) == MESSAGES + 1 + 5)
+        client = RemotingClient(name="test")
+        try:
+            for code in (RequestCode.GET_CONSUMER_CONNECTION_LIST, 31_999):
+                await client.call(scene.address, code, timeout=60.0)
+        finally:
+            await client.close()
+        found = await scrape(scene.port)
+
+    def count(request: str, **labels: str) -> float:
+        wanted = {"request_code": request, "protocol_type": "remoting", **labels}
+        series = found.series["rocketmq_rpc_latency_count"].items()
+        return sum(value for of, value in series if wanted.items() <= set(of))
+
+    done = {"response_code": "success", "result": "success"}
+    assert count("send_message_v2", **done, is_long_polling="false") == MESSAGES + 1
+    assert count("send_batch_message", **done) == 1
+    assert count("pull_message", **done, is_long_polling="true") >= 1
+    assert count("get_consumer_connection_list", response_code="system_error") == 1
+    assert count("_other") == 1
+    for request in ("send_message_v2", "send_batch_message"):
+        buckets = found.buckets("rocketmq_rpc_latency", **done, request_code=request)
+        assert len(buckets) == 10
+        assert found.value("rocketmq_rpc_latency_sum", **done, request_code=request) > 0
+
+
+async def test_transactions_are_counted_by_topic(scene: Scene) -> None:
+    class Listener:
+        async def execute(self, message: Message, argument: object) -> LocalState:
+            return LocalState.COMMIT if message.body == b"yes" else LocalState.ROLLBACK
+
+        async def check(self, message: StoredMessage) -> LocalState:
+            return LocalState.UNKNOWN
+
+    parts = scene.broker.parts
+    async with TransactionProducer(
+        scene.name_servers, group="shop", listener=Listener()
+    ) as producer:
+        for body in (b"yes", b"no", b"yes"):
+            await producer.send_in_transaction(Message("orders", body))
+        await until(
+            lambda: parts.timings.rollbacks["orders"] == 1 and "orders" in parts.timings.commits
+        )
+        await until(lambda: sum(parts.timings.commits["orders"].counts()) == 2)
+    found = await scrape(scene.port)
+
+    assert found.value("rocketmq_commit_messages_total", topic="orders") == 2
+    assert found.value("rocketmq_rollback_messages_total", topic="orders") == 1
+    assert found.buckets("rocketmq_finish_message_latency", topic="orders") == [2] * 7
+    assert found.labels("rocketmq_finish_message_latency") == COMMON | {"topic"}
+    assert found.value("rocketmq_half_messages") == 0
+
+
+async def test_a_refused_creation_is_a_failure(scene: Scene) -> None:
+    async with AdminClient(scene.name_servers) as admin:
+        await admin.create_topic("orders", queues=1)
+        with pytest.raises(ResponseError):
+            await admin.create_topic("SCHEDULE_TOPIC_XXXX", queues=1)
+    found = await scrape(scene.port)
+
+    name = "rocketmq_topic_create_execution_time"
+    assert found.buckets(name, invocation_status="success", is_system="false")[-1] == 1
+    assert found.buckets(name, invocation_status="failure", is_system="true")[-1] == 1
+
+
 async def test_retries_and_dead_letters_have_their_own_metrics(scene: Scene) -> None:
     parts = scene.broker.parts
     retry, dead = "%RETRY%billing", "%DLQ%billing"
@@ -280,6 +411,23 @@ async def test_a_master_shows_its_slaves_and_a_slave_its_master(tmp_path: Path) 
     assert pages[1].value("cometmq_broker_is_master") == 0
     assert pages[1].value("rocketmq_brokeruntime_commitlog_maxoffset") == end
     assert "cometmq_slave_in_sync" not in pages[1].kinds
+
+
+async def test_a_broker_shows_the_metrics_of_the_exporter_unless_told_otherwise(
+    tmp_path: Path,
+) -> None:
+    async with running_pairs(tmp_path) as pairs:
+        served = {"metricsExporterType": "PROM", "metricsPromExporterPort": "0"}
+        broker = await pairs.start("master", **served, metricsOfExporter="false")
+        async with Producer(pairs.name_server.address, group="shop") as producer:
+            await producer.send(Message("orders", b"1"))
+        broker.parts.offsets.commit("billing", "orders", 0, 0)
+        found = await scrape(broker.configuration[MetricsSettings].port)
+
+    assert OF_EXPORTER.keys().isdisjoint(found.kinds)
+    assert [name for name in found.kinds if name.startswith(RUNTIME)] == []
+    assert found.value("rocketmq_messages_in_total", topic="orders") == 1
+    assert found.value("rocketmq_consumer_lag_messages", topic="orders") == 1
 
 
 async def test_times_that_are_not_read_in_time_are_left_out(

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.access.plain.config import AccountSettings, signing_hooks
+from cometmq.access.account_settings import AccountSettings, signing_hooks
 from cometmq.broker.app import SETTINGS as BROKER_SETTINGS
 from cometmq.client import Message, Producer
 from cometmq.client.settings import ClientSettings

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from servers import CometBroker, CometNameServer, Settings
 
-from cometmq.access.plain.config import AccountSettings
+from cometmq.access.account_settings import AccountSettings
 from cometmq.client import AdminClient, Message, Producer, PullConsumer
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError
@@ -71,6 +72,33 @@ async def test_a_name_server_has_the_accounts_of_the_page(guide: Guide) -> None:
                 await admin.cluster_info()
 
 
+async def test_the_page_about_users_holds(guide: Guide) -> None:
+    guide.run("chmod 600 users.conf")
+    guide.start("namesrv")
+    guide.start("users.conf")
+    async with Producer(guide.name_servers, group="p", client=SERVICE) as producer:
+        with pytest.raises(ResponseError, match="User:order-service is not found"):
+            await producer.send(Message("Orders", b"x"))
+
+    listed = guide.run("createUser")
+    assert re.search(r"User:order-service +Custom +Topic:Orders +\[Pub\] +null +Allow", listed)
+    assert re.search(r"Group:order-\* +\[Sub\] +\[127\.0\.0\.1, 10\.0\.0\.0/8\]", listed)
+    guide.run("cometmq send", "order-service")
+
+    async with Producer(guide.name_servers, group="p", client=SERVICE) as producer:
+        await producer.send(Message("Invoices", b"invoice 1"))
+        with pytest.raises(ResponseError, match="no permission to access Topic:Other") as raised:
+            await producer.send(Message("Other", b"x"))
+        assert raised.value.code == 16
+    async with AdminClient(guide.name_servers, client=OPERATIONS) as admin:
+        (orders,) = await admin.create_topic("Orders", queues=1)
+    async with PullConsumer(guide.name_servers, group="order-service", client=SERVICE) as consumer:
+        with pytest.raises(ResponseError, match="no permission to access Topic:Orders"):
+            await consumer.pull(orders, 0)
+    guide.stop("users.conf")
+    assert "change-this-secret" not in guide.log()
+
+
 ACCOUNTS = """
 accounts:
 - {accessKey: brokers, secretKey: secret-of-brokers, admin: true}
@@ -83,12 +111,19 @@ class Replica(Registered, CometBroker):
     """A slave, with further settings."""
 
 
-async def test_a_slave_signs_its_requests(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "guard",
+    [{"aclEnable": True}, {"authenticationEnabled": True, "authorizationEnabled": True}],
+    ids=["accounts", "users"],
+)
+async def test_a_slave_signs_its_requests(tmp_path: Path, guard: Settings) -> None:
     home = tmp_path / "conf"
     home.mkdir()
     (home / "plain_acl.yml").write_text(ACCOUNTS)
-    guarded: Settings = {"aclEnable": True, "rocketmqHome": str(tmp_path)}
+    guarded: Settings = guard | {"rocketmqHome": str(tmp_path)}
     signed = SLAVE | guarded | {"innerClientAuthenticationCredentials": OF_BROKERS}
+    if "authenticationEnabled" in guard:  # the start of the master creates the user
+        guarded = guarded | {"innerClientAuthenticationCredentials": OF_BROKERS}
     names = CometNameServer(tmp_path / "namesrv")
     names.start()
     stores = tmp_path / "a-store", tmp_path / "b-store"

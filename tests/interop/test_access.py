@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import acl_kit
+import auth_kit
 import kit
 import pytest
+from acl_kit import SignedConnection
 from codes import Request
 from mqadmin import MqAdmin
 from programs import JAVA_53, OURS, SIGNING_KINDS, Account, Client, CommandError, Kind
-from servers import CometStandalone, connect, split_address, wait_for_route
+from servers import CometStandalone, Settings, connect, split_address, wait_for_route
 from wire import Connection
 
 ALLOWED, DENIED = "Allowed", "Denied"
@@ -26,6 +29,7 @@ accounts:
   secretKey: secret-of-operations
   admin: true
 """
+OPERATIONS = acl_kit.Account("operations", "secret-of-operations")
 GOOD, WRONG = ("clients", "secret-of-clients"), ("clients", "secret-of-others")
 KINDS = [
     kind if kind is JAVA_53 else pytest.param(kind, marks=pytest.mark.long)
@@ -33,18 +37,38 @@ KINDS = [
 ]
 
 
-class Broker:
-    """A name server and a broker of ours with accounts, and a connection that needs none."""
+OF_ACCOUNTS: Settings = {"aclEnable": True}
+OF_USERS: Settings = {
+    "authenticationEnabled": True,
+    "authorizationEnabled": True,
+    "initAuthenticationUser": '{"username":"operations","password":"secret-of-operations"}',
+}
 
-    def __init__(self, folder: Path) -> None:
+
+class Broker:
+    """A name server and a broker of ours with accounts or users, and a connection to set up."""
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
         self.accounts = folder / "conf" / "plain_acl.yml"
         self.accounts.parent.mkdir(parents=True)
         self.accounts.write_text(ACCOUNTS)
-        settings = {"aclEnable": True, "rocketmqHome": str(folder)}
+        settings = settings | {"rocketmqHome": str(folder)}
         self.server = CometStandalone(folder / "server", store=folder / "store", settings=settings)
         self.server.start()
         self.namesrv = self.server.namesrv
-        self.setup = Connection(split_address(self.server.address), timeout=60.0, source=SETUP)
+        self.has_users = "authenticationEnabled" in settings
+        address = split_address(self.server.address)
+        if self.has_users:
+            self.unsigned = "username cannot be null"
+            self.setup: Connection = SignedConnection(address, OPERATIONS, timeout=60.0)
+            kit.ok(auth_kit.create_user(self.setup, *GOOD))
+            topics = [f"Topic:{name}" for name in (ALLOWED, "RMQ_SYS_TRACE_TOPIC")]
+            entries = [auth_kit.entry(topic, "Pub", "Sub", "Get") for topic in topics]
+            entries.append(auth_kit.entry("Group:*", "Sub"))
+            kit.ok(auth_kit.create_acl(self.setup, f"User:{GOOD[0]}", *entries))
+        else:
+            self.unsigned = "No accessKey is configured"
+            self.setup = Connection(address, timeout=60.0, source=SETUP)
         for topic in (ALLOWED, DENIED):
             kit.ok(kit.create_topic(self.setup, topic, read=4, write=4))
             wait_for_route(self.namesrv, topic)
@@ -62,9 +86,11 @@ class Broker:
         return group
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    made = Broker(tmp_path_factory.mktemp("access"))
+@pytest.fixture(scope="module", params=[OF_ACCOUNTS, OF_USERS], ids=["accounts", "users"])
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
+    made = Broker(tmp_path_factory.mktemp("access"), request.param)
     yield made
     made.setup.close()
     made.server.stop()
@@ -147,12 +173,13 @@ def test_mqadmin_signs_its_requests(version: str, broker: Broker, tmp_path: Path
         assert "#Broker Name" in shown
         tools.unlink()
         refused = admin.run(broker.namesrv, *create)
-        assert "No accessKey is configured" in refused.out + refused.err
+        assert broker.unsigned in refused.out + refused.err
     finally:
         admin.close()
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("broker", [pytest.param(OF_ACCOUNTS, id="accounts")], indirect=True)
 def test_mqadmin_of_4_9_changes_accounts(broker: Broker, tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     tools = tmp_path / "conf" / "tools.yml"

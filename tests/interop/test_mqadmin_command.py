@@ -24,6 +24,7 @@ import pytest
 from servers import Cluster, Settings, split_address
 from test_mqadmin_recordings import (
     ACCOUNTS,
+    OF_USERS,
     OTHERWISE,
     RECORDINGS,
     SETTINGS,
@@ -44,7 +45,8 @@ from cometmq.cli.mqadmin.commands import ABSENT, ALIASES
 from support.tiers import is_long_run
 
 REAL_SETTINGS: dict[str, Settings] = {
-    "5.3.3": SETTINGS | {"timerWheelEnable": True},  # without it no topic can be deleted
+    # Without the timer wheel no topic can be deleted.
+    "5.3.3": SETTINGS | OF_USERS | {"timerWheelEnable": True},
 }
 KEYS = [("comet", "5.3.3")]
 if is_long_run():
@@ -89,12 +91,10 @@ class Printed:
     files: dict[str, list[str]] = field(default_factory=dict)
 
 
-NOT_SERVED = "users"
-"""The module of commands that our servers refuse: they have no access control 2.0 yet."""
 NO_NAME_SERVER = "no-namesrv"
 """Left out: this command then asks the usual address, where a server may be."""
 POP = "setConsumeMode"
-"""Refused as well: they have no pop consumption yet."""
+"""Our servers refuse it: they have no pop consumption yet."""
 
 Key = tuple[str, str]
 
@@ -106,7 +106,7 @@ def calls_of(target: str, version: str) -> list[dict[str, Any]]:
 
     def runs(call: dict[str, Any]) -> bool:
         name = call["args"][0].lower() if call["args"] else ""
-        refused = name in known and (known[name].module == NOT_SERVED or known[name].name == POP)
+        refused = name in known and known[name].name == POP
         served = target != "comet" or not refused or call["out"].startswith("usage:")
         return name not in absent and served and call["id"] != NO_NAME_SERVER
 
@@ -135,6 +135,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Key], dict[str, 
 def run_all(target: str, version: str, folders: pytest.TempPathFactory) -> dict[str, Printed]:
     home = folders.mktemp("cluster")
     settings = dict(REAL_SETTINGS.get(target, SETTINGS))
+    if target == "comet" and version == "5.3.3":
+        settings |= OF_USERS
     if version == "4.9.8":
         conf = home / "broker" / "conf"
         conf.mkdir(parents=True)

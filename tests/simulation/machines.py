@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cometmq.access.plain.config import AccountSettings
+from cometmq.access.account_settings import AccountSettings
 from cometmq.broker.app import SETTINGS, Broker
 from cometmq.broker.assembly import Parts
 from cometmq.broker.failover.epochs.epoch_file import Epoch

@@ -62,6 +62,13 @@ def copy_of(original: dict[str, Any], topic: str, seconds: float, tries: int) ->
     }
 
 
+def sent_to_group(original: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """The copy of a dead letter that was sent again to its group."""
+    copy = copy_of(original, "%RETRY%shipping", seconds, 0)
+    properties = {**copy["properties"], "ORIGIN_MSG_ID": original["msg_id"]}
+    return copy | {"msg_id": unique(900), "properties": properties}
+
+
 def planted() -> list[dict[str, Any]]:
     """Of 40 orders the 8 with a negative amount die; a ninth dies elsewhere; 4 others are retried.
 
@@ -76,6 +83,7 @@ def planted() -> list[dict[str, Any]]:
         dead["properties"] |= {"CONSUME_ERROR": f"shop.NoStockError: order {number} of -5 pieces"}
         rows.append(dead)
     rows.append(copy_of(orders[20], "%DLQ%billing", 30, 16))
+    rows.append(sent_to_group(orders[2], 90))
     failures = [
         record
         for number in range(8)
@@ -126,6 +134,8 @@ def test_a_letter_says_how_its_last_call_ended_and_whether_it_was_handled_later(
     assert by_id[unique(1)]["first_seen_by"] == "trace"
     assert by_id[unique(0)]["handled_later"] is not None
     assert by_id[unique(1)]["handled_later"] is None
+    assert by_id[unique(2)]["sent_again"] == START + timedelta(seconds=92)
+    assert by_id[unique(1)]["sent_again"] is None
     assert by_id[unique(20)]["first_seen_by"] == "store"
     assert by_id[unique(20)]["last_end"] is None
     [reason] = [row for row in analysed["reasons"] if row["group"] == "shipping"]

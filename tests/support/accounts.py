@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cometmq.access.plain.config import AccountSettings
+from cometmq.access.account_settings import AccountSettings
 from cometmq.access.signer import RequestSigner
 
 ACCOUNTS = """

@@ -113,6 +113,11 @@ class Guide:
         ]
         return self.shell(self.placed(script))
 
+    def run_all(self) -> str:
+        """Run all blocks but those of servers, in the order of the page; return what they print."""
+        blocks = [text for text in self._scripts if not re.search(r" &$", text, re.MULTILINE)]
+        return "".join(self.shell(self.placed(text)) for text in blocks)
+
     def shell(self, script: str) -> str:
         """Run commands in the directory of the test; return what they printed."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cometmq.remoting import Connection, RemotingSettings, RequestHandler, Supervisor
+from cometmq.remoting.latencies import Latencies
 
 
 class _End(asyncio.Transport):
@@ -62,17 +63,25 @@ def link(
     client: Mapping[int, RequestHandler] | None = None,
     *,
     on_close: Callable[[Connection], None] | None = None,
+    latencies: Latencies | None = None,
 ) -> tuple[Connection, Connection]:
     """Return the server's and the client's end of one connection.
 
     Args:
         server, client: the handlers of each end.
         on_close: told when the server's end is closed.
+        latencies: counts the responses of the server's end.
     """
     settings: Any = RemotingSettings()
     supervisor = Supervisor("link")
     readers = (
-        Connection(server or {}, settings=settings, supervisor=supervisor, on_close=on_close),
+        Connection(
+            server or {},
+            settings=settings,
+            supervisor=supervisor,
+            on_close=on_close,
+            latencies=latencies,
+        ),
         Connection(client or {}, settings=settings, supervisor=supervisor),
     )
     join(*readers)

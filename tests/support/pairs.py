@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from cometmq.access.plain.config import AccountSettings
+from cometmq.access.account_settings import AccountSettings
 from cometmq.broker.app import SETTINGS, Broker
 from cometmq.client import PullConsumer, StartFrom
 from cometmq.namesrv.app import NameServer

@@ -31,12 +31,36 @@ class Scraped:
             else:
                 found = _SERIES.fullmatch(line)
                 assert found is not None, line
-                assert found[1] == name, f"{found[1]} below {name}"
+                suffixes = ("_bucket", "_sum", "_count")
+                parts = (
+                    [name + suffix for suffix in suffixes] if self.is_histogram(name) else [name]
+                )
+                assert found[1] in parts, f"{found[1]} below {name}"
                 pairs = _LABEL.findall(found[2])
                 labels = frozenset(pairs)
                 assert len({label for label, _ in pairs}) == len(pairs), line
-                assert labels not in self.series.setdefault(name, {}), line
-                self.series[name][labels] = float(found[3])
+                assert labels not in self.series.setdefault(found[1], {}), line
+                self.series[found[1]][labels] = float(found[3])
+
+    def is_histogram(self, name: str) -> bool:
+        """Return whether a metric is a histogram."""
+        return self.kinds[name] == "histogram"
+
+    def buckets(self, name: str, **labels: str) -> list[float]:
+        """Return the values of the buckets of the one series of a histogram with these labels.
+
+        They are checked: each has what the one before it has, the last one has all.
+        """
+        wanted = labels.items()
+        found = {
+            float(dict(of)["le"]): value
+            for of, value in self.series[f"{name}_bucket"].items()
+            if wanted <= set(of)
+        }
+        values = [found[bound] for bound in sorted(found)]
+        assert values == sorted(values), (name, found)
+        assert values[-1] == self.value(f"{name}_count", **labels), (name, found)
+        return values
 
     def value(self, name: str, **labels: str) -> float:
         """Return the value of the one series of a metric that has these labels."""
@@ -47,6 +71,7 @@ class Scraped:
 
     def labels(self, name: str) -> set[str]:
         """Return the names of the labels of a metric."""
+        name = f"{name}_count" if self.is_histogram(name) else name
         return {label for of in self.series[name] for label, _ in of}
 
 

@@ -207,7 +207,6 @@ NOT_CALLED = {
     "get_buffer": "asyncio calls it",
     "ignore_aliases": "PyYAML calls it",
     "log_offsets": "tests read it",
-    "pause_writing": "asyncio calls it",
     "ManualClock": "the clock of tests",
 }
 """Functions and classes without a caller in the package, with the reason for each."""

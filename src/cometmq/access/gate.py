@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from enum import IntFlag
+from enum import IntFlag, StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from cometmq.model.errors import ResponseError
@@ -27,16 +27,29 @@ NAMES_SHOWN_MAX: Final = 200
 
 
 class Action(IntFlag):
-    """What a request does with a topic or a group."""
+    """What a request does with a resource."""
 
     PUB = 4
     SUB = 8
+    CREATE = 16
+    UPDATE = 32
+    DELETE = 64
+    GET = 128
+    LIST = 256
+
+
+class Kind(StrEnum):
+    """A kind of resources."""
+
+    TOPIC = "Topic"
+    GROUP = "Group"
+    CLUSTER = "Cluster"
 
 
 class Need(NamedTuple):
-    """What a request needs: an action on a topic or a group."""
+    """What a request needs: one of these actions on a resource."""
 
-    is_group: bool
+    kind: Kind
     name: str
     action: Action
 
@@ -53,16 +66,19 @@ NOTHING: Final = Needs()
 ADMINISTRATOR: Final = Needs(administrator=True)
 
 
-def group_need(name: str) -> Need:
-    """Return the need to consume as a group."""
-    return Need(True, name, Action.SUB)
+def group_need(name: str, action: Action = Action.SUB) -> Need:
+    """Return the need for an action on a group, by default to consume as it."""
+    return Need(Kind.GROUP, name, action)
 
 
 def topic_need(name: str, action: Action) -> Need:
-    """Return the need for an action on a topic; for a retry topic, to consume as its group."""
+    """Return the need for an action on a topic; a retry topic is its group.
+
+    A send to a retry topic is a retry of a consumer: it needs to consume as the group.
+    """
     if name.startswith(RETRY_PREFIX):
-        return group_need(name[len(RETRY_PREFIX) :])
-    return Need(False, name, action)
+        return group_need(name[len(RETRY_PREFIX) :], action & ~Action.PUB or Action.SUB)
+    return Need(Kind.TOPIC, name, action)
 
 
 class Account(Protocol):
@@ -110,24 +126,40 @@ class Gate:
     Args:
         accounts: knows the senders.
         refused: the response code of refusals.
+        open_codes: the codes of requests that need no account.
+        signed_codes: the codes of requests that need a signature only.
     """
 
-    def __init__(self, accounts: Accounts, refused: int) -> None:
+    def __init__(
+        self,
+        accounts: Accounts,
+        refused: int,
+        *,
+        open_codes: frozenset[int] = frozenset(),
+        signed_codes: frozenset[int] = frozenset(),
+    ) -> None:
         self._accounts = accounts
         self._refused = refused
+        self._open_codes = open_codes
+        self._signed_codes = signed_codes
         self._refusals = RateLimitedLog(log, "requests were refused")
 
-    def identify(self, request: Request) -> Account:
-        """Return the account of a request.
+    def identify(self, request: Request) -> Account | None:
+        """Return the account of a request that needs permissions; None if it needs no more.
 
         Raises:
-            ResponseError: it has none, or its signature is wrong.
+            ResponseError: it has no account, or its signature is wrong.
         """
+        if request.code in self._open_codes:
+            return None
         try:
-            return self._identify(request)
+            account = self._identify(request)
         except ResponseError as refusal:
             self._log(request, refusal.remark)
             raise
+        if account.may_do_everything or request.code in self._signed_codes:
+            return None
+        return account
 
     def _identify(self, request: Request) -> Account:
         fields = request.command.fields

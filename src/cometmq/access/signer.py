@@ -15,9 +15,33 @@ from cometmq.protocol.signature import SigningKey, sign
 from cometmq.remoting import OutgoingCall
 
 
-class _Account(msgspec.Struct, rename="camel"):
+class Credentials(msgspec.Struct, rename="camel"):
+    """An account and its secret."""
+
     access_key: str
     secret_key: str
+
+    def __repr__(self) -> str:
+        """Return a text without the secret."""
+        return f"<Credentials {self.access_key!r}>"
+
+
+def credentials_of(text: str) -> Credentials:
+    """Read the value of the setting.
+
+    Raises:
+        ConfigError: it is not as above; the text does not show it.
+    """
+    try:
+        found = msgspec.json.decode(text, type=Credentials)
+    except msgspec.MsgspecError:
+        found = Credentials("", "")
+    if not found.access_key or not found.secret_key:
+        raise ConfigError(
+            "innerClientAuthenticationCredentials=(hidden): expected"
+            ' {"accessKey":"…","secretKey":"…"}'
+        )
+    return found
 
 
 class RequestSigner:
@@ -31,15 +55,7 @@ class RequestSigner:
     """
 
     def __init__(self, credentials: str) -> None:
-        try:
-            account = msgspec.json.decode(credentials, type=_Account)
-        except msgspec.MsgspecError:
-            account = _Account("", "")
-        if not account.access_key or not account.secret_key:
-            raise ConfigError(
-                "innerClientAuthenticationCredentials=(hidden): expected"
-                ' {"accessKey":"…","secretKey":"…"}'
-            )
+        account = credentials_of(credentials)
         self._access_key = account.access_key
         self._signing_key = SigningKey(account.secret_key)
 

@@ -18,13 +18,14 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cometmq.access.plain.config import signing_hooks
+from cometmq.access.account_settings import signing_hooks
+from cometmq.access.config import UserSettings
 from cometmq.broker.assembly import FEATURES, Endpoint, Parts, assemble
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.fast_paths import FastPaths
 from cometmq.broker.registration import Identity
 from cometmq.broker.transactions.half_queue import HalfQueue
-from cometmq.metrics.config import MetricsSettings, serves_metrics
+from cometmq.metrics.config import MetricsSettings, has_metrics
 from cometmq.model.errors import CometError, StoreError
 from cometmq.protocol.headers import GetBrokerMemberGroupRequest
 from cometmq.protocol.record import encode_host
@@ -49,20 +50,23 @@ from cometmq.store import StoreSettings
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files, SystemFiles
+from cometmq.system.log_format import LogSettings
 
 if TYPE_CHECKING:
     from cometmq.broker.failover.elected_role import ElectedRole
-    from cometmq.metrics.endpoint import MetricsEndpoint
+    from cometmq.metrics.endpoint import Exporter
 
 log = logging.getLogger(__name__)
 
 SETTINGS = (
     BrokerSettings,
+    UserSettings,
     StoreSettings,
     RemotingSettings,
     TlsSettings,
     TlsClientSettings,
     MetricsSettings,
+    LogSettings,
 )
 """The settings classes that a broker's configuration file feeds."""
 
@@ -122,7 +126,7 @@ class Broker:
             close_silent=True,
         )
         self._jobs: JobRunner | None = None
-        self._metrics: MetricsEndpoint | None = None
+        self._metrics: Exporter | None = None
         self._role_tasks = Supervisor("role")
         self._settled = asyncio.Event()
         """Set while the role is in force: a slave, or a master that accepts sends."""
@@ -180,7 +184,7 @@ class Broker:
         self._jobs.start()
         if parts.role.is_slave:
             parts.log_copy.get().start(self._log_context)
-        if serves_metrics(self.configuration):
+        if has_metrics(self.configuration):
             from cometmq.broker.stats.metrics import start_metrics  # most brokers have none
 
             self._metrics = await start_metrics(parts, self.address)
@@ -324,6 +328,7 @@ class Broker:
             name=name,
             on_close=self._connection_closed,
             guard=None if self.parts.access is None else self.parts.access.guard,
+            latencies=self.parts.latencies,
         )
 
     def _identity(self) -> Identity:
@@ -403,6 +408,8 @@ class Broker:
                 log.exception("cannot write a table during shutdown")
         for file in parts.table_files:
             file.close()
+        if parts.users is not None:
+            parts.users.close()
         parts.store.close()
 
 

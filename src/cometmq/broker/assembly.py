@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cometmq.access.plain.config import warn_of_certificates
+from cometmq.access.account_settings import warn_of_certificates
+from cometmq.access.config import user_settings
 from cometmq.broker.access import feature as access
 from cometmq.broker.acting_master import feature as acting_master
 from cometmq.broker.address import BrokerAddress, broker_address
@@ -52,14 +53,17 @@ from cometmq.broker.sending.validation import SendValidation, send_rules
 from cometmq.broker.stats import feature as stats
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.throughput import Throughput
+from cometmq.broker.timings import Timings
 from cometmq.broker.topics import feature as topics
 from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions import feature as transactions
 from cometmq.broker.transactions.half_queue import HalfQueue
+from cometmq.metrics.config import has_metrics
 from cometmq.model.delay import DelayLevels
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.remoting import RemotingClient, TlsSettings
 from cometmq.remoting.features import Deferred, Feature
+from cometmq.remoting.latencies import Latencies
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
@@ -67,7 +71,10 @@ from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files
 
 if TYPE_CHECKING:
+    from cometmq.access.plain.accounts import PlainAccounts
+    from cometmq.access.users.accounts import UserAccounts
     from cometmq.broker.access.control import AccessControl
+    from cometmq.broker.access.sources import AccessSources
     from cometmq.broker.acting_master.service import ActingMaster
     from cometmq.broker.cold_flow_control import ColdFlowControl
     from cometmq.broker.failover.elected_role import ElectedRole
@@ -124,6 +131,9 @@ class Parts(msgspec.Struct, frozen=True):
     confirmation: Confirmation
     stats: BrokerStats
     throughput: Throughput
+    timings: Timings
+    latencies: Latencies | None
+    """Counts how long responses take; None without metrics."""
     registration: Registration
     metadata: Deferred[MetadataCopy]
     """Copies the tables of the master: made when this broker is a slave."""
@@ -131,7 +141,11 @@ class Parts(msgspec.Struct, frozen=True):
     log_copy: Deferred[LogCopy]
     """Copies the log of the master: made when this broker is a slave."""
     access: AccessControl | None
-    """Checks every request; None without ``aclEnable``."""
+    """Checks every request; None if the settings want no check."""
+    accounts: PlainAccounts | None
+    """Those of ``aclEnable``."""
+    users: UserAccounts | None
+    """Those of ``authenticationEnabled`` and its relatives."""
     elected: ElectedRole | None
     """Takes the role that a controller decides; None without a controller."""
     forwarding: Forwarding | None
@@ -396,10 +410,11 @@ def _build_parts(
             delay=delay,
             halves=half_queue,
         )
+    sources = _open_access(configuration, store, cold_reads, groups, offsets, clock, files)
     return Parts(
-        access=_access_control(
-            broker_settings, configuration[TlsSettings], store, cold_reads, clock, files
-        ),
+        access=None if sources is None else sources.control,
+        accounts=None if sources is None else sources.accounts,
+        users=None if sources is None else sources.users,
         configuration=configuration,
         config_file=config_file,
         clock=clock,
@@ -441,6 +456,8 @@ def _build_parts(
         confirmation=Confirmation(synced_by, waits),
         stats=stats,
         throughput=Throughput(stats, clock=clock),
+        timings=Timings(),
+        latencies=Latencies() if has_metrics(configuration) else None,
         registration=registration,
         metadata=Deferred(make_metadata),
         master=master,
@@ -452,27 +469,24 @@ def _build_parts(
     )
 
 
-def _access_control(
-    settings: BrokerSettings,
-    tls: TlsSettings,
+def _open_access(
+    configuration: Configuration,
     store: MessageStore,
     cold_reads: ColdReads,
+    groups: GroupTable,
+    offsets: OffsetStore,
     clock: Clock,
     files: Files,
-) -> AccessControl | None:
-    """Read the accounts, and return what checks requests; None without ``aclEnable``.
-
-    Raises:
-        ConfigError: the files of accounts cannot be used.
-    """
-    if not settings.acl_enable:
-        warn_of_certificates(tls)
+) -> AccessSources | None:
+    """Read the accounts or users of the broker; None if the settings want neither."""
+    settings, of_users = configuration[BrokerSettings], user_settings(configuration)
+    if not settings.acl_enable and not of_users.checks_requests:
+        warn_of_certificates(configuration[TlsSettings])
+    if not settings.acl_enable and not of_users.keeps_users:
         return None
-    from cometmq.access.plain.accounts import PlainAccounts
-    from cometmq.broker.access.control import AccessControl
+    from cometmq.broker.access.sources import open_sources
 
-    assert settings.rocketmq_home is not None
-    accounts = PlainAccounts(settings.rocketmq_home.absolute(), files, clock)
-    accounts.load()
-    cluster = settings.broker_cluster_name
-    return AccessControl(accounts, store, cold_reads, cluster=cluster, tls=tls)
+    def group_exists(name: str) -> bool:
+        return name in groups or bool(offsets.topics_of(name))
+
+    return open_sources(configuration, store, cold_reads, group_exists, clock, files)

@@ -29,6 +29,7 @@ from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting.features import Deferred
+from cometmq.remoting.slow_requests import spent_on
 from cometmq.store.queue_reader import ColdPart
 from cometmq.system.failure_log import RateLimitedLog
 from cometmq.system.files import MappedFile
@@ -221,7 +222,8 @@ class ColdReads:
         if read is None:
             return
         reading = self._submit(self._lookup_threads, read)
-        await asyncio.wait((reading,))  # a cancelled caller does not cancel it
+        with spent_on("disk"):
+            await asyncio.wait((reading,))  # a cancelled caller does not cancel it
         if reading.cancelled():
             raise StoreError("the broker is stopping")
         reading.result()

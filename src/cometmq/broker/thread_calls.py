@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cometmq.model.errors import StoreError
+from cometmq.remoting.slow_requests import spent_on
 
 FAILURE_S: Final = 1.0
 """For this long further calls fail with the same error, before the next attempt."""
@@ -39,7 +40,8 @@ class SharedCall:
             loop = asyncio.get_running_loop()
             self._running = asyncio.ensure_future(loop.run_in_executor(None, self._call))
             self._running.add_done_callback(self._ended)
-        return await asyncio.shield(self._running)
+        with spent_on("thread"):
+            return await asyncio.shield(self._running)
 
     def _ended(self, run: asyncio.Future[object]) -> None:
         self._running = None
@@ -67,7 +69,8 @@ class NextCall:
         waiting = self._next
         if self._runner is None or self._runner.done():
             self._runner = asyncio.ensure_future(self._run())
-        await asyncio.shield(waiting)
+        with spent_on("thread"):
+            await asyncio.shield(waiting)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

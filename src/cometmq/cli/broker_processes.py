@@ -28,6 +28,7 @@ from cometmq.model.errors import ConfigError
 from cometmq.remoting.ports import fast_port, free_broker_port, ha_port
 from cometmq.store import StoreSettings
 from cometmq.system.configuration import Configuration
+from cometmq.system.log_format import LogSettings
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ class BrokerFamily:
         """Return the settings of each broker."""
         return [_configuration(member, self._options) for member in self.members]
 
-    def run(self, log_level: str) -> int:
+    def run(self, log_level: str, log_format: str | None) -> int:
         """Run the brokers until a signal; gives the exit code."""
         from cometmq.cli.supervisor import python, supervise  # a single broker has none
 
@@ -136,7 +137,7 @@ class BrokerFamily:
                 member.name,
                 python(
                     __name__,
-                    json.dumps([member, self._options, log_level], default=str),
+                    json.dumps([member, self._options, log_level, log_format], default=str),
                 ),
             )
             for member in self.members
@@ -232,21 +233,23 @@ def _ready(lines: list[str]) -> str:
     return f"broker={';'.join(addresses)} build={build()}"
 
 
-def _run_member(member: Member, options: _Options, log_level: str) -> int:
+def _run_member(member: Member, options: _Options, log_level: str, log_format: str | None) -> int:
     """Run one broker, in a process that `BrokerFamily.run` started."""
     from cometmq.broker.app import Broker
 
-    logs.configure(log_level, member.name)
+    parts = _configuration(member, options)
+    logs.configure(log_level, member.name, form=log_format or parts[LogSettings].format)
     file = member.changes if options.config is not None else None
-    server = Broker(_configuration(member, options), config_file=file)
+    server = Broker(parts, config_file=file)
     return serve(server, lambda: f"broker={server.address} build={build()}", until_end_of=_STDIN)
 
 
 def _main() -> None:
-    (number, of, name, port, store), (host, namesrv, config), log_level = json.loads(sys.argv[1])
+    words, (host, namesrv, config), *of_logs = json.loads(sys.argv[1])
+    number, of, name, port, store = words
     member = Member(number, of, name, port, Path(store))
     options = _Options(host, namesrv, Path(config) if config is not None else None)
-    exit_with(lambda: _run_member(member, options, log_level), f"cometmq: {name}")
+    exit_with(lambda: _run_member(member, options, *of_logs), f"cometmq: {name}")
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ def standalone(
     config: options.ConfigFile = None,
     print_config: options.PrintConfig = False,
     log_level: options.LogLevel = "info",
+    log_format: options.LogFormat = None,
 ) -> None:
     """Run a name server and a broker in one process until SIGTERM or Ctrl-C."""
     from cometmq.cli import servers
@@ -72,6 +73,7 @@ def standalone(
             config=config,
             print_config=print_config,
             log_level=log_level,
+            log_format=log_format,
         )
     )
 
@@ -83,13 +85,19 @@ def namesrv(
     config: options.ConfigFile = None,
     print_config: options.PrintConfig = False,
     log_level: options.LogLevel = "info",
+    log_format: options.LogFormat = None,
 ) -> None:
     """Run a name server until SIGTERM or Ctrl-C."""
     from cometmq.cli import servers
 
     raise typer.Exit(
         servers.name_server(
-            port=port, host=host, config=config, print_config=print_config, log_level=log_level
+            port=port,
+            host=host,
+            config=config,
+            print_config=print_config,
+            log_level=log_level,
+            log_format=log_format,
         )
     )
 
@@ -104,6 +112,7 @@ def broker(
     config: options.ConfigFile = None,
     print_config: options.PrintConfig = False,
     log_level: options.LogLevel = "info",
+    log_format: options.LogFormat = None,
 ) -> None:
     """Run a broker, or several with --processes, until SIGTERM or Ctrl-C."""
     from cometmq.cli import servers
@@ -118,6 +127,7 @@ def broker(
             config=config,
             print_config=print_config,
             log_level=log_level,
+            log_format=log_format,
         )
     )
 
@@ -130,6 +140,7 @@ def filtersrv(
     config: options.ConfigFile = None,
     print_config: options.PrintConfig = False,
     log_level: options.LogLevel = "info",
+    log_format: options.LogFormat = None,
 ) -> None:
     """Run a filter server, which serves class filters, until SIGTERM or Ctrl-C."""
     from cometmq.cli import servers
@@ -142,6 +153,7 @@ def filtersrv(
             config=config,
             print_config=print_config,
             log_level=log_level,
+            log_format=log_format,
         )
     )
 
@@ -153,13 +165,19 @@ def controller(
     config: options.ConfigFile = None,
     print_config: options.PrintConfig = False,
     log_level: options.LogLevel = "info",
+    log_format: options.LogFormat = None,
 ) -> None:
     """Run a controller, which elects masters of brokers, until SIGTERM or Ctrl-C."""
     from cometmq.cli import servers
 
     raise typer.Exit(
         servers.controller(
-            port=port, host=host, config=config, print_config=print_config, log_level=log_level
+            port=port,
+            host=host,
+            config=config,
+            print_config=print_config,
+            log_level=log_level,
+            log_format=log_format,
         )
     )
 

@@ -96,6 +96,14 @@ ClientNameServers = Annotated[
         envvar="NAMESRV_ADDR",
     ),
 ]  # fmt: skip
+LogFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--log-format",
+        help="Format of log lines: text, or json for one object per line.",
+        show_default="text",
+    ),
+]
 LogLevel = Annotated[
     str,
     typer.Option("--log-level", help="Minimum level of log lines: debug, info, warning or error."),

@@ -43,6 +43,7 @@ _COMMON = {
     "-c": _Option("config", Path),
     "--config": _Option("config", Path),
     "--log-level": _Option("log_level", str),
+    "--log-format": _Option("log_format", str),
 }
 _STORE = {"--store": _Option("store", Path)}
 

@@ -19,6 +19,7 @@ from cometmq.cli.configurations import (
 )
 from cometmq.cli.serve import serve
 from cometmq.system.configuration import Configuration
+from cometmq.system.log_format import JSON, TEXT, LogSettings
 
 if TYPE_CHECKING:
     from cometmq.broker.app import Broker
@@ -100,6 +101,7 @@ def standalone(
     config: Path | None = None,
     print_config: bool = False,
     log_level: str = INFO,
+    log_format: str | None = None,
 ) -> int:
     """Run a name server and a broker in one process; gives the exit code."""
     names = namesrv_configuration(namesrv_port, host, None, home=store)
@@ -107,7 +109,7 @@ def standalone(
     _take_free_port(parts)
     if print_config:
         return _show(names, parts)
-    _begin(log_level, names, parts)
+    _begin(log_level, log_format, names, parts)
     both = Standalone(names, parts, config)
     return serve(both, lambda: f"{both} build={build()}")
 
@@ -119,6 +121,7 @@ def name_server(
     config: Path | None = None,
     print_config: bool = False,
     log_level: str = INFO,
+    log_format: str | None = None,
 ) -> int:
     """Run a name server, perhaps with a controller; gives the exit code."""
     from cometmq.namesrv.app import NameServer
@@ -130,12 +133,12 @@ def name_server(
         parts = controller_configuration(None, None, settings.controller_config_path)
         if print_config:
             return _show(names, parts)
-        _begin(log_level, names, parts)
+        _begin(log_level, log_format, names, parts)
         both = NameServerWithController(NameServer(names), _controller(parts))
         return serve(both, lambda: f"{both} build={build()}")
     if print_config:
         return _show(names)
-    _begin(log_level, names)
+    _begin(log_level, log_format, names)
     server = NameServer(names)
     return serve(server, lambda: f"namesrv={server.address} build={build()}")
 
@@ -150,6 +153,7 @@ def broker(
     config: Path | None = None,
     print_config: bool = False,
     log_level: str = INFO,
+    log_format: str | None = None,
 ) -> int:
     """Run a broker, or several processes of one; gives the exit code."""
     from cometmq.broker.app import Broker
@@ -160,13 +164,13 @@ def broker(
         family = BrokerFamily(processes, port, host, store, namesrv, config)
         if print_config:
             return _show(*family.configurations())
-        _begin(log_level, family.shared)
-        return family.run(log_level)
+        _begin(log_level, log_format, family.shared)
+        return family.run(log_level, log_format)
     parts = broker_configuration(port, host, store, namesrv, config)
     _take_free_port(parts)
     if print_config:
         return _show(parts)
-    _begin(log_level, parts)
+    _begin(log_level, log_format, parts)
     warn_of_stores_left(parts[StoreSettings].root, 0)
     server = Broker(parts, config_file=config)
     return serve(server, lambda: f"broker={server.address} build={build()}")
@@ -180,6 +184,7 @@ def filter_server(
     config: Path | None = None,
     print_config: bool = False,
     log_level: str = INFO,
+    log_format: str | None = None,
 ) -> int:
     """Run a filter server; gives the exit code."""
     from cometmq.filtersrv.app import FilterServer
@@ -187,7 +192,7 @@ def filter_server(
     parts = filtersrv_configuration(port, host, broker, config)
     if print_config:
         return _show(parts)
-    _begin(log_level, parts)
+    _begin(log_level, log_format, parts)
     server = FilterServer(parts)
     return serve(server, lambda: f"filtersrv={server.address} build={build()}")
 
@@ -199,12 +204,13 @@ def controller(
     config: Path | None = None,
     print_config: bool = False,
     log_level: str = INFO,
+    log_format: str | None = None,
 ) -> int:
     """Run a controller; gives the exit code."""
     parts = controller_configuration(port, host, config)
     if print_config:
         return _show(parts)
-    _begin(log_level, parts)
+    _begin(log_level, log_format, parts)
     server = _controller(parts)
     return serve(server, lambda: f"controller={server.address} build={build()}")
 
@@ -242,9 +248,10 @@ def _show(*configurations: Configuration) -> int:
     return 0
 
 
-def _begin(log_level: str, *configurations: Configuration) -> None:
+def _begin(log_level: str, log_format: str | None, *configurations: Configuration) -> None:
     """Set up logging, and log once which settings have no effect."""
-    logs.configure(log_level)
+    chosen = {configuration[LogSettings].format for configuration in configurations}
+    logs.configure(log_level, form=log_format or (JSON if JSON in chosen else TEXT))
     for configuration in configurations:
         if warning := configuration.warning():
             log.warning("%s", warning)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from cometmq.access.plain.config import AccountSettings, server_guard, signing_hooks
+from cometmq.access.account_settings import AccountSettings, server_guard, signing_hooks
 from cometmq.controller.active import ActiveController
 from cometmq.controller.broker_set_table import BrokerSetTable
 from cometmq.controller.config import ControllerSettings, EtcdSettings
@@ -20,7 +20,7 @@ from cometmq.controller.elections import Elections
 from cometmq.controller.etcd import Etcd, EtcdUnavailableError
 from cometmq.controller.handler import ControllerHandler
 from cometmq.controller.live_brokers import LiveBrokers
-from cometmq.metrics.config import MetricsSettings, serves_metrics
+from cometmq.metrics.config import MetricsSettings, has_metrics
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import (
     Connection,
@@ -41,9 +41,11 @@ from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
 from cometmq.system.failure_log import FailureLog
 from cometmq.system.files import Files, SystemFiles
+from cometmq.system.log_format import LogSettings
 
 if TYPE_CHECKING:
-    from cometmq.metrics.endpoint import MetricsEndpoint
+    from cometmq.metrics.endpoint import Exporter
+    from cometmq.remoting.latencies import Latencies
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ SETTINGS = (
     TlsSettings,
     TlsClientSettings,
     MetricsSettings,
+    LogSettings,
 )
 """The settings classes that a controller's configuration file feeds."""
 
@@ -97,7 +100,7 @@ class Controller:
         self._settings = configuration.reader_of(ControllerSettings)
         self._supervisor = Supervisor("controller")
         self._started_s = self._clock.monotonic()
-        self._metrics: MetricsEndpoint | None = None
+        self._metrics: Exporter | None = None
         self._failures = FailureLog(
             log,
             fails="no election, etcd is unavailable, the next scan elects",
@@ -147,6 +150,11 @@ class Controller:
             RequestCode.GET_CONTROLLER_CONFIG: config.show,
         }
         """The handlers of all request codes."""
+        self._latencies: Latencies | None = None
+        if has_metrics(configuration):
+            from cometmq.controller.metrics import request_latencies
+
+            self._latencies = request_latencies()
         self._server = RemotingServer(
             self.routes,
             settings=configuration[RemotingSettings],
@@ -154,6 +162,7 @@ class Controller:
             name="controller",
             on_close=self._connection_closed,
             guard=None if access is None else access.guard,
+            latencies=self._latencies,
         )
         self._jobs = JobRunner(
             [
@@ -198,11 +207,16 @@ class Controller:
         if settings.listen_port == 0:
             self.configuration.set({"listenPort": str(self._server.port)})
         self._started_s = self._clock.monotonic()
-        if serves_metrics(self.configuration):
+        if self._latencies is not None:
             from cometmq.controller.metrics import start_metrics  # most controllers have none
 
             self._metrics = await start_metrics(
-                self.configuration, self._own(), self.active, self._live, self._elections
+                self.configuration,
+                self._own(),
+                self.active,
+                self._live,
+                self._elections,
+                self._latencies,
             )
         self._jobs.start()
         log.info("controller started address=%s", self.address)

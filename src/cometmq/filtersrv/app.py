@@ -31,10 +31,11 @@ from cometmq.remoting import (
 )
 from cometmq.remoting.ports import host_and_port, reachable_host
 from cometmq.system.configuration import Configuration
+from cometmq.system.log_format import LogSettings
 
 log = logging.getLogger(__name__)
 
-SETTINGS = (FilterServerSettings, RemotingSettings, TlsSettings, TlsClientSettings)
+SETTINGS = (FilterServerSettings, RemotingSettings, TlsSettings, TlsClientSettings, LogSettings)
 """The settings classes that a filter server's configuration file feeds."""
 
 REGISTER_S = 10.0

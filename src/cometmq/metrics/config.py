@@ -6,18 +6,18 @@ there, where it is the broker's own one.
 
 from __future__ import annotations
 
-import logging
 import re
 from dataclasses import dataclass
 from typing import Final
 
 from cometmq.model.errors import ConfigError
 from cometmq.system.configuration import Configuration
-from cometmq.system.settings import setting
+from cometmq.system.settings import ADDRESS, setting
 
-log = logging.getLogger(__name__)
-
-PROMETHEUS: Final = "PROM"
+DISABLED, PROMETHEUS, OTLP, LOG = "DISABLE", "PROM", "OTLP_GRPC", "LOG"
+_TARGET: Final = re.compile(r"(?:(https?)://)?(" + ADDRESS.pattern + ")/?")
+_HEADER: Final = re.compile(r"[0-9a-z_.-]{1,64}:[ -+\--~]{1,4096}")
+_HEADERS_MAX = 20
 _LABEL = re.compile(r"(?!__)[A-Za-z_][A-Za-z0-9_]{0,63}:[^:,\n]{1,128}")
 _LABELS_MAX = 20
 _OF_METRICS = frozenset(
@@ -31,6 +31,14 @@ _OF_METRICS = frozenset(
         "broker_set",
         "cluster",
         "election_result",
+        "invocation_status",
+        "is_long_polling",
+        "le",
+        "request_code",
+        "request_handle_status",
+        "request_type",
+        "response_code",
+        "result",
         "group",
         "node_id",
         "node_type",
@@ -61,11 +69,33 @@ class MetricsSettings:
     """Whether and where a server shows its metrics."""
 
     exporter: str = setting(
-        "DISABLE", key="metricsExporterType", choices=("DISABLE", PROMETHEUS, "OTLP_GRPC", "LOG")
+        DISABLED, key="metricsExporterType", choices=(DISABLED, PROMETHEUS, OTLP, LOG)
     )
-    """``PROM`` serves metrics for Prometheus at ``/metrics``. ``OTLP_GRPC`` and ``LOG`` of RocketMQ
-    have no effect here, with a warning.
+    """``PROM`` serves metrics for Prometheus at ``/metrics``, ``OTLP_GRPC`` sends them to an
+    OpenTelemetry collector, ``LOG`` logs them.
     """
+
+    grpc_target: str = setting("", key="metricsGrpcExporterTarget")
+    """The collector, ``host:port``. ``http://host:port`` is without TLS, everything else with it.
+    """
+
+    grpc_header_text: str = setting("", key="metricsGrpcExporterHeader", secret=True)
+    """Headers of each request to the collector, ``name:value,name:value``."""
+
+    grpc_timeout_ms: int = setting(
+        3_000, key="metricGrpcExporterTimeOutInMills", unit="ms", low=100, high=60_000
+    )
+    """How long one request to the collector may take."""
+
+    grpc_interval_ms: int = setting(
+        60_000, key="metricGrpcExporterIntervalInMills", unit="ms", low=1_000, high=3_600_000
+    )
+    """The time between two pages that are sent to the collector."""
+
+    log_interval_ms: int = setting(
+        10_000, key="metricLoggingExporterIntervalInMills", unit="ms", low=1_000, high=3_600_000
+    )
+    """The time between two pages in the log."""
 
     host: str = setting("", key="metricsPromExporterHost")
     """The local address to listen on. Default: 127.0.0.1, because the endpoint has no access
@@ -83,12 +113,30 @@ class MetricsSettings:
     ``_other``.
     """
 
+    metrics_of_exporter: bool = setting(True)
+    """Whether a broker also shows the metrics of RocketMQ's exporter, by its names. A page of many
+    topics takes about twice the time with them.
+    """
+
     def __post_init__(self) -> None:
-        """Check the labels.
+        """Check labels, collector and headers.
 
         Raises:
-            ConfigError: a label is not ``name:value``, or there are too many.
+            ConfigError: a label or a header is not ``name:value``, there are too many, or the
+                address of the collector is missing or wrong.
         """
+        if self.exporter == OTLP and not _TARGET.fullmatch(self.grpc_target):
+            raise ConfigError(
+                f"metricsGrpcExporterTarget={self.grpc_target}: metricsExporterType={OTLP} needs"
+                " the address of a collector, host:port or http://host:port"
+            )
+        headers = [part for part in self.grpc_header_text.split(",") if part]
+        is_wrong = len(headers) > _HEADERS_MAX or not all(map(_HEADER.fullmatch, headers))
+        if self.exporter == OTLP and is_wrong:
+            raise ConfigError(
+                "metricsGrpcExporterHeader: expected name:value,name:value, names in lower case, at"
+                f" most {_HEADERS_MAX}"
+            )
         parts = [part for part in self.label_text.split(",") if part]
         names = {part.partition(":")[0] for part in parts}
         if (
@@ -108,14 +156,22 @@ class MetricsSettings:
         parts = (part.partition(":") for part in self.label_text.split(",") if part)
         return {name: value for name, _, value in parts}
 
+    @property
+    def grpc_address(self) -> tuple[bool, str]:
+        """Whether the connection to the collector has TLS, and the collector's address."""
+        found = _TARGET.fullmatch(self.grpc_target)
+        assert found is not None
+        return found[1] != "http", found[2]
 
-def serves_metrics(configuration: Configuration) -> bool:
-    """Return whether a server has an endpoint; warn of a kind of export that does not exist."""
+    @property
+    def grpc_headers(self) -> tuple[tuple[str, str], ...]:
+        """The headers of each request to the collector."""
+        parts = (part.partition(":") for part in self.grpc_header_text.split(",") if part)
+        return tuple((name, value) for name, _, value in parts)
+
+
+def has_metrics(configuration: Configuration) -> bool:
+    """Return whether a server shows metrics."""
     if MetricsSettings not in configuration:
         return False
-    exporter = configuration[MetricsSettings].exporter
-    if exporter not in ("DISABLE", PROMETHEUS):
-        log.warning(
-            "metricsExporterType=%s has no effect, expected DISABLE or %s", exporter, PROMETHEUS
-        )
-    return exporter == PROMETHEUS
+    return configuration[MetricsSettings].exporter != DISABLED

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
-from cometmq.metrics.config import MetricsSettings
-from cometmq.metrics.page import CONTENT_TYPE, Page
+from cometmq.metrics.config import LOG, OTLP, MetricsSettings
+from cometmq.metrics.page import CONTENT_TYPE, Page, TextPage
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.server import listening_socket
 from cometmq.remoting.slices import join
@@ -32,6 +32,16 @@ PATH: Final = "/metrics"
 
 Collect = Callable[[Page], Awaitable[None]]
 """Fills a page with the metrics of one server; it pauses if that takes long."""
+
+
+class Exporter(Protocol):
+    """Shows the metrics of a server from `start` to `stop`."""
+
+    async def start(self) -> None:
+        """Begin."""
+
+    async def stop(self) -> None:
+        """End."""
 
 
 class MetricsEndpoint:
@@ -123,7 +133,7 @@ class MetricsEndpoint:
     async def _respond_with_page(self, writer: asyncio.StreamWriter, *, is_head: bool) -> None:
         try:
             async with asyncio.timeout(RESPONSE_S), self._collecting:
-                page = Page(self._labels, self._settings.series_max)
+                page = TextPage(self._labels, self._settings.series_max)
                 await self._collect(page)
                 body = await join(page.parts())
         except TimeoutError:
@@ -164,16 +174,27 @@ async def _respond(
         await writer.wait_closed()
 
 
-async def start_endpoint(
+async def start_exporter(
     configuration: Configuration, labels: dict[str, str], collect: Collect
-) -> MetricsEndpoint:
-    """Start the endpoint of a server, and put its port into the settings.
+) -> Exporter:
+    """Start what shows the metrics of a server; put the port of an endpoint into the settings.
 
     Raises:
-        ConfigError: the address cannot be bound.
+        ConfigError: the endpoint's address cannot be bound, or a package is not installed.
     """
-    endpoint = MetricsEndpoint(configuration[MetricsSettings], labels, collect)
-    await endpoint.start()
-    if configuration[MetricsSettings].port == 0:
-        configuration.set({"metricsPromExporterPort": str(endpoint.port)})
-    return endpoint
+    settings = configuration[MetricsSettings]
+    exporter: Exporter
+    if settings.exporter == LOG:
+        from cometmq.metrics.push import LogPush
+
+        exporter = LogPush(settings, labels | settings.labels, collect)
+    elif settings.exporter == OTLP:
+        from cometmq.metrics.otlp import OtlpPush  # loads gRPC
+
+        exporter = OtlpPush(settings, labels | settings.labels, collect)
+    else:
+        exporter = MetricsEndpoint(settings, labels, collect)
+    await exporter.start()
+    if isinstance(exporter, MetricsEndpoint) and settings.port == 0:
+        configuration.set({"metricsPromExporterPort": str(exporter.port)})
+    return exporter

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from cometmq.access.plain.config import AccountSettings, server_guard, signing_hooks
-from cometmq.metrics.config import MetricsSettings, serves_metrics
+from cometmq.access.account_settings import AccountSettings, server_guard, signing_hooks
+from cometmq.metrics.config import MetricsSettings, has_metrics
 from cometmq.namesrv.assembly import FEATURES, assemble
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.namesrv.registry import Registry
@@ -32,10 +32,11 @@ from cometmq.remoting.jobs import JobRunner
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files, SystemFiles
+from cometmq.system.log_format import LogSettings
 from cometmq.system.rocketmq_keys import NAMESRV_KEYS
 
 if TYPE_CHECKING:
-    from cometmq.metrics.endpoint import MetricsEndpoint
+    from cometmq.metrics.endpoint import Exporter
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ SETTINGS = (
     TlsSettings,
     TlsClientSettings,
     MetricsSettings,
+    LogSettings,
 )
 """The settings classes that a name server's configuration file feeds."""
 
@@ -111,7 +113,7 @@ class NameServer:
             now_ms=self._now_ms,
             up_ms=lambda: self._now_ms() - self._started_ms,
         )
-        self._metrics: MetricsEndpoint | None = None
+        self._metrics: Exporter | None = None
         features = [build(self.parts) for build in FEATURES]
         jobs = [job for feature in features for job in feature.jobs]
         self._jobs = JobRunner(jobs if access is None else [*jobs, *access.jobs()])
@@ -152,7 +154,7 @@ class NameServer:
         self._started_ms = self._now_ms()
         if settings.listen_port == 0:
             self.configuration.set({"listenPort": str(self.port)})
-        if serves_metrics(self.configuration):
+        if has_metrics(self.configuration):
             from cometmq.namesrv.admin.metrics import start_metrics  # most servers have none
 
             self._metrics = await start_metrics(self.parts, self.address)

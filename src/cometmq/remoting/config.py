@@ -36,6 +36,11 @@ class RemotingSettings:
     calls_in_flight_max: int = setting(65535, low=1)
     """Maximum number of requests that a server has in flight on one connection."""
 
+    slow_request_ms: int = setting(1000, unit="ms", low=0, high=3_600_000)
+    """A request that takes longer is logged, with where its time was spent; 0 logs none. At most 20
+    lines are written in 10 seconds.
+    """
+
 
 @dataclass(frozen=True)
 class TlsSettings:

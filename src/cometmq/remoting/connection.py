@@ -10,7 +10,8 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING, Any
 
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
@@ -21,6 +22,7 @@ from cometmq.remoting.errors import CallTimeoutError, ConnectionLostError
 from cometmq.remoting.inflight import Inflight, ResponseReader, ResponseReceiver
 from cometmq.remoting.peer import Peer
 from cometmq.remoting.requests import Guard, Request, RequestHandler, Response
+from cometmq.remoting.slow_requests import begin_request
 from cometmq.remoting.tasks import Supervisor
 from cometmq.remoting.wire import FastPath
 
@@ -28,6 +30,9 @@ try:
     import cython  # type: ignore[import-untyped]
 except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
+
+if TYPE_CHECKING:
+    from cometmq.remoting.latencies import Latencies
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +68,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
         unknown: RequestHandler | None = None,
         fast_path: FastPath | None = None,
         guard: Guard | None = None,
+        latencies: Latencies | None = None,
         language: LanguageCode = OUR_LANGUAGE,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -74,12 +80,14 @@ class Connection(Peer, asyncio.BufferedProtocol):
         self._handlers = handlers
         self._unknown = unknown or refuse_unknown
         self._guard = guard
+        self._latencies = latencies
         self._settings = settings
         self._supervisor = supervisor
         self._on_open = on_open
         self._on_close = on_close
         self._our_language = language
         self._working = 0
+        self._full_since_s = 0.0
         self._writable: asyncio.Future[None] | None = None
         self._closed = loop.create_future()
         self.peer: tuple[str, int] = ("", 0)
@@ -147,34 +155,45 @@ class Connection(Peer, asyncio.BufferedProtocol):
             return
         self.language, self.version = command.language, command.version
         incoming = Request(command, self)
+        if self._latencies is not None:
+            incoming.latencies = self._latencies
+            incoming.began_s = perf_counter()
         handler = self._handlers.get(incoming.code, self._unknown)
+        slow = self.slow
+        began_s = 0.0 if slow is None else monotonic()
         try:
             guard = self._guard
             result = handler(incoming) if guard is None else guard(incoming, handler)
-            if result is None:
-                return
             if isinstance(result, Response):
                 incoming.reply(result)
-                return
+                result = None
         except Exception as problem:
             respond_with_failure(incoming, problem)
-            return
-        self._work(incoming, result)
+            result = None
+        if result is not None:
+            self._work(incoming, result, began_s)
+        elif slow is not None and monotonic() - began_s >= slow.limit_s:
+            slow.handled(command, self.peer_text, monotonic() - began_s, {})
 
-    def _work(self, incoming: Request, result: Awaitable[Response | None]) -> None:
+    def _work(self, incoming: Request, result: Awaitable[Response | None], began_s: float) -> None:
         """Wait for the response in the background, up to a limit of such requests."""
         if self._working < WORKING_MAX or incoming.is_exclusive:  # of those there is one at most
             self._working += 1
             if incoming.is_exclusive:
                 self.pause_frames()
-            self._supervisor.spawn(self._finish(incoming, result), f"request-{incoming.code}")
+            self._supervisor.spawn(
+                self._finish(incoming, result, began_s), f"request-{incoming.code}"
+            )
             return
         if isinstance(result, Coroutine):
             result.close()
         remark = f"[OVERLOAD]{self._working} requests of this connection are worked on already"
         incoming.reply(Response(ResponseCode.SYSTEM_BUSY, remark))
 
-    async def _finish(self, incoming: Request, result: Awaitable[Response | None]) -> None:
+    async def _finish(
+        self, incoming: Request, result: Awaitable[Response | None], began_s: float
+    ) -> None:
+        spent = begin_request()
         try:
             response = await result
             if response is not None:
@@ -183,10 +202,24 @@ class Connection(Peer, asyncio.BufferedProtocol):
             respond_with_failure(incoming, problem)
         finally:
             self._working -= 1
+            if self.slow is not None:
+                took_s = monotonic() - began_s
+                self.slow.handled(incoming.command, self.peer_text, took_s, spent)
             if incoming.is_exclusive:
                 self.resume_frames()
 
     # --- back-pressure ------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """Write and read nothing until `resume_writing`, and measure how long that takes."""
+        self._full_since_s = monotonic()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """Write the rest, then read on: the peer has read its responses."""
+        if self.slow is not None:
+            self.slow.not_read(self.peer_text, monotonic() - self._full_since_s)
+        super().resume_writing()
 
     def end_back_pressure(self) -> None:
         """Notify the calls that wait for the peer to read what was written, and read on."""

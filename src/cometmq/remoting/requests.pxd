@@ -2,6 +2,7 @@ cimport cython
 
 from cometmq.protocol.octets cimport copy_of, put_bytes, put_decimal, put_hex, put_u32
 from cometmq.protocol.command cimport Command
+from cometmq.remoting.latencies cimport Latencies
 from cometmq.remoting.wire cimport Wire
 
 cdef int _HEX, _TEXT, _OPAQUE_AT
@@ -15,10 +16,15 @@ cdef class Request:
     cdef public bint oneway
     cdef public bint responded
     cdef public bint is_exclusive
+    cdef public bint is_held
+    cdef public Latencies latencies
+    cdef public double began_s
 
     cpdef object header(self, object kind)
     cpdef object reply(self, object response)
     cpdef object reply_head(self, bytes head, object slices=*)
+    @cython.locals(latencies=Latencies)
+    cpdef count_latency(self, int response_code)
 
 
 cdef class Response:

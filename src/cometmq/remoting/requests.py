@@ -22,6 +22,7 @@ except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
 
 if TYPE_CHECKING:
+    from cometmq.remoting.latencies import Latencies
     from cometmq.remoting.peer import Peer
 
 DECIMAL, HEX, TEXT = "\0d", "\0x", "\0s"
@@ -80,7 +81,18 @@ class Response:
 class Request:
     """One request, and the connection of its response."""
 
-    __slots__ = ("body", "code", "command", "connection", "is_exclusive", "oneway", "responded")
+    __slots__ = (
+        "began_s",
+        "body",
+        "code",
+        "command",
+        "connection",
+        "is_exclusive",
+        "is_held",
+        "latencies",
+        "oneway",
+        "responded",
+    )
 
     def __init__(self, command: Command, connection: Wire) -> None:
         self.command = command
@@ -91,6 +103,11 @@ class Request:
         self.responded = False
         self.is_exclusive = False
         """Whether the frames behind this one wait until it is handled."""
+        self.is_held = False
+        """Whether it was held until a message arrived."""
+        self.latencies: Latencies | None = None
+        """Counts how long its response takes; None in a server without metrics."""
+        self.began_s = 0.0
 
     def header(self, kind: type[H]) -> H:
         """Return the typed header.
@@ -104,6 +121,8 @@ class Request:
         """Send the response, in the serialization of the request; a one-way request gets none."""
         if self.responded:
             raise AssertionError(f"a second response to {self.command!r}: {response!r}")
+        if self.latencies is not None:
+            self.count_latency(int(response.code))
         if self.oneway:
             self.responded = True
             return
@@ -127,8 +146,24 @@ class Request:
         if self.responded:
             raise AssertionError(f"a second response to {self.command!r}")
         self.responded = True
+        if self.latencies is not None:
+            self.count_latency(0)
         if not self.oneway:
             self.connection.write(head, slices)
+
+    def count_latency(self, response_code: int) -> None:
+        """Count how long the response has taken that is sent now."""
+        latencies = self.latencies
+        if latencies is not None:
+            latencies.add(
+                self.code,
+                response_code,
+                self.began_s,
+                1,
+                self.is_held,
+                self.oneway,
+                self.connection.closed,
+            )
 
 
 RequestHandler = Callable[[Request], Response | Awaitable[Response | None] | None]

@@ -20,7 +20,9 @@ from typing import Any
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.config import RemotingSettings, TlsSettings
 from cometmq.remoting.connection import Connection, wait_all_closed
+from cometmq.remoting.latencies import Latencies
 from cometmq.remoting.requests import Guard, RequestHandler
+from cometmq.remoting.slow_requests import SlowRequests
 from cometmq.remoting.tasks import Supervisor
 from cometmq.remoting.tls import HANDSHAKE_BYTE, server_context
 from cometmq.remoting.wire import FastPath
@@ -48,6 +50,7 @@ class RemotingServer:
         name: for logs and tasks.
         on_close: called with every connection that ends.
         guard: see `Guard`; None lets every request through.
+        latencies: counts how long responses take, for metrics.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class RemotingServer:
         name: str = "server",
         on_close: Callable[[Connection], None] | None = None,
         guard: Guard | None = None,
+        latencies: Latencies | None = None,
     ) -> None:
         self._handlers = handlers
         self._settings = settings or RemotingSettings()
@@ -68,6 +72,7 @@ class RemotingServer:
         self._name = name
         self._on_close = on_close
         self._guard = guard
+        self._latencies = latencies
         self.fast_path: FastPath | None = None
         """The fast path of connections that are opened from now on."""
         self._connections: set[Connection] = set()
@@ -76,6 +81,8 @@ class RemotingServer:
         self._idle_closed = RateLimitedLog(
             log, f"idle connections closed server={name}", level=logging.INFO
         )
+        limit_ms = self._settings.slow_request_ms
+        self._slow = SlowRequests(limit_ms, name) if limit_ms else None
         self._supervisor = Supervisor(name)
         self._requests = Supervisor(f"{name}.requests")
         self._socket: socket.socket | None = None
@@ -141,6 +148,8 @@ class RemotingServer:
         await wait_all_closed(self._connections, ABORT_S)
         await self._requests.cancel()
         self._problems.settle(now=True)
+        if self._slow is not None:
+            self._slow.settle(now=True)
 
     async def _end_opening(self) -> None:
         """End the connections that are being opened.
@@ -235,9 +244,11 @@ class RemotingServer:
             unknown=self._unknown,
             fast_path=self.fast_path,
             guard=self._guard,
+            latencies=self._latencies,
         )
         connection.header_bytes_max = HEADER_BYTES_MAX
         connection.warn = self._problems.add
+        connection.slow = self._slow
         return connection
 
     def _opened(self, connection: Connection) -> None:
@@ -253,6 +264,8 @@ class RemotingServer:
     def _close_idle(self) -> None:
         self._problems.settle()
         self._idle_closed.settle()
+        if self._slow is not None:
+            self._slow.settle()
         oldest = asyncio.get_running_loop().time() - self._settings.idle_s
         idle = [
             connection

@@ -67,6 +67,7 @@ cdef class Wire:
     cdef public bint _closing
     cdef public bint is_leaving
     cdef public object warn
+    cdef public object slow
     cdef public str peer_text
     cdef public bytes peer_bytes
     cdef public tuple certificate_names

@@ -209,6 +209,8 @@ class Wire:
         """The longest header that is read."""
         self.warn: Callable[..., None] = log.warning
         """Logs why the connection was closed."""
+        self.slow: Any = None
+        """Logs requests that took long (`SlowRequests`); None for no log."""
         self.peer_text = ""
         self.peer_bytes = b""
         self.certificate_names: tuple[tuple[str, str], ...] = ()

@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cometmq.access.gate import ADMINISTRATOR, NOTHING, Action, Needs, group_need, topic_need
+from cometmq.access.gate import (
+    ADMINISTRATOR,
+    NOTHING,
+    Action,
+    Kind,
+    Need,
+    Needs,
+    group_need,
+    topic_need,
+)
 from cometmq.access.plain.accounts import PlainAccounts
 from cometmq.access.plain.needs import ADMINISTRATION, PlainNeeds
 from cometmq.access.signer import RequestSigner
-from cometmq.broker.access.control import LARGE_BYTES_MIN, AccessControl
+from cometmq.access.users.needs import UserNeeds
+from cometmq.broker.access import feature
+from cometmq.broker.access.control import LARGE_BYTES_MIN
 from cometmq.broker.access.handler import AccountHandler
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ConfigError
 from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC
+from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.signature import SigningKey, signed_content
 from cometmq.remoting import OutgoingCall, Request, Response, exclusive
 from cometmq.store import MessageStore
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
+from support.access import plain_control
 from support.fake_transport import Wired
 from support.stores import opened, put
 
@@ -122,6 +136,111 @@ async def test_each_request_needs_what_it_uses(
     assert PlainNeeds("c", TOPICS.get).of(request(code, fields, body)) == wanted
 
 
+ANY_OF = {"P": PUB, "S": SUB, "C": Action.CREATE, "U": Action.UPDATE, "D": Action.DELETE,
+          "G": Action.GET}  # fmt: skip
+
+
+def wanted(text: str) -> Needs:
+    """Needs such as ``T:T=SG g:G=S c:c=G``: one of the actions on each resource."""
+    kinds = {"t": Kind.TOPIC, "g": Kind.GROUP, "c": Kind.CLUSTER}
+    every = []
+    for part in text.split():
+        resource, _, letters = part.partition("=")
+        kind, _, name = resource.partition(":")
+        actions = Action(sum(ANY_OF[letter] for letter in letters))
+        every.append(Need(kinds[kind], name, actions))
+    return Needs(resources=tuple(every))
+
+
+NAMES = {"topic": "T", "group": "G"}
+LOCK = {"consumerGroup": "G", "clientId": "c", "mqSet": [{"topic": "T"}, {"topic": "%RETRY%H"}]}
+HALVES = {128: "Half"}
+NEEDS_OF_USERS = [
+    (10, LONG_SEND, {}, "t:T=P"),
+    (310, SHORT_SEND | {"b": "%RETRY%H", "a": "G"}, {}, "g:H=S"),
+    (320, SHORT_SEND, {}, "t:T=P"),
+    (325, SHORT_SEND, {}, "t:T=P"),
+    (325, SHORT_SEND | {"b": "c_REPLY_TOPIC"}, {}, ""),
+    (370, {"topic": "T"}, {}, "t:T=P"),
+    (105, {"topic": "T"}, {}, "t:T=PSG"),
+    (105, {"topic": "%RETRY%G"}, {}, "g:G=SG"),
+    (11, PULL, {}, "t:T=S g:G=S"),
+    (361, PULL | {"topic": "%RETRY%H"}, {}, "g:H=S g:G=S"),
+    (12, QUERY, {}, "t:T=SG"),
+    (14, BOTH_NAMES, {}, "t:T=SG g:G=SG"),
+    (15, BOTH_NAMES, {}, "t:T=SU g:G=SU"),
+    (34, {}, HEARTBEAT, "g:G=S t:T=S g:H=S"),
+    (34, {}, {"clientID": "c"}, ""),
+    (35, {"clientID": "c", "consumerGroup": "G"}, {}, "g:G=S"),
+    (35, {"clientID": "c", "producerGroup": "p"}, {}, ""),
+    (36, SEND_BACK, {}, "g:G=S t:Stored=S"),
+    (36, SEND_BACK | {"offset": "9"}, {}, "g:G=S"),
+    (37, END, {}, ""),
+    (37, END | {"topic": "T"}, {}, "t:T=P"),
+    (37, END | {"topic": "T", "commitLogOffset": "128"}, {}, "t:T=P t:Half=P"),
+    (37, END | {"commitLogOffset": "128"}, {}, "t:Half=P"),
+    (33, {"offset": "0", "topic": "T"}, {}, "t:T=G t:Stored=G"),
+    (33, {"offset": "64"}, {}, "g:G=G"),
+    (33, {"offset": "9"}, {}, ""),
+    (41, {}, LOCK, "g:G=S t:T=S g:H=S"),
+    (42, {}, LOCK, "g:G=S t:T=S g:H=S"),
+    (46, {}, {"clientId": "c", "group": "G", "subscriptionData": {"topic": "T"}}, "g:G=S t:T=S"),
+    (17, {"topic": "T"}, {}, "t:T=C"),
+    (17, {"topic": "%RETRY%G"}, {}, "g:G=C"),
+    (18, {}, {"topicConfigList": [{"topicName": "A"}, {"topicName": "B"}]}, "t:A=C t:B=C"),
+    (215, {"topic": "T"}, {}, "t:T=D"),
+    (200, {}, {"groupName": "G"}, "g:G=CU"),
+    (225, {}, {"groupConfigList": [{"groupName": "G"}, {"groupName": "H"}]}, "g:G=CU g:H=CU"),
+    (207, {"groupName": "G"}, {}, "g:G=D"),
+    (208, {"consumerGroup": "G"}, {}, "g:G=G"),
+    (208, {"consumerGroup": "G", "topic": "T", "topicList": "A;;B"}, {}, "g:G=G t:T=G t:A=G t:B=G"),
+    (308, {"compareGroup": "G", "topic": "T", "filterGroups": "A,B"}, {},
+     "t:T=G g:G=G g:A=G g:B=G"),
+    (314, {"srcGroup": "Known", "destGroup": "G", "topic": "T"}, {}, "t:T=U g:G=U g:Known=G"),
+    (314, {"srcGroup": "Unknown", "destGroup": "G"}, {}, "g:G=U"),
+    (323, {"topic": "T", "msgId": "x"}, {}, "t:T=U"),
+    (323, {"topic": "T", "msgId": "7F000001" + "00002A9F" + "0" * 16}, {}, "t:T=U t:Stored=U"),
+    (323, {}, {}, "c:c=U"),
+    (354, {"topic": "T"}, {}, "t:T=G"),
+    (354, {}, {}, "c:c=G"),
+    (901, {"clusterName": "d", "brokerName": "b"}, {}, "c:d=G"),
+    (901, {}, {}, "c:c=G"),
+    (200151, {}, {"acks": [{"c": "G", "t": "T"}, {"c": "H", "t": "U"}]},
+     "g:G=S t:T=S g:H=S t:U=S"),
+    *((code, {"topic": "T"}, {}, "t:T=G") for code in (29, 30, 31, 32, 202, 300, 351)),
+    *((code, NAMES, {}, "t:T=G g:G=G") for code in (223, 303, 345)),
+    *((code, NAMES, {}, "t:T=U g:G=U") for code in (222, 353)),
+    *((code, {"group": "G"}, {}, "g:G=G") for code in (343, 352)),
+    *((code, BOTH_NAMES, {}, "t:T=S g:G=S") for code in (309, 200050, 200051, 200052, 200053,
+      200054)),
+    *((code, {}, {}, "c:c=G") for code in (21, 26, 28, 43, 45, 52, 54, 201, 204, 305, 315, 317,
+      328, 907, 3004, 3005, 3009, 3010)),
+    *((code, {}, {}, "c:c=U") for code in (25, 50, 51, 53, 301, 306, 316, 329, 905, 906, 908,
+      1008, 2001, 2002, 2004, 3001, 3002, 3003, 3006, 3007, 3008)),
+    (31999, {}, {}, ""),
+]  # fmt: skip
+
+
+def needs_of_users() -> UserNeeds:
+    return UserNeeds("c", TOPICS.get, HALVES.get, lambda group: group == "Known")
+
+
+@pytest.mark.parametrize(("code", "fields", "body", "text"), NEEDS_OF_USERS)
+async def test_each_request_of_a_user_needs_what_it_uses(
+    code: int, fields: dict[str, str], body: Any, text: str
+) -> None:
+    assert needs_of_users().of(request(code, fields, body)) == wanted(text)
+
+
+def test_every_request_that_a_broker_serves_may_need_something(tmp_path: Path) -> None:
+    served = set()
+    for file in Path(feature.__file__).parent.parent.glob("*/feature.py"):
+        served |= set(re.findall(r"RequestCode\.([A-Z0-9_]+)", file.read_text()))
+    assert len(served) > 80
+    codes = needs_of_users().codes
+    assert {name for name in served if RequestCode[name] not in codes} == set()
+
+
 def test_administration_has_what_the_reference_has_and_more() -> None:
     assert {17, 25, 200, 207, 215} < ADMINISTRATION
 
@@ -139,7 +258,7 @@ class Broker:
         self.reads = ColdReads()
         self.accounts = PlainAccounts(folder, SystemFiles(), ManualClock())
         self.accounts.load()
-        self.access = AccessControl(self.accounts, self.store, self.reads, cluster="c")
+        self.access = plain_control(self.accounts, self.store, self.reads)
         self.handled: list[int] = []
         handler = AccountHandler(
             self.accounts,

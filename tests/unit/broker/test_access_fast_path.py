@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import json
 import struct
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cometmq.access.fast_check import FastCheck
-from cometmq.access.gate import Action
 from cometmq.access.plain.accounts import PlainAccounts
-from cometmq.broker.access.control import AccessControl
+from cometmq.access.users.accounts import UserAccounts
+from cometmq.access.users.migration import migrate
+from cometmq.access.users.policies import PolicyEntry, PolicyType
+from cometmq.access.users.user import User, UserStatus, UserType
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.pulling.fast_path import PullFastPath
@@ -33,6 +34,7 @@ from cometmq.remoting import TlsSettings
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from support import plain_ways
+from support.access import plain_control, user_control
 from support.fake_transport import Wired
 from support.stores import all_messages
 from support.tiers import rounds
@@ -48,6 +50,7 @@ accounts:
 - {accessKey: Administrator, secretKey: admin-secret, admin: true}
 - {accessKey: Trusted, secretKey: trusted-secret, whiteRemoteAddress: 10.8.8.8}
 """
+Change = Callable[[UserAccounts], None]
 EXAMPLES = settings(
     max_examples=rounds(test=60, long=2000),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -93,15 +96,21 @@ def with_fields(header: bytes, more: Mapping[str, str], body: bytes) -> bytes:
 class Guarded(Side):
     """A store whose requests pass the gate, with the fast path before it or without."""
 
-    def __init__(self, folder: Path, tables: Tables, *, fast: bool) -> None:
+    def __init__(self, folder: Path, tables: Tables, *, fast: bool, of_users: bool) -> None:
         super().__init__(folder, tables, fast=False)
         (folder / "conf").mkdir()
         (folder / "conf/plain_acl.yml").write_text(ACCOUNTS)
         self.accounts = PlainAccounts(folder, SystemFiles(), ManualClock())
         self.accounts.load()
         self.reads = ColdReads()
+        self.users: UserAccounts | None = None
         tls = TlsSettings(trusted="ca.pem", client_certificate="optional", client_account="cn")
-        self.access = AccessControl(self.accounts, self.store, self.reads, cluster="c", tls=tls)
+        if of_users:
+            self.users = UserAccounts(folder / "conf", authorizes=True)
+            migrate(self.accounts, self.users)
+            self.access = user_control(self.users, self.store, self.reads, tls)
+        else:
+            self.access = plain_control(self.accounts, self.store, self.reads, tls)
         if fast:
             check = self.access.for_sends()
             self.fast_path = SendFastPath(self.send, scans=True, check=check)
@@ -118,11 +127,19 @@ class Guarded(Side):
 class Both:
     """The two sides, given the same."""
 
-    def __init__(self, folder: Path, tables: Tables) -> None:
+    def __init__(self, folder: Path, tables: Tables, *, of_users: bool = False) -> None:
         for name in ("T", "D", "Other", "%RETRY%G"):
             tables.topic(name, queues=4)
-        self.fast = Guarded(folder / "fast", tables, fast=True)
-        self.general = Guarded(folder / "general", tables, fast=False)
+        self.fast = Guarded(folder / "fast", tables, fast=True, of_users=of_users)
+        self.general = Guarded(folder / "general", tables, fast=False, of_users=of_users)
+        self.refused = 16 if of_users else 1
+
+    def close(self) -> None:
+        for side in (self.fast, self.general):
+            side.reads.close()
+            side.store.abandon()
+            if side.users is not None:
+                side.users.close()
 
     async def same(
         self,
@@ -150,13 +167,27 @@ class Both:
         return [response.code for response in fast.answers]
 
 
+@pytest.fixture(params=[False, True], ids=["accounts", "users"])
+async def both(
+    request: pytest.FixtureRequest, tmp_path: Path, tables: Tables
+) -> AsyncIterator[Both]:
+    made = Both(tmp_path, tables, of_users=request.param)
+    yield made
+    made.close()
+
+
 @pytest.fixture
-async def both(tmp_path: Path, tables: Tables) -> AsyncIterator[Both]:
+async def of_accounts(tmp_path: Path, tables: Tables) -> AsyncIterator[Both]:
     made = Both(tmp_path, tables)
     yield made
-    for side in (made.fast, made.general):
-        side.reads.close()
-        side.store.abandon()
+    made.close()
+
+
+@pytest.fixture
+async def of_users(tmp_path: Path, tables: Tables) -> AsyncIterator[Both]:
+    made = Both(tmp_path, tables, of_users=True)
+    yield made
+    made.close()
 
 
 async def test_signed_sends_of_an_account_stay_on_the_fast_path(both: Both) -> None:
@@ -201,7 +232,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 async def test_what_is_refused_is_refused_on_both_paths(both: Both, name: str) -> None:
     good = signed(java(FIELDS, opaque="8"), b"good", "Publisher")
-    assert await both.same(good + REFUSED[name] + good) == [0, 1, 0]
+    assert await both.same(good + REFUSED[name] + good) == [0, both.refused, 0]
     assert (both.fast.handled, both.general.handled) == (0, 2)
     assert len(all_messages(both.fast.store, "T", 1)) == 2
 
@@ -217,7 +248,7 @@ async def test_each_field_is_signed(both: Both, name: str) -> None:
     changed = good.replace(b'"%b":%b' % (name.encode(), value), b'"%b":%b' % (name.encode(), other))
     grown = bytearray(changed)
     grown[0:8] = frame(changed[8:-4], b"body")[0:8]
-    assert await both.same(bytes(grown)) == [1]
+    assert await both.same(bytes(grown)) == [both.refused]
 
 
 async def test_fields_may_not_be_there_twice_or_be_added(both: Both) -> None:
@@ -226,10 +257,10 @@ async def test_fields_may_not_be_there_twice_or_be_added(both: Both) -> None:
         header = good[8:-4].replace(b'"extFields":{', b'"extFields":{' + more.encode())
         codes = await both.same(frame(header, b"body"))
         # Of two values the last one counts, for the signature, too.
-        assert codes == ([1] if more == '"zz":"x",' else [0])
+        assert codes == ([both.refused] if more == '"zz":"x",' else [0])
     for more in (',"b":"D"}', ',"AccessKey":"Administrator"}', ',"Signature":"AAAA"}'):
         header = good[8:-4].replace(b'},"flag"', more.encode() + b',"flag"')
-        assert await both.same(frame(header, b"body")) == [1]
+        assert await both.same(frame(header, b"body")) == [both.refused]
 
 
 async def test_a_large_header_takes_the_general_path(both: Both) -> None:
@@ -248,7 +279,7 @@ async def test_batches_need_the_same(both: Both) -> None:
     body = encode_batch(ITEMS)
     for code in ("310", "320"):
         assert await both.same(signed(java(fields, code=code), body, "Publisher")) == [0]
-        assert await both.same(signed(java(fields, code=code), body, "Consumer")) == [1]
+        assert await both.same(signed(java(fields, code=code), body, "Consumer")) == [both.refused]
     assert both.fast.handled == 0
 
 
@@ -256,26 +287,27 @@ async def test_senders_share_a_connection_and_are_told_apart(both: Both) -> None
     good = signed(java(FIELDS), b"body", "Publisher")
     admin = signed(java(FIELDS | {"b": "D"}), b"body", "Administrator")
     bad = signed(java(FIELDS | {"b": "D"}), b"body", "Publisher")
-    assert await both.same(good + admin + bad + good + admin + bad) == [0, 0, 1, 0, 0, 1]
+    codes = await both.same(good + admin + bad + good + admin + bad)
+    assert codes == [0, 0, both.refused] * 2
 
 
-async def test_white_addresses_need_no_signature(both: Both) -> None:
+async def test_white_addresses_need_no_signature(of_accounts: Both) -> None:
     unsigned = frame(java(FIELDS))
-    assert await both.same(unsigned, peer=("10.9.9.9", 4000)) == [0]
-    assert await both.same(unsigned, peer=("10.9.9.10", 4000)) == [1]
+    assert await of_accounts.same(unsigned, peer=("10.9.9.9", 4000)) == [0]
+    assert await of_accounts.same(unsigned, peer=("10.9.9.10", 4000)) == [1]
     trusted = with_fields(java(FIELDS), {"AccessKey": "Trusted", "Signature": "AAAA"}, b"body")
-    assert await both.same(trusted, peer=("10.8.8.8", 4000)) == [0]
-    assert await both.same(trusted, peer=("10.8.8.9", 4000)) == [1]
-    assert both.fast.handled == 0
+    assert await of_accounts.same(trusted, peer=("10.8.8.8", 4000)) == [0]
+    assert await of_accounts.same(trusted, peer=("10.8.8.9", 4000)) == [1]
+    assert of_accounts.fast.handled == 0
 
 
-async def test_changed_accounts_count_at_once_on_open_connections(both: Both) -> None:
+async def test_changed_accounts_count_at_once_on_open_connections(of_accounts: Both) -> None:
     good = signed(java(FIELDS), b"body", "Publisher")
-    assert await both.same(good) == [0]
-    fast, general = both.fast.connect(), both.general.connect()
+    assert await of_accounts.same(good) == [0]
+    fast, general = of_accounts.fast.connect(), of_accounts.general.connect()
     for text, code in ((ACCOUNTS.replace("T=PUB", "T=DENY"), 1), (ACCOUNTS, 0),
                        (ACCOUNTS.replace("publisher-secret", "another-secret"), 1)):  # fmt: skip
-        for side, wired in ((both.fast, fast), (both.general, general)):
+        for side, wired in ((of_accounts.fast, fast), (of_accounts.general, general)):
             (side.accounts.main_file.parent / "fresh").write_text(text)
             (side.accounts.main_file.parent / "fresh").replace(side.accounts.main_file)
             side.accounts.reload()
@@ -283,6 +315,59 @@ async def test_changed_accounts_count_at_once_on_open_connections(both: Both) ->
             await wired.settled()
             assert wired.answers[-1].code == code
     assert read(fast) == read(general)
+
+
+async def test_changed_users_count_at_once_on_open_connections(of_users: Both) -> None:
+    good = signed(java(FIELDS), b"body", "Publisher")
+    fast, general = of_users.fast.connect(), of_users.general.connect()
+    denied = PolicyEntry.parse("Topic:T", ["Pub"], None, "Deny")
+    elsewhere = PolicyEntry.parse("Topic:T", ["Pub"], ["10.0.0.8"], "Allow")
+    here = PolicyEntry.parse("Topic:T", ["Pub"], ["10.0.0.0/28"], "Allow")
+
+    def put(entry: PolicyEntry) -> Change:
+        return lambda users: users.put_entries("Publisher", [(PolicyType.CUSTOM, [entry])])
+
+    def put_status(status: UserStatus) -> Change:
+        return lambda users: users.update("Publisher", password=None, type=None, status=status)
+
+    changes: list[tuple[Change, int]] = [
+        (lambda users: None, 0),
+        (put(denied), 16),
+        (put(elsewhere), 16),
+        (put(here), 0),
+        (put_status(UserStatus.DISABLE), 16),
+        (put_status(UserStatus.ENABLE), 0),
+        (lambda users: users.update("Publisher", password="x", type=None, status=None), 16),
+        (lambda users: users.delete("Publisher"), 16),
+    ]
+    for change, code in changes:
+        for side, wired in ((of_users.fast, fast), (of_users.general, general)):
+            assert side.users is not None
+            change(side.users)
+            wired.transport.send(good)
+            await wired.settled()
+            assert wired.answers[-1].code == code
+    assert read(fast) == read(general)
+    assert of_users.fast.handled == 0
+
+
+@pytest.mark.parametrize("name", ["\u00fcser", 'a"b', "a\\b"])
+async def test_users_may_have_any_name(of_users: Both, name: str) -> None:
+    for side in (of_users.fast, of_users.general):
+        assert side.users is not None
+        side.users.create(User(name, "secret-of-user", UserType.SUPER))
+    quoted = json.dumps(name, ensure_ascii=False)[1:-1]
+    escaped = json.dumps(name)[1:-1]
+    fields = {**FIELDS, "AccessKey": name}
+    content = signed_content(fields, b"body")
+    digest = hmac.digest(b"secret-of-user", content, hashlib.sha1)
+    signature = base64.b64encode(digest).decode()
+    for text in (quoted, escaped):
+        header = java(FIELDS).replace(
+            b'"extFields":{',
+            f'"extFields":{{"AccessKey":"{text}","Signature":"{signature}",'.encode(),
+        )
+        assert await of_users.same(frame(header, b"body")) == [0]
 
 
 async def test_refused_one_way_sends_are_not_stored(both: Both) -> None:
@@ -353,7 +438,7 @@ async def test_the_fast_path_of_pulls_takes_what_is_allowed(
     side, handled = both.fast, []
     tables.group("G")
     pulls = Pulls(tables, side.store, held_max=2).handler
-    check = FastCheck(side.accounts, Action.SUB)
+    check = side.access.for_pulls()
     wired = Wired(
         {11: lambda request: handled.append(request)},
         fast_path=PullFastPath(pulls, check),
@@ -363,7 +448,7 @@ async def test_the_fast_path_of_pulls_takes_what_is_allowed(
     await wired.settled()
     (response,) = wired.answers
     assert handled == []
-    assert (response.code != 1) is is_taken, response
+    assert (response.code != both.refused) is is_taken, response
 
 
 def test_a_command_is_signed_as_it_was_received() -> None:
@@ -375,10 +460,12 @@ async def test_a_certificate_is_not_that_of_the_next_client_with_its_address(bot
     send = frame(java(FIELDS), b"body")
     publisher, consumer = (("CN", "Publisher"),), (("CN", "Consumer"),)
     assert await both.same(send, names=publisher) == [0]
-    assert await both.same(send) == [1]
-    assert await both.same(send, names=consumer) == [1]
-    assert await both.same(send, names=(("CN", "Unknown"),)) == [1]
+    assert await both.same(send) == [both.refused]
+    assert await both.same(send, names=consumer) == [both.refused]
+    assert await both.same(send, names=(("CN", "Unknown"),)) == [both.refused]
     assert await both.same(send, names=publisher) == [0]
-    assert await both.same(signed(java(FIELDS), b"body", "Consumer"), names=publisher) == [1]
+    assert await both.same(signed(java(FIELDS), b"body", "Consumer"), names=publisher) == [
+        both.refused
+    ]
     assert both.fast.handled == 0
     assert len(all_messages(both.fast.store, "T", 1)) == 2

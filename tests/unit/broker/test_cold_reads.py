@@ -29,6 +29,7 @@ from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import MAGIC_V1, decode_messages
 from cometmq.remoting.features import Deferred
+from cometmq.remoting.slow_requests import SlowRequests
 from cometmq.store import MessageStore, StoreSettings, message_store
 from cometmq.store.queue_reader import ColdPart
 from cometmq.system.files import MappedFile, SystemFiles, SystemMappedFile
@@ -199,6 +200,20 @@ async def test_a_cold_pull_is_answered_when_it_was_read(broker: Broker) -> None:
     (answer,) = await wired.answered(1)
     assert bodies(answer) == [b"0", b"1"]
     assert {path.parent.name for path, _, _ in broker.disk.known} == {"0", "commitlog"}
+
+
+@pytest.mark.parametrize(("limit", "what"), [(None, "disk"), (1 << 20, "flow-control")])
+async def test_a_pull_that_waits_for_the_disk_for_long_is_logged(
+    broker: Broker, caplog: pytest.LogCaptureFixture, limit: int | None, what: str
+) -> None:
+    broker.limit = limit
+    wired = broker.connect()
+    wired.connection.slow = SlowRequests(0, "broker")  # every request takes at least so long
+    wired.transport.send(pull(1))
+    await wired.answered(1)
+    start = "slow request code=PULL_MESSAGE opaque=1 peer=10.0.0.9:51000 topic=T group=g ms="
+    assert all(each.startswith(start) for each in caplog.messages)
+    assert any(f"spent={what}:" in each for each in caplog.messages)
 
 
 async def test_what_is_behind_a_cold_pull_waits_and_other_connections_do_not(

@@ -166,3 +166,16 @@ def test_sends_are_refused_while_there_are_too_few_replicas() -> None:
     refusal = world.flow.refusal()
     assert refusal is not None
     assert refusal.code == 14
+
+
+@pytest.mark.parametrize(("logged_ms", "count"), [(0, 0), (5_000, 0), (1_000, 1)])
+def test_a_loop_that_was_blocked_for_long_is_logged(
+    caplog: pytest.LogCaptureFixture, logged_ms: int, count: int
+) -> None:
+    world = World()
+    world.flow.late_ms_logged = logged_ms
+
+    world.look(late_ms=2_000)
+
+    expected = ["the event loop was blocked: all requests waited ms=2000"]
+    assert caplog.messages == expected * count

@@ -30,6 +30,7 @@ from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.record import encode_host
+from cometmq.remoting.latencies import Latencies
 from cometmq.remoting.wire import FastPath, write_batch_of
 from cometmq.system.clock import ManualClock
 from support import plain_ways
@@ -82,6 +83,7 @@ class Side:
         self.flow = FlowControl(lambda: limits, clock=clock, role=tables.role)
         self.stats = BrokerStats("c", clock=clock, is_system_topic=tables.topics.is_system)
         self.commit = GroupCommit(self.store) if sync else None
+        self.latencies = Latencies()
         self.send = SendHandler(
             self.store,
             self.validation,
@@ -90,6 +92,7 @@ class Side:
             Throughput(self.stats, clock=clock),
             confirmation=Confirmation(self.commit),
             store_host=HOST,
+            latencies=self.latencies,
         )
         self.handled = 0
         self.fast_path: FastPath | None = SendFastPath(self.send, scans=scans) if fast else None
@@ -104,6 +107,10 @@ class Side:
     def connect(self, peer: object = ("10.0.0.9", 51000)) -> Wired:
         codes = (310, 10, 320)
         return Wired(dict.fromkeys(codes, self._handle), peer=peer, fast_path=self.fast_path)
+
+    def counts(self) -> dict[tuple[int, int], int]:
+        """How many responses were counted for each code of requests and responses."""
+        return {kind[:2]: sum(found.counts()) for kind, found in self.latencies.all()}
 
     def log_writes(self) -> int:
         """How often something was written to the log."""
@@ -142,6 +149,7 @@ class Both:
         assert self.fast.log() == self.general.log()
         assert self.fast.stats.put_messages == self.general.stats.put_messages
         assert fast.connection.closed == general.connection.closed
+        assert self.fast.counts() == self.general.counts()
         return self.fast.handled - handled
 
 
@@ -233,6 +241,16 @@ async def test_plain_batches_do_not_take_the_long_way(both: Both) -> None:
     assert [message.body for message in stored[:3]] == [b"one", b"", b"x" * 300]
     assert len(stored) == 22
     assert len(both.fast.store.query("T", "b", 32, 0, 2**62).records) == 7
+
+
+async def test_latencies_are_counted_by_code_whatever_codes_one_read_has(both: Both) -> None:
+    codes = ["310", "310", "320", "320", "310", "320"]
+    stream = b""
+    for number, code in enumerate(codes):
+        fields, body = (BATCH, encode_batch(ITEMS)) if code == "320" else (FIELDS, b"body")
+        stream += frame(java(fields, opaque=str(number), code=code), body)
+    assert await both.same(stream) == 0
+    assert both.fast.counts() == {(310, 0): 3, (320, 0): 3}
 
 
 @pytest.mark.parametrize("text", ["WAIT\x01false\x02", "a\x01b\x02", "DELAY\x011\x02"])

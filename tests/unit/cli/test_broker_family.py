@@ -102,7 +102,7 @@ def test_a_port_in_use_is_refused_before_a_process_starts(tmp_path: Path) -> Non
     with socket.create_server((LOOPBACK, port + 10 - 2)):
         wanted = re.escape(f"broker-a-1, cannot listen on {LOOPBACK}:{port + 8}: Address already")
         with pytest.raises(ConfigError, match=wanted):
-            family(tmp_path, port=port).run("info")
+            family(tmp_path, port=port).run("info", None)
 
     assert not (tmp_path / "store").exists()
 

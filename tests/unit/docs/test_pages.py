@@ -15,6 +15,7 @@ import pytest
 import typer.main
 
 import cometmq.client
+from cometmq.access.config import UserSettings
 from cometmq.broker.config import BrokerSettings
 from cometmq.cli.commands import app
 from cometmq.client.settings import resolve_settings
@@ -24,6 +25,7 @@ from cometmq.metrics.config import MetricsSettings
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.store.config import StoreSettings
+from cometmq.system.log_format import LogSettings
 from cometmq.system.settings import describe
 from cometmq.system.settings_sample import field_texts
 from docs import pages
@@ -35,6 +37,7 @@ UNITS = {"ms": "ms", "s": "s", "bytes": "bytes", "mib": "MiB", "minutes": "min"}
 PAGE_LINES_MAX = 1_000
 SETTINGS = (
     BrokerSettings,
+    UserSettings,
     StoreSettings,
     NameServerSettings,
     FilterServerSettings,
@@ -44,6 +47,7 @@ SETTINGS = (
     TlsSettings,
     TlsClientSettings,
     MetricsSettings,
+    LogSettings,
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,9 @@ from docs import pages
 ALERTS = pages.ROOT / "deploy/alerts/cometmq.yml"
 DASHBOARDS = sorted((pages.ROOT / "deploy/grafana").glob("*.json"))
 RUNBOOK = pages.ROOT / "docs/howto/runbook.md"
-METRIC = re.compile(r"\b(?:rocketmq|cometmq)_[a-z0-9_]+\b")
+_CONTROLLERS = "role|active_broker_num|election_total|request_total|request_latency"
+METRIC = re.compile(rf"(?<![\w-])(?:(?:rocketmq|cometmq)_[a-z0-9_]+|{_CONTROLLERS})(?![\w-])")
+OF_HISTOGRAM = re.compile("_(bucket|sum|count)$")
 RUNTIME = "rocketmq_brokeruntime_"
 RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
 
@@ -25,7 +28,8 @@ RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule
 def shown() -> set[str]:
     """The metrics that the reference page says servers have."""
     page = (pages.ROOT / "docs/reference/metrics.md").read_text()
-    return set(METRIC.findall(page.partition("## What RocketMQ has")[0]))
+    names = re.findall(r"`([a-z0-9_]+)\*?`", page.partition("## What RocketMQ has")[0])
+    return {name for name in names if METRIC.fullmatch(name)}
 
 
 def in_sources() -> str:
@@ -41,16 +45,54 @@ def expressions() -> Iterator[str]:
             yield from (target["expr"] for target in panel["targets"])
 
 
+def used() -> set[str]:
+    """The metrics that expressions use."""
+    return {name for text in expressions() for name in metrics_of(text)}
+
+
+def metrics_of(text: str) -> set[str]:
+    """The metrics of an expression; of the series of a histogram, the histogram."""
+    names, known = METRIC.findall(without_labels(text)), shown()
+    return {name if name in known else OF_HISTOGRAM.sub("", name) for name in names}
+
+
+def without_labels(text: str) -> str:
+    """An expression without label values and the names of labels."""
+    return re.sub(r"\bby \([^)]*\)", "", re.sub(r"\{[^}]*\}", "", text))
+
+
 def test_expressions_and_pages_name_metrics_that_exist() -> None:
     sources = in_sources()
-    used = {name for text in expressions() for name in METRIC.findall(text)}
-    assert len(used) > 15
-    for name in used | shown():
+    assert len(used()) > 40
+    for name in used() | shown():
         known = name.removeprefix(RUNTIME)
         known = name.replace("rocketmq_storage_", "") if known == name else known
         assert re.search(rf"[\"\s/_]{known}[\"\s]", sources) or name == RUNTIME, name
-    listed = {name for name in used if not name.startswith(RUNTIME)}
+    listed = {name for name in used() if not name.startswith(RUNTIME)}
     assert listed <= shown()
+
+
+def test_dashboards_use_the_labels_that_the_reference_page_lists() -> None:
+    page = (pages.ROOT / "docs/reference/metrics.md").read_text()
+    common = {"cluster", "node_id", "node_type", "instance", "job", "le", "group"}
+    for text in expressions():
+        names = {name for name in metrics_of(text) if not name.startswith(RUNTIME)}
+        if len(names) != 1:
+            continue
+        (name,) = names
+        row = next(line for line in page.splitlines() if f"`{name}`" in line)
+        labels = re.findall(r"(\w+)[=!]~?\"", text)
+        labels += re.findall(r"\w+", " ".join(re.findall(r"\bby \(([^)]*)\)", text)))
+        if "| the same" in row:
+            continue
+        assert set(labels) - common <= set(re.findall(r"\w+", row)), (name, labels)
+
+
+def test_dashboards_are_those_that_the_program_writes() -> None:
+    program = pages.ROOT / "deploy/grafana/make.py"
+    made = runpy.run_path(str(program))
+    written = {each.file: made["text_of"](each) for each in made["DASHBOARDS"]}
+    assert written == {path.name: path.read_text() for path in DASHBOARDS}
 
 
 def test_each_alert_has_an_entry_in_the_runbook_and_each_entry_an_alert() -> None:
@@ -80,7 +122,7 @@ def test_prometheus_accepts_every_expression(tmp_path: Path) -> None:
     subprocess.run([promtool, "check", "rules", str(ALERTS)], check=True)
     rules = [{"record": f"r{n}", "expr": text} for n, text in enumerate(expressions())]
     for rule in rules:
-        rule["expr"] = rule["expr"].replace("$cluster", ".*")
+        rule["expr"] = re.sub(r"\$\w+", ".*", rule["expr"])
     file = tmp_path / "dashboards.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "dashboards", "rules": rules}]}))
     subprocess.run([promtool, "check", "rules", "--lint=none", str(file)], check=True)

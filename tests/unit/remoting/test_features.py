@@ -14,11 +14,14 @@ from support.memory_link import link
 NOT_AT_REST = {
     "cometmq.access.fast_check",
     "cometmq.access.gate",
-    "cometmq.access.plain.accounts",
-    "cometmq.access.plain.guard",
+    "cometmq.access.needs",
+    "cometmq.access.plain",
     "cometmq.access.signer",
+    "cometmq.access.users",
     "cometmq.broker.access.control",
     "cometmq.broker.access.handler",
+    "cometmq.broker.access.sources",
+    "cometmq.broker.access.user_handler",
     "cometmq.broker.admin.handler",
     "cometmq.broker.clients.connections",
     "cometmq.broker.cold_flow_control",
@@ -65,6 +68,7 @@ NOT_AT_REST = {
     "cometmq.protocol.signature",
     "cometmq.remoting.socks",
     "cometmq.sql92",
+    "rocksdict",
     "yaml",
     "encodings.idna",  # loads the tables of Unicode
 }

@@ -131,7 +131,7 @@ def test_settings_without_effect_are_marked_beside_their_origins(tmp_path: Path)
 def test_secrets_without_effect_are_never_shown(tmp_path: Path) -> None:
     secrets = {
         "innerClientAuthenticationCredentials": "hunter1",
-        "initAuthenticationUser": "hunter2",
+        "initAuthenticationUser": '{"username":"u","password":"hunter2"}',
         "metricsGrpcExporterHeader": "hunter3",
         "socksProxyConfig": "hunter4",
     }

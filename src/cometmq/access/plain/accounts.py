@@ -124,6 +124,11 @@ class PlainAccounts:
 
     # --- files ----------------------------------------------------------------------------------
 
+    @property
+    def has_files(self) -> bool:
+        """Whether there is a file of accounts."""
+        return bool(self._found())
+
     def load(self) -> None:
         """Read all files, for the first time.
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from cometmq.access.certificates import with_certificates
-from cometmq.access.gate import ADMINISTRATOR, NOTHING, Gate
+from cometmq.access.gate import ADMINISTRATOR, Gate
 from cometmq.access.plain.accounts import RELOAD_S, PlainAccounts
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Request, RequestHandler, Response, TlsSettings
@@ -29,8 +29,9 @@ class ServerGuard:
         self, accounts: PlainAccounts, tls: TlsSettings, signed_codes: frozenset[int]
     ) -> None:
         self._accounts = accounts
-        self._signed_codes = signed_codes
-        self._gate = Gate(with_certificates(accounts, tls), ResponseCode.SYSTEM_ERROR)
+        self._gate = Gate(
+            with_certificates(accounts, tls), ResponseCode.SYSTEM_ERROR, signed_codes=signed_codes
+        )
 
     def guard(
         self, request: Request, handler: RequestHandler
@@ -41,9 +42,8 @@ class ServerGuard:
             ResponseError: the sender may not make it.
         """
         account = self._gate.identify(request)
-        if not account.may_do_everything:
-            is_open = request.code in self._signed_codes
-            self._gate.require(request, account, NOTHING if is_open else ADMINISTRATOR)
+        if account is not None:
+            self._gate.require(request, account, ADMINISTRATOR)
         return handler(request)
 
     def jobs(self) -> Sequence[Job]:

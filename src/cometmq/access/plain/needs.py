@@ -16,14 +16,24 @@ from cometmq.access.gate import (
     ADMINISTRATOR,
     NOTHING,
     Action,
-    Need,
     Needs,
     group_need,
     needs_of,
     topic_need,
 )
+from cometmq.access.needs import (
+    TopicOfRecord,
+    field,
+    of_heartbeat,
+    of_pull,
+    of_recall,
+    of_record,
+    of_reply,
+    of_send,
+    of_unregister,
+)
 from cometmq.model.topic import reply_topic
-from cometmq.protocol.bodies import HeartbeatData, LockBatchRequestBody, UnlockBatchRequestBody
+from cometmq.protocol.bodies import LockBatchRequestBody, UnlockBatchRequestBody
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import (
     ConsumeMessageDirectlyRequest,
@@ -31,19 +41,12 @@ from cometmq.protocol.headers import (
     EndTransactionRequest,
     ExchangeBrokerHaInfoRequest,
     GetConsumerListByGroupRequest,
-    PullMessageRequest,
     QueryMessageRequest,
-    SendMessageRequest,
-    SendMessageV2Request,
-    UnregisterClientRequest,
     UpdateAndGetGroupForbiddenRequest,
     UpdateConsumerOffsetRequest,
     ViewMessageByIdRequest,
 )
 from cometmq.remoting.requests import Request
-
-TopicOfRecord = Callable[[int], str | None]
-"""Returns the topic of the record at an offset of the log; None if none begins there."""
 
 ADMINISTRATION: Final = frozenset(
     {
@@ -81,7 +84,7 @@ ADMINISTRATION: Final = frozenset(
 )
 """Requests that change the broker or what belongs to others, and the listing of accounts."""
 
-IN_BODY: Final = frozenset(
+_IN_BODY: Final = frozenset(
     {RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ}
 )
 """Requests whose bodies say what they need."""
@@ -107,26 +110,28 @@ class PlainNeeds:
         topic_of_record: finds the topic of a message that a request names by its offset.
     """
 
+    in_body = _IN_BODY
+
     def __init__(self, cluster: str, topic_of_record: TopicOfRecord) -> None:
         self._reply_topic = reply_topic(cluster)
         self._topic_of_record = topic_of_record
         self._readers: Mapping[int, Callable[[Request], Needs]] = {
-            RequestCode.SEND_MESSAGE: _of_send,
-            RequestCode.SEND_MESSAGE_V2: _of_send,
-            RequestCode.SEND_BATCH_MESSAGE: _of_send,
+            RequestCode.SEND_MESSAGE: of_send,
+            RequestCode.SEND_MESSAGE_V2: of_send,
+            RequestCode.SEND_BATCH_MESSAGE: of_send,
             RequestCode.SEND_REPLY_MESSAGE: self._of_reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: self._of_reply,
-            RequestCode.PULL_MESSAGE: _of_pull,
-            RequestCode.LITE_PULL_MESSAGE: _of_pull,
+            RequestCode.PULL_MESSAGE: of_pull,
+            RequestCode.LITE_PULL_MESSAGE: of_pull,
             RequestCode.QUERY_MESSAGE: _of_query,
             RequestCode.UPDATE_CONSUMER_OFFSET: _of_commit,
-            RequestCode.HEART_BEAT: _of_heartbeat,
-            RequestCode.UNREGISTER_CLIENT: _of_unregister,
+            RequestCode.HEART_BEAT: of_heartbeat,
+            RequestCode.UNREGISTER_CLIENT: of_unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: _of_members,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: _of_direct_consumption,
             RequestCode.LOCK_BATCH_MQ: _of_lock,
             RequestCode.UNLOCK_BATCH_MQ: _of_unlock,
-            RequestCode.RECALL_MESSAGE: _of_recall,
+            RequestCode.RECALL_MESSAGE: of_recall,
             RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: _of_group_forbidden,
             RequestCode.EXCHANGE_BROKER_HA_INFO: _of_ha_info,
             RequestCode.CONSUMER_SEND_MSG_BACK: self._of_send_back,
@@ -149,9 +154,7 @@ class PlainNeeds:
         return NOTHING if reader is None else reader(request)
 
     def _of_reply(self, request: Request) -> Needs:
-        """In the topic of replies a reply is for one client, in another one for all."""
-        topic = _sent_topic(request)
-        return NOTHING if topic == self._reply_topic else needs_of(topic_need(topic, Action.PUB))
+        return of_reply(request, self._reply_topic)
 
     def _of_send_back(self, request: Request) -> Needs:
         header = request.header(ConsumerSendMsgBackRequest)
@@ -166,23 +169,7 @@ class PlainNeeds:
         return self._of_record(request.header(ViewMessageByIdRequest).offset, Action.SUB)
 
     def _of_record(self, offset: int, action: Action) -> Needs:
-        topic = self._topic_of_record(offset)
-        return NOTHING if topic is None else needs_of(topic_need(topic, action))
-
-
-def _sent_topic(request: Request) -> str:
-    if request.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
-        return request.header(SendMessageRequest).topic
-    return request.header(SendMessageV2Request).topic
-
-
-def _of_send(request: Request) -> Needs:
-    return needs_of(topic_need(_sent_topic(request), Action.PUB))
-
-
-def _of_pull(request: Request) -> Needs:
-    header = request.header(PullMessageRequest)
-    return needs_of(topic_need(header.topic, Action.SUB), group_need(header.consumer_group))
+        return of_record(self._topic_of_record, offset, action)
 
 
 def _of_query(request: Request) -> Needs:
@@ -192,19 +179,6 @@ def _of_query(request: Request) -> Needs:
 def _of_commit(request: Request) -> Needs:
     header = request.header(UpdateConsumerOffsetRequest)
     return needs_of(group_need(header.consumer_group), topic_need(header.topic, Action.SUB))
-
-
-def _of_heartbeat(request: Request) -> Needs:
-    needs: list[Need] = []
-    for consumer in HeartbeatData.decode(request.body).consumer_data_set:
-        needs.append(group_need(consumer.group_name))
-        needs += [topic_need(each.topic, Action.SUB) for each in consumer.subscription_data_set]
-    return needs_of(needs)
-
-
-def _of_unregister(request: Request) -> Needs:
-    group = request.header(UnregisterClientRequest).consumer_group
-    return needs_of(group_need(group)) if group else NOTHING
 
 
 def _of_members(request: Request) -> Needs:
@@ -223,12 +197,8 @@ def _of_unlock(request: Request) -> Needs:
     return needs_of(group_need(UnlockBatchRequestBody.decode(request.body).consumer_group))
 
 
-def _of_recall(request: Request) -> Needs:
-    return needs_of(topic_need(_field(request, "topic"), Action.PUB))
-
-
 def _of_group_and_topic(request: Request) -> Needs:
-    group, topic = _field(request, "consumerGroup"), _field(request, "topic")
+    group, topic = field(request, "consumerGroup"), field(request, "topic")
     return needs_of(group_need(group), topic_need(topic, Action.SUB))
 
 
@@ -243,7 +213,3 @@ def _of_ha_info(request: Request) -> Needs:
     header = request.header(ExchangeBrokerHaInfoRequest)
     announced: tuple[Any, ...] = (header.master_ha_address, header.master_address)
     return NOTHING if announced == (None, None) else ADMINISTRATOR
-
-
-def _field(request: Request, name: str) -> str:
-    return request.command.fields.get(name, "")

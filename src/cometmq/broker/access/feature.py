@@ -1,43 +1,46 @@
-"""Request handlers and jobs for accounts."""
+"""Request handlers and jobs for accounts, users and policies."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from cometmq.access.config import user_settings
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import exclusive
+from cometmq.remoting import Request, exclusive
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job, every
 
 if TYPE_CHECKING:
     from cometmq.broker.access.handler import AccountHandler
+    from cometmq.broker.access.user_handler import UserHandler
     from cometmq.broker.assembly import Endpoint, Parts
 
 LOG_S = 10.0
+ACCESS_KEY = "AccessKey"
 
 
 def build(parts: Parts, endpoint: Endpoint) -> Feature:
     """Build the handlers that show and change accounts, and the reading of changed files."""
-    access = parts.access
 
-    def make() -> AccountHandler:
+    def make_accounts() -> AccountHandler:
         from cometmq.broker.access.handler import AccountHandler
 
-        return AccountHandler(
-            None if access is None else access.accounts,
-            settings=parts.settings,
-            address=endpoint.address,
-        )
+        return AccountHandler(parts.accounts, settings=parts.settings, address=endpoint.address)
 
-    accounts = Deferred(make)
+    def make_users() -> UserHandler:
+        from cometmq.broker.access.user_handler import UserHandler
+
+        return UserHandler(parts.users, _is_super(parts))
+
+    accounts, users = Deferred(make_accounts), Deferred(make_users)
     jobs: list[Job] = []
-    if access is not None:
+    if parts.accounts is not None:
         from cometmq.access.plain.accounts import RELOAD_S
 
-        jobs = [
-            Job("reload-accounts", lambda: RELOAD_S, access.accounts.reload, blocking=True),
-            every(LOG_S, access.settle_log, "log-refused-requests"),
-        ]
+        jobs.append(Job("reload-accounts", lambda: RELOAD_S, parts.accounts.reload, blocking=True))
+    if parts.access is not None:
+        jobs.append(every(LOG_S, parts.access.settle_log, "log-refused-requests"))
     return Feature(
         {
             RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: exclusive(
@@ -49,6 +52,32 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
                 accounts.handler(lambda h: h.put_addresses)
             ),
             RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: accounts.handler(lambda h: h.show),
+            RequestCode.AUTH_CREATE_USER: exclusive(users.handler(lambda h: h.create_user)),
+            RequestCode.AUTH_UPDATE_USER: exclusive(users.handler(lambda h: h.update_user)),
+            RequestCode.AUTH_DELETE_USER: exclusive(users.handler(lambda h: h.delete_user)),
+            RequestCode.AUTH_GET_USER: users.handler(lambda h: h.get_user),
+            RequestCode.AUTH_LIST_USER: users.handler(lambda h: h.list_users),
+            RequestCode.AUTH_CREATE_ACL: exclusive(users.handler(lambda h: h.put_acl)),
+            RequestCode.AUTH_UPDATE_ACL: exclusive(users.handler(lambda h: h.put_acl)),
+            RequestCode.AUTH_DELETE_ACL: exclusive(users.handler(lambda h: h.delete_acl)),
+            RequestCode.AUTH_GET_ACL: users.handler(lambda h: h.get_acl),
+            RequestCode.AUTH_LIST_ACL: users.handler(lambda h: h.list_acls),
         },
         jobs,
     )
+
+
+def _is_super(parts: Parts) -> Callable[[Request], bool]:
+    """Return what says whether a request that passed the gate comes from a super user."""
+    users = parts.users
+    if parts.access is None or users is None:  # nothing is checked
+        return lambda request: True
+    open_codes = user_settings(parts.configuration).open_codes
+
+    def is_super(request: Request) -> bool:
+        # Of a request that needs no signature, the name is not proved.
+        return request.code not in open_codes and users.is_super(
+            request.command.fields.get(ACCESS_KEY, "")
+        )
+
+    return is_super

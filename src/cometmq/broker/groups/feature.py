@@ -24,6 +24,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
             parts.role,
             forget_offsets=parts.offsets.forget_group,
             forget_statistics=parts.stats.forget_group,
+            created=parts.timings.groups,
         )
 
     groups = Deferred(make)

@@ -20,6 +20,7 @@ from cometmq.broker.checks import (
 )
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.role import Role
+from cometmq.broker.timings import Creations
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.group import (
     CUSTOMIZED,
@@ -35,6 +36,7 @@ from cometmq.protocol.bodies import (
     GroupForbidden,
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
+    decode_group,
 )
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import (
@@ -42,7 +44,6 @@ from cometmq.protocol.headers import (
     GetSubscriptionGroupConfigRequest,
     UpdateAndGetGroupForbiddenRequest,
 )
-from cometmq.protocol.lenient import read_struct
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import LENIENT_BYTES_MAX, Slices, decode, encode, off_loop
 
@@ -67,6 +68,7 @@ class GroupHandler:
         role: groups are changed on a master only.
         forget_offsets: removes the committed offsets of a group.
         forget_statistics: removes the counters of a group.
+        created: measures creations and changes.
     """
 
     def __init__(
@@ -76,16 +78,18 @@ class GroupHandler:
         *,
         forget_offsets: Callable[[str], Awaitable[None]],
         forget_statistics: Callable[[str], Awaitable[None]],
+        created: Creations | None = None,
     ) -> None:
         self._groups = groups
         self._role = role
         self._forget_offsets = forget_offsets
         self._forget_statistics = forget_statistics
+        self._created = created or Creations()
 
     async def put(self, request: Request) -> Response:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
         check_body(request, GROUP_BYTES_MAX)
-        read = partial(_read_group, request.body)
+        read = partial(decode_group, request.body)
         small = len(request.body) <= LENIENT_BYTES_MAX
         return await self._put([read() if small else await off_loop(read)], request)
 
@@ -98,6 +102,10 @@ class GroupHandler:
         return await self._put(configs, request)
 
     async def _put(self, configs: list[SubscriptionGroupConfig], request: Request) -> Response:
+        with self._created.measured():
+            return await self._change(configs, request)
+
+    async def _change(self, configs: list[SubscriptionGroupConfig], request: Request) -> Response:
         check_is_master(self._role)
         slices = Slices()
         changes = {}
@@ -166,15 +174,6 @@ class GroupHandler:
             readable=not self._groups.is_forbidden(header.group, header.topic),
         )
         return Response(body=body.encode())
-
-
-def _read_group(body: bytes) -> SubscriptionGroupConfig:
-    try:
-        return read_struct(fastjson.loads(body), SubscriptionGroupConfig)
-    except fastjson.FastJsonError as problem:
-        raise ResponseError(
-            ResponseCode.SYSTEM_ERROR, f"SubscriptionGroupConfig: {problem}"
-        ) from None
 
 
 def _merged(

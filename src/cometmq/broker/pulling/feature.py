@@ -30,6 +30,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         role=parts.role,
         stats=parts.stats,
         host=parts.address.host,
+        latencies=parts.latencies,
     )
     parts.consumers.on_changed_expressions = handler.changed_expressions
     check = None if parts.access is None else parts.access.for_pulls()

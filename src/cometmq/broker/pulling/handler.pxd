@@ -3,6 +3,7 @@ cimport cython
 from cometmq.broker.pulling.long_polling cimport HeldPull, HeldPulls
 from cometmq.broker.stats.counters cimport BrokerStats
 from cometmq.protocol.command cimport Command
+from cometmq.remoting.latencies cimport Latencies
 from cometmq.remoting.requests cimport Request, Response, SuccessFormat
 from cometmq.remoting.wire cimport Wire
 from cometmq.store.appender cimport Appender
@@ -33,10 +34,12 @@ cdef class Pull(HeldPull):
     cdef public bint is_lite
     cdef public int cold_reads
     cdef public bint reads_exactly
+    cdef public bint was_held
+    cdef readonly double began_s
 
     cpdef rerun(self)
     cpdef Request request(self)
-    @cython.locals(request=Request)
+    @cython.locals(request=Request, latencies=Latencies)
     cpdef succeed(self, bytes head, GetResult found)
 
 
@@ -66,6 +69,7 @@ cdef class PullHandler:
     cdef long long _short_poll_ms
     cdef bint _suggests
     cdef object _ip
+    cdef readonly Latencies latencies
 
     cpdef object handle(self, Request request)
     @cython.locals(pull=Pull, command=Command, is_binary=cython.bint)

@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING
 
 from cometmq.broker.checks import broker_stopping
 from cometmq.broker.clients.consumers import BROADCASTING, ConsumerGroup, ConsumerRegistry
@@ -42,6 +44,9 @@ from cometmq.remoting.requests import DECIMAL, Request, Response, SuccessFormat
 from cometmq.remoting.wire import Wire
 from cometmq.store import GetStatus, Matcher, MessageStore
 from cometmq.store.queue_reader import RESPONSE_BYTES_MAX, ColdPart, GetResult
+
+if TYPE_CHECKING:
+    from cometmq.remoting.latencies import Latencies
 
 # Which setting refused a pull, in header field forbiddenType.
 FORBIDDEN_BY_BROKER = 1
@@ -124,6 +129,8 @@ class Pull(HeldPull):
         self.version = 0
         self.is_lite = False
         self.cold_reads = 0
+        self.was_held = False
+        self.began_s = 0.0 if handler.latencies is None else perf_counter()
         self.reads_exactly = False
         """Whether no more is read from the disk than its own messages."""
 
@@ -142,15 +149,22 @@ class Pull(HeldPull):
             kind = BINARY_HEADER if self.is_binary else JSON_HEADER
             command = Command(_PULL, opaque=self.opaque, serialization=kind)
             self.original = Request(command, self.wire)
+            self.original.latencies = self.handler.latencies
+            self.original.began_s = self.began_s
+        self.original.is_held = self.was_held
         return self.original
 
     def succeed(self, head: bytes, found: GetResult) -> None:
         """Respond with the messages that were found."""
         request = self.original
-        if request is None:
-            self.wire.write(head, found.slices)
-        else:
+        if request is not None:
+            request.is_held = self.was_held
             request.reply_head(head, found.slices)
+            return
+        latencies = self.handler.latencies
+        if latencies is not None:
+            latencies.add(_PULL, _FOUND, self.began_s, 1, self.was_held, False, self.wire.closed)
+        self.wire.write(head, found.slices)
 
 
 class PullForbiddenError(ResponseError):
@@ -176,6 +190,7 @@ class PullHandler:
         role: of this broker.
         stats: counts what was delivered.
         host: the address of this broker, which refusals name.
+        latencies: counts how long responses take, for metrics.
     """
 
     def __init__(
@@ -193,6 +208,7 @@ class PullHandler:
         role: Role,
         stats: BrokerStats,
         host: str,
+        latencies: Latencies | None = None,
     ) -> None:
         self._store = store
         self._reader = store.reader
@@ -207,6 +223,7 @@ class PullHandler:
         self._settings = settings
         self._role = role
         self._ip = host
+        self.latencies = latencies
         self._applied: BrokerSettings | None = None
         self._stats = stats
         names = ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
@@ -371,13 +388,23 @@ class PullHandler:
         pauses = not self._cold_reads.is_limited  # it may wait for seconds then: as if it were held
         if pauses:
             pull.wire.pause_frames()
-        then = partial(self._was_read, pull, may_hold, pauses)
+        then = partial(self._was_read, pull, may_hold, pauses, monotonic())
         self._cold_reads.bring_in(parts, then, pull.group)
         return None
 
     def _was_read(
-        self, pull: Pull, may_hold: bool, pauses: bool, done: asyncio.Future[None]
+        self,
+        pull: Pull,
+        may_hold: bool,
+        pauses: bool,
+        began_s: float,
+        done: asyncio.Future[None],
     ) -> None:
+        slow, took_s = pull.wire.slow, monotonic() - began_s
+        if slow is not None and took_s >= slow.limit_s:
+            spent = {"disk" if pauses else "flow-control": took_s}
+            peer, group, topic = pull.wire.peer_text, pull.group, pull.topic
+            slow.add(_PULL, pull.opaque, peer, took_s, spent, topic=topic, group=group)
         try:
             problem = broker_stopping() if done.cancelled() else done.exception()
             if problem is None:
@@ -517,6 +544,7 @@ class PullHandler:
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD]the broker holds {len(self._held)} pulls and can hold no more",
             )
+        pull.was_held = True
 
 
 def _code_of(result: GetResult, requested_offset: int) -> int:

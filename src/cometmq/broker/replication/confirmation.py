@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from cometmq.broker.replication.acknowledgements import SUCCESS, Acknowledgements
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
+from cometmq.remoting.slow_requests import spent_on
 
 if TYPE_CHECKING:
     from cometmq.broker.sending.group_commit import GroupCommit
@@ -37,6 +38,8 @@ class Confirmation:
     def __init__(self, commit: GroupCommit | None, slaves: Acknowledgements | None = None) -> None:
         self._commit = commit
         self._slaves = slaves
+        self.last_wait = "flush"
+        """What the outcome that is reported now has waited for in the end: flush or slaves."""
 
     @property
     def refusal(self) -> ResponseError | None:
@@ -62,14 +65,21 @@ class Confirmation:
             else:
                 commit.wait(
                     log_offset_end,
-                    lambda synced, error: on_outcome(_code_of(synced), error),
+                    lambda synced, error: self.report("flush", on_outcome, _code_of(synced), error),
                 )
         elif commit is None:
-            slaves.wait(log_offset_end, lambda code: on_outcome(code, None))
+            slaves.wait(log_offset_end, lambda code: self.report("slaves", on_outcome, code, None))
         else:
-            both = _Both(on_outcome)
+            both = _Both(self, on_outcome)
             commit.wait(log_offset_end, both.disk_ended)
             slaves.wait(log_offset_end, both.slaves_ended)
+
+    def report(
+        self, last_wait: str, on_outcome: Outcome, code: int, error: StoreError | None
+    ) -> None:
+        """Report an outcome, and what it has waited for in the end."""
+        self.last_wait = last_wait
+        on_outcome(code, error)
 
     async def confirmed_by(
         self, log_offset_end: int, *, asks_slaves: bool = True
@@ -93,14 +103,17 @@ class Confirmation:
             slaves.wait(log_offset_end, slaves_ended)
         else:
             slaves_ended(SUCCESS)
-        is_synced = commit is None or await commit.sync_error(log_offset_end) is None
-        return is_synced, await replicated
+        with spent_on("flush"):
+            is_synced = commit is None or await commit.sync_error(log_offset_end) is None
+        with spent_on("slaves"):
+            return is_synced, await replicated
 
 
 class _Both:
     """The outcomes of the disk and of the slaves, until both are there."""
 
-    def __init__(self, on_outcome: Outcome) -> None:
+    def __init__(self, confirmation: Confirmation, on_outcome: Outcome) -> None:
+        self._confirmation = confirmation
         self._on_outcome = on_outcome
         self._disk: int | None = None
         self._slaves: int | None = None
@@ -108,16 +121,16 @@ class _Both:
 
     def disk_ended(self, synced: bool, error: StoreError | None) -> None:
         self._disk, self._error = _code_of(synced), error
-        self._end()
+        self._end("flush")
 
     def slaves_ended(self, code: int) -> None:
         self._slaves = code
-        self._end()
+        self._end("slaves")
 
-    def _end(self) -> None:
+    def _end(self, last: str) -> None:
         if self._disk is not None and self._slaves is not None:
             code = self._disk if self._slaves == SUCCESS else self._slaves
-            self._on_outcome(code, self._error)
+            self._confirmation.report(last, self._on_outcome, code, self._error)
 
 
 def _code_of(synced: bool) -> int:

@@ -56,6 +56,7 @@ cdef class SendFastPath(FastPath):
     cdef object _check
     cdef SendHeaderReader _reader
     cdef int _count
+    cdef int _code
     cdef Py_ssize_t _responses_end
 
     @cython.locals(at=cython.Py_ssize_t, began_s=cython.double, handler=SendHandler)

@@ -29,7 +29,9 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         parts.throughput,
         confirmation=parts.confirmation,
         store_host=endpoint.store_host,
+        latencies=parts.latencies,
     )
+    parts.flow.late_ms_logged = parts.configuration[RemotingSettings].slow_request_ms
     store_sends = with_prerequisites(send.handle, send.failed)
     if parts.forwarding is not None:
         store_sends = parts.forwarding.wrap(store_sends)

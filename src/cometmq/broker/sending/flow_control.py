@@ -34,6 +34,7 @@ from cometmq.broker.role import Role
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.system.clock import Clock
+from cometmq.system.failure_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,9 @@ class FlowControl:
         """Why all sends are refused, whatever the load is."""
         self._slow: ResponseError | None = None
         self._slowest_ms = 0
+        self.late_ms_logged = 0
+        """From which lateness of the loop on it is logged; 0 for never."""
+        self._late = RateLimitedLog(log, "times the event loop was blocked")
         self.waiting = 0
         """Sends that are stored and wait for the disk or a replica."""
         role.on_change(self._role_changed)
@@ -131,6 +135,8 @@ class FlowControl:
         now_s = self._clock.monotonic()
         lag_ms = round((now_s - self._measured_s - MEASURE_INTERVAL_S) * 1000)
         self._measured_s = now_s
+        if 0 < self.late_ms_logged <= lag_ms:
+            self._late.add("the event loop was blocked: all requests waited ms=%d", lag_ms)
         self._late_measurements = self._late_measurements + 1 if lag_ms > limits.lag_ms_max else 0
         if limits.enabled and self._slowest_ms > limits.append_ms_max:
             self._refuse("PCBUSY_CLEAN_QUEUE", self._slowest_ms)

@@ -6,9 +6,13 @@ from cometmq.broker.stats.counters cimport BrokerStats
 from cometmq.protocol cimport octets
 from cometmq.protocol.command cimport Command
 from cometmq.protocol.octets cimport copy_of, put_hex, two_u32
+from cometmq.remoting.latencies cimport Latencies
 from cometmq.remoting.requests cimport Request, Response, SuccessFormat
 from cometmq.remoting.wire cimport WriteBatch, Wire
 from cometmq.store.appender cimport AppendedBatch, Appender
+
+
+cdef int _SUCCESS
 
 
 cdef class SendHandler:
@@ -19,6 +23,7 @@ cdef class SendHandler:
     cdef readonly BrokerStats stats
     cdef object _throughput
     cdef object _confirmation
+    cdef Latencies _latencies
     cdef bytes _store_host
     cdef str _id_prefix
     cdef bytes _id_pattern
@@ -26,6 +31,8 @@ cdef class SendHandler:
     cdef dict _trace_fields
     cdef bytearray _responses
     cdef readonly long long log_end
+    cdef str _topic
+    cdef bint _wrote_slowly
     cdef list _pending
     cdef int _pending_count
     cdef SuccessFormat _one_json
@@ -47,9 +54,15 @@ cdef class SendHandler:
 
     cpdef begin_batch(self)
     @cython.locals(batch=WriteBatch, is_alone=cython.bint)
-    cpdef end_batch(self, Wire wire, Py_ssize_t responses_end, int count, double began_s)
+    cpdef end_batch(
+        self, Wire wire, Py_ssize_t responses_end, int count, double began_s, int code)
     @cython.locals(pending=list, began_s=cython.double)
     cpdef finish_deferred(self)
+
+    @cython.locals(wire=Wire)
+    cdef _send(self, tuple sends, int code)
+    @cython.locals(wire=Wire, began_s=cython.double)
+    cdef _count_latency(self, tuple sends, int response_code)
 
     cpdef bytes responses_to(self, Py_ssize_t end)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from time import perf_counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.broker.replication.confirmation import Confirmation
@@ -36,13 +36,18 @@ from cometmq.remoting.wire import Wire
 from cometmq.store import MessageStore, SegmentCreateError, SegmentNotReadyError
 from cometmq.store.appender import AppendedBatch
 
+if TYPE_CHECKING:
+    from cometmq.remoting.latencies import Latencies
+
 log = logging.getLogger(__name__)
 
-PendingResponses = tuple[Wire, bytes, int, float]
-"""A connection, its unsent responses, their number, and when their first request began."""
+PendingResponses = tuple[Wire, bytes, int, float, int, str]
+"""A connection, its unsent responses, their number, when their first request began, the request
+code of all of them, and the topic of the last one."""
 
 PENDING_MAX: Final = 512
 """The limit of sends that wait for the end of an iteration of the event loop."""
+_SUCCESS = int(ResponseCode.SUCCESS)
 RESPONSES_BYTES: Final = 128 * 1024
 _ID_END = b"0" * 16 + b","
 """The digits of a log offset, filled in later, and the separator of ids."""
@@ -59,6 +64,7 @@ class SendHandler:
         throughput: counts how long they took.
         confirmation: what responses wait for.
         store_host: our address as records carry it, 8 or 20 bytes.
+        latencies: counts how long responses take, for metrics.
     """
 
     def __init__(
@@ -71,6 +77,7 @@ class SendHandler:
         *,
         confirmation: Confirmation,
         store_host: bytes,
+        latencies: Latencies | None = None,
     ) -> None:
         self._segment = SharedCall(store.wait_for_segment)
         self.appender = store.appender
@@ -79,6 +86,7 @@ class SendHandler:
         self.stats = stats
         self._throughput = throughput
         self._confirmation = confirmation
+        self._latencies = latencies
         self._store_host = store_host
         self._id_prefix = store_host.hex().upper()
         self._id_pattern = self._id_prefix.encode() + _ID_END
@@ -89,6 +97,10 @@ class SendHandler:
         self.appender.on_finish_deferred = self.finish_deferred
         self.log_end = 0
         """The log offset behind the last send that was stored."""
+        self._topic = ""
+        """The topic of that send."""
+        self._wrote_slowly = False
+        """Whether sends without a wait that are to be responded to may have been slow."""
         self.apply_rules()
 
     def apply_rules(self) -> None:
@@ -146,10 +158,12 @@ class SendHandler:
         if self._confirmation.waits() and not _waits(header.properties or ""):
             self._confirmation.begin()
             self._record_duration(began_s)
-            _write(request.connection, response)
+            self._send(
+                (request.connection, response, 1, began_s, request.code, self._topic), _SUCCESS
+            )
         else:
             self._record_duration(began_s)
-            self._respond([(request.connection, response, 1, began_s)])
+            self._respond([(request.connection, response, 1, began_s, request.code, self._topic)])
         return None
 
     def store(self, send: Send, opaque: int, is_binary: bool, at: int) -> int:
@@ -165,6 +179,7 @@ class SendHandler:
             CometError: it is not stored.
         """
         host = send.wire.peer_bytes
+        self._topic = send.topic
         source = octets.start_of(send.source)
         ids = b""
         if send.is_batch:
@@ -231,6 +246,7 @@ class SendHandler:
         took_ms = int((perf_counter() - began_s) * 1000)
         if took_ms > 0:
             self.flow.append_took(took_ms)
+            self._wrote_slowly = True
             if not self._confirmation.waits():
                 self._throughput.put_took(took_ms)
 
@@ -263,7 +279,9 @@ class SendHandler:
         if not self._pending:
             self.appender.defer()
 
-    def end_batch(self, wire: Wire, responses_end: int, count: int, began_s: float) -> None:
+    def end_batch(
+        self, wire: Wire, responses_end: int, count: int, began_s: float, code: int
+    ) -> None:
         """Respond to the sends since `begin_batch` when the iteration of the event loop ends.
 
         So the sends that one iteration reads from several connections have one write to the log.
@@ -274,6 +292,7 @@ class SendHandler:
             responses_end: where the responses that `store` has encoded end.
             count: the number of sends.
             began_s: when the first of them began.
+            code: their request code.
         """
         batch = wire._batch
         is_alone = batch.is_alone(wire)
@@ -281,7 +300,9 @@ class SendHandler:
             self._record_duration(began_s)
             if not self._pending and not is_alone:
                 batch.at_end(self.finish_deferred)
-            self._pending.append((wire, self.responses_to(responses_end), count, began_s))
+            self._pending.append(
+                (wire, self.responses_to(responses_end), count, began_s, code, self._topic)
+            )
             self._pending_count += count
         if is_alone or not self._pending or self._pending_count >= PENDING_MAX:
             self.finish_deferred()
@@ -308,38 +329,63 @@ class SendHandler:
     def _respond(self, pending: list[PendingResponses]) -> None:
         """Send the responses of stored messages, when all that they wait for has happened."""
         if not self._confirmation.waits():
-            for wire, responses, _, _ in pending:
-                _write(wire, responses)
+            if self._wrote_slowly:
+                self._wrote_slowly = False
+                now_s = perf_counter()
+                for sends in pending:
+                    _log_if_slow(sends, now_s, now_s, "")
+            for sends in pending:
+                self._send(sends, _SUCCESS)
             return
-        total = sum(count for _, _, count, _ in pending)
+        total = sum(sends[2] for sends in pending)
         self.flow.wait_began(total)
+        waits_s = perf_counter()
 
         def on_outcome(code: int, error: StoreError | None) -> None:
             self.flow.wait_ended(total)
             now_s = perf_counter()
-            for wire, responses, count, began_s in pending:
-                self._throughput.put_took(int((now_s - began_s) * 1000), count)
+            for sends in pending:
+                _log_if_slow(sends, waits_s, now_s, self._confirmation.last_wait)
+                self._throughput.put_took(int((now_s - sends[3]) * 1000), sends[2])
                 if code == ResponseCode.SUCCESS:
-                    _write(wire, responses)
+                    self._send(sends, _SUCCESS)
                 else:
-                    self._respond_not_confirmed(wire, responses, code, error)
+                    self._respond_not_confirmed(sends, code, error)
 
         self._confirmation.wait(self.log_end, on_outcome)
+
+    def _send(self, sends: PendingResponses, code: int) -> None:
+        """Send responses; one-way requests have none."""
+        if self._latencies is not None:
+            self._count_latency(sends, code)
+        if sends[1]:
+            sends[0].write(sends[1])
+
+    def _count_latency(self, sends: PendingResponses, response_code: int) -> None:
+        if self._latencies is not None:
+            wire, responses, count, began_s, code, _ = sends
+            is_oneway = not responses
+            self._latencies.add(code, response_code, began_s, count, False, is_oneway, wire.closed)
 
     def _refuse(self, pending: list[PendingResponses], problem: StoreError) -> None:
         """Refuse sends whose records could not be written to the log."""
         refused = self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(problem))
-        for wire, responses, _, _ in pending:
-            for success in _commands_in(responses):
+        for sends in pending:
+            self._count_latency(sends, refused.code)
+            for success in _commands_in(sends[1]):
                 self.stats.put_failed()
-                Request(success, wire).reply(refused)
+                Request(success, sends[0]).reply(refused)
 
     def _respond_not_confirmed(
-        self, wire: Wire, responses: bytes, code: int, error: StoreError | None
+        self, sends: PendingResponses, code: int, error: StoreError | None
     ) -> None:
         """Replace responses: the messages are stored, but perhaps not on the disk or on slaves."""
         remark = f"stored, but not on disk, and nothing further will be: {error}"
-        for success in _commands_in(responses):
+        wire = sends[0]
+        self._count_latency(
+            sends, code if error is None else int(ResponseCode.SERVICE_NOT_AVAILABLE)
+        )
+        for success in _commands_in(sends[1]):
             if error is not None:
                 response = self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
             else:
@@ -347,10 +393,24 @@ class SendHandler:
             Request(success, wire).reply(response)
 
 
-def _write(wire: Wire, responses: bytes) -> None:
-    """Send responses; one-way requests have none."""
-    if responses:
-        wire.write(responses)
+def _log_if_slow(pending: PendingResponses, waits_s: float, now_s: float, wait: str) -> None:
+    """Log the first of some sends if they took long.
+
+    Args:
+        pending: the sends.
+        waits_s: when their records were in the log, and the wait for their confirmation began.
+        now_s: the time now.
+        wait: what they have waited for since then; empty for nothing.
+    """
+    wire, responses, _, began_s, code, topic = pending
+    slow = wire.slow
+    if slow is None or now_s - began_s < slow.limit_s or not responses:
+        return
+    spent = {"append": waits_s - began_s}
+    if wait:
+        spent[wait] = now_s - waits_s
+    opaque = next(_commands_in(responses)).opaque
+    slow.add(code, opaque, wire.peer_text, now_s - began_s, spent, topic=topic)
 
 
 def _commands_in(responses: bytes) -> Iterator[Command]:

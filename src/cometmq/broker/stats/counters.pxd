@@ -1,6 +1,8 @@
 cimport cython
 
-from cometmq.broker.stats.windows cimport Cell
+from cometmq.broker.stats.windows cimport Cell, StoredCell
+
+cdef long long _SMALL_BYTES_MAX
 
 
 cdef class BrokerStats:
@@ -23,7 +25,7 @@ cdef class BrokerStats:
     cdef public long long get_found
     cdef public long long get_missed
 
-    @cython.locals(queues=dict, cell=Cell)
+    @cython.locals(queues=dict, cell=StoredCell)
     cpdef put(self, str topic, int queue_id, int messages, long long size_bytes)
 
     @cython.locals(queues=dict, cell=Cell, key=tuple)

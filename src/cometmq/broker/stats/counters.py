@@ -16,13 +16,21 @@ Source: BrokerStatsManager, RocketMQ 5.3 (names and keys).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from sys import intern
 from typing import Any, Final
 
 import msgspec
 
-from cometmq.broker.stats.windows import DAY, HOUR, MINUTE, Cell, SampledCells, WindowSum
+from cometmq.broker.stats.windows import (
+    DAY,
+    HOUR,
+    MINUTE,
+    Cell,
+    SampledCells,
+    StoredCell,
+    WindowSum,
+)
 from cometmq.remoting.slices import Slices
 from cometmq.system.clock import Clock
 
@@ -31,7 +39,8 @@ IDLE_HOURS_MAX: Final = 25
 NAMED_CELLS_MAX: Final = 100_000
 """A limit to the counters of the third kind; further ones are not kept."""
 
-SENT_BACK: Final = "SNDBCK_PUT_NUMS"
+_SMALL_BYTES_MAX = 1024
+"""The first bound of message sizes."""
 _SEPARATOR: Final = "@"
 _WITHOUT_SYSTEM: Final = "_WITHOUT_SYSTEM_TOPIC"
 _OF_BROKER: Final = ("BROKER_PUT_NUMS", "BROKER_GET_NUMS")
@@ -69,7 +78,7 @@ class BrokerStats:
         self._clock = clock
         self._is_system_topic = is_system_topic
         self._cells = SampledCells(clock.now_ms())
-        self._puts: dict[str, dict[int, Cell]] = {}
+        self._puts: dict[str, dict[int, StoredCell]] = {}
         self._gets: dict[tuple[str, str], dict[int, Cell]] = {}
         self._named: dict[str, dict[str, Cell]] = {}
         self._named_count = 0
@@ -95,12 +104,14 @@ class BrokerStats:
         queues = self._puts.get(topic)
         cell = queues.get(queue_id) if queues is not None else None
         if cell is None:
-            cell = self._puts.setdefault(intern(topic), {})[queue_id] = self._cells.new()
+            cell = self._puts.setdefault(intern(topic), {})[queue_id] = self._cells.new_stored()
             if self._is_system_topic(topic):
                 self._system_puts.add(cell)
         cell.calls += 1
         cell.messages += messages
         cell.size_bytes += size_bytes
+        if size_bytes > _SMALL_BYTES_MAX * messages:
+            cell.add_large(messages, size_bytes // messages)
         self.put_messages += messages
         self.put_bytes += size_bytes
 
@@ -139,7 +150,7 @@ class BrokerStats:
 
     def sent_back(self, group: str, topic: str) -> None:
         """Count a message that a consumer sent back to be retried."""
-        self.add(SENT_BACK, f"{topic}{_SEPARATOR}{group}")
+        self.add("SNDBCK_PUT_NUMS", f"{topic}{_SEPARATOR}{group}")
 
     # --- asking ---------------------------------------------------------------------------
 
@@ -163,7 +174,7 @@ class BrokerStats:
         """Messages a second fetched from a topic by a group, over the last minute."""
         return (await self.rates(self._gets.get((group, topic), {}), slices))[0]
 
-    async def rates(self, queues: dict[int, Cell], slices: Slices) -> tuple[float, float]:
+    async def rates(self, queues: Mapping[int, Cell], slices: Slices) -> tuple[float, float]:
         """Return the messages and bytes a second of some queues, over the last minute."""
         sums = await self._cells.sum(MINUTE, list(queues.values()), slices)
         return sums.per_second(sums.messages), sums.per_second(sums.size_bytes)
@@ -171,12 +182,12 @@ class BrokerStats:
     def sent_back_last_minute(self) -> list[tuple[str, str, int]]:
         """Return groups and topics, and how many messages were sent back in the last minute."""
         found = []
-        for key, cell in list(self._named.get(SENT_BACK, {}).items()):
+        for key, cell in list(self._named.get("SNDBCK_PUT_NUMS", {}).items()):
             topic, _, group = key.partition(_SEPARATOR)
             found.append((group, topic, cell.change(MINUTE)[0][1]))
         return found
 
-    def topics_put(self) -> list[tuple[str, dict[int, Cell]]]:
+    def topics_put(self) -> list[tuple[str, dict[int, StoredCell]]]:
         """Return the topics in which messages were stored, with the cells of their queues."""
         return list(self._puts.items())
 
@@ -205,7 +216,7 @@ class BrokerStats:
     async def drop_idle(self) -> None:
         """Remove the counters that were idle for a day."""
         slices = Slices()
-        tables: tuple[dict[Any, dict[int, Cell]], ...] = (self._puts, self._gets)
+        tables: tuple[dict[Any, dict[int, Any]], ...] = (self._puts, self._gets)
         for table in tables:
             async for key, queues in slices.each(list(table.items())):
                 await self._drop(queues, slices)
@@ -264,12 +275,13 @@ class BrokerStats:
         if name.endswith(_WITHOUT_SYSTEM):
             left_out = self._system_puts if is_put else self._system_gets
         cells: list[Cell] = []
-        async for queues in slices.each(list((self._puts if is_put else self._gets).values())):
+        tables: Mapping[Any, Mapping[int, Cell]] = self._puts if is_put else self._gets
+        async for queues in slices.each(list(tables.values())):
             cells += [cell for cell in queues.values() if cell not in left_out]
         return cells
 
     async def _drop(
-        self, cells: dict[Any, Cell], slices: Slices, *, idle_hours: int = IDLE_HOURS_MAX
+        self, cells: dict[Any, Any], slices: Slices, *, idle_hours: int = IDLE_HOURS_MAX
     ) -> int:
         """Drop what is idle; return how many cells that are."""
         dropped = 0
@@ -289,7 +301,7 @@ class BrokerStats:
         return dropped
 
 
-def _one(queues: dict[int, Cell] | None, queue: str) -> list[Cell]:
+def _one(queues: Mapping[int, Cell] | None, queue: str) -> list[Cell]:
     if queues is None or not queue.isdecimal():
         return []
     cell = queues.get(int(queue))

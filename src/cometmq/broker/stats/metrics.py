@@ -9,17 +9,21 @@ Source: BrokerMetricsConstant, DefaultStoreMetricsConstant and ConsumerLagCalcul
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.stats.exporter_metrics import ExporterMetrics, GroupLag, broadcasts
 from cometmq.broker.stats.feature import lags_of, runtime_of
-from cometmq.broker.stats.windows import Cell
+from cometmq.broker.stats.windows import SIZE_BOUNDS, Cell, StoredCell
+from cometmq.broker.timings import CREATED_BOUNDS_MS, FINISHED_BOUNDS_S
 from cometmq.broker.topics.attributes import MESSAGE_TYPE
-from cometmq.metrics.endpoint import MetricsEndpoint, start_endpoint
-from cometmq.metrics.page import Page
+from cometmq.metrics.config import MetricsSettings
+from cometmq.metrics.endpoint import Exporter, start_exporter
+from cometmq.metrics.page import MILLISECONDS, Buckets, Page, buckets
 from cometmq.model.errors import CometError
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.protocol.version import version_name
+from cometmq.remoting.latencies import BOUNDS_MS, request_name, response_name
 from cometmq.remoting.slices import Slices
 
 if TYPE_CHECKING:
@@ -45,6 +49,7 @@ class BrokerMetrics:
         booted_ms = parts.clock.now_ms()
         runtime = runtime_of(parts, booted_ms)
         self._exporter = ExporterMetrics(parts, runtime, address, booted_ms)
+        self._shows_exporters = parts.configuration[MetricsSettings].metrics_of_exporter
         self._lags = lags_of(parts)
 
     async def collect(self, page: Page) -> None:
@@ -56,8 +61,10 @@ class BrokerMetrics:
         await self._messages_in(page, slices)
         await self._messages_out(page, slices)
         await self._group_lags(page, slices)
-        self._transactions(page)
-        await self._exporter.collect(page, slices)
+        self._decisions(page)
+        self._requests(page)
+        if self._shows_exporters:
+            await self._exporter.collect(page, slices)
 
     def _broker(self, page: Page) -> None:
         parts = self._parts
@@ -128,6 +135,7 @@ class BrokerMetrics:
     async def _messages_in(self, page: Page, slices: Slices) -> None:
         messages = page.counter("rocketmq_messages_in_total", "Messages stored")
         size = page.counter("rocketmq_throughput_in_total", "Bytes stored")
+        sizes = page.histogram("rocketmq_message_size", "Bytes of messages stored", SIZE_BOUNDS)
         dead = page.counter("rocketmq_send_to_dlq_messages_total", "Messages dead-lettered")
         async for topic, queues in slices.each(self._parts.stats.topics_put()):
             config = self._parts.topics.get(topic)
@@ -140,6 +148,7 @@ class BrokerMetrics:
             total, size_bytes = _sums(queues)
             messages.set(total, **labels)
             size.set(size_bytes, **labels)
+            sizes.observe(_sizes(queues, size_bytes), **labels)
             if topic.startswith(DLQ_PREFIX):
                 group = topic.removeprefix(DLQ_PREFIX)
                 dead.set(total, consumer_group=group, topic=topic, is_system="false")
@@ -157,14 +166,20 @@ class BrokerMetrics:
         parts = self._parts
         lag = page.gauge("rocketmq_consumer_lag_messages", "Messages not consumed yet")
         late = page.gauge(
-            "rocketmq_consumer_lag_latency", "Age in ms of the oldest message not consumed", max
+            "rocketmq_consumer_lag_latency",
+            "Age in ms of the oldest message not consumed",
+            max,
+            unit=MILLISECONDS,
         )
         flying = page.gauge("rocketmq_consumer_inflight_messages", "Delivered, not consumed")
         ready = page.gauge("rocketmq_consumer_ready_messages", "Messages not delivered yet")
         queueing = page.gauge(
-            "rocketmq_consumer_queueing_latency", "Age in ms of the oldest not delivered", max
+            "rocketmq_consumer_queueing_latency",
+            "Age in ms of the oldest not delivered",
+            max,
+            unit=MILLISECONDS,
         )
-        exporter = self._exporter.group_lags(page)
+        exporter = self._exporter.group_lags(page) if self._shows_exporters else None
         until_s = parts.clock.monotonic() + TIMES_S
         async for key in slices.each(parts.offsets.keys()):
             topic, _, group = key.partition("@")
@@ -197,7 +212,8 @@ class BrokerMetrics:
             for metric, age_ms in ((late, consumed_ms), (queueing, pulled_ms)):
                 if age_ms is not None:
                     metric.set(age_ms, **labels)
-            exporter.set(GroupLag(group, topic, online, committed_sum, behind, consumed_ms))
+            if exporter is not None:
+                exporter.set(GroupLag(group, topic, online, committed_sum, behind, consumed_ms))
 
     async def _age_ms(
         self, topic: str, oldest: list[tuple[int, int]], until_s: float
@@ -228,23 +244,58 @@ class BrokerMetrics:
             "is_system": _flag(is_system),
         }
 
-    def _transactions(self, page: Page) -> None:
+    def _requests(self, page: Page) -> None:
+        metric = page.histogram(
+            "rocketmq_rpc_latency", "Time in ms of responses", BOUNDS_MS, unit=MILLISECONDS
+        )
+        latencies = self._parts.latencies
+        for kind, histogram in [] if latencies is None else latencies.all():
+            metric.observe(
+                buckets(histogram),
+                protocol_type="remoting",
+                request_code=request_name(kind.request_code),
+                response_code=response_name(kind.response_code),
+                is_long_polling=_flag(kind.is_held),
+                result=kind.result,
+            )
+
+    def _decisions(self, page: Page) -> None:
         figures = self._parts.half_queue.figures()
-        if figures is None:
-            return
-        half = page.gauge("rocketmq_half_messages", "Half messages that are undecided")
-        half.set(figures.undecided)
+        if figures is not None:
+            half = page.gauge("rocketmq_half_messages", "Half messages that are undecided")
+            half.set(figures.undecided)
+        timings = self._parts.timings
         committed = page.counter("rocketmq_commit_messages_total", "Half messages committed")
-        committed.set(figures.committed)
+        late = page.histogram(
+            "rocketmq_finish_message_latency", "Seconds until a commit", FINISHED_BOUNDS_S
+        )
+        for topic, histogram in list(timings.commits.items()):
+            found = buckets(histogram)
+            committed.set(sum(found.counts), topic=topic)
+            late.observe(found, topic=topic)
         rolled_back = page.counter("rocketmq_rollback_messages_total", "Half messages rolled back")
-        rolled_back.set(figures.rolled_back)
+        for topic, count in list(timings.rollbacks.items()):
+            rolled_back.set(count, topic=topic)
+        for name, text, creations in (
+            ("rocketmq_topic_create_execution_time", "of a topic", timings.topics),
+            ("rocketmq_consumer_group_create_execution_time", "of a group", timings.groups),
+        ):
+            metric = page.histogram(
+                name, f"Time in ms of a creation {text}", CREATED_BOUNDS_MS, unit=MILLISECONDS
+            )
+            for (is_success, is_system), histogram in list(creations.histograms.items()):
+                metric.observe(
+                    buckets(histogram),
+                    invocation_status="success" if is_success else "failure",
+                    is_system=_flag(is_system),
+                )
 
 
-async def start_metrics(parts: Parts, address: str) -> MetricsEndpoint:
-    """Start the endpoint of a broker.
+async def start_metrics(parts: Parts, address: str) -> Exporter:
+    """Start to show the metrics of a broker.
 
     Raises:
-        ConfigError: its address cannot be bound.
+        ConfigError: its address cannot be bound, or a package is not installed.
     """
     settings = parts.settings()
     labels = {
@@ -252,14 +303,20 @@ async def start_metrics(parts: Parts, address: str) -> MetricsEndpoint:
         "node_type": "broker",
         "node_id": settings.broker_name,
     }
-    return await start_endpoint(parts.configuration, labels, BrokerMetrics(parts, address).collect)
+    collect = BrokerMetrics(parts, address).collect
+    return await start_exporter(parts.configuration, labels, collect)
 
 
 def _behind(store: MessageStore) -> int:
     return store.written_to - store.flushed_to
 
 
-def _sums(queues: dict[int, Cell]) -> tuple[int, int]:
+def _sizes(queues: dict[int, StoredCell], size_bytes: int) -> Buckets:
+    counts = [cell.size_counts() for cell in list(queues.values())]
+    return Buckets([sum(of) for of in zip(*counts, strict=True)], size_bytes)
+
+
+def _sums(queues: Mapping[int, Cell]) -> tuple[int, int]:
     cells = list(queues.values())
     return sum([cell.messages for cell in cells]), sum([cell.size_bytes for cell in cells])
 

@@ -30,6 +30,9 @@ DAY: Final = 2
 PERIODS_MS: Final = (10_000, 600_000, 3_600_000)
 SAMPLES: Final = (7, 7, 25)
 
+SIZE_BOUNDS: Final = (1024, 4096, 524_288, 1_048_576, 2_097_152, 4_194_304)
+"""The upper bounds of RocketMQ's buckets of message sizes, in bytes."""
+
 _EARLY_MS_MAX: Final = 5_000
 """A sample this much early is in time: a timer rarely fires on the millisecond."""
 
@@ -92,6 +95,39 @@ class Cell:
         return self._minute if window == MINUTE else self._hour if window == HOUR else self._day
 
 
+class StoredCell(Cell):
+    """A counter of messages stored, which also counts the larger ones by their size."""
+
+    __slots__ = ("over_1k", "over_1m", "over_2m", "over_4k", "over_4m", "over_512k")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over_1k = self.over_4k = self.over_512k = 0
+        self.over_1m = self.over_2m = self.over_4m = 0
+
+    def add_large(self, messages: int, size_bytes: int) -> None:
+        """Count messages of this size, which is more than 1 KiB."""
+        if size_bytes <= 4096:
+            self.over_1k += messages
+        elif size_bytes <= 524_288:
+            self.over_4k += messages
+        elif size_bytes <= 1_048_576:
+            self.over_512k += messages
+        elif size_bytes <= 2_097_152:
+            self.over_1m += messages
+        elif size_bytes <= 4_194_304:
+            self.over_2m += messages
+        else:
+            self.over_4m += messages
+
+    def size_counts(self) -> list[int]:
+        """Return how many messages belong to each bucket of `SIZE_BOUNDS`, and above all."""
+        larger = [
+            self.over_1k, self.over_4k, self.over_512k, self.over_1m, self.over_2m, self.over_4m,
+        ]  # fmt: skip
+        return [self.messages - sum(larger), *larger]
+
+
 class WindowSum(NamedTuple):
     """The sum of some cells within one window."""
 
@@ -126,6 +162,12 @@ class SampledCells:
     def new(self) -> Cell:
         """Return a cell that is sampled from now on."""
         cell = Cell()
+        self._cells.add(cell)
+        return cell
+
+    def new_stored(self) -> StoredCell:
+        """Return a cell of messages stored."""
+        cell = StoredCell()
         self._cells.add(cell)
         return cell
 

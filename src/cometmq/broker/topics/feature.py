@@ -48,6 +48,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
             role=parts.role,
             announce=parts.registration.announce,
             forget=forget_topic,
+            created=parts.timings.topics,
         )
 
     topics = Deferred(make)

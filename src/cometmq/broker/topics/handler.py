@@ -20,6 +20,7 @@ import msgspec
 from cometmq.broker.checks import INT_MAX, check_body, check_is_master, check_number
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.role import Role
+from cometmq.broker.timings import Creations
 from cometmq.broker.topics import attributes
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ConfigError, InvalidNameError, ResponseError
@@ -72,6 +73,7 @@ class TopicHandler:
         role: topics are changed on a master only.
         announce: returns when the name servers have the change.
         forget: removes a deleted topic from other parts of the broker, on disk too.
+        created: measures creations and changes.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class TopicHandler:
         role: Role,
         announce: Callable[[], Awaitable[None]],
         forget: Callable[[str], Awaitable[None]],
+        created: Creations | None = None,
     ) -> None:
         self._topics = topics
         self._queues = queues
@@ -90,6 +93,7 @@ class TopicHandler:
         self._role = role
         self._announce = announce
         self._forget = forget
+        self._created = created or Creations()
 
     # --- making and changing --------------------------------------------------------------------
 
@@ -118,6 +122,11 @@ class TopicHandler:
 
     async def _put(self, wanted: list[tuple[TopicConfig, str]], request: Request) -> Response:
         """Create or change topics with the settings and the changes of attributes of a request."""
+        is_system = len(wanted) == 1 and self._topics.is_system(wanted[0][0].topic_name)
+        with self._created.measured(is_system=is_system):
+            return await self._change(wanted, request)
+
+    async def _change(self, wanted: list[tuple[TopicConfig, str]], request: Request) -> Response:
         slices = Slices()
         made = {}
         async for config, changes in slices.each(wanted):

@@ -41,6 +41,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
             cold_reads=parts.cold_reads,
             confirmation=parts.confirmation,
             commit=commit,
+            timings=parts.timings,
         )
 
     def make_checks() -> CheckService:

@@ -26,9 +26,11 @@ from cometmq.broker.replication.confirmation import Confirmation
 from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.thread_calls import SharedCall
+from cometmq.broker.timings import Timings
 from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.half_message import HalfMessage, read_half
 from cometmq.broker.transactions.half_queue import HalfQueue
+from cometmq.model import property_names as names
 from cometmq.model.errors import (
     InvalidMessageError,
     InvalidMessageIdError,
@@ -73,6 +75,7 @@ class TransactionHandler:
         cold_reads: reads what is on the disk only.
         confirmation: what responses wait for.
         commit: syncs decisions to the disk; None with asynchronous flush.
+        timings: measures when transactions are decided.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class TransactionHandler:
         cold_reads: ColdReads,
         confirmation: Confirmation,
         commit: GroupCommit | None = None,
+        timings: Timings | None = None,
     ) -> None:
         self._halves = halves
         self._store = store
@@ -100,6 +104,7 @@ class TransactionHandler:
         self._cold_reads = cold_reads
         self._confirmation = confirmation
         self._commit = commit
+        self._timings = timings or Timings()
         self._resuming = asyncio.Lock()
         self._refused = RateLimitedLog(log, "decisions were refused")
         self._moved = RateLimitedLog(log, "messages were committed to another queue")
@@ -323,8 +328,10 @@ class TransactionHandler:
                         *(topic, half.unique_key, sent_to, queue_id),
                     )
                 self._stats.put(message.topic, message.queue_id, 1, final.size_bytes)
+                self._timings.committed(topic, self._clock.now_ms() - half.record.born_time_ms)
             else:
                 stored = self._halves.roll_back(half)
+                self._timings.rolled_back(half.properties.get(names.REAL_TOPIC, ""))
         except SegmentNotReadyError:
             raise PrerequisiteError(self._segment) from None
         except SegmentCreateError as problem:

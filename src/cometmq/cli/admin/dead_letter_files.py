@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from cometmq.model.errors import ConfigError, InvalidMessageError
+from cometmq.model.errors import ConfigError, InvalidMessageError, InvalidMessageIdError
 
 if TYPE_CHECKING:
     from cometmq.client.admin import DeadLetter, Resent
@@ -47,7 +47,7 @@ class Export:
 
     def add(self, letter: DeadLetter) -> None:
         """Write one dead letter."""
-        json.dump(letter.encode(), self._file, ensure_ascii=False)
+        json.dump(letter.encode(), self._file)
         self._file.write("\n")
         self.letters += 1
 
@@ -83,7 +83,7 @@ def letters_in(path: Path) -> Iterator[DeadLetter]:
     for number, row in _rows(path):
         try:
             yield DeadLetter.decode(row)
-        except InvalidMessageError as error:
+        except (InvalidMessageError, InvalidMessageIdError) as error:
             raise ConfigError(f"{path}, line {number}: {error}") from None
 
 
@@ -181,7 +181,7 @@ class Report:
         if self._file is None:
             return
         for row in rows:
-            self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            self._file.write(json.dumps(row) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 

@@ -20,7 +20,7 @@ from cometmq.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from cometmq.cli.admin.dead_letter_files import Report
-    from cometmq.client.admin import DeadLetter, DeadLetterPage, ResendTo, Resent
+    from cometmq.client.admin import DeadLetter, DeadLetterPage, Resent
     from cometmq.model.queue import MessageQueue
 
 app = Commands("Dead letters: list, show, export them and send them again.")
@@ -60,7 +60,9 @@ OriginalTopic = Annotated[
 Tag = Annotated[
     str | None, typer.Option("--tag", help="Only those with this tag.", show_default="all")
 ]
-Key = Annotated[str | None, typer.Option("--key", help="Only those with this key.")]
+Key = Annotated[
+    str | None, typer.Option("--key", help="Only those with this key.", show_default="all")
+]
 
 
 class To(Enum):
@@ -77,10 +79,16 @@ class Selection(NamedTuple):
     until_ms: int
     topic: str | None
     tag: str | None
+    key: str | None
 
     @classmethod
     def of(
-        cls, since: str | None, until: str | None, topic: str | None, tag: str | None
+        cls,
+        since: str | None,
+        until: str | None,
+        topic: str | None,
+        tag: str | None,
+        key: str | None,
     ) -> Selection:
         """Read the options."""
         from cometmq.model.times import now_ms
@@ -89,19 +97,20 @@ class Selection(NamedTuple):
         return cls(
             0 if since is None else time_of(since, now_ms=now),
             2**63 - 1 if until is None else time_of(until, now_ms=now),
-            *(topic, tag),
+            *(topic, tag, key),
         )
 
     @property
     def is_all(self) -> bool:
         """Whether nothing was chosen."""
-        return self == (0, 2**63 - 1, None, None)
+        return self == (0, 2**63 - 1, None, None, None)
 
     def takes(self, letter: DeadLetter) -> bool:
         """Whether a dead letter of the time range is chosen."""
-        return self.topic in (None, letter.original_topic) and self.tag in (
-            None,
-            letter.message.tags,
+        return (
+            self.topic in (None, letter.original_topic)
+            and self.tag in (None, letter.message.tags)
+            and (self.key is None or self.key in letter.message.keys)
         )
 
 
@@ -173,6 +182,7 @@ async def list_letters(
     until: Until = None,
     topic: OriginalTopic = None,
     tag: Tag = None,
+    key: Key = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1_000, help="The most rows.")] = 50,
     start: Annotated[
         str | None,
@@ -191,7 +201,7 @@ async def list_letters(
 
     If there are more, the last line on standard error says how to go on.
     """  # fmt: skip
-    selection = Selection.of(since, until, topic, tag)
+    selection = Selection.of(since, until, topic, tag, key)
     ranges = None if start is None else cursor_of(group, start)
     found: list[DeadLetter] = []
     scanned = 0
@@ -296,6 +306,7 @@ async def export(
     until: Until = None,
     topic: OriginalTopic = None,
     tag: Tag = None,
+    key: Key = None,
 ) -> None:
     """Export dead letters to a file: all properties, and the body as Base64.
 
@@ -304,7 +315,7 @@ async def export(
     """
     from cometmq.cli.admin.dead_letter_files import Export
 
-    selection = Selection.of(since, until, topic, tag)
+    selection = Selection.of(since, until, topic, tag, key)
     target = Export(file)
     read, deleted, expected = 0, 0, None
     try:
@@ -372,44 +383,33 @@ async def resend(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Send dead letters again: those with ids, or with a key, of a time range, of a file, or all.
+    """Send dead letters again: those with ids, those that options select, those of a file, or all.
 
     Each result is printed: sent, skipped (sent again before) or failed, with the reason and the new
     ids. The exit code is 1 if one has failed. A run that was interrupted goes on if it is repeated:
     what was sent is skipped. Dead letters stay where they are.
     """  # fmt: skip
-    from cometmq.cli.admin.dead_letter_files import RESULT_KEYS, Report, result_row
+    from cometmq.cli.admin.dead_letter_files import Report
 
-    selection = Selection.of(since, until, topic, tag)
-    chosen = [bool(message_ids), key is not None, file is not None, all_letters]
+    selection = Selection.of(since, until, topic, tag, key)
+    chosen = [bool(message_ids), file is not None, all_letters]
     if sum(chosen) + (not selection.is_all and not file) != 1:
         raise ConfigError(
-            "expected ids, --key, --file, --all, or a selection with --since, --until, --topic and"
-            " --tag; and only one of them"
+            "expected ids, --file, --all, or a selection with --since, --until, --topic, --tag and"
+            " --key; and only one of them"
         )
-    source = _chosen(call, group, selection, message_ids or [], key, file)
+    source = _chosen(call, group, selection, message_ids or [], file)
     if not (dry_run or yes or message_ids) and not await _confirmed(call, group, to, file):
         call.failed = True
         print("nothing was sent", file=sys.stderr)
         return
-    noted = Report(report, writes=not dry_run)
-    counts: Counter[str] = Counter()
+    run = _Run(call, Report(report, writes=not dry_run), to, again=again, dry_run=dry_run)
     try:
         async for letters in source:
             if letters:
-                results = await _send(call, letters, noted, to, again=again, dry_run=dry_run)
-                counts.update(each.status.value for each in results)
-                rows = [result_row(each) for each in results]
-                if call.output.as_json:
-                    for row in rows:
-                        call.output.record(RESULT_KEYS, row, line=True)
-                else:
-                    call.output.rows(RESULT_KEYS, rows)
+                await run.send(letters)
     finally:
-        noted.close()
-        text = ", ".join(f"{state} {count}" for state, count in sorted(counts.items()))
-        print(text or "no dead letter was found", file=sys.stderr)
-    call.failed = call.failed or bool(counts["failed"])
+        run.close()
 
 
 async def _confirmed(call: Call, group: str, to: To, file: Path | None) -> bool:
@@ -426,21 +426,23 @@ async def _chosen(
     group: str,
     selection: Selection,
     message_ids: list[str],
-    key: str | None,
     file: Path | None,
 ) -> AsyncIterator[list[DeadLetter]]:
-    """Return the dead letters to send, some at a time."""
+    """Return the dead letters to send, some at a time; an error comes before the first."""
     if file is not None:
+        for _ in _of_file(file, group, selection):
+            pass  # every line is valid before one is sent
         for part in _parts(_of_file(file, group, selection)):
             yield part
-    elif key is not None:
-        yield await call.admin.find_dead_letters(group, key=key)
     elif message_ids:
+        found: dict[str, DeadLetter] = {}
         for message_id in message_ids:
-            found = await call.admin.find_dead_letters(group, message_id=message_id)
-            if not found:
+            letters = await call.admin.find_dead_letters(group, message_id=message_id)
+            if not letters:
                 raise ConfigError(f"group {group} has no dead letter with the id {message_id}")
-            yield found
+            found |= {letter.position: letter for letter in letters}
+        for part in _parts(found.values()):
+            yield part
     else:
         async for page in pages(call, group, selection):
             yield [letter for letter in page.letters if selection.takes(letter)]
@@ -473,50 +475,71 @@ def _parts(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
     yield part
 
 
-async def _send(
-    call: Call,
-    letters: list[DeadLetter],
-    report: Report,
-    to: To,
-    *,
-    again: bool,
-    dry_run: bool,
-) -> list[Resent]:
-    """Send dead letters and note the results, also those in flight when Ctrl-C comes."""
-    from cometmq.client.admin import ResendTo
+class _Run:
+    """Sends dead letters again, and prints and notes the results."""
 
-    target = ResendTo(to.value)
-    known = {
-        letter.position: result
-        for letter in letters
-        if (result := _of_report(letter, report, target, again=again)) is not None
-    }
-    wanted = [letter for letter in letters if letter.position not in known]
-    if not dry_run:
-        report.begin(wanted)
-    sending = asyncio.ensure_future(
-        call.admin.resend_dead_letters(wanted, to=target, again=again, dry_run=dry_run)
-    )
-    try:
-        results = await asyncio.shield(sending)
-    except asyncio.CancelledError:
-        async with asyncio.timeout(FINISH_S):
-            report.add(await sending)
-        raise
-    report.add(results)
-    made = {each.letter.position: each for each in results}
-    return [known.get(letter.position) or made[letter.position] for letter in letters]
+    def __init__(self, call: Call, report: Report, to: To, *, again: bool, dry_run: bool) -> None:
+        from cometmq.client.admin import ResendTo
 
+        self._call = call
+        self._report = report
+        self._to = ResendTo(to.value)
+        self._again = again
+        self._dry_run = dry_run
+        self._counts: Counter[str] = Counter()
 
-def _of_report(letter: DeadLetter, report: Report, to: ResendTo, *, again: bool) -> Resent | None:
-    """Return the result of a dead letter that an earlier run has sent, or may have sent."""
-    from cometmq.cli.admin.dead_letter_files import SENDING, UNKNOWN
-    from cometmq.client.admin import ResendStatus, Resent
+    async def send(self, letters: list[DeadLetter]) -> None:
+        """Send some; when Ctrl-C comes, those in flight end first."""
+        known = {
+            letter.position: result
+            for letter in letters
+            if (result := self._of_report(letter)) is not None
+        }
+        wanted = [letter for letter in letters if letter.position not in known]
+        self._report.begin(wanted)
+        sending = asyncio.ensure_future(
+            self._call.admin.resend_dead_letters(
+                wanted, to=self._to, again=self._again, dry_run=self._dry_run
+            )
+        )
+        try:
+            results = await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            async with asyncio.timeout(FINISH_S):
+                self._show(await sending, known, letters)
+            raise
+        self._show(results, known, letters)
 
-    topic = letter.target(to)
-    state = report.state_of(letter)
-    if state == ResendStatus.SENT.value:
-        return Resent(letter, ResendStatus.SKIPPED, topic, "sent before, as the report says")
-    if state == SENDING and again:  # the index does not show it: the copy has a new id
-        return Resent(letter, ResendStatus.FAILED, topic, UNKNOWN)
-    return None
+    def _show(
+        self, results: list[Resent], known: dict[str, Resent], letters: list[DeadLetter]
+    ) -> None:
+        from cometmq.cli.admin.dead_letter_files import RESULT_KEYS, result_row
+
+        self._report.add(results)
+        made = known | {each.letter.position: each for each in results}
+        rows = [result_row(made[letter.position]) for letter in letters]
+        self._counts.update(each.status.value for each in made.values())
+        if not self._call.output.as_json:
+            self._call.output.rows(RESULT_KEYS, rows)
+            return
+        for row in rows:
+            self._call.output.record(RESULT_KEYS, row, line=True)
+
+    def _of_report(self, letter: DeadLetter) -> Resent | None:
+        """Return the result of a dead letter that an earlier run has sent, or may have sent."""
+        from cometmq.cli.admin.dead_letter_files import SENDING, UNKNOWN
+        from cometmq.client.admin import ResendStatus, Resent
+
+        topic, state = letter.target(self._to), self._report.state_of(letter)
+        if state == ResendStatus.SENT.value:
+            return Resent(letter, ResendStatus.SKIPPED, topic, "sent before, as the report says")
+        if state == SENDING and self._again:  # the index does not show it: the copy has a new id
+            return Resent(letter, ResendStatus.FAILED, topic, UNKNOWN)
+        return None
+
+    def close(self) -> None:
+        """Print the numbers of results, and close the report."""
+        self._report.close()
+        text = ", ".join(f"{state} {count}" for state, count in sorted(self._counts.items()))
+        print(text or "no dead letter was found", file=sys.stderr)
+        self._call.failed = self._call.failed or bool(self._counts["failed"])

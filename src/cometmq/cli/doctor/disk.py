@@ -31,7 +31,7 @@ FILES_AHEAD = 2
 IN_MEMORY = frozenset(("tmpfs", "ramfs"))
 LOCAL = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs"))
 REMOTE = re.compile(r"nfs\d*|cifs|smb3|smbfs|9p|virtiofs|ceph|glusterfs|lustre|afs|fuse(\..*)?")
-PAGE = "see docs/howto/runbook.md"
+PAGE = "see docs/howto/full-disk.md"
 
 
 class Mount(NamedTuple):

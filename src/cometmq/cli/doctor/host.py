@@ -117,7 +117,7 @@ def memory(host: Host) -> Iterator[Finding]:
                 f"at least {AVAILABLE_EXPECTED // MIB} MiB: what is not used holds the newest"
                 " messages (page cache)",
                 "give the broker more memory, or stop other programs; see"
-                " docs/explanation/limits.md",
+                " docs/howto/size-a-broker.md",
             )
     yield from _overcommit(host, found)
 

@@ -117,7 +117,7 @@ async def _clocks(parts: Configuration, name_servers: str) -> list[Finding]:
 def _silent(subject: str, problem: CometError) -> Finding:
     return Finding(
         "clocks", Level.WARNING, subject, f"not compared: {problem}", "a response",
-        "look whether this broker runs; see docs/howto/runbook.md",
+        "look whether this broker runs; see docs/howto/troubleshoot.md",
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from cometmq.remoting.ports import fast_port, ha_port, host_and_port
 
 BROKERS_MAX = 1_000
 NAMES_SHOWN_MAX = 5
-RUNBOOK = "see docs/howto/runbook.md"
+TROUBLESHOOT = "see docs/howto/troubleshoot.md"
 
 
 class View(NamedTuple):
@@ -172,7 +172,7 @@ async def _ask_broker(cluster: Cluster, name: str, number: int, address: str) ->
                 str(problem),
                 "a response at the address that the broker has registered",
                 "look whether the broker runs; if it does, set brokerIP1 to an address that clients"
-                f" reach; {RUNBOOK}",
+                f" reach; {TROUBLESHOOT}",
             )
         ]
     broker = Broker(name, number, address, figures, config)
@@ -193,7 +193,10 @@ def disk_space(broker: Broker) -> Iterator[Finding]:
     except ValueError:
         yield fine("disk-space", broker.subject, "the broker does not show it")
         return
-    met, action = f"{percent:.0f} % used", f"free space or reduce fileReservedTime; {RUNBOOK}"
+    met, action = (
+        f"{percent:.0f} % used",
+        "free space or reduce fileReservedTime; see docs/howto/full-disk.md",
+    )
     full = broker.setting("diskSpaceWarningLevelRatio", 90)
     most = broker.setting("diskMaxUsedSpaceRatio", 75)
     if percent >= full:

@@ -158,7 +158,7 @@ def _risks_of_messages(parts: Configuration) -> Iterator[Advice]:
             Level.WARNING,
             "fileReservedTime=0",
             "the hours for which messages are kept: files are deleted as soon as they are full",
-            "set fileReservedTime; see docs/explanation/limits.md",
+            "set fileReservedTime; see docs/howto/size-a-broker.md",
         )
     lacking = [
         word for bit, word in ((4, "read"), (2, "write")) if not broker.broker_permission & bit

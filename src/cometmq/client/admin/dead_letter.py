@@ -176,7 +176,8 @@ class DeadLetter:
         """Make a dead letter of what `encode` returned.
 
         Raises:
-            InvalidMessageError: a field is missing, or has no valid value; the text names it.
+            InvalidMessageError, InvalidMessageIdError: a field is missing, or has no valid value;
+                the text says which.
         """
         _check(fields)
         offset_id, body = fields["offset_message_id"], _body(fields["body"])

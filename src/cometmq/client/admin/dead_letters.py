@@ -20,7 +20,6 @@ from cometmq.client._consuming.pulls import Pull, PullResult, PullStatus, pull_o
 from cometmq.client._sending.sender import InnerProducer
 from cometmq.client.admin.dead_letter import DeadLetter, ResendTo
 from cometmq.client.admin.messages import TOOLS_GROUP, Queries
-from cometmq.client.admin.servers import Clients
 from cometmq.client.admin.topics import Topics
 from cometmq.client.errors import ClientError, SendFailedError, TopicNotFoundError
 from cometmq.client.filters import Filter
@@ -31,7 +30,9 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import epoch_ms
 from cometmq.model.topic import DLQ_PREFIX, check_group_name, dlq_topic, retry_topic
-from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.bodies import ConsumerConnection
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import GetConsumerConnectionListRequest
 from cometmq.protocol.message_id import decode_offset_id
 
 PAGE_MAX = 1_000
@@ -130,7 +131,7 @@ class DeadLetterCount:
     """Why they could not be counted; otherwise empty."""
 
 
-class DeadLetters(Topics, Queries, Clients):
+class DeadLetters(Topics, Queries):
     """Calls about dead letters."""
 
     async def dead_letter_counts(
@@ -356,18 +357,22 @@ class DeadLetters(Topics, Queries, Clients):
 
     async def _check_members(self, group: str) -> None:
         """Refuse a group whose members read no retry topic; one without members may have any."""
-        try:
-            connection = await self.consumer_connections(group)
-        except ResponseError as error:
-            if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
-                return
-            raise
-        topics = connection.subscription_table
-        if topics and retry_topic(group) not in topics:
-            raise ClientError(
-                f"the members of group {group} do not read {retry_topic(group)}, as pop and simple"
-                " consumers: send their dead letters to the original topic"
-            )
+        header = GetConsumerConnectionListRequest(consumer_group=group)
+        for address in await self._masters():
+            try:
+                response = await self._call(
+                    address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header
+                )
+            except ResponseError as error:
+                if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                    continue
+                raise
+            topics = ConsumerConnection.decode(response.body).subscription_table
+            if topics and retry_topic(group) not in topics:
+                raise ClientError(
+                    f"the members of group {group} do not read {retry_topic(group)}, as pop and"
+                    " simple consumers: send their dead letters to the original topic"
+                )
 
     async def _check_indexes(self, letters: list[DeadLetter]) -> None:
         """Refuse brokers that do not find a dead letter by its id: they have no index."""

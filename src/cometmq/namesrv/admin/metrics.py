@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from cometmq.metrics.endpoint import MetricsEndpoint, start_endpoint
+from cometmq.metrics.endpoint import Exporter, start_exporter
 from cometmq.metrics.page import Page
 from cometmq.remoting.slices import Slices
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 MASTER_ID = 0
 
 
-async def start_metrics(parts: Parts, address: str) -> MetricsEndpoint:
-    """Start the endpoint of a name server.
+async def start_metrics(parts: Parts, address: str) -> Exporter:
+    """Start to show the metrics of a name server.
 
     Raises:
-        ConfigError: its address cannot be bound.
+        ConfigError: its address cannot be bound, or a package is not installed.
     """
     registry = parts.registry
 
@@ -42,4 +42,4 @@ async def start_metrics(parts: Parts, address: str) -> MetricsEndpoint:
             without.set(masterless[cluster], cluster=cluster)
 
     labels = {"node_type": "namesrv", "node_id": address}
-    return await start_endpoint(parts.configuration, labels, collect)
+    return await start_exporter(parts.configuration, labels, collect)

@@ -61,6 +61,7 @@ FAMILIES = {
     "group": (
         "SubscriptionGroupWrapper",
         "SubscriptionGroupList",
+        "decode_group",
         "GroupForbidden",
         "GetConsumerListByGroupResponseBody",
         "LockBatchRequestBody",

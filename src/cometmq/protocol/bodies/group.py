@@ -10,9 +10,11 @@ from msgspec import field
 
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies.base import Body, Part
+from cometmq.protocol import fastjson
+from cometmq.protocol.bodies.base import Body, InvalidBodyError, Part
 from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
+from cometmq.protocol.lenient import read_struct
 
 
 class SubscriptionGroupWrapper(Body, kw_only=True):
@@ -22,6 +24,18 @@ class SubscriptionGroupWrapper(Body, kw_only=True):
     forbidden_table: dict[str, dict[str, int]] | None = None
     """Bits by group and topic."""
     data_version: DataVersion = field(default_factory=DataVersion)
+
+
+def decode_group(data: bytes) -> SubscriptionGroupConfig:
+    """Read UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), whose body is the settings of a group.
+
+    Raises:
+        InvalidBodyError: the body is malformed.
+    """
+    try:
+        return read_struct(fastjson.loads(data), SubscriptionGroupConfig)
+    except fastjson.FastJsonError as problem:
+        raise InvalidBodyError(f"SubscriptionGroupConfig: {problem}") from None
 
 
 class SubscriptionGroupList(Body, kw_only=True):

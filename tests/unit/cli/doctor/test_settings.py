@@ -142,7 +142,10 @@ async def test_a_mistake_is_a_finding_with_the_nearest_key_and_the_host_is_check
 )
 @pytest.mark.parametrize(
     "text",
-    ["tls.server.keyPassword=secret\n", "initAuthenticationUser=secret\n"],
+    [
+        "tls.server.keyPassword=secret\n",
+        'initAuthenticationUser={"username":"u","password":"secret"}\n',
+    ],
 )
 def test_a_configuration_file_that_others_can_read_is_found(
     tmp_path: Path, text: str, mode: int, level: Level

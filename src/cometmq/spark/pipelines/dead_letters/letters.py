@@ -20,6 +20,9 @@ from cometmq.model.dead_letter import (
     CONSUME_RETRIES,
     ORIGINAL_ID,
     ORIGINAL_TOPIC,
+    RESENT_FROM,
+    RESENT_TIME_MS,
+    SENT_AGAIN,
 )
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.spark.pipelines.trace.records import client_of
@@ -59,10 +62,16 @@ def letters(messages: DataFrame) -> DataFrame:
 
 
 def retries(messages: DataFrame) -> DataFrame:
-    """Give the copies among messages that waited for another try."""
+    """Give the copies among messages that waited for another try.
+
+    Where ``sent_again`` is set, the copy is the first one of the dead letter with this id, which
+    was sent again to its group: it is no retry.
+    """
+    first = F.col("reconsume_times") == 0
     return _copies(messages, RETRY_PREFIX).select(
         "group", "origin_topic", "origin_id", "msg_id", "tags",
         F.col("store_timestamp").alias("tried"), "reconsume_times",
+        F.when(first, F.col("properties")[SENT_AGAIN]).alias("sent_again"),
     )  # fmt: skip
 
 
@@ -111,6 +120,9 @@ _SYSTEM_PROPERTIES = {
     CONSUME_ERROR,
     CONSUME_ERROR_TIME_MS,
     CONSUME_RETRIES,
+    RESENT_FROM,
+    RESENT_TIME_MS,
+    SENT_AGAIN,
 }
 
 

@@ -146,7 +146,7 @@ class _Reader:
 
     @cached_property
     def details(self) -> DataFrame:
-        known = letter_tables.Known(self.originals, self.calls)
+        known = letter_tables.Known(self.originals, self.calls, self.retries)
         return letter_tables.details(self.letters, known).persist()
 
     def export(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Known:
     calls: DataFrame | None = None
     """Deliveries, from traces."""
     retries: DataFrame | None = None
-    """Copies that waited for another try."""
+    """Copies that waited for another try, among them dead letters that were sent again."""
 
 
 def details(letters: DataFrame, known: Known) -> DataFrame:
@@ -41,7 +41,7 @@ def details(letters: DataFrame, known: Known) -> DataFrame:
     and ``sent_again`` are when it was handled successfully, or sent again, after it had died.
     """
     found = _with_first_store(letters, known.originals)
-    found = _with_sent_again(found, known.originals)
+    found = _with_sent_again(found, known)
     found = _with_calls(found, known.calls)
     first = F.coalesce("first_delivered", "first_stored", "born")
     by = (
@@ -96,8 +96,10 @@ def reasons(found: DataFrame) -> DataFrame:
 def retried(known: DataFrame, found: DataFrame) -> DataFrame:
     """Per group and topic: how many messages were tried again, and how many of them died."""
     # Whichever id a copy says its first had, two copies of one message share the message's own id.
-    tries = known.groupBy(*_OF_GROUP, "msg_id").agg(
-        F.count("*").alias("tries"), F.max("tried").alias("last_try")
+    tries = (
+        known.where(F.col("sent_again").isNull())
+        .groupBy(*_OF_GROUP, "msg_id")
+        .agg(F.count("*").alias("tries"), F.max("tried").alias("last_try"))
     )
     dead = found.select(*_OF_GROUP, "msg_id", F.lit(True).alias("died")).distinct()
     return tries.join(dead, [*_OF_GROUP, "msg_id"], "left").groupBy(*_OF_GROUP).agg(
@@ -174,13 +176,22 @@ def _with_first_store(letters: DataFrame, originals: DataFrame | None) -> DataFr
     )
 
 
-def _with_sent_again(found: DataFrame, originals: DataFrame | None) -> DataFrame:
-    if originals is None:
+def _with_sent_again(found: DataFrame, known: Known) -> DataFrame:
+    """When a copy was sent to the original topic, or to the group."""
+    if known.originals is None:
         return found.withColumn("sent_again", F.lit(None).cast("timestamp"))
-    again = originals.where(_is_sent_again()).groupBy(
+    again = known.originals.where(_is_sent_again()).groupBy(
         F.col("properties")[SENT_AGAIN].alias("msg_id")
-    ).agg(F.min("store_timestamp").alias("sent_again"))  # fmt: skip
-    return found.join(again, "msg_id", "left")
+    ).agg(F.min("store_timestamp").alias("to_topic"))  # fmt: skip
+    found = found.join(again, "msg_id", "left").withColumn(
+        "to_group", F.lit(None).cast("timestamp")
+    )
+    if known.retries is not None:
+        again = known.retries.groupBy("group", F.col("sent_again").alias("msg_id")).agg(
+            F.min("tried").alias("to_group")
+        )
+        found = found.drop("to_group").join(again, ["group", "msg_id"], "left")
+    return found.withColumn("sent_again", F.least("to_topic", "to_group"))
 
 
 def _with_calls(found: DataFrame, calls: DataFrame | None) -> DataFrame:

@@ -86,7 +86,7 @@ def warn_of_certificates(tls: TlsSettings) -> None:
     """Warn if certificates name accounts, and access control is off."""
     if tls.client_account != NO_ACCOUNT:
         log.warning(
-            "tls.server.client.account=%s has no effect: access control is off, aclEnable=false",
+            "tls.server.client.account=%s has no effect: access control is off",
             tls.client_account,
         )
 

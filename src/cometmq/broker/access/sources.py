@@ -1,0 +1,139 @@
+"""Opens the accounts of a broker, and what checks requests with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from cometmq.access.certificates import with_certificates
+from cometmq.access.config import UserSettings, user_settings
+from cometmq.access.gate import Gate
+from cometmq.access.plain.accounts import PlainAccounts
+from cometmq.access.signer import credentials_of
+from cometmq.access.users.accounts import UserAccounts
+from cometmq.access.users.user import User, UserType
+from cometmq.broker.access.control import AccessControl, RecordTopics
+from cometmq.broker.cold_reads import ColdReads
+from cometmq.broker.config import BrokerSettings
+from cometmq.model.errors import ConfigError, ResponseError
+from cometmq.protocol.codes import ResponseCode
+from cometmq.remoting import TlsSettings
+from cometmq.store import MessageStore, StoreSettings
+from cometmq.system.clock import Clock
+from cometmq.system.configuration import Configuration
+from cometmq.system.files import Files
+
+
+class AccessSources(msgspec.Struct, frozen=True):
+    """The accounts of a broker: either plain ones, or users."""
+
+    control: AccessControl | None
+    """Checks every request; None if none is checked."""
+    accounts: PlainAccounts | None = None
+    users: UserAccounts | None = None
+
+
+def open_sources(
+    configuration: Configuration,
+    store: MessageStore,
+    cold_reads: ColdReads,
+    group_exists: Callable[[str], bool],
+    clock: Clock,
+    files: Files,
+) -> AccessSources | None:
+    """Read the accounts or users; None if the settings want neither.
+
+    Raises:
+        ConfigError: files of accounts or the databases of users cannot be used.
+        StoreError: the disk refuses, or another process uses the databases.
+    """
+    settings, of_users = configuration[BrokerSettings], user_settings(configuration)
+    topics, tls = RecordTopics(store, cold_reads), configuration[TlsSettings]
+    if settings.acl_enable and of_users.keeps_users:
+        raise ConfigError(
+            "aclEnable=true together with settings of users, such as authenticationEnabled:"
+            " expected one of them; migrateAuthFromV1Enabled=true makes users of the accounts"
+        )
+    if settings.acl_enable:
+        return _plain(settings, tls, topics, clock, files)
+    if of_users.keeps_users:
+        folder = of_users.auth_config_path or configuration[StoreSettings].root / "config"
+        users = UserAccounts(
+            folder.absolute(),
+            _first_users(of_users, settings.inner_client_credentials),
+            authorizes=of_users.authorization_enabled,
+        )
+        try:
+            return _users(users, of_users, settings, tls, topics, group_exists, clock, files)
+        except BaseException:
+            users.close()
+            raise
+    return None
+
+
+def _plain(
+    settings: BrokerSettings, tls: TlsSettings, topics: RecordTopics, clock: Clock, files: Files
+) -> AccessSources:
+    from cometmq.access.plain.needs import PlainNeeds
+
+    assert settings.rocketmq_home is not None
+    accounts = PlainAccounts(settings.rocketmq_home.absolute(), files, clock)
+    accounts.load()
+    needs = PlainNeeds(settings.broker_cluster_name, topics.of_record)
+    senders = with_certificates(accounts, tls)
+    gate = Gate(senders, ResponseCode.SYSTEM_ERROR)
+    return AccessSources(AccessControl(senders, gate, needs), accounts=accounts)
+
+
+def _users(
+    users: UserAccounts,
+    of_users: UserSettings,
+    settings: BrokerSettings,
+    tls: TlsSettings,
+    topics: RecordTopics,
+    group_exists: Callable[[str], bool],
+    clock: Clock,
+    files: Files,
+) -> AccessSources:
+    from cometmq.access.users.needs import UserNeeds
+
+    if of_users.migrate_from_plain:
+        _migrate(users, settings, clock, files)
+    if not of_users.checks_requests:
+        return AccessSources(None, users=users)
+    cluster = settings.broker_cluster_name
+    needs = UserNeeds(cluster, topics.of_record, topics.of_half, group_exists)
+    senders = with_certificates(users, tls)
+    gate = Gate(
+        senders,
+        ResponseCode.NO_PERMISSION,
+        open_codes=of_users.open_codes,
+        signed_codes=of_users.signed_codes,
+    )
+    return AccessSources(AccessControl(senders, gate, needs), users=users)
+
+
+def _migrate(users: UserAccounts, settings: BrokerSettings, clock: Clock, files: Files) -> None:
+    from cometmq.access.users.migration import migrate
+
+    home = settings.rocketmq_home
+    if home is None:
+        raise ConfigError(
+            "migrateAuthFromV1Enabled=true without rocketmqHome: expected the directory above"
+            " conf/plain_acl.yml"
+        )
+    try:
+        migrate(PlainAccounts(home.absolute(), files, clock), users)
+    except ResponseError as refusal:
+        raise ConfigError(f"cannot make a user of an account: {refusal.remark}") from None
+
+
+def _first_users(of_users: UserSettings, inner: str) -> list[User]:
+    """Return the super users of the settings."""
+    first = of_users.first_user
+    users = [] if first is None else [User(first.username, first.password, UserType.SUPER)]
+    if inner:
+        credentials = credentials_of(inner)
+        users.append(User(credentials.access_key, credentials.secret_key, UserType.SUPER))
+    return users

@@ -1,0 +1,104 @@
+"""Log lines as JSON, one object per line, and the setting that chooses them.
+
+    {"time":"2026-01-31T12:00:00.123Z","level":"WARNING","logger":"cometmq.remoting.server",
+     "message":"refused a connection server=broker: no certificate",
+     "fields":{"server":"broker"}}
+
+``fields`` has the values that the message shows as ``key=value``, with their types. A line of one
+of several processes has ``process``, its name; one about an exception has ``exception``, its
+traceback.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.system.settings import setting
+
+TEXT: Final = "text"
+JSON: Final = "json"
+FORMATS: Final = (TEXT, JSON)
+
+_CONVERSION = re.compile(r"(?:([A-Za-z_]\w*)=)?%(?:%|[-+ #0]*\d*(?:\.\d+)?([a-zA-Z]))")
+_MESSAGES_KEPT_MAX = 1024
+
+
+@dataclass(frozen=True)
+class LogSettings:
+    """How a server writes its log lines."""
+
+    format: str = setting(TEXT, key="logFormat", choices=FORMATS)
+    """``json`` writes each log line as one JSON object."""
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one JSON object.
+
+    Args:
+        process: the name of the process, if several share one output.
+    """
+
+    def __init__(self, process: str = "") -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line: dict[str, Any] = {
+            "time": utc_text(record.created),
+            "level": record.levelname,
+            "logger": record.name,
+        }
+        if self._process:
+            line["process"] = self._process
+        line["message"] = record.getMessage()
+        if fields := fields_of(record):
+            line["fields"] = fields
+        if record.exc_info and record.exc_info[0] is not None:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        return msgspec.json.encode(_writable(line)).decode()
+
+
+def utc_text(seconds: float) -> str:
+    """Return a time in UTC as ISO 8601 with milliseconds."""
+    whole, ms = divmod(int(seconds * 1000), 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{ms:03d}Z"
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the arguments of a record that its message shows as ``key=value``."""
+    arguments = record.args
+    if not arguments or isinstance(arguments, Mapping):
+        return {}
+    names = _names_in(str(record.msg))
+    return {name: _plain(value) for name, value in zip(names, arguments, strict=False) if name}
+
+
+@lru_cache(_MESSAGES_KEPT_MAX)
+def _names_in(message: str) -> tuple[str, ...]:
+    """Return the key before each conversion of a message; empty for none."""
+    return tuple(name for name, kind in _CONVERSION.findall(message) if kind)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON has; the text of any other."""
+    return value if isinstance(value, (bool, int, float)) or value is None else str(value)
+
+
+def _writable(value: Any) -> Any:
+    """Replace characters that UTF-8 cannot encode, such as surrogates in the name of a file."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {key: _writable(each) for key, each in value.items()}
+    return value

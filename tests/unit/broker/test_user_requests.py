@@ -1,0 +1,110 @@
+"""The requests that show and change users: who sees passwords, and what no text shows."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.access.users.accounts import UserAccounts
+from cometmq.access.users.user import User, UserType
+from cometmq.broker.access.user_handler import UserHandler
+from cometmq.model.errors import ResponseError
+from cometmq.protocol.command import Command
+from cometmq.remoting import Request, Response
+from support.fake_transport import Wired
+
+SECRET = "hush-hush"
+
+
+class Handled:
+    """The handler around users; each request is called by its name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.users = UserAccounts(folder, [User("root", SECRET, UserType.SUPER)], authorizes=True)
+        self.is_super = True
+        self.handler = UserHandler(self.users, lambda request: self.is_super)
+
+    async def __call__(self, name: str, body: Any = None, **fields: str) -> Any:
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode() if body else b""
+        request = Request(Command(0, fields=fields, body=raw), Wired().connection)
+        answered = getattr(self.handler, name)(request)
+        response: Response = await answered if isinstance(answered, Awaitable) else answered
+        assert isinstance(response.body, bytes)
+        return json.loads(response.body) if response.body else None
+
+
+@pytest.fixture
+def handled(tmp_path: Path) -> Iterator[Handled]:
+    made = Handled(tmp_path)
+    yield made
+    made.users.close()
+
+
+async def test_only_super_users_see_passwords(handled: Handled) -> None:
+    await handled("create_user", {"password": SECRET}, username="alice")
+    assert (await handled("get_user", username="alice"))["password"] == SECRET
+    assert {user["password"] for user in await handled("list_users")} == {SECRET}
+    handled.is_super = False
+    assert await handled("get_user", username="alice") == {
+        "username": "alice", "userType": "Normal", "userStatus": "enable",
+    }  # fmt: skip
+    assert SECRET not in json.dumps(await handled("list_users"))
+
+
+@pytest.mark.parametrize("name", ["create_user", "update_user"])
+@pytest.mark.parametrize(
+    "body", [b"", b'{"password":"hush-hush', b'"hush-hush"', b'{"password":"hush-hush\xff"}', b"[]"]
+)
+async def test_a_body_that_is_none_is_refused_and_not_shown(
+    handled: Handled, name: str, body: bytes
+) -> None:
+    with pytest.raises(ResponseError, match=f"{len(body)} bytes") as refused:
+        await handled(name, body, username="alice")
+    assert SECRET not in str(refused.value)
+
+
+async def test_changes_are_logged_without_secrets(
+    handled: Handled, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    await handled("create_user", {"password": SECRET}, username="alice")
+    await handled("update_user", {"password": SECRET + "2"}, username="alice")
+    entry = {"resource": "Topic:a", "actions": ["Pub"], "decision": "Allow"}
+    acl = {"subject": "User:alice", "policies": [{"entries": [entry]}]}
+    await handled("put_acl", acl, subject="User:alice")
+    await handled("delete_user", username="alice")
+    changes = [record.getMessage() for record in caplog.records]
+    assert [text.split(" name=")[0] for text in changes] == [
+        "user created", "user changed", "policies changed", "user deleted",
+    ]  # fmt: skip
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("get_acl", {}),
+        ("get_acl", {"subject": "alice"}),
+        ("delete_acl", {"subject": "Role:alice"}),
+        ("delete_acl", {"subject": "User:"}),
+        ("delete_acl", {"subject": "User:root", "resource": "Nonsense:x"}),
+    ],
+)
+async def test_a_subject_or_resource_that_is_none_is_refused(
+    handled: Handled, name: str, fields: dict[str, str]
+) -> None:
+    with pytest.raises(ResponseError, match="is none: expected") as refused:
+        await handled(name, **fields)
+    assert refused.value.code == 16
+
+
+async def test_a_broker_without_users_says_so() -> None:
+    handler = UserHandler(None, lambda request: True)
+    request = Request(Command(3005, fields={}, body=b""), Wired().connection)
+    with pytest.raises(ResponseError, match="authenticationEnabled=false"):
+        await handler.list_users(request)

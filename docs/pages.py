@@ -133,6 +133,13 @@ CLIENT_PAGES = (
         ),
     ),
     ClientPage(
+        "admin-client-servers.md",
+        "AdminClient: servers",
+        "What `AdminClient` can do with brokers, name servers, controllers, users and accounts. "
+        "How-to page: [administer a cluster](../../howto/administer.md).",
+        ("ServerCalls",),
+    ),
+    ClientPage(
         "messages.md",
         "Messages and subscriptions",
         "The types that producers and consumers share.",
@@ -335,15 +342,18 @@ def admin_page() -> str:
     from cometmq.cli.admin.app import app
     from cometmq.cli.admin.commands import CHANGING, COMMON, WATCHING
 
-    shared = {**COMMON, **CHANGING, **WATCHING}
+    shared = {**COMMON, **CHANGING, **WATCHING, **dict.fromkeys(("broker", "cluster"))}
     lines = [(ROOT / "docs/reference/parts/admin.md").read_text().rstrip(), ""]
     seen: dict[str, Any] = {}
     for group in typer.main.get_group(app).commands.values():
         lines += [f"## {group.name}", "", _sentence(group.help), ""]
         for name, command in group.commands.items():
             parameters = [each for each in command.params if each.name != "help"]
-            seen |= {each.name: each for each in parameters if each.name in shared}
-            own = [each for each in parameters if each.name not in shared]
+            common = [each for each in parameters if each.name in shared]
+            common = [each for each in common if each.param_type_name == "option"]
+            for each in common:
+                seen.setdefault(each.name, each)
+            own = [each for each in parameters if each not in common]
             lines += _admin_command(f"{group.name} {name}", command, own)
     options = [
         f"- {name}{f' ({default})' if default else ''}: {text}"
@@ -353,20 +363,17 @@ def admin_page() -> str:
 
 
 def _admin_command(name: str, command: Any, own: list[Any]) -> Iterator[str]:
-    flags = {each.name for each in command.params}
-    more = [
-        option
-        for name_of, option in (("watch", "`--watch`"), ("dry_run", "`--dry-run`, `--yes`"))
-        if name_of in flags
-    ]
+    flags = {each.name for each in command.params if each not in own}
+    names = ("broker", "cluster", "watch", "dry_run", "yes")
+    more = [f"`--{each.replace('_', '-')}`" for each in names if each in flags]
     arguments = [
         (each.metavar or each.name.upper()) for each in own if each.param_type_name == "argument"
     ]
     yield from (f"### {name}", "", f"`cometmq admin {' '.join([name, *arguments])}`")
-    yield _sentence(command.help) + (f" Also: {', '.join(more)}." if more else "")
-    if command.epilog:
-        yield _sentence(command.epilog)
-    yield ""
+    keys = f" {_sentence(command.epilog)}" if command.epilog else ""
+    also = f" Also: {', '.join(more)}." if more else ""
+    yield from (_sentence(command.help) + also + keys, "")
+    own = [each for each in own if each.help not in ("Topic.", "Consumer group.")]
     for shown, default, text in map(_parameter, own):
         yield f"- {shown.replace(' (required)', '')}{f' ({default})' if default else ''}: {text}"
     if own:

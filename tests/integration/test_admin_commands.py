@@ -2,59 +2,479 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
+from cometmq.cli.admin.app import app as admin_app
+from cometmq.cli.admin.output import CHANGE_KEYS, heading
 from cometmq.cli.commands import app
+from cometmq.client import Message, StartFrom
+from cometmq.client.blocking import AdminClient, Producer, PushConsumer
+from cometmq.model.errors import ConfigError
 from cometmq.testing import ThreadedCluster
 
-RUNNER = CliRunner(env={"COLUMNS": "300", "NAMESRV_ADDR": None, "COMETMQ_CONFIG": None})
+RUNNER = CliRunner(
+    env={"COLUMNS": "300", "NAMESRV_ADDR": None, "COMETMQ_CONFIG": None, "ROCKETMQ_HOME": None}
+)
+TOPIC, GROUP, ONLINE = "orders", "billing", "shipping"
+SENT, COMMITTED = 12, 2
+WAIT_S = 60.0
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ThreadedCluster]:
-    with ThreadedCluster(brokers=2) as running:
-        yield running
+def without_retries(topics: dict[str, Any]) -> dict[str, Any]:
+    """Topics but for those that brokers create, some time after a member has come."""
+    return {name: found for name, found in topics.items() if not name.startswith("%RETRY%")}
 
 
-class Tool:
-    """Runs commands on one cluster."""
+class Scene:
+    """A cluster with messages, a group with lag, and a group with a member online."""
 
-    def __init__(self, name_servers: str) -> None:
-        self.name_servers = name_servers
+    def __init__(self, cluster: ThreadedCluster, folder: Path) -> None:
+        self.name_servers = cluster.name_servers
+        self.last: Any = None
+        """The state after the last dry run."""
+        self.names = {"address": cluster.broker_addresses[0], "folder": str(folder)}
 
     def run(self, words: str, *more: str, code: int = 0, given: str = "") -> str:
         """Run a command and return what it printed to standard output."""
-        line = ["admin", *words.split(), *more, "--namesrv", self.name_servers]
+        line = ["admin", *shlex.split(words.format(**self.names)), *more, "-n", self.name_servers]
         result = RUNNER.invoke(app, line, input=given)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
-        assert result.exit_code == code, (result.stdout, result.stderr)
+        assert result.exit_code == code, (line, result.stdout, result.stderr)
         return result.stdout
 
     def json(self, words: str, *more: str, code: int = 0) -> Any:
         """Run a command with ``--json`` and return the value."""
         return json.loads(self.run(words, *more, "--json", code=code))
 
+    def state(self) -> Any:
+        """Everything that the commands of the tests may change."""
+        with AdminClient(self.name_servers) as admin:
+            info = admin.cluster_info()
+            addresses = [
+                address
+                for broker in info.broker_addr_table.values()
+                for address in broker.broker_addrs.values()
+            ]
+            groups = [each for each in admin.groups() if each != ONLINE]  # it commits meanwhile
+            return (
+                without_retries(dict.fromkeys(admin.topics())),
+                {each: without_retries(admin.broker_topics(each)) for each in addresses},
+                {each: admin.broker_groups(each) for each in addresses},
+                {each: admin.broker_config(each) for each in addresses},
+                {each: admin.name_server_config(each) for each in admin.name_servers},
+                {each: admin.committed(each, TOPIC) for each in groups},
+                {each: admin.topic_stats(each) for each in admin.topics() if each == TOPIC},
+                [admin.kv_list(space) for space in ("ORDER_TOPIC_CONFIG", "space")],
+                {name: admin.route(name) for name in (TOPIC,)},
+            )
+
 
 @pytest.fixture(scope="module")
-def tool(cluster: ThreadedCluster) -> Tool:
-    return Tool(cluster.name_servers)
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("admin")
+    with ThreadedCluster(brokers=2) as cluster, AdminClient(cluster.name_servers) as admin:
+        scene = Scene(cluster, folder)
+        admin.create_topic(TOPIC, queues=2)
+        for group in (GROUP, ONLINE):
+            admin.create_group(group)
+        with Producer(cluster.name_servers, group="shop", trace=True) as producer:
+            receipts = [
+                producer.send(Message(TOPIC, b"body %d" % n, tags="new", keys=f"key{n}"))
+                for n in range(SENT)
+            ]
+            consumed = threading.Semaphore(0)
+            with PushConsumer(
+                cluster.name_servers,
+                group=ONLINE,
+                start_from=StartFrom.FIRST,
+                trace=True,
+                subscriptions={TOPIC: "*"},
+                handler=lambda message: consumed.release(),
+            ) as consumer:
+                assert all(consumed.acquire(timeout=WAIT_S) for _ in range(SENT))
+                queue = receipts[0].queue
+                admin.reset_to_offset(GROUP, queue, 1)
+                (folder / "password").write_text("a secret of an account\n")
+                for kind in ("topic", "group"):
+                    text = scene.run(f"{kind} export", "--broker", "broker-0")
+                    (folder / f"{kind}s.json").write_text(text)
+                scene.names |= {
+                    "topic": TOPIC,
+                    "group": GROUP,
+                    "online": ONLINE,
+                    "retries": shlex.quote('{"type":"CUSTOMIZED"}'),
+                    "unique": receipts[0].message_id,
+                    "id": receipts[0].offset_message_id,
+                    "queue": f"{queue.broker_name}:{queue.queue_id}",
+                    "client": consumer.client_id,
+                }
+                yield scene
 
 
-def test_a_topic_is_created_shown_changed_and_deleted(tool: Tool) -> None:
-    tool.run("topic create orders --queues 4")
-    assert {"topic": "orders"} in tool.json("topic list")
-    assert [row["read_queues"] for row in tool.json("topic show orders")] == [4, 4]
-    tool.run("topic update orders --queues 6")
-    shown = tool.json("topic show orders")
-    assert [(row["broker"], row["write_queues"]) for row in shown] == [
-        ("broker-0", 6),
-        ("broker-1", 6),
+class Read(NamedTuple):
+    """A command that changes nothing."""
+
+    words: str
+    rows: int | None = None
+    """The number of its rows, if that is known; at least one row otherwise."""
+
+
+READS = [
+    Read("topic list"),
+    Read("topic list --all"),
+    Read("topic show {topic}", 2),
+    Read("topic route {topic}", 2),
+    Read("topic clusters {topic}", 1),
+    Read("topic status {topic}", 4),
+    Read("topic stats", None),
+    Read("topic stats {topic}", 2),
+    Read("topic order {topic}", 0),
+    Read("topic allocate {topic} a b", 4),
+    Read("group list"),
+    Read("group list {group} --age", 1),
+    Read("group lag {group}"),
+    Read("group lag {online} --topic {topic} --members", 4),
+    Read("group show {group}"),
+    Read("group members {online}", 1),
+    Read("group subscriptions {online}"),
+    Read("group producers shop"),
+    Read("group status {online}"),
+    Read("group queues {online}"),
+    Read("group stack {online} {client}"),
+    Read("message show {id}"),
+    Read("message show {unique} --topic {topic}"),
+    Read("message find {topic} key3", 1),
+    Read("message at {topic} {queue} 0"),
+    Read("message track {id}", 2),
+    Read("message read {topic}", SENT),
+    Read("message read {topic} --queue {queue} --count 2 --since 1h", 2),
+    Read("message count {topic}", 1),
+    Read("message entries {topic} {queue} 0 --count 2 --group {online}", 2),
+    Read("offset show {group} {topic}", 4),
+    Read("offset at {topic} 1h", 4),
+    Read("trace show {unique}"),
+    Read("timer list", 0),
+    Read("timer status", 2),
+    Read("broker list", 2),
+    Read("broker status --broker broker-0"),
+    Read("broker status --broker {address} --name TPS"),
+    Read("broker lag --topic {topic}"),
+    Read("broker replication", 2),
+    Read("broker producers"),
+    Read("broker cold-reads", 2),
+    Read("cluster list", 2),
+    Read("cluster totals", 2),
+    Read("cluster latency {topic} --count 2", 1),
+    Read("config show --broker broker-0"),
+    Read("config compare"),
+    Read("namesrv list", 1),
+    Read("namesrv config"),
+    Read("namesrv kv nothing", 0),
+]
+CHANGES = [
+    "topic create fresh --queues 4 --attribute message.type=NORMAL --ordered",
+    "topic update {topic} --queues 1 --perm r",
+    "topic apply {folder}/topics.json",
+    "topic delete {topic}",
+    "topic set-order {topic} broker-0:2",
+    "topic delete-order {topic}",
+    "group create fresh --max-retries 3 --retry-policy {retries}",
+    "group update {group} --no-consume",
+    "group apply {folder}/groups.json",
+    "group delete {group}",
+    "group set-mode {group} {topic} pop",
+    "message send-again {id}",
+    "message deliver {id} {online} {client}",
+    "message resume-check {id}",
+    "offset reset {group} {topic} --to earliest",
+    "offset reset {group} {topic} --to 1h",
+    "offset reset {group} {topic} --queue {queue} --offset 3",
+    "offset skip {group} {topic}",
+    "offset clone {online} {group} {topic}",
+    "broker clean",
+    "broker stop-writing broker-0",
+    "broker resume-writing {address}",
+    "broker set-cold-limit {group} 1000",
+    "broker remove-cold-limit {group}",
+    "broker set-read-ahead random",
+    "broker set-flushed-of-master {address} 0",
+    "broker add-to-container {address} /broker.conf",
+    "broker remove-from-container {address} c:broker-0:0",
+    "config set maxMessageSize=100000",
+    "namesrv set-config clusterTest=true",
+    "namesrv kv-put space key value",
+    "namesrv kv-delete space key",
+    "acl create-user app --password-file {folder}/password",
+    "acl update-user app --status disable",
+    "acl delete-user app",
+    "acl create-policy User:app --resource Topic:orders --action Pub",
+    "acl update-policy User:app --resource Topic:orders --action Sub --decision Deny",
+    "acl delete-policy User:app",
+    "acl set-account app --password-file {folder}/password",
+    "acl delete-account app",
+    "acl set-trusted-addresses 10.0.0.1",
+]
+ELSEWHERE = {
+    "topic export": "test_exported_settings_can_be_applied",
+    "group export": "test_exported_settings_can_be_applied",
+    "acl users": "tests/interop",
+    "acl copy-users": "tests/interop",
+    "acl policies": "tests/interop",
+    "acl copy-policies": "tests/interop",
+    "acl account-files": "tests/interop",
+    "controller": "tests/unit/cli/test_admin_controllers.py",
+    "dlq": "tests/integration/test_dead_letters.py",
+}
+"""Commands that a cluster of ours without controllers does not serve, and what tests them."""
+
+
+@functools.cache
+def commands() -> dict[str, Any]:
+    """Every command by its group and name."""
+    return {
+        f"{group} {name}": command
+        for group, found in typer.main.get_group(admin_app).commands.items()
+        for name, command in found.commands.items()
+    }
+
+
+def test_every_command_is_tested() -> None:
+    tested = {" ".join(line.split()[:2]) for line in [*(read.words for read in READS), *CHANGES]}
+    missing = {
+        name
+        for name in commands()
+        if name not in tested | {*ELSEWHERE} and name.split()[0] not in ELSEWHERE
+    }
+
+    assert missing == set()
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_command_and_option_has_help(name: str) -> None:
+    command = commands()[name]
+
+    assert command.help
+    assert all(parameter.help for parameter in command.params)
+
+
+def keys_of(words: str) -> list[str]:
+    """The keys that the help of a command names."""
+    epilog: str = commands()[" ".join(words.split()[:2])].epilog
+    return epilog.removeprefix("JSON keys: ").rstrip(".").replace("`", "").split(", ")
+
+
+@pytest.mark.parametrize("read", READS, ids=lambda read: read.words)
+def test_a_command_prints_the_keys_of_its_help(scene: Scene, read: Read) -> None:
+    found = scene.json(read.words)
+    table = scene.run(read.words)
+
+    keys, rows = keys_of(read.words), found if isinstance(found, list) else [found]
+    assert len(rows) == read.rows if read.rows is not None else rows
+    assert all([*row] == keys for row in rows)
+    if isinstance(found, list) and rows:
+        head, *lines = table.splitlines()
+        assert all(heading(key) in head for key in keys)
+        assert len(lines) >= len(rows)
+    elif rows:
+        assert all(heading(key) in table for key in keys)
+
+
+@pytest.mark.parametrize("words", CHANGES)
+def test_a_dry_run_changes_nothing(scene: Scene, words: str) -> None:
+    before = scene.state() if scene.last is None else scene.last
+    shown = scene.json(words, "--dry-run")
+    table = scene.run(words, "--dry-run")
+
+    assert shown
+    assert all([*row] == list(CHANGE_KEYS) and row["state"] == "planned" for row in shown)
+    assert "planned" in table
+    scene.last = scene.state()
+    assert scene.last == before
+
+
+def test_a_change_that_loses_data_is_refused_without_a_terminal(scene: Scene) -> None:
+    before = scene.state()
+    line = ["admin", "topic", "delete", TOPIC, "-n", scene.name_servers]
+    result = RUNNER.invoke(app, line)
+
+    assert "--yes" in str(result.exception)
+    assert scene.state() == before
+
+
+def test_a_topic_is_created_updated_and_deleted(scene: Scene) -> None:
+    scene.run("topic create life --queues 4")
+    created = scene.json("topic show life")
+    scene.run("topic update life --queues 6")
+    grown = scene.json("topic show life")
+    scene.run("topic update life --perm r --yes")
+    read_only = scene.json("topic show life")
+    scene.run("topic delete life --yes")
+
+    assert [row["read_queues"] for row in created] == [4, 4]
+    assert [(row["write_queues"], row["perm"]) for row in grown] == [(6, "rw"), (6, "rw")]
+    assert [(row["write_queues"], row["perm"]) for row in read_only] == [(6, "r"), (6, "r")]
+    assert {"topic": "life"} not in scene.json("topic list")
+
+
+def test_a_group_is_created_updated_and_deleted(scene: Scene) -> None:
+    def settings() -> dict[str, set[Any]]:
+        found: dict[str, set[Any]] = {}
+        for row in scene.json("group show life"):
+            found.setdefault(row["setting"], set()).add(str(row["value"]))
+        return found
+
+    scene.run("group create life --max-retries 3")
+    scene.run("group update life --no-consume --yes")
+    changed = settings()
+    scene.run("group delete life --yes")
+
+    assert changed["retryMaxTimes"] == {"3"}
+    assert changed["consumeEnable"] == {"False"}
+    with AdminClient(scene.name_servers) as admin:
+        assert "life" not in admin.groups()
+
+
+def test_a_group_is_moved_by_offset_time_and_to_the_end(scene: Scene) -> None:
+    def committed() -> int:
+        return sum(row["committed"] or 0 for row in scene.json("offset show mover {topic}"))
+
+    end = sum(row["max_offset"] for row in scene.json("topic status {topic}"))
+    scene.run("group create mover")
+    scene.run("offset reset mover {topic} --to latest --yes")
+    at_end = committed()
+    scene.run("offset reset mover {topic} --to earliest --yes")
+    at_start = committed()
+    planned = scene.json("offset reset mover {topic} --queue {queue} --offset 2", "--dry-run")
+    scene.run("offset reset mover {topic} --queue {queue} --offset 2 --yes")
+    at_two = committed()
+    scene.run("offset skip mover {topic} --yes")
+
+    assert (at_end, at_start, at_two, committed()) == (end, 0, 2, end)
+    assert planned[0]["detail"] == "0 -> 2, skips 2"
+
+
+def test_the_age_of_the_lag_is_that_of_the_first_message_not_consumed(scene: Scene) -> None:
+    scene.run("group create aged")
+    scene.run("offset reset aged {topic} --to earliest --yes")
+    before_ms = time.time() * 1000
+    rows = [row for row in scene.json("group lag aged --topic {topic}") if row["lag"]]
+    stored = {
+        (row["broker"], row["queue"]): row["stored_time_ms"]
+        for row in reversed(scene.json("message read {topic}"))
+    }
+    after_ms = time.time() * 1000
+
+    assert rows
+    for row in rows:
+        first_ms = stored[row["broker"], row["queue"]]
+        assert before_ms - first_ms - 1 <= row["oldest_age_ms"] <= after_ms - first_ms + 1
+    scene.run("offset skip aged {topic} --yes")
+    assert {row["oldest_age_ms"] for row in scene.json("group lag aged --topic {topic}")} == {None}
+
+
+def test_exported_settings_can_be_applied(scene: Scene) -> None:
+    scene.run("topic create applied --queues 3")
+    scene.run("topic export")
+    exported = [
+        each for each in json.loads(scene.run("topic export")) if each["topicName"] == "applied"
     ]
-    tool.run("topic delete orders --yes")
-    assert {"topic": "orders"} not in tool.json("topic list")
+    file = Path(scene.names["folder"]) / "applied.json"
+    file.write_text(json.dumps(exported))
+    scene.run("topic delete applied --yes")
+    scene.run("topic apply {folder}/applied.json --yes")
+
+    assert [row["read_queues"] for row in scene.json("topic show applied")] == [3, 3]
+    groups = json.loads(scene.run("group export"))
+    assert {GROUP, ONLINE} <= {each["groupName"] for each in groups}
+
+
+def test_a_message_is_passed_to_one_member_and_sent_again(scene: Scene) -> None:
+    def count() -> int:
+        return int(sum(row["messages"] for row in scene.json("message count {topic}")))
+
+    delivered = scene.json("message deliver {id} {online} {client} --yes")
+    assert [row["state"] for row in delivered] == ["done"]
+    before = count()
+    scene.run("message send-again {id} --yes")
+    assert count() == before + 1
+
+
+def test_settings_of_brokers_are_changed_and_compared(scene: Scene) -> None:
+    scene.run("config set maxMessageSize=100000 --broker broker-0")
+    rows = {row["key"]: row["values"] for row in scene.json("config compare")}
+    assert rows["maxMessageSize"]["broker-0:0"] == "100000"
+    assert rows["maxMessageSize"]["broker-1:0"] != "100000"
+
+
+def test_a_setting_that_no_broker_has_is_refused(scene: Scene) -> None:
+    with pytest.raises(ConfigError, match=r"broker-0 has no setting maxMesageSize"):
+        scene.run("config set maxMesageSize=1 --broker broker-0")
+
+
+def test_a_broker_that_does_not_respond_is_named_and_the_others_are_shown(scene: Scene) -> None:
+    shown = scene.json("broker status --broker 127.0.0.1:1", code=1)
+
+    assert shown == []
+
+
+def test_watching_prints_a_line_of_json_for_each_round(scene: Scene) -> None:
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "cometmq", "admin", "topic", "status", TOPIC),
+            *("--watch", "0.2", "--json", "-n", scene.name_servers),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as watching:
+        assert watching.stdout is not None
+        rounds = [json.loads(watching.stdout.readline()) for _ in range(2)]
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(timeout=WAIT_S) == 130
+
+    assert [len(each) for each in rounds] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("cometmq admin topic show ord", ["orders"]),
+        ("cometmq admin group lag bil", ["billing"]),
+        ("cometmq admin broker status --broker broker-", ["broker-0", "broker-1"]),
+        ("cometmq admin cluster list --cluster Def", ["DefaultCluster"]),
+        ("cometmq admin offset sh", ["show"]),
+    ],
+)
+def test_a_shell_completes_names(scene: Scene, words: str, offered: list[str]) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", "from cometmq.cli.main import main; main()"],
+        env={
+            **os.environ,
+            "NAMESRV_ADDR": scene.name_servers,
+            "_COMETMQ_COMPLETE": "complete_bash",
+            "_TYPER_COMPLETE_ARGS": words,
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+        },
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+    assert result.stdout.split() == offered

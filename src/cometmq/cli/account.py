@@ -62,3 +62,16 @@ def client_settings(config: Path | None = None) -> ClientSettings | None:
     if missing := [name for name in KEYS if not found.get(name)]:
         raise ConfigError(f"{path}: {' and '.join(missing)} missing, expected lines 'name: value'")
     return ClientSettings(access_key=found["accessKey"], secret_key=found["secretKey"])
+
+
+def connection_settings(config: Path | None = None) -> ClientSettings:
+    """Return all settings of connections: of the account's file, the environment and a TOML file.
+
+    Args:
+        config: the TOML file with the settings; None for the one that COMETMQ_CONFIG names.
+
+    Raises:
+        ConfigError: a file cannot be read, or a setting is unknown or wrong.
+    """
+    tables = read_tables(config) if config else None
+    return resolve_settings(ClientSettings, given=client_settings(config), tables=tables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -92,3 +93,30 @@ async def tail(
             if shown == count:
                 consumer.take_back()  # else the close warns that it is not committed
                 return
+
+
+def test_message(topic: str, size: int) -> Message:
+    """Return a message with a body of ``size`` bytes, at least one."""
+    return Message(topic, (b"hello jodie" * (size // 11 + 1))[: max(size, 1)])
+
+
+async def measured_sends(
+    producer: Producer, topic: str, *, count: int, size: int
+) -> tuple[float, int, int]:
+    """Send test messages; the first one connects and is not measured.
+
+    Returns:
+        The mean duration in ms, and how many sends succeeded and failed.
+    """
+    sent = failed = 0
+    total = 0.0
+    for number in range(count):
+        began = time.monotonic()
+        try:
+            await producer.send(test_message(topic, size))
+            sent += 1
+        except CometError:
+            failed += 1
+        if number:
+            total += (time.monotonic() - began) * 1000
+    return total / max(count - 1, 1), sent, failed

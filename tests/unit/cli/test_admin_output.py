@@ -13,7 +13,7 @@ import pytest
 from cometmq.cli.admin import output
 from cometmq.cli.admin.arguments import flag_of, queue_of, time_of
 from cometmq.cli.admin.commands import Call, make_changes, show_rows, with_interval
-from cometmq.cli.admin.completion import names, names_in
+from cometmq.cli.admin.completion import names
 from cometmq.cli.admin.output import Change, Output, confirmed, duration, heading, shown, size
 from cometmq.model.errors import CometError, ConfigError
 
@@ -49,7 +49,7 @@ def target() -> Target:
 
 def call(*, as_json: bool = False) -> Call:
     unused: Any = None
-    return Call(unused, Output(as_json))
+    return Call(unused, Output(as_json), unused)
 
 
 @pytest.mark.parametrize(
@@ -261,13 +261,6 @@ def test_queues_and_flags_are_read_or_refused() -> None:
             queue_of(text)
     with pytest.raises(ConfigError, match="true or false"):
         flag_of("yes", "x")
-
-
-def test_groups_are_the_topics_of_their_retries() -> None:
-    topics = ["%DLQ%g", "%RETRY%g", "orders"]
-
-    assert names_in("groups", topics) == ["g"]
-    assert names_in("topics", topics) == ["orders"]
 
 
 def test_completion_is_quiet_if_no_name_server_responds(

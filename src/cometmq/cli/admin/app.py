@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+import functools
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -10,31 +11,38 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-GROUPS = ("topic", "dlq")
+GROUPS = (
+    "topic",
+    "group",
+    "message",
+    "offset",
+    "dlq",
+    "broker",
+    "cluster",
+    "config",
+    "trace",
+    "timer",
+    "acl",
+    "controller",
+    "namesrv",
+)
 """The names of the groups, which are those of their modules, in the order of the help."""
 
 
-class _Modules(MutableMapping[str, Any]):
-    """The commands of the groups by name; each is made when it is read."""
+@functools.cache
+def _group(name: str) -> Any:
+    group = typer.main.get_group(import_module(f"cometmq.cli.admin.{name}").app)
+    group.name = name
+    return group
 
-    def __init__(self) -> None:
-        self._made: dict[str, Any] = {}
+
+class _Modules(Mapping[str, Any]):
+    """The groups by name; each is made when it is read."""
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            if name not in GROUPS:
-                raise KeyError(name)
-            module = import_module(f"cometmq.cli.admin.{name}")
-            command = typer.main.get_command(module.app)
-            command.name = name
-            self._made[name] = command
-        return self._made[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._made[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._made[name]
+        if name not in GROUPS:
+            raise KeyError(name)
+        return _group(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(GROUPS)

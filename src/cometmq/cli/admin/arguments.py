@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -128,3 +128,20 @@ def settings_in(file: Path, kind: type[S]) -> list[S]:
         return msgspec.json.decode(file.read_bytes(), type=list[kind])  # type: ignore[valid-type]
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigError(f"{file}: expected a JSON list of settings: {error}") from None
+
+
+def print_settings(tables: Iterable[Mapping[str, msgspec.Struct]]) -> None:
+    """Print the settings of brokers as one JSON list, which `settings_in` reads.
+
+    Raises:
+        ConfigError: two brokers have different settings of one name.
+    """
+    found: dict[str, msgspec.Struct] = {}
+    for table in tables:
+        for name, config in table.items():
+            if found.setdefault(name, config) != config:
+                raise ConfigError(
+                    f"the settings of {name} differ between brokers: export one with --broker"
+                )
+    listed = [found[name] for name in sorted(found)]
+    print(msgspec.json.format(msgspec.json.encode(listed), indent=2).decode())

@@ -26,7 +26,7 @@ from cometmq.cli.exit_codes import FAILED
 from cometmq.model.errors import CometError, ConfigError
 
 if TYPE_CHECKING:
-    from cometmq.client import AdminClient
+    from cometmq.client import AdminClient, ClientInstance
 
 WATCH_S = 2.0
 """Seconds between two rounds of ``--watch`` without a number."""
@@ -73,10 +73,12 @@ class Server(NamedTuple):
 
 @dataclass(slots=True)
 class Call:
-    """One run of a command: its client and its output."""
+    """One run of a command: its connections and its output."""
 
     admin: AdminClient
     output: Output
+    instance: ClientInstance
+    """The connections, which producers and consumers of the command share."""
     failed: bool = False
 
     def fail(self, error: CometError, where: str = "") -> None:
@@ -236,19 +238,32 @@ class Commands(typer.Typer):
 
         return register
 
-    def change(self, name: str) -> Callable[[Function], Function]:
+    def change(
+        self, name: str, *, settings: Mapping[str, Any] | None = None
+    ) -> Callable[[Function], Function]:
         """Register a command that changes something: its function returns a list of `Change`.
 
         The function changes nothing itself, so that ``--dry-run`` can show what it returns.
+
+        Args:
+            name: of the command.
+            settings: further options by the names of settings, for types of which None means that
+                a setting is not given; the function has a parameter ``settings`` for the others.
         """
+        optional = {each: (annotation, None) for each, annotation in (settings or {}).items()}
 
         def register(function: Function) -> Function:
             async def run(call: Call, shared: Mapping[str, Any], values: dict[str, Any]) -> None:
+                if settings is not None:
+                    given = {each: values.pop(each) for each in settings}
+                    values["settings"] = {
+                        each: value for each, value in given.items() if value is not None
+                    }
                 changes = await function(call, **values)
                 dry_run, yes = shared["dry_run"], shared["yes"]
                 await make_changes(call, changes, dry_run=dry_run, yes=yes)
 
-            self._register(name, function, COMMON | CHANGING, run)
+            self._register(name, function, COMMON | CHANGING, run, own=optional)
             return function
 
         return register
@@ -279,14 +294,17 @@ class Commands(typer.Typer):
         run: Callable[[Call, Mapping[str, Any], dict[str, Any]], Awaitable[None]],
         epilog: str | None = None,
         cls: type[TyperCommand] | None = None,
+        own: Mapping[str, tuple[Any, Any]] | None = None,
     ) -> None:
         hints = typing.get_type_hints(function, include_extras=True)
-        own = [*inspect.signature(function).parameters.values()][1:]
+        declared = [*inspect.signature(function).parameters.values()][1:]
         parameters = [
-            each.replace(annotation=hints[each.name]) for each in own if each.name not in shared
+            each.replace(annotation=hints[each.name])
+            for each in declared
+            if each.name not in shared and not (own and each.name == "settings")
         ] + [
             Parameter(each, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            for each, (annotation, default) in shared.items()
+            for each, (annotation, default) in {**(own or {}), **shared}.items()
         ]
 
         def command(**values: Any) -> None:
@@ -309,12 +327,15 @@ def execute(work: Callable[[Call], Awaitable[None]], shared: Mapping[str, Any]) 
 
 
 async def _with_client(work: Callable[[Call], Awaitable[None]], shared: Mapping[str, Any]) -> int:
-    from cometmq.cli.account import client_settings, known_name_servers
-    from cometmq.client import AdminClient
+    from cometmq.cli.account import connection_settings, known_name_servers
+    from cometmq.client import AdminClient, ClientInstance
 
     config: Path | None = shared["config"]
     name_servers = known_name_servers(shared["namesrv"] or "", config)
-    async with AdminClient(name_servers, client=client_settings(config), config=config) as admin:
-        call = Call(admin, Output(shared["json"]))
+    async with (
+        ClientInstance(name_servers, settings=connection_settings(config)) as instance,
+        AdminClient(instance=instance) as admin,
+    ):
+        call = Call(admin, Output(shared["json"]), instance)
         await work(call)
         return FAILED if call.failed else 0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
 from pathlib import Path
 
-from cometmq.cli.account import client_settings, known_name_servers
+from cometmq.cli.account import connection_settings, known_name_servers
 from cometmq.client import AdminClient
+from cometmq.model.namespace import is_system_group
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX
 
 COMPLETION_S = 1.0
@@ -34,15 +34,22 @@ def names(kind: str, name_servers: str, config: Path | None) -> list[str]:
 
 async def _names(kind: str, name_servers: str, config: Path | None) -> list[str]:
     servers = known_name_servers(name_servers, config)
-    async with AdminClient(servers, client=client_settings(config), config=config) as admin:
+    async with AdminClient(servers, client=connection_settings(config)) as admin:
         if kind in ("brokers", "clusters"):
             info = await admin.cluster_info()
             return sorted(info.broker_addr_table if kind == "brokers" else info.cluster_addr_table)
-        return names_in(kind, await admin.topics())
+        if kind == "groups":
+            return await group_names(admin)
+        hidden = (RETRY_PREFIX, DLQ_PREFIX)
+        return [each for each in await admin.topics() if not each.startswith(hidden)]
 
 
-def names_in(kind: str, topics: Iterable[str]) -> list[str]:
-    """Return the topics of applications, or the groups, of which each has a retry topic."""
-    if kind == "groups":
-        return [each.removeprefix(RETRY_PREFIX) for each in topics if each.startswith(RETRY_PREFIX)]
-    return [each for each in topics if not each.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+async def group_names(admin: AdminClient) -> list[str]:
+    """Return the groups of applications: those with settings or with a retry topic."""
+    retried = [
+        each.removeprefix(RETRY_PREFIX)
+        for each in await admin.topics()
+        if each.startswith(RETRY_PREFIX)
+    ]
+    found = {*retried, *await admin.groups()}
+    return sorted(each for each in found if not is_system_group(each))

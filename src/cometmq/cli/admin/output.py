@@ -101,7 +101,7 @@ def shown(key: str, value: object) -> str:
             return duration(value)
         return size(value) if key.endswith("_bytes") else str(value)
     if isinstance(value, float):
-        return f"{value:.2f}"
+        return f"{value:.2f} ms" if key.endswith("_ms") else f"{value:.2f}"
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={shown('', each)}" for name, each in value.items()) or "-"
     if isinstance(value, list | tuple):

@@ -12,12 +12,13 @@ from cometmq.cli.admin.arguments import (
     Cluster,
     SettingsFile,
     TopicName,
+    print_settings,
     queue_of,
     settings_in,
 )
-from cometmq.cli.admin.commands import Call, Commands
-from cometmq.cli.admin.output import Change, Rows
-from cometmq.model.errors import ConfigError
+from cometmq.cli.admin.commands import MASTER_ID, Call, Commands
+from cometmq.cli.admin.output import Change, Row, Rows
+from cometmq.model.errors import CometError, ConfigError
 
 if TYPE_CHECKING:
     from cometmq.model.topic import TopicConfig
@@ -150,6 +151,65 @@ async def status(call: Call, topic: TopicName) -> Rows:
         )
         for queue, row in sorted((await call.admin.topic_stats(topic)).items())
     ]
+
+
+@app.show("stats", "topic group lag in_tps out_tps in_day out_day", watch=True)
+async def stats(
+    call: Call,
+    topics: Annotated[
+        list[str] | None, typer.Argument(help="Topics; all of applications if none is given.")
+    ] = None,
+    active: Annotated[
+        bool, typer.Option("--active", help="Leave out what had no messages for a day.")
+    ] = False,
+) -> Rows:
+    """Show the rates of topics and of the groups that consume them, and the lag of these."""
+    rows: list[Row] = []
+    for topic in topics or [str(row[0]) for row in await list_topics(call)]:
+        try:
+            rows += await _stats(call, topic)
+        except CometError as error:
+            call.fail(error, topic)
+    return [row for row in rows if not active or row[5] or row[6]]
+
+
+async def _stats(call: Call, topic: str) -> list[Row]:
+    route = await call.admin.route(topic)
+    addresses = [
+        each.broker_addrs[MASTER_ID]
+        for each in route.broker_datas
+        if MASTER_ID in each.broker_addrs
+    ]
+    in_tps, in_day = await call.admin.broker_counters(addresses, "TOPIC_PUT_NUMS", topic)
+    rows: list[Row] = []
+    for group in await call.admin.groups_of_topic(topic):
+        key = f"{topic}@{group}"
+        out_tps, out_day = await call.admin.broker_counters(addresses, "GROUP_GET_NUMS", key)
+        found = await call.admin.consume_stats(group, topic)
+        lag = sum(max(row.broker_offset - row.consumer_offset, 0) for row in found.values())
+        rows.append((topic, group, lag, in_tps, out_tps, in_day, out_day))
+    return rows or [(topic, None, None, in_tps, None, in_day, None)]
+
+
+@app.action("export")
+async def export(call: Call, broker: Broker = None, cluster: Cluster = None) -> None:
+    """Print the settings of the topics of applications as JSON that 'topic apply' reads."""
+    from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+
+    tables = [
+        await call.admin.broker_topics(each.address)
+        for each in await call.servers(broker=broker, cluster=cluster)
+    ]
+    brokers = {each.name for each in await call.servers()}
+    print_settings(
+        {
+            name: config
+            for name, config in table.items()
+            if not (name.startswith((RETRY_PREFIX, DLQ_PREFIX)) or is_system_topic(name))
+            and name not in brokers
+        }
+        for table in tables
+    )
 
 
 @app.show("order", "broker queues")

@@ -7,17 +7,9 @@ from collections.abc import Awaitable, Callable
 
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError, brokers_in, chosen_brokers, with_slaves
-from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import ConsumeStats, ConsumeStatsList, KVTable
+from cometmq.client import AdminClient
+from cometmq.protocol.bodies import ConsumeStats, KVTable
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import (
-    AddBrokerRequest,
-    GetBrokerConsumeStatsRequest,
-    RemoveBrokerRequest,
-    ResetMasterFlushOffsetRequest,
-    SetCommitlogReadModeRequest,
-)
-from cometmq.system import java_properties
 
 CONSUME_STATS_MS = 50_000
 NORMAL, RANDOM = 0, 1
@@ -41,11 +33,8 @@ async def _print_figures(call: Call, broker: str, before: str) -> None:
 
 async def broker_consume_stats(call: Call) -> None:
     """List the lag of each group in each queue of a broker."""
-    header = GetBrokerConsumeStatsRequest(is_order=call.true("o"))
     timeout = call.number("t", CONSUME_STATS_MS) / 1000
-    code = RequestCode.GET_BROKER_CONSUME_STATS
-    response = await call.admin.call(call.text("b"), code, header, timeout=timeout)
-    found = ConsumeStatsList.decode(response.body)
+    found = await call.admin.broker_lag(call.text("b"), ordered=call.true("o"), timeout=timeout)
     form = "%-64s  %-64s  %-32s  %-4s  %-20s  %-20s  %-20s  %s"
     heads = ("#Topic", "#Group", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset")
     print(form % (*heads, "#Diff", "#LastTime"))
@@ -105,14 +94,16 @@ async def _print_replication(call: Call, broker: str) -> None:
     print(f"#MasterFlushOffset\t{slave_of.master_flush_offset}", flush=True)
 
 
-def _cleaning(code: RequestCode) -> Callable[[Call], Awaitable[None]]:
-    async def clean(call: Call) -> None:
+def _cleaning(
+    clean: Callable[[AdminClient, str], Awaitable[None]],
+) -> Callable[[Call], Awaitable[None]]:
+    async def clean_chosen(call: Call) -> None:
         brokers = [call.text("b")] if call.has("b") else await _brokers_to_clean(call)
         for broker in brokers:
-            await call.admin.call(broker, code)
+            await clean(call.admin, broker)
         print("success" if brokers else "false", end="")
 
-    return clean
+    return clean_chosen
 
 
 async def _brokers_to_clean(call: Call) -> list[str]:
@@ -131,15 +122,13 @@ async def reset_master_flush_offset(call: Call) -> None:
     """Set on a slave how far its master is known to have flushed."""
     if not (call.has("b") and call.has("o")):
         raise CommandError("expected -b, the address of a broker, and -o, an offset")
-    header = ResetMasterFlushOffsetRequest(master_flush_offset=call.number("o"))
-    await call.admin.call(call.text("b"), RequestCode.RESET_MASTER_FLUSH_OFFSET, header)
+    await call.admin.set_flushed_of_master(call.text("b"), call.number("o"))
     print(f"reset master flush offset to {call.number('o')} success")
 
 
 async def add_broker(call: Call) -> None:
     """Start a broker inside a container."""
-    header = AddBrokerRequest(config_path=call.text("b"))
-    await call.admin.call(call.text("c"), RequestCode.ADD_BROKER, header)
+    await call.admin.add_broker(call.text("c"), call.text("b"))
     print(f"add broker to {call.text('c')} success")
 
 
@@ -148,10 +137,7 @@ async def remove_broker(call: Call) -> None:
     parts = call.text("b").split(":")
     if len(parts) != 3 or not parts[2].isdecimal():
         raise CommandError(f"-b {call.text('b')}: expected cluster:name:number")
-    header = RemoveBrokerRequest(
-        broker_cluster_name=parts[0], broker_name=parts[1], broker_id=int(parts[2])
-    )
-    await call.admin.call(call.text("c"), RequestCode.REMOVE_BROKER, header)
+    await call.admin.remove_broker(call.text("c"), parts[0], parts[1], int(parts[2]))
     print(f"remove broker from {call.text('c')} success")
 
 
@@ -172,28 +158,25 @@ async def get_cold_data_flow_ctr_info(call: Call) -> None:
     if not (call.has("b") or call.has("c")):
         return
     for banner, broker in await banners(call):
-        response = await call.admin.call(broker, RequestCode.GET_COLD_DATA_FLOW_CTR_INFO)
+        found = await call.admin.cold_reads(broker)
         print(f" {banner}")
-        if not response.body:
+        if not found:
             print(f"Broker[{broker}] has no cold ctr table !")
             continue
-        found = fastjson.loads(bytes(response.body))
         print(texts.pretty({name: found[name] for name in sorted(found)}), end="\n\n")
 
 
 async def update_cold_data_flow_ctr_group_config(call: Call) -> None:
     """Set a group's limit for reading cold data."""
-    body = java_properties.render({call.text("g"): call.text("v")}).encode()
     for broker in await call.chosen_masters():
-        await call.admin.call(broker, RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, body=body)
+        await call.admin.set_cold_read_limit(broker, call.text("g"), call.text("v"))
         print(f"updateColdDataFlowCtrGroupConfig success, {broker}")
 
 
 async def remove_cold_data_flow_ctr_group_config(call: Call) -> None:
     """Remove a group's limit for reading cold data."""
-    body = call.text("g").encode()
     for broker in await call.chosen_masters():
-        await call.admin.call(broker, RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, body=body)
+        await call.admin.remove_cold_read_limit(broker, call.text("g"))
         print(f"remove broker cold read threshold success, {broker}")
 
 
@@ -203,19 +186,18 @@ async def set_commit_log_read_ahead_mode(call: Call) -> None:
     if mode not in (NORMAL, RANDOM):
         print("set the read mode error; 0 is default, 1 random read")
         return
-    header = SetCommitlogReadModeRequest(read_ahead_mode=mode)
     for banner, broker in await banners(call):
-        response = await call.admin.call(broker, RequestCode.SET_COMMITLOG_READ_MODE, header)
-        print(f" {banner}\ncommitLog set readAhead mode rstStr{response.remark}")
+        remark = await call.admin.set_read_ahead(broker, mode)
+        print(f" {banner}\ncommitLog set readAhead mode rstStr{remark}")
 
 
 COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {
     "brokerStatus": broker_status,
     "brokerConsumeStats": broker_consume_stats,
     "haStatus": ha_status,
-    "cleanExpiredCQ": _cleaning(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE),
-    "cleanUnusedTopic": _cleaning(RequestCode.CLEAN_UNUSED_TOPIC),
-    "deleteExpiredCommitLog": _cleaning(RequestCode.DELETE_EXPIRED_COMMITLOG),
+    "cleanExpiredCQ": _cleaning(AdminClient.delete_expired_queues),
+    "cleanUnusedTopic": _cleaning(AdminClient.delete_unused_topics),
+    "deleteExpiredCommitLog": _cleaning(AdminClient.delete_expired_logs),
     "resetMasterFlushOffset": reset_master_flush_offset,
     "addBroker": add_broker,
     "removeBroker": remove_broker,

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
-
-import msgspec
 
 from cometmq.cli.mqadmin.call import Call, CommandError, brokers_in, with_slaves
 from cometmq.cli.mqadmin.settings import show_config, update_config
 from cometmq.cli.mqadmin.texts import java, lower
 from cometmq.protocol.bodies import (
-    BrokerReplicasInfo,
     ElectMasterResponseBody,
-    EpochEntryCache,
     ReplicaIdentity,
 )
-from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import (
-    CleanBrokerDataRequest,
-    ControllerElectMasterRequest,
     ControllerElectMasterResponse,
-    ControllerGetMetadataInfoResponse,
 )
 
 
@@ -32,12 +23,7 @@ def _controllers(call: Call) -> list[str]:
 
 async def _leader(call: Call) -> str:
     """Return the address of the active controller."""
-    code = RequestCode.CONTROLLER_GET_METADATA_INFO
-    response = await call.admin.call(_controllers(call)[0], code)
-    leader = response.header(ControllerGetMetadataInfoResponse).controller_leader_address
-    if not leader:
-        raise CommandError(f"controller {call.text('a')} knows no leader: is a majority running?")
-    return leader
+    return await call.admin.controller_leader(_controllers(call)[0])
 
 
 async def _repeat(call: Call, show: Callable[[], Awaitable[None]]) -> None:
@@ -62,9 +48,8 @@ async def get_sync_state_set(call: Call) -> None:
             names = [broker.broker_name for broker in brokers_in(info, call.text("c"))]
         if not names:
             return
-        code = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA
-        response = await call.admin.call(leader, code, body=msgspec.json.encode(names))
-        for name, found in BrokerReplicasInfo.decode(response.body).replicas_info_table.items():
+        table = (await call.admin.sync_state(leader, names)).replicas_info_table
+        for name, found in table.items():
             print(f"\n#brokerName\t{name}\n#MasterBrokerId\t{java(found.master_broker_id)}")
             print(f"#MasterAddr\t{java(found.master_address)}\n#MasterEpoch\t{found.master_epoch}")
             print(f"#SyncStateSetEpoch\t{found.sync_state_set_epoch}")
@@ -96,8 +81,7 @@ async def get_broker_epoch(call: Call) -> None:
         else:
             brokers = [address for address, _ in await with_slaves(call)]
         for broker in brokers:
-            response = await call.admin.call(broker, RequestCode.GET_BROKER_EPOCH_CACHE)
-            found = EpochEntryCache.decode(response.body)
+            found = await call.admin.broker_epochs(broker)
             print(f"\n#clusterName\t{found.cluster_name}\n#brokerName\t{found.broker_name}")
             print(f"#brokerAddr\t{broker}\n#brokerId\t{found.broker_id}", end="")
             for entry in found.epoch_list:
@@ -112,9 +96,7 @@ async def get_broker_epoch(call: Call) -> None:
 
 async def get_controller_meta_data(call: Call) -> None:
     """Show the leader and the members of the controllers."""
-    code = RequestCode.CONTROLLER_GET_METADATA_INFO
-    response = await call.admin.call(_controllers(call)[0], code)
-    found = response.header(ControllerGetMetadataInfoResponse)
+    found = await call.admin.controller_metadata(_controllers(call)[0])
     print(f"\n#ControllerGroup\t{java(found.group)}")
     print(f"#ControllerLeaderId\t{java(found.controller_leader_id)}")
     print(f"#ControllerLeaderAddress\t{java(found.controller_leader_address)}", end="")
@@ -125,26 +107,20 @@ async def get_controller_meta_data(call: Call) -> None:
 
 async def get_controller_config(call: Call) -> None:
     """Show the settings of controllers."""
-    await show_config(call, _controllers(call), RequestCode.GET_CONTROLLER_CONFIG)
+    await show_config(_controllers(call), call.admin.controller_config)
 
 
 async def update_controller_config(call: Call) -> None:
     """Change one setting of controllers."""
-    code = RequestCode.UPDATE_CONTROLLER_CONFIG
-    await update_config(call, _controllers(call), code, "controller")
+    change = call.admin.set_controller_config
+    await update_config(call, _controllers(call), change, "controller")
 
 
 async def elect_master(call: Call) -> None:
     """Let the controller elect a broker as master."""
-    header = ControllerElectMasterRequest(
-        cluster_name=call.text("c"),
-        broker_name=call.text("bn"),
-        broker_id=call.number("b"),
-        designate_elect=True,
-        invoke_time=round(time.time() * 1000),
-    )
-    code = RequestCode.CONTROLLER_ELECT_MASTER
-    response = await call.admin.call(await _leader(call), code, header)
+    cluster, number = call.text("c"), call.number("b")
+    leader = await _leader(call)
+    response = await call.admin.elect_master(leader, cluster, call.text("bn"), number)
     found = response.header(ControllerElectMasterResponse)
     print(f"\n#ClusterName\t{call.text('c')}\n#BrokerName\t{call.text('bn')}")
     print(f"#BrokerMasterAddr\t{java(found.master_address)}")
@@ -163,14 +139,13 @@ async def clean_broker_metadata(call: Call) -> None:
         raise CommandError(f"-b {numbers}: expected numbers of brokers with ';' between them")
     if not call.has("l") and not call.has("c"):
         raise CommandError("expected -c, the cluster of the brokers, unless -l is given")
-    header = CleanBrokerDataRequest(
-        cluster_name=call.text("c") or None,
-        broker_name=call.text("bn"),
-        broker_controller_ids_to_clean=numbers or None,
-        is_clean_living_broker=call.has("l"),
-        invoke_time=round(time.time() * 1000),
+    await call.admin.forget_brokers(
+        await _leader(call),
+        call.text("bn"),
+        cluster=call.text("c") or None,
+        broker_ids=[int(each) for each in numbers.split(";")] if numbers else (),
+        living=call.has("l"),
     )
-    await call.admin.call(await _leader(call), RequestCode.CLEAN_BROKER_DATA, header)
     shown = f"clear broker {call.text('bn')} metadata from controller success!"
     print(shown)
 

@@ -10,7 +10,6 @@ from typing import Any
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import MASTER_ID, Call, CommandError, brokers_in
 from cometmq.cli.mqadmin.groups import connections
-from cometmq.cli.mqadmin.topics import sum_of_day
 from cometmq.model.errors import ResponseError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import (
@@ -203,8 +202,8 @@ async def _report(call: Call, broker: str) -> dict[str, Any]:
     figures = await call.admin.broker_runtime_info(broker)
     settings = await call.admin.broker_config(broker)
     groups = await user_groups(call, broker)
-    transactions = await _counter(call, broker, HALF_TOPIC)
-    scheduled = await _counter(call, broker, DELAY_TOPIC)
+    transactions = await call.admin.broker_counters([broker], "TOPIC_PUT_NUMS", HALF_TOPIC)
+    scheduled = await call.admin.broker_counters([broker], "TOPIC_PUT_NUMS", DELAY_TOPIC)
     environment = {
         "cpuNum": settings.get("clientCallbackExecutorThreads"),
         "totalMemKBytes": figures.get("totalMemKBytes"),
@@ -236,15 +235,6 @@ async def _report(call: Call, broker: str) -> dict[str, Any]:
         "runtimeQuota": quota,
         "runtimeVersion": runtime,
     }
-
-
-async def _counter(call: Call, broker: str, topic: str) -> tuple[float, int]:
-    """Return how many messages of a topic were stored per second, and in a day."""
-    try:
-        found = await call.admin.broker_counter(broker, "TOPIC_PUT_NUMS", topic)
-    except ResponseError:
-        return 0.0, 0  # there were none yet
-    return found.stats_minute.tps, sum_of_day(found)
 
 
 async def _clients(call: Call, groups: Mapping[str, object]) -> tuple[str, ...]:

@@ -21,8 +21,6 @@ from cometmq.protocol.bodies import (
     ConsumeStats,
     MessageModel,
     MessageRequestMode,
-    SetMessageRequestModeRequestBody,
-    SubscriptionGroupList,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import (
@@ -60,9 +58,8 @@ async def update_sub_group(call: Call) -> None:
         notify_consumer_ids_changed_enable=call.true("a", True),
         attributes=attributes(call.text("attributes")),
     )
-    body = msgspec.json.encode(config)
     for broker in await call.chosen_masters():
-        await call.admin.call(broker, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+        await call.admin.set_group_config(broker, config)
         print(f"create subscription group to {broker} success.")
     print(texts.group_config(config, is_4=call.is_4))
 
@@ -81,11 +78,9 @@ async def update_sub_group_list(call: Call) -> None:
     configs = read_list(call.text("f"), SubscriptionGroupConfig)
     if configs is None:
         return
-    body = SubscriptionGroupList(group_config_list=configs).encode()
     kind = "group" if call.has("b") else "subscription group"
     for broker in await call.chosen_masters():
-        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
-        await call.admin.call(broker, code, body=body)
+        await call.admin.set_group_configs(broker, configs)
         print(f"submit batch of {kind} config to {broker} success, please check the result later.")
 
 
@@ -118,11 +113,10 @@ async def set_consume_mode(call: Call) -> None:
     if not (call.has("b") or call.has("c")):
         call.print_usage()
         return
-    body = SetMessageRequestModeRequestBody(
-        topic=topic, consumer_group=group, mode=MessageRequestMode(mode), pop_share_queue_num=share
-    ).encode()
     for broker in await call.chosen_masters():
-        await call.admin.call(broker, RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
+        await call.admin.set_consume_mode(
+            broker, group, topic, MessageRequestMode(mode), share_queues=share
+        )
         print(f"set consume mode to {broker} success.")
     print(f"topic[{topic}] group[{group}] consume mode[{mode}] popShareQueueNum[{share}]")
 

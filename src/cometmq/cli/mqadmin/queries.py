@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import os
-import random
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
 from cometmq.cli.mqadmin import texts
-from cometmq.cli.mqadmin.call import MASTER_ID, Call, CommandError, parsed_time
+from cometmq.cli.mqadmin.call import Call, CommandError, parsed_time
 from cometmq.cli.mqadmin.reads import existing_queue, pulled, reader
 from cometmq.cli.mqadmin.topics import groups_of
 from cometmq.client.admin import Track, TrackKind
-from cometmq.client.admin.messages import records_in
-from cometmq.client.receipt import receipt_from
+from cometmq.client.admin.messages import records_of as trace_records
 from cometmq.client.trace.records import ConsumeAfter, ConsumeBefore, Publish
 from cometmq.model.errors import CometError, InvalidMessageIdError, ResponseError
 from cometmq.model.message import StoredMessage
-from cometmq.model.queue import MessageQueue
-from cometmq.model.topic import TEMPLATE_TOPIC, TRACE_TOPIC, Perm
+from cometmq.model.topic import TRACE_TOPIC
 from cometmq.protocol.bodies import (
     ConsumeMessageDirectlyResult,
-    QueryConsumeQueueResponseBody,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import (
     ConsumeMessageDirectlyRequest,
-    QueryConsumeQueueRequest,
     QueryMessageRequest,
-    SendMessageRequest,
 )
 from cometmq.protocol.message_id import decode_offset_id
-from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_messages
 
 BODIES = Path("/tmp/rocketmq/msgbodys")
@@ -111,7 +103,8 @@ async def query_msg_by_id(call: Call) -> None:
             print(await _consume(call, message), end="")
         elif call.true("s"):
             print(f"prepare resend msg. originalMsgId={wanted}", end="")
-            print(await _send_again(call, message), end="")
+            sent = await call.admin.send_again(message)
+            print(texts.receipt(sent, is_4=call.is_4), end="")
         else:
             show(message, call.text("f"), offset_id=message.offset_message_id)
             await show_tracks(call, message, end="" if call.is_4 else "\n")
@@ -165,35 +158,6 @@ async def _consumed(
     code = RequestCode.CONSUME_MESSAGE_DIRECTLY
     response = await call.admin.call(message.store_host, code, header, timeout=DIRECTLY_S)
     return ConsumeMessageDirectlyResult.decode(response.body)
-
-
-async def _send_again(call: Call, message: StoredMessage) -> str:
-    """Send a message with all its properties, its unique id too, to any of its topic's queues."""
-    route = await call.route(message.topic)
-    writable = [row for row in route.queue_datas if row.perm & Perm.WRITE and row.write_queue_nums]
-    masters = {each.broker_name: each.broker_addrs.get(MASTER_ID) for each in route.broker_datas}
-    rows = [row for row in writable if masters.get(row.broker_name)]
-    if not rows:
-        raise CommandError(f"no queue of topic {message.topic} may be written to")
-    row = random.choice(rows)
-    queue = MessageQueue(message.topic, row.broker_name, random.randrange(row.write_queue_nums))
-    header = SendMessageRequest(
-        producer_group="ReSendMsgById",
-        topic=message.topic,
-        default_topic=TEMPLATE_TOPIC,
-        default_topic_queue_nums=row.write_queue_nums,
-        queue_id=queue.queue_id,
-        sys_flag=0,
-        born_timestamp=round(time.time() * 1000),
-        flag=message.flag,
-        properties=encode_properties(message.properties).decode(),
-        reconsume_times=0,
-        unit_mode=False,
-        batch=False,
-    )
-    address = masters[row.broker_name] or ""
-    response = await call.admin.call(address, RequestCode.SEND_MESSAGE, header, message.body)
-    return texts.receipt(receipt_from(response, queue, message.message_id), is_4=call.is_4)
 
 
 def show(message: StoredMessage, charset: str = "", *, offset_id: str = "") -> None:
@@ -382,9 +346,8 @@ def records_of(
     return [
         (message.born_host.rpartition(":")[0], record)
         for message in sorted(messages, key=lambda each: each.store_time_ms)
-        for record in records_in(message)
+        for record in trace_records(message, wanted)
         if isinstance(record, Publish | ConsumeBefore | ConsumeAfter)
-        and wanted in record.message_id.split(",")
     ]
 
 
@@ -399,17 +362,16 @@ async def query_cq(call: Call) -> None:
         if not brokers:
             raise CommandError(f"no broker of topic {topic} is known")
         broker = next(iter(brokers.values()))
-    header = QueryConsumeQueueRequest(
-        topic=topic,
-        queue_id=call.number("q"),
-        index=call.number("i"),
+    found = await call.admin.queue_entries(
+        broker,
+        topic,
+        call.number("q"),
+        call.number("i"),
         count=call.number("c", 10),
-        consumer_group=call.text("g") or None,
+        group=call.text("g"),
     )
-    response = await call.admin.call(broker, RequestCode.QUERY_CONSUME_QUEUE, header)
-    if not response.body:
+    if found is None:
         raise CommandError(f"queue {call.text('q')} has no entry {call.text('i')}")
-    found = QueryConsumeQueueResponseBody.decode(response.body)
     if found.subscription_data is not None:
         subscription = texts.bean(found.subscription_data)
         for name in ("codeSet", "tagsSet"):

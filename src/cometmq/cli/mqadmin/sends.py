@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+from cometmq.cli.messages import measured_sends, test_message
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError
 from cometmq.client import Message, Producer
@@ -48,16 +49,12 @@ async def send_msg_status(call: Call) -> None:
     """Send test messages to the topic with a broker's name."""
     topic, size = call.text("b"), call.number("s", 128)
     async with producer_of(call, "PID_SMSC") as producer:
-        await producer.send(_test_message(topic, 16))
+        await producer.send(test_message(topic, 16))
         for _ in range(call.number("c", 50)):
             began = time.monotonic()
-            receipt = await producer.send(_test_message(topic, size))
+            receipt = await producer.send(test_message(topic, size))
             took_ms = round((time.monotonic() - began) * 1000)
             print(f"rt={took_ms}ms, SendResult={texts.receipt(receipt, is_4=call.is_4)}")
-
-
-def _test_message(topic: str, size: int) -> Message:
-    return Message(topic, (b"hello jodie" * (size // 11 + 1))[: max(size, 1)])
 
 
 async def check_msg_send_rt(call: Call) -> None:
@@ -72,7 +69,7 @@ async def check_msg_send_rt(call: Call) -> None:
             queue = queues[number % len(queues)]
             began, success = time.monotonic(), True
             try:
-                await producer.send(_test_message(topic, call.number("s", 128)), queue=queue)
+                await producer.send(test_message(topic, call.number("s", 128)), queue=queue)
             except CometError:
                 success = False
             took_ms = round((time.monotonic() - began) * 1000)
@@ -120,7 +117,8 @@ async def _round(call: Call, producer: Producer, log: bool) -> None:
         return
     for cluster in [wanted] if wanted else sorted(clusters):
         for broker in sorted(clusters[cluster]):
-            rt, sent, failed = await _measured(call, producer, broker)
+            count, size = call.number("a", 100), call.number("s", 128)
+            rt, sent, failed = await measured_sends(producer, broker, count=count, size=size)
             if log:
                 now = texts.to_seconds(round(time.time() * 1000))
                 room = call.text("m", "noname")
@@ -128,23 +126,6 @@ async def _round(call: Call, producer: Producer, log: bool) -> None:
             else:
                 row = (cluster, broker, f"{rt:.2f}", sent, failed)
                 print("%-24s  %-24s  %-8s  %-16s  %-16s" % row, flush=True)
-
-
-async def _measured(call: Call, producer: Producer, broker: str) -> tuple[float, int, int]:
-    """Return the mean duration in ms of sends to a broker, and how many succeeded and failed."""
-    amount, size = call.number("a", 100), call.number("s", 128)
-    sent = failed = 0
-    total = 0.0
-    for number in range(amount):
-        began = time.monotonic()
-        try:
-            await producer.send(_test_message(broker, size))
-            sent += 1
-        except CometError:
-            failed += 1
-        if number:  # the first one connects
-            total += (time.monotonic() - began) * 1000
-    return total / max(amount - 1, 1), sent, failed
 
 
 COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {

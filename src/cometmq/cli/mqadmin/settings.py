@@ -13,7 +13,6 @@ from cometmq.protocol.headers import (
     WipeWritePermOfBrokerRequest,
     WipeWritePermOfBrokerResponse,
 )
-from cometmq.system import java_properties
 
 
 async def get_broker_config(call: Call) -> None:
@@ -51,33 +50,36 @@ def _name_servers(call: Call) -> list[str]:
     return servers
 
 
-async def show_config(call: Call, servers: list[str], code: int) -> None:
-    """Show the settings of servers, which a request code asks for."""
+async def show_config(servers: list[str], read: Callable[[str], Awaitable[dict[str, str]]]) -> None:
+    """Show the settings of servers."""
     for server in servers:
-        response = await call.admin.call(server, code)
-        entries = java_properties.parse(java_properties.decode(response.body))
+        settings = await read(server)
         print(f"============{server}============")
-        print_settings({entry.key: entry.value for entry in entries})
+        print_settings(settings)
 
 
-async def update_config(call: Call, servers: list[str], code: int, kind: str) -> None:
-    """Change one setting of servers of a kind with a request code."""
+async def update_config(
+    call: Call,
+    servers: list[str],
+    change: Callable[[str, dict[str, str]], Awaitable[None]],
+    kind: str,
+) -> None:
+    """Change one setting of servers of a kind."""
     key, value = call.text("k"), call.text("v")
-    body = java_properties.render({key: value}).encode()
     for server in servers:
-        await call.admin.call(server, code, body=body)
+        await change(server, {key: value})
     print(f"update {kind} config success![{', '.join(servers)}]\n{key} : {value}")
 
 
 async def get_namesrv_config(call: Call) -> None:
     """Show the settings of the name servers."""
-    await show_config(call, _name_servers(call), RequestCode.GET_NAMESRV_CONFIG)
+    await show_config(_name_servers(call), call.admin.name_server_config)
 
 
 async def update_namesrv_config(call: Call) -> None:
     """Change one setting of running name servers."""
-    code = RequestCode.UPDATE_NAMESRV_CONFIG
-    await update_config(call, _name_servers(call), code, "name server")
+    servers = _name_servers(call)
+    await update_config(call, servers, call.admin.set_name_server_config, "name server")
 
 
 async def update_kv_config(call: Call) -> None:

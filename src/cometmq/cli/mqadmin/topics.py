@@ -18,7 +18,6 @@ from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, Perm, TopicConfig
 from cometmq.protocol.bodies import (
-    BrokerStatsData,
     ConsumeStats,
     GroupList,
     TopicOffset,
@@ -352,10 +351,11 @@ async def stats_all(call: Call) -> None:
 async def _print_stats(call: Call, topic: str, active: bool) -> None:
     route = await call.route(topic)
     masters = _masters(route)
-    in_tps, in_day = await _rates(call, masters, "TOPIC_PUT_NUMS", topic)
+    in_tps, in_day = await call.admin.broker_counters(masters, "TOPIC_PUT_NUMS", topic)
     groups = await groups_of(call, topic, route)
     for group in groups:
-        out_tps, out_day = await _rates(call, masters, "GROUP_GET_NUMS", f"{topic}@{group}")
+        key = f"{topic}@{group}"
+        out_tps, out_day = await call.admin.broker_counters(masters, "GROUP_GET_NUMS", key)
         if not active or in_day > 0 or out_day > 0:
             lag = await _lag(call, masters, group, topic)
             row = (topic, group, lag, in_tps, out_tps, in_day, out_day)
@@ -365,24 +365,6 @@ async def _print_stats(call: Call, topic: str, active: bool) -> None:
             "%-64s  %-64s %12d %11.2f %11s %14d %14s"
             % (topic, "", 0, in_tps, "", in_day, "NO_CONSUMER")
         )
-
-
-async def _rates(call: Call, brokers: list[str], name: str, key: str) -> tuple[float, int]:
-    """Return a counter's rate per second and its sum of a day, over brokers that have it."""
-    tps, day = 0.0, 0
-    for broker in brokers:
-        try:
-            counter = await call.admin.broker_counter(broker, name, key)
-        except ResponseError:
-            continue  # there were no messages yet
-        tps += counter.stats_minute.tps
-        day += sum_of_day(counter)
-    return tps, day
-
-
-def sum_of_day(counter: BrokerStatsData) -> int:
-    """Return the sum of a day, or of the longest time that the counter has."""
-    return counter.stats_day.sum or counter.stats_hour.sum or counter.stats_minute.sum
 
 
 async def _lag(call: Call, brokers: list[str], group: str, topic: str) -> int:

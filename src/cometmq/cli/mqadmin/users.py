@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
-
-import msgspec
 
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, chosen_brokers
-from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import (
     AclInfo,
     PolicyEntryInfo,
     PolicyInfo,
     UserInfo,
-    decode_body,
 )
-from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import (
-    AuthCreateAclRequest,
-    AuthCreateUserRequest,
-    AuthDeleteAclRequest,
-    AuthDeleteUserRequest,
-    AuthGetAclRequest,
-    AuthGetUserRequest,
-    AuthListAclRequest,
-    AuthListUserRequest,
-    AuthUpdateAclRequest,
-    AuthUpdateUserRequest,
-    Header,
-)
-
-S = TypeVar("S", bound=msgspec.Struct)
 
 USER_FORM = "%-16s  %-22s  %-22s  %-22s"
 USER_HEADS = ("#UserName", "#Password", "#UserType", "#UserStatus")
@@ -40,32 +19,24 @@ ACL_FORM = "%-16s  %-10s  %-22s  %-20s  %-24s  %-10s"
 ACL_HEADS = ("#Subject", "#PolicyType", "#Resource", "#Actions", "#SourceIp", "#Decision")
 
 
-def _decoded(kind: type[S], body: bytes) -> list[S]:
-    """Return the values in a body, which is one, a list of them, or empty."""
-    found = fastjson.loads(bytes(body)) if body else []
-    return [
-        decode_body(kind, msgspec.json.encode(each))
-        for each in (found if isinstance(found, list) else [found])
-    ]
+Change = Callable[[str], Awaitable[None]]
 
 
-async def _change(call: Call, code: RequestCode, header: Header, body: bytes, done: str) -> None:
-    """Send a change to the chosen brokers, and print that each has made it."""
+async def _change(call: Call, change: Change, done: str) -> None:
+    """Make a change on the chosen brokers, and print that each has made it."""
     for broker in await chosen_brokers(call):
-        await call.admin.call(broker, code, header, body)
+        await change(broker)
         print(f"{done} to {broker} success.")
 
 
 async def create_user(call: Call) -> None:
     """Create a user."""
-    header = AuthCreateUserRequest(username=call.text("u"))
-    await _change(call, RequestCode.AUTH_CREATE_USER, header, _user(call).encode(), "create user")
+    await _change(call, lambda broker: call.admin.create_user(broker, _user(call)), "create user")
 
 
 async def update_user(call: Call) -> None:
     """Change a user."""
-    header = AuthUpdateUserRequest(username=call.text("u"))
-    await _change(call, RequestCode.AUTH_UPDATE_USER, header, _user(call).encode(), "update user")
+    await _change(call, lambda broker: call.admin.update_user(broker, _user(call)), "update user")
 
 
 def _user(call: Call) -> UserInfo:
@@ -80,20 +51,8 @@ def _user(call: Call) -> UserInfo:
 
 async def delete_user(call: Call) -> None:
     """Delete a user."""
-    header = AuthDeleteUserRequest(username=call.text("u"))
-    await _change(call, RequestCode.AUTH_DELETE_USER, header, b"", "delete user")
-
-
-async def _users(call: Call, broker: str, wanted: str | None) -> list[UserInfo]:
-    header = AuthGetUserRequest(username=wanted)
-    response = await call.admin.call(broker, RequestCode.AUTH_GET_USER, header)
-    return _decoded(UserInfo, response.body)
-
-
-async def _all_users(call: Call, broker: str, part: str | None = None) -> list[UserInfo]:
-    header = AuthListUserRequest(filter=part)
-    response = await call.admin.call(broker, RequestCode.AUTH_LIST_USER, header)
-    return _decoded(UserInfo, response.body)
+    name = call.text("u")
+    await _change(call, lambda broker: call.admin.delete_user(broker, name), "delete user")
 
 
 def _print_users(users: Iterable[UserInfo]) -> None:
@@ -108,7 +67,7 @@ def _print_users(users: Iterable[UserInfo]) -> None:
 async def get_user(call: Call) -> None:
     """Show one user."""
     for broker in await call.chosen_masters():
-        found = await _users(call, broker, call.values.get("u"))
+        found = await call.admin.user(broker, call.values.get("u"))
         _print_users(found)
         if found:
             return
@@ -117,7 +76,7 @@ async def get_user(call: Call) -> None:
 async def list_user(call: Call) -> None:
     """List users."""
     for broker in await call.chosen_masters():
-        found = await _all_users(call, broker, call.values.get("f"))
+        found = await call.admin.users(broker, call.values.get("f"))
         _print_users(found)
         if found and call.has("c"):
             print(f"get user from {broker} success.")
@@ -130,28 +89,24 @@ async def copy_user(call: Call) -> None:
     source, target = call.text("f"), call.text("t")
     names = [name.strip() for name in call.text("u").split(",") if name.strip()]
     if not names:
-        names = [each.username or "" for each in await _all_users(call, source)]
+        names = [each.username or "" for each in await call.admin.users(source)]
     for name in names:
-        for user in await _users(call, source, name):
-            if await _users(call, target, name):
-                code, header = RequestCode.AUTH_UPDATE_USER, AuthUpdateUserRequest(username=name)
-                await call.admin.call(target, code, header, user.encode())
+        for user in await call.admin.user(source, name):
+            if await call.admin.user(target, name):
+                await call.admin.update_user(target, user)
             else:
-                made = AuthCreateUserRequest(username=name)
-                await call.admin.call(target, RequestCode.AUTH_CREATE_USER, made, user.encode())
+                await call.admin.create_user(target, user)
             print(f"copy user of {name} from {source} to {target} success.")
 
 
 async def create_acl(call: Call) -> None:
     """Create a policy."""
-    header = AuthCreateAclRequest(subject=call.text("s"))
-    await _change(call, RequestCode.AUTH_CREATE_ACL, header, _acl(call).encode(), "create acl")
+    await _change(call, lambda broker: call.admin.create_policy(broker, _acl(call)), "create acl")
 
 
 async def update_acl(call: Call) -> None:
     """Change a policy."""
-    header = AuthUpdateAclRequest(subject=call.text("s"))
-    await _change(call, RequestCode.AUTH_UPDATE_ACL, header, _acl(call).encode(), "update acl")
+    await _change(call, lambda broker: call.admin.update_policy(broker, _acl(call)), "update acl")
 
 
 def _acl(call: Call) -> AclInfo:
@@ -172,22 +127,9 @@ def _acl(call: Call) -> AclInfo:
 
 async def delete_acl(call: Call) -> None:
     """Delete a policy, or what it says about one resource."""
-    header = AuthDeleteAclRequest(subject=call.text("s"), resource=call.values.get("r"))
-    await _change(call, RequestCode.AUTH_DELETE_ACL, header, b"", "delete acl")
-
-
-async def _acls(call: Call, broker: str, subject: str | None) -> list[AclInfo]:
-    header = AuthGetAclRequest(subject=subject)
-    response = await call.admin.call(broker, RequestCode.AUTH_GET_ACL, header)
-    return _decoded(AclInfo, response.body)
-
-
-async def _all_acls(
-    call: Call, broker: str, subject: str | None = None, resource: str | None = None
-) -> list[AclInfo]:
-    header = AuthListAclRequest(subject_filter=subject, resource_filter=resource)
-    response = await call.admin.call(broker, RequestCode.AUTH_LIST_ACL, header)
-    return _decoded(AclInfo, response.body)
+    subject, resource = call.text("s"), call.values.get("r")
+    delete = call.admin.delete_policy
+    await _change(call, lambda broker: delete(broker, subject, resource), "delete acl")
 
 
 def _print_acls(acls: Iterable[AclInfo]) -> None:
@@ -212,7 +154,7 @@ def _print_acls(acls: Iterable[AclInfo]) -> None:
 async def get_acl(call: Call) -> None:
     """Show the policies of one subject."""
     for broker in await call.chosen_masters():
-        found = await _acls(call, broker, call.values.get("s"))
+        found = await call.admin.policy(broker, call.values.get("s"))
         _print_acls(found)
         if found:
             return
@@ -221,7 +163,7 @@ async def get_acl(call: Call) -> None:
 async def list_acl(call: Call) -> None:
     """List policies."""
     for broker in await call.chosen_masters():
-        found = await _all_acls(call, broker, call.values.get("s"), call.values.get("r"))
+        found = await call.admin.policies(broker, call.values.get("s"), call.values.get("r"))
         _print_acls(found)
         if found:
             return
@@ -232,16 +174,14 @@ async def copy_acl(call: Call) -> None:
     source, target = call.text("f"), call.text("t")
     subjects = [each.strip() for each in call.text("s").split(",") if each.strip()]
     if not subjects:
-        subjects = [each.subject or "" for each in await _all_acls(call, source)]
-    there = {each.subject for each in await _all_acls(call, target)}
+        subjects = [each.subject or "" for each in await call.admin.policies(source)]
+    there = {each.subject for each in await call.admin.policies(target)}
     for subject in subjects:
-        for acl in await _acls(call, source, subject):
+        for acl in await call.admin.policy(source, subject):
             if subject in there:
-                changed = AuthUpdateAclRequest(subject=subject)
-                await call.admin.call(target, RequestCode.AUTH_UPDATE_ACL, changed, acl.encode())
+                await call.admin.update_policy(target, acl)
             else:
-                made = AuthCreateAclRequest(subject=subject)
-                await call.admin.call(target, RequestCode.AUTH_CREATE_ACL, made, acl.encode())
+                await call.admin.create_policy(target, acl)
             print(f"copy acl of {subject} from {source} to {target} success.")
 
 

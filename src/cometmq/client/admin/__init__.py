@@ -1,10 +1,12 @@
-"""Manages a cluster: topics, groups, offsets, messages, dead letters, clients, brokers.
+"""Manages a cluster: topics, groups, offsets, messages, dead letters, clients, servers, access.
 
 Source: DefaultMQAdminExt, RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
+from cometmq.client.admin.access import Access
+from cometmq.client.admin.controllers import Controllers
 from cometmq.client.admin.dead_letter import DeadLetter, ResendTo
 from cometmq.client.admin.dead_letters import (
     DeadLetterCount,
@@ -28,13 +30,24 @@ __all__ = [
     "ResendStatus",
     "ResendTo",
     "Resent",
+    "ServerCalls",
     "Track",
     "TrackKind",
 ]
 
 
+class ServerCalls(Brokers, Access, Controllers):
+    """The calls of `AdminClient` about servers: brokers, name servers, controllers, accounts.
+
+    Example:
+        async with AdminClient(name_server) as admin:
+            for server in admin.name_servers:
+                print(await admin.name_server_config(server))
+    """
+
+
 @checks_arguments()
-class AdminClient(DeadLetters, Topics, Offsets, Tracks, Brokers):
+class AdminClient(DeadLetters, Topics, Offsets, Tracks, ServerCalls):
     """Manages topics, groups, offsets and dead letters, finds messages, and reads the state of a
     cluster.
 

@@ -4,7 +4,8 @@ Source: DefaultMQAdminExtImpl, RocketMQ 5.3."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time as clock
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -22,12 +23,15 @@ from cometmq.protocol.bodies import (
     ConsumeStats,
     GroupForbidden,
     GroupList,
+    MessageRequestMode,
     OffsetWrapper,
     QueryConsumeTimeSpanBody,
     QuerySubscriptionResponseBody,
     QueueTimeSpan,
     ResetOffsetBody,
+    SetMessageRequestModeRequestBody,
     SubscriptionData,
+    SubscriptionGroupList,
     SubscriptionGroupWrapper,
     TopicList,
     decode_body,
@@ -69,9 +73,50 @@ class Groups(AdminCore):
         if isinstance(config, str):
             config = SubscriptionGroupConfig(group_name=config)
         check_group_name(config.group_name)
-        body = msgspec.json.encode(config)
         for address in await self._masters(brokers):
-            await self._call(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+            await self.set_group_config(address, config)
+
+    async def set_group_config(self, address: str, config: SubscriptionGroupConfig) -> None:
+        """Create a group on one broker, or change all its settings there."""
+        body = msgspec.json.encode(config)
+        await self._call(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+
+    async def set_group_configs(
+        self, address: str, configs: Sequence[SubscriptionGroupConfig]
+    ) -> None:
+        """Create or change several groups on one broker with one request.
+
+        Raises:
+            ResponseError: the broker refused, or is older than 5.3.
+        """
+        body = SubscriptionGroupList(group_config_list=list(configs)).encode()
+        await self._call(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body=body)
+
+    async def set_consume_mode(
+        self,
+        address: str,
+        group: str,
+        topic: str,
+        mode: MessageRequestMode,
+        *,
+        share_queues: int = 0,
+    ) -> None:
+        """Set on one broker whether a group reads a topic by pull or by pop.
+
+        Args:
+            address: the broker.
+            group: the group.
+            topic: the topic.
+            mode: pull or pop.
+            share_queues: how many further queues a member may share in pop mode.
+
+        Raises:
+            ResponseError: the broker refused, or is older than 5.0.
+        """
+        body = SetMessageRequestModeRequestBody(
+            topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=share_queues
+        ).encode()
+        await self._call(address, RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
 
     async def delete_group(
         self, group: str, *, keep_offsets: bool = False, brokers: Iterable[str] | None = None
@@ -232,6 +277,16 @@ class Offsets(AdminCore):
             for queue, offset in committed.items()
         }
 
+    async def offsets_at(self, topic: str, time: datetime | int) -> dict[MessageQueue, int]:
+        """Return the offset of the first message stored at or after a time, in each queue.
+
+        Args:
+            topic: the topic.
+            time: a `datetime` with a time zone, or ms since 1970.
+        """
+        route, time_ms = await self._route(topic), epoch_ms(time)
+        return {queue: await self._offsets.at_time(queue, time_ms) for queue in route.read_queues}
+
     async def consume_stats(
         self, group: str, topic: str | None = None
     ) -> dict[MessageQueue, OffsetWrapper]:
@@ -251,6 +306,21 @@ class Offsets(AdminCore):
             response = await self._call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
             found += QueryConsumeTimeSpanBody.decode(response.body).consume_time_span_set
         return sorted(found, key=lambda span: span.message_queue)
+
+    async def oldest_unconsumed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
+        """Return when the first message that a group has not consumed was stored, by queue.
+
+        Returns:
+            Times in ms since 1970; None for a queue without lag.
+        """
+        header = QueryConsumeTimeSpanRequest(topic=topic, group=group)
+        found: dict[MessageQueue, int | None] = {}
+        for address in (await self._route(topic)).masters():
+            response = await self._call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+            now_ms = round(clock.time() * 1000)
+            for span in QueryConsumeTimeSpanBody.decode(response.body).consume_time_span_set:
+                found[span.message_queue] = _oldest(span, now_ms)
+        return dict(sorted(found.items()))
 
     async def reset_to_time(
         self, group: str, topic: str, time: datetime | int, *, force: bool = True
@@ -380,6 +450,19 @@ class Offsets(AdminCore):
         """Whether a broker moves groups by itself; it says so in its settings."""
         response = await self._call(address, RequestCode.GET_BROKER_CONFIG)
         return b"useServerSideResetOffset=true" in response.body
+
+
+def _oldest(span: QueueTimeSpan, now_ms: int) -> int | None:
+    """Return when the first unconsumed message of a queue was stored.
+
+    RocketMQ's brokers give the delay of a message that is gone, or that nothing precedes, as the
+    time since 1970: the oldest message of the queue is then the first one.
+    """
+    if span.delay_time <= 0:
+        return None
+    if span.delay_time > now_ms - span.min_time_stamp:
+        return span.min_time_stamp if span.min_time_stamp > 0 else None
+    return now_ms - span.delay_time
 
 
 def _has_no_members(error: ResponseError) -> bool:

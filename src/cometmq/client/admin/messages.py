@@ -5,6 +5,7 @@ Source: MQAdminImpl and DefaultMQAdminExtImpl.messageTrackDetail, RocketMQ 5.3."
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,33 +15,41 @@ from enum import Enum
 from cometmq.client._consuming.pulls import Pull, pull_once
 from cometmq.client.admin.groups import Groups
 from cometmq.client.admin.servers import AdminCore, Clients
+from cometmq.client.errors import ClientError
 from cometmq.client.filters import Filter
+from cometmq.client.receipt import SendReceipt, receipt_from
 from cometmq.client.trace.records import RECORD_END, Record, TraceError, decode_records
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.model.times import epoch_ms
-from cometmq.model.topic import TRACE_TOPIC
+from cometmq.model.times import epoch_ms, now_ms
+from cometmq.model.topic import TEMPLATE_TOPIC, TRACE_TOPIC
 from cometmq.protocol.bodies import (
     ConsumerConnection,
     ConsumeType,
     InvalidBodyError,
     MessageModel,
+    QueryConsumeQueueResponseBody,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import (
+    QueryConsumeQueueRequest,
     QueryMessageRequest,
     ResumeCheckHalfMessageRequest,
+    SendMessageRequest,
     ViewMessageByIdRequest,
 )
 from cometmq.protocol.message_id import decode_offset_id
+from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_messages
 
 FOUND_MAX = 64
 """Messages that one broker gives for a key."""
 QUERY_S = 18.0
 """Time for one broker to search its index."""
+RESEND_GROUP = "ReSendMsgById"
+"""The producer group of RocketMQ's tool for messages that are sent again."""
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group every broker lets tools read with."""
 
@@ -130,6 +139,31 @@ class Queries(AdminCore):
         )
         return next((found for found in result.messages if found.queue_offset == offset), None)
 
+    async def queue_entries(
+        self,
+        address: str,
+        topic: str,
+        queue_id: int,
+        index: int,
+        *,
+        count: int = 10,
+        group: str = "",
+    ) -> QueryConsumeQueueResponseBody | None:
+        """Return entries of a consume queue of one broker, or None if it has none there.
+
+        Args:
+            address: the broker.
+            topic, queue_id: the queue.
+            index: the offset of the first entry.
+            count: the number of entries.
+            group: a group whose subscription is evaluated for each entry; empty for none.
+        """
+        header = QueryConsumeQueueRequest(
+            topic=topic, queue_id=queue_id, index=index, count=count, consumer_group=group or None
+        )
+        response = await self._call(address, RequestCode.QUERY_CONSUME_QUEUE, header)
+        return QueryConsumeQueueResponseBody.decode(response.body) if response.body else None
+
     async def resume_checks(self, offset_message_id: str) -> None:
         """Let a broker check a half message again from the start, mostly one that it discarded.
 
@@ -171,6 +205,40 @@ class Queries(AdminCore):
 
 def _has_key(message: StoredMessage, key: str, *, unique_id: bool) -> bool:
     return message.unique_id == key if unique_id else key in message.keys
+
+
+class Resends(AdminCore):
+    """Calls that send stored messages again."""
+
+    async def send_again(self, message: StoredMessage) -> SendReceipt:
+        """Send a stored message with all its properties to any queue of its topic.
+
+        The new message has the same unique id. Every group of the topic receives it.
+
+        Raises:
+            ClientError: no queue of the topic can be written to.
+        """
+        route = await self._route(message.topic)
+        if not route.publish_queues:
+            raise ClientError(f"no queue of topic {message.topic} may be written to")
+        queue = random.choice(route.publish_queues)
+        address = route.master(queue.broker_name) or ""
+        header = SendMessageRequest(
+            producer_group=RESEND_GROUP,
+            topic=message.topic,
+            default_topic=TEMPLATE_TOPIC,
+            default_topic_queue_nums=len(route.publish_queues),
+            queue_id=queue.queue_id,
+            sys_flag=0,
+            born_timestamp=now_ms(),
+            flag=message.flag,
+            properties=encode_properties(message.properties).decode(),
+            reconsume_times=0,
+            unit_mode=False,
+            batch=False,
+        )
+        response = await self._call(address, RequestCode.SEND_MESSAGE, header, message.body)
+        return receipt_from(response, queue, message.message_id)
 
 
 class TrackKind(Enum):
@@ -217,7 +285,7 @@ class Track:
     """Why the state is unknown; otherwise empty."""
 
 
-class Tracks(Queries, Groups, Clients):
+class Tracks(Queries, Resends, Groups, Clients):
     """Calls that follow a message."""
 
     async def track(
@@ -248,7 +316,7 @@ class Tracks(Queries, Groups, Clients):
         """
         found: list[Record] = []
         for message in await self.messages_by_key(topic, message_id):
-            found += [part for part in records_in(message) if _is_of(part, message_id)]
+            found += records_of(message, message_id)
         return found
 
     async def _track(self, group: str, message: StoredMessage) -> Track:
@@ -291,5 +359,6 @@ def records_in(message: StoredMessage) -> list[Record]:
     return found
 
 
-def _is_of(record: Record, message_id: str) -> bool:
-    return message_id in record.message_id.split(",")
+def records_of(message: StoredMessage, message_id: str) -> list[Record]:
+    """Return the records of a trace message that are about one message."""
+    return [each for each in records_in(message) if message_id in each.message_id.split(",")]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
@@ -19,6 +19,7 @@ from cometmq.client.settings import ClientSettings, read_tables, resolve_setting
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
+from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import (
     BrokerStatsData,
     ClusterInfo,
@@ -31,10 +32,13 @@ from cometmq.protocol.bodies import (
     KVTable,
     ProducerConnection,
     ProducerTableInfo,
+    TimerMetric,
+    TimerMetricsSerializeWrapper,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import (
+    AddBrokerRequest,
     AddWritePermOfBrokerRequest,
     AddWritePermOfBrokerResponse,
     ConsumeMessageDirectlyRequest,
@@ -50,6 +54,9 @@ from cometmq.protocol.headers import (
     Header,
     InvokeBrokerToGetConsumerStatusRequest,
     PutKvConfigRequest,
+    RemoveBrokerRequest,
+    ResetMasterFlushOffsetRequest,
+    SetCommitlogReadModeRequest,
     ViewBrokerStatsDataRequest,
     WipeWritePermOfBrokerRequest,
     WipeWritePermOfBrokerResponse,
@@ -195,6 +202,16 @@ class AdminCore(Lifecycle):
             raise failure
         return responses
 
+    async def _config_of(self, address: str, code: int) -> dict[str, str]:
+        """Return the settings of a server, which a request code asks for."""
+        response = await self._call(address, code)
+        entries = java_properties.parse(java_properties.decode(response.body))
+        return {entry.key: entry.value for entry in entries}
+
+    async def _change_config(self, address: str, code: int, changes: Mapping[str, str]) -> None:
+        """Change settings of a server with a request code."""
+        await self._call(address, code, body=java_properties.render(changes).encode())
+
     async def _put_kv(self, space: str, key: str, value: str | None) -> None:
         """Store a value on every name server; None deletes it."""
         if value is None:
@@ -243,15 +260,38 @@ class Brokers(AdminCore):
         response = await self._call(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
         return BrokerStatsData.decode(response.body)
 
-    async def broker_lag(self, address: str, *, ordered: bool = False) -> ConsumeStatsList:
+    async def broker_counters(
+        self, addresses: Iterable[str], name: str, key: str
+    ) -> tuple[float, int]:
+        """Return the rate per second of a counter, and its sum of a day, over several brokers.
+
+        Args:
+            addresses: the brokers; one that has no such counter yet adds nothing.
+            name, key: as in `broker_counter`.
+        """
+        tps, day = 0.0, 0
+        for address in addresses:
+            try:
+                counter = await self.broker_counter(address, name, key)
+            except ResponseError:
+                continue  # there were no messages yet
+            tps += counter.stats_minute.tps
+            day += counter.stats_day.sum or counter.stats_hour.sum or counter.stats_minute.sum
+        return tps, day
+
+    async def broker_lag(
+        self, address: str, *, ordered: bool = False, timeout: float | None = None
+    ) -> ConsumeStatsList:
         """Return the offsets and lag of all groups of one broker.
 
         Args:
             address: the broker.
             ordered: only ordered topics.
+            timeout: seconds for the response; None for the setting ``call_timeout_ms``.
         """
         header = GetBrokerConsumeStatsRequest(is_order=ordered)
-        response = await self._call(address, RequestCode.GET_BROKER_CONSUME_STATS, header)
+        code = RequestCode.GET_BROKER_CONSUME_STATS
+        response = await self._call(address, code, header, timeout=timeout)
         return ConsumeStatsList.decode(response.body)
 
     async def replication(self, address: str) -> HARuntimeInfo:
@@ -265,9 +305,7 @@ class Brokers(AdminCore):
 
     async def broker_config(self, address: str) -> dict[str, str]:
         """Return all settings of a broker."""
-        response = await self._call(address, RequestCode.GET_BROKER_CONFIG)
-        entries = java_properties.parse(java_properties.decode(response.body))
-        return {entry.key: entry.value for entry in entries}
+        return await self._config_of(address, RequestCode.GET_BROKER_CONFIG)
 
     async def set_broker_config(self, address: str, changes: Mapping[str, str]) -> None:
         """Change settings of a running broker.
@@ -278,17 +316,85 @@ class Brokers(AdminCore):
         Raises:
             ResponseError: a setting cannot be changed, or not to that value; nothing was changed.
         """
-        body = java_properties.render(changes).encode()
-        await self._call(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+        await self._change_config(address, RequestCode.UPDATE_BROKER_CONFIG, changes)
+
+    async def name_server_config(self, address: str) -> dict[str, str]:
+        """Return all settings of a name server."""
+        return await self._config_of(address, RequestCode.GET_NAMESRV_CONFIG)
+
+    async def set_name_server_config(self, address: str, changes: Mapping[str, str]) -> None:
+        """Change settings of a running name server.
+
+        Raises:
+            ResponseError: a setting cannot be changed, or not to that value; nothing was changed.
+        """
+        await self._change_config(address, RequestCode.UPDATE_NAMESRV_CONFIG, changes)
 
     async def clean_up(self, address: str) -> None:
         """Delete a broker's expired files and the queues of deleted topics now."""
-        for code in (
-            RequestCode.DELETE_EXPIRED_COMMITLOG,
-            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
-            RequestCode.CLEAN_UNUSED_TOPIC,
-        ):
-            await self._call(address, code)
+        await self.delete_expired_logs(address)
+        await self.delete_expired_queues(address)
+        await self.delete_unused_topics(address)
+
+    async def delete_expired_logs(self, address: str) -> None:
+        """Delete the expired commit log files of a broker now."""
+        await self._call(address, RequestCode.DELETE_EXPIRED_COMMITLOG)
+
+    async def delete_expired_queues(self, address: str) -> None:
+        """Delete the consume queue files of a broker whose messages are gone."""
+        await self._call(address, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+
+    async def delete_unused_topics(self, address: str) -> None:
+        """Delete what a broker stores of topics that no longer exist."""
+        await self._call(address, RequestCode.CLEAN_UNUSED_TOPIC)
+
+    async def set_flushed_of_master(self, address: str, offset: int) -> None:
+        """Set on a slave of 5.0 or later how far its master is known to have flushed."""
+        header = ResetMasterFlushOffsetRequest(master_flush_offset=offset)
+        await self._call(address, RequestCode.RESET_MASTER_FLUSH_OFFSET, header)
+
+    async def add_broker(self, container: str, config_path: str) -> None:
+        """Start a broker in a broker container, with a configuration file on its machine."""
+        header = AddBrokerRequest(config_path=config_path)
+        await self._call(container, RequestCode.ADD_BROKER, header)
+
+    async def remove_broker(self, container: str, cluster: str, broker: str, number: int) -> None:
+        """Stop a broker in a broker container, by its cluster, name and id."""
+        header = RemoveBrokerRequest(
+            broker_cluster_name=cluster, broker_name=broker, broker_id=number
+        )
+        await self._call(container, RequestCode.REMOVE_BROKER, header)
+
+    async def cold_reads(self, address: str) -> dict[str, Any]:
+        """Return how a broker of 5.1.3 or later limits reads of cold data; {} if it does not."""
+        response = await self._call(address, RequestCode.GET_COLD_DATA_FLOW_CTR_INFO)
+        found = fastjson.loads(bytes(response.body)) if response.body else {}
+        return found if isinstance(found, dict) else {}
+
+    async def set_cold_read_limit(self, address: str, group: str, limit: str) -> None:
+        """Set how many bytes of cold data per second a broker lets a group read."""
+        body = java_properties.render({group: limit}).encode()
+        await self._call(address, RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, body=body)
+
+    async def remove_cold_read_limit(self, address: str, group: str) -> None:
+        """Remove a group's own limit for reads of cold data."""
+        code = RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG
+        await self._call(address, code, body=group.encode())
+
+    async def set_read_ahead(self, address: str, mode: int) -> str:
+        """Set how the kernel reads ahead in a commit log: 0 normal, 1 random access.
+
+        Returns:
+            The remark of the broker.
+        """
+        header = SetCommitlogReadModeRequest(read_ahead_mode=mode)
+        response = await self._call(address, RequestCode.SET_COMMITLOG_READ_MODE, header)
+        return response.remark or ""
+
+    async def timer_counts(self, address: str) -> dict[str, TimerMetric]:
+        """Return how many timed messages of each topic wait on a broker of 5.0 or later."""
+        response = await self._call(address, RequestCode.GET_TIMER_METRICS)
+        return TimerMetricsSerializeWrapper.decode(response.body).timing_count
 
     async def stop_writing(self, broker: str) -> int:
         """Remove the write permission of a broker, by its name, until `resume_writing`.

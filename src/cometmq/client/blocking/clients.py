@@ -6,7 +6,7 @@ import concurrent.futures
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import cometmq.client as asynchronous
 from cometmq.client._connection.broker_calls import QueueBounds
@@ -63,23 +63,34 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TRACE_TOPIC, TopicConfig
 from cometmq.protocol.bodies import (
+    AclInfo,
+    BrokerReplicasInfo,
     BrokerStatsData,
     ClusterInfo,
     ConsumeMessageDirectlyResult,
     ConsumerConnection,
     ConsumerRunningInfo,
     ConsumeStatsList,
+    EpochEntryCache,
     HARuntimeInfo,
+    MessageRequestMode,
     OffsetWrapper,
     ProducerConnection,
     ProducerTableInfo,
+    QueryConsumeQueueResponseBody,
     QueueTimeSpan,
     SubscriptionData,
+    TimerMetric,
     TopicOffset,
     TopicRouteData,
+    UserInfo,
 )
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import Header
+from cometmq.protocol.headers import (
+    ControllerGetMetadataInfoResponse,
+    GetBrokerClusterAclInfoResponse,
+    Header,
+)
 
 __all__ = [
     "Producer",
@@ -1033,6 +1044,10 @@ class AdminClient(base.Blocking):
         """Return a group's committed offset and lag in each readable queue of a topic."""
         return self._run(self._inner.lag(group, topic))
 
+    def offsets_at(self, topic: str, time: datetime | int) -> dict[MessageQueue, int]:
+        """Return the offset of the first message stored at or after a time, in each queue."""
+        return self._run(self._inner.offsets_at(topic, time))
+
     def consume_stats(
         self, group: str, topic: str | None = None
     ) -> dict[MessageQueue, OffsetWrapper]:
@@ -1042,6 +1057,10 @@ class AdminClient(base.Blocking):
     def time_spans(self, group: str, topic: str) -> list[QueueTimeSpan]:
         """Return the time range of each queue's messages, and the time of the group's next one."""
         return self._run(self._inner.time_spans(group, topic))
+
+    def oldest_unconsumed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
+        """Return when the first message that a group has not consumed was stored, by queue."""
+        return self._run(self._inner.oldest_unconsumed(group, topic))
 
     def reset_to_time(
         self, group: str, topic: str, time: datetime | int, *, force: bool = True
@@ -1095,15 +1114,56 @@ class AdminClient(base.Blocking):
         """Return the message at an offset of a queue, or None if there is none."""
         return self._run(self._inner.message_in_queue(queue, offset))
 
+    def queue_entries(
+        self,
+        address: str,
+        topic: str,
+        queue_id: int,
+        index: int,
+        *,
+        count: int = 10,
+        group: str = "",
+    ) -> QueryConsumeQueueResponseBody | None:
+        """Return entries of a consume queue of one broker, or None if it has none there."""
+        return self._run(
+            self._inner.queue_entries(address, topic, queue_id, index, count=count, group=group)
+        )
+
     def resume_checks(self, offset_message_id: str) -> None:
         """Let a broker check a half message again from the start, mostly one that it discarded."""
         self._run(self._inner.resume_checks(offset_message_id))
+
+    def send_again(self, message: StoredMessage) -> SendReceipt:
+        """Send a stored message with all its properties to any queue of its topic."""
+        return self._run(self._inner.send_again(message))
 
     def create_group(
         self, config: SubscriptionGroupConfig | str, *, brokers: Iterable[str] | None = None
     ) -> None:
         """Create a group, or change it if it exists."""
         self._run(self._inner.create_group(config, brokers=brokers))
+
+    def set_group_config(self, address: str, config: SubscriptionGroupConfig) -> None:
+        """Create a group on one broker, or change all its settings there."""
+        self._run(self._inner.set_group_config(address, config))
+
+    def set_group_configs(self, address: str, configs: Sequence[SubscriptionGroupConfig]) -> None:
+        """Create or change several groups on one broker with one request."""
+        self._run(self._inner.set_group_configs(address, configs))
+
+    def set_consume_mode(
+        self,
+        address: str,
+        group: str,
+        topic: str,
+        mode: MessageRequestMode,
+        *,
+        share_queues: int = 0,
+    ) -> None:
+        """Set on one broker whether a group reads a topic by pull or by pop."""
+        self._run(
+            self._inner.set_consume_mode(address, group, topic, mode, share_queues=share_queues)
+        )
 
     def delete_group(
         self, group: str, *, keep_offsets: bool = False, brokers: Iterable[str] | None = None
@@ -1181,9 +1241,15 @@ class AdminClient(base.Blocking):
         """Return one counter of a broker: sum and rate per minute, hour and day."""
         return self._run(self._inner.broker_counter(address, name, key))
 
-    def broker_lag(self, address: str, *, ordered: bool = False) -> ConsumeStatsList:
+    def broker_counters(self, addresses: Iterable[str], name: str, key: str) -> tuple[float, int]:
+        """Return the rate per second of a counter, and its sum of a day, over several brokers."""
+        return self._run(self._inner.broker_counters(addresses, name, key))
+
+    def broker_lag(
+        self, address: str, *, ordered: bool = False, timeout: float | None = None
+    ) -> ConsumeStatsList:
         """Return the offsets and lag of all groups of one broker."""
-        return self._run(self._inner.broker_lag(address, ordered=ordered))
+        return self._run(self._inner.broker_lag(address, ordered=ordered, timeout=timeout))
 
     def replication(self, address: str) -> HARuntimeInfo:
         """Return the replication state of a broker."""
@@ -1197,9 +1263,61 @@ class AdminClient(base.Blocking):
         """Change settings of a running broker."""
         self._run(self._inner.set_broker_config(address, changes))
 
+    def name_server_config(self, address: str) -> dict[str, str]:
+        """Return all settings of a name server."""
+        return self._run(self._inner.name_server_config(address))
+
+    def set_name_server_config(self, address: str, changes: Mapping[str, str]) -> None:
+        """Change settings of a running name server."""
+        self._run(self._inner.set_name_server_config(address, changes))
+
     def clean_up(self, address: str) -> None:
         """Delete a broker's expired files and the queues of deleted topics now."""
         self._run(self._inner.clean_up(address))
+
+    def delete_expired_logs(self, address: str) -> None:
+        """Delete the expired commit log files of a broker now."""
+        self._run(self._inner.delete_expired_logs(address))
+
+    def delete_expired_queues(self, address: str) -> None:
+        """Delete the consume queue files of a broker whose messages are gone."""
+        self._run(self._inner.delete_expired_queues(address))
+
+    def delete_unused_topics(self, address: str) -> None:
+        """Delete what a broker stores of topics that no longer exist."""
+        self._run(self._inner.delete_unused_topics(address))
+
+    def set_flushed_of_master(self, address: str, offset: int) -> None:
+        """Set on a slave of 5.0 or later how far its master is known to have flushed."""
+        self._run(self._inner.set_flushed_of_master(address, offset))
+
+    def add_broker(self, container: str, config_path: str) -> None:
+        """Start a broker in a broker container, with a configuration file on its machine."""
+        self._run(self._inner.add_broker(container, config_path))
+
+    def remove_broker(self, container: str, cluster: str, broker: str, number: int) -> None:
+        """Stop a broker in a broker container, by its cluster, name and id."""
+        self._run(self._inner.remove_broker(container, cluster, broker, number))
+
+    def cold_reads(self, address: str) -> dict[str, Any]:
+        """Return how a broker of 5.1.3 or later limits reads of cold data; {} if it does not."""
+        return self._run(self._inner.cold_reads(address))
+
+    def set_cold_read_limit(self, address: str, group: str, limit: str) -> None:
+        """Set how many bytes of cold data per second a broker lets a group read."""
+        self._run(self._inner.set_cold_read_limit(address, group, limit))
+
+    def remove_cold_read_limit(self, address: str, group: str) -> None:
+        """Remove a group's own limit for reads of cold data."""
+        self._run(self._inner.remove_cold_read_limit(address, group))
+
+    def set_read_ahead(self, address: str, mode: int) -> str:
+        """Set how the kernel reads ahead in a commit log: 0 normal, 1 random access."""
+        return self._run(self._inner.set_read_ahead(address, mode))
+
+    def timer_counts(self, address: str) -> dict[str, TimerMetric]:
+        """Return how many timed messages of each topic wait on a broker of 5.0 or later."""
+        return self._run(self._inner.timer_counts(address))
 
     def stop_writing(self, broker: str) -> int:
         """Remove the write permission of a broker, by its name, until `resume_writing`."""
@@ -1224,6 +1342,134 @@ class AdminClient(base.Blocking):
     def kv_list(self, space: str) -> dict[str, str]:
         """Return all values of a namespace of the key-value table."""
         return self._run(self._inner.kv_list(space))
+
+    def user(self, address: str, name: str | None) -> list[UserInfo]:
+        """Return the user with this name; an empty list if a broker has none."""
+        return self._run(self._inner.user(address, name))
+
+    def users(self, address: str, part: str | None = None) -> list[UserInfo]:
+        """Return the users of a broker, or those whose name contains ``part``."""
+        return self._run(self._inner.users(address, part))
+
+    def create_user(self, address: str, user: UserInfo) -> None:
+        """Create a user on a broker."""
+        self._run(self._inner.create_user(address, user))
+
+    def update_user(self, address: str, user: UserInfo) -> None:
+        """Change a user on a broker: what is not None."""
+        self._run(self._inner.update_user(address, user))
+
+    def delete_user(self, address: str, name: str) -> None:
+        """Delete a user from a broker."""
+        self._run(self._inner.delete_user(address, name))
+
+    def policy(self, address: str, subject: str | None) -> list[AclInfo]:
+        """Return the policy of a subject such as ``User:app``; an empty list if there is none."""
+        return self._run(self._inner.policy(address, subject))
+
+    def policies(
+        self, address: str, subject: str | None = None, resource: str | None = None
+    ) -> list[AclInfo]:
+        """Return the policies of a broker."""
+        return self._run(self._inner.policies(address, subject, resource))
+
+    def create_policy(self, address: str, policy: AclInfo) -> None:
+        """Create the policy of a subject on a broker."""
+        self._run(self._inner.create_policy(address, policy))
+
+    def update_policy(self, address: str, policy: AclInfo) -> None:
+        """Change the policy of a subject on a broker."""
+        self._run(self._inner.update_policy(address, policy))
+
+    def delete_policy(self, address: str, subject: str, resource: str | None = None) -> None:
+        """Delete the policy of a subject from a broker, or only its entry for a resource."""
+        self._run(self._inner.delete_policy(address, subject, resource))
+
+    def set_account(
+        self,
+        address: str,
+        access_key: str,
+        secret_key: str,
+        *,
+        admin: bool = False,
+        trusted_address: str | None = None,
+        topic_perm: str | None = None,
+        group_perm: str | None = None,
+        topic_perms: str | None = None,
+        group_perms: str | None = None,
+    ) -> None:
+        """Create an account of access control 1.0 on a broker, or change it."""
+        self._run(
+            self._inner.set_account(
+                address,
+                access_key,
+                secret_key,
+                admin=admin,
+                trusted_address=trusted_address,
+                topic_perm=topic_perm,
+                group_perm=group_perm,
+                topic_perms=topic_perms,
+                group_perms=group_perms,
+            )
+        )
+
+    def delete_account(self, address: str, access_key: str) -> None:
+        """Delete an account of access control 1.0 from a broker."""
+        self._run(self._inner.delete_account(address, access_key))
+
+    def set_trusted_addresses(
+        self, address: str, addresses: str, *, file: str | None = None
+    ) -> None:
+        """Replace the addresses from which a broker expects no account (access control 1.0)."""
+        self._run(self._inner.set_trusted_addresses(address, addresses, file=file))
+
+    def account_files(self, address: str) -> GetBrokerClusterAclInfoResponse:
+        """Return the versions of a broker's files of access control 1.0."""
+        return self._run(self._inner.account_files(address))
+
+    def controller_metadata(self, address: str) -> ControllerGetMetadataInfoResponse:
+        """Return the leader and the members of the controllers, as one of them knows them."""
+        return self._run(self._inner.controller_metadata(address))
+
+    def controller_leader(self, address: str) -> str:
+        """Return the address of the active controller, as another one knows it."""
+        return self._run(self._inner.controller_leader(address))
+
+    def sync_state(self, leader: str, brokers: Sequence[str]) -> BrokerReplicasInfo:
+        """Return the masters and the in-sync replicas of broker sets, by the names of the sets."""
+        return self._run(self._inner.sync_state(leader, brokers))
+
+    def broker_epochs(self, address: str) -> EpochEntryCache:
+        """Return the epochs of a broker's log."""
+        return self._run(self._inner.broker_epochs(address))
+
+    def elect_master(self, leader: str, cluster: str, broker: str, broker_id: int) -> Command:
+        """Let the active controller elect a broker of a set as its master."""
+        return self._run(self._inner.elect_master(leader, cluster, broker, broker_id))
+
+    def forget_brokers(
+        self,
+        leader: str,
+        broker: str,
+        *,
+        cluster: str | None = None,
+        broker_ids: Sequence[int] = (),
+        living: bool = False,
+    ) -> None:
+        """Remove brokers of a set from the controllers."""
+        self._run(
+            self._inner.forget_brokers(
+                leader, broker, cluster=cluster, broker_ids=broker_ids, living=living
+            )
+        )
+
+    def controller_config(self, address: str) -> dict[str, str]:
+        """Return all settings of a controller."""
+        return self._run(self._inner.controller_config(address))
+
+    def set_controller_config(self, address: str, changes: Mapping[str, str]) -> None:
+        """Change settings of a running controller."""
+        self._run(self._inner.set_controller_config(address, changes))
 
     @property
     def name_servers(self) -> list[str]:

@@ -1,0 +1,422 @@
+"""``cometmq admin acl``: users and policies of access control 2.0, accounts of 1.0."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cometmq.cli.admin.arguments import Broker, BrokerArgument, Cluster
+from cometmq.cli.admin.broker import each_broker
+from cometmq.cli.admin.commands import Call, Commands, Server
+from cometmq.cli.admin.output import Change, Row, Rows, local_time
+from cometmq.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cometmq.protocol.bodies import AclInfo
+
+app = Commands("Access control: users and policies of RocketMQ 5, accounts of 4.9.")
+
+SECRET_BYTES_MAX = 4096
+User = Annotated[str, typer.Argument(help="Name of the user.")]
+Subject = Annotated[str, typer.Argument(help="Subject, such as User:app.")]
+AccessKey = Annotated[str, typer.Argument(help="Access key of the account.")]
+SecretFile = Annotated[
+    str | None,
+    typer.Option(
+        "--password-file", metavar="FILE", show_default="ask",
+        help="File whose first line is the password; - for standard input.",
+    ),
+]  # fmt: skip
+UserType = Annotated[str | None, typer.Option("--type", help="Super or Normal.", metavar="TYPE")]
+Resources = Annotated[
+    list[str],
+    typer.Option("--resource", help="Resource, such as Topic:orders; repeat for several."),
+]
+Actions = Annotated[
+    list[str],
+    typer.Option("--action", help="Action, such as Pub, Sub or All; repeat for several."),
+]
+Sources = Annotated[
+    list[str] | None,
+    typer.Option("--source-ip", help="Address that the policy is for; repeat for several."),
+]
+Decision = Annotated[str, typer.Option("--decision", help="Allow or Deny.")]
+
+
+def secret(file: str | None, prompt: str) -> str:
+    """Return a password from a file, from standard input, or from a terminal that hides it.
+
+    Raises:
+        ConfigError: it is empty, too long or cannot be read, or there is no terminal.
+    """
+    if file == "-":
+        text = sys.stdin.readline(SECRET_BYTES_MAX + 1)
+    elif file is not None:
+        try:
+            with Path(file).open() as lines:
+                text = lines.readline(SECRET_BYTES_MAX + 1)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--password-file {file}: {error}") from None
+    elif sys.stdin.isatty():
+        text = getpass.getpass(prompt, stream=sys.stderr)
+    else:
+        raise ConfigError("no terminal to ask for the password on: add --password-file")
+    text = text.strip("\r\n")
+    if not text or len(text) > SECRET_BYTES_MAX:
+        raise ConfigError(f"the password has {len(text)} characters: expected 1 to 4096")
+    return text
+
+
+async def _each(
+    call: Call,
+    broker: str | None,
+    cluster: str | None,
+    change: str,
+    run: Callable[[str], Awaitable[object]],
+    detail: str = "",
+    *,
+    destroys: bool = False,
+) -> list[Change]:
+    """Return a change for each broker that was chosen, slaves too."""
+    return [
+        Change(change, f"{each.name} {each.address}", partial(run, each.address), detail, destroys)
+        for each in await call.servers(broker=broker, cluster=cluster, slaves=True)
+    ]
+
+
+@app.show("users", "broker user type status")
+async def users(
+    call: Call,
+    part: Annotated[str | None, typer.Option("--name", help="Part of the name.")] = None,
+    broker: Broker = None,
+    cluster: Cluster = None,
+) -> Rows:
+    """List the users of brokers; passwords are not shown."""
+
+    async def find(server: Server) -> list[Row]:
+        return [
+            (server.name, each.username, each.user_type, each.user_status)
+            for each in await call.admin.users(server.address, part)
+        ]
+
+    return await each_broker(call, await call.servers(broker=broker, cluster=cluster), find)
+
+
+@app.change("create-user")
+async def create_user(
+    call: Call,
+    user: User,
+    password_file: SecretFile = None,
+    user_type: UserType = "Normal",
+    broker: Broker = None,
+    cluster: Cluster = None,
+) -> list[Change]:
+    """Create a user. The password comes from a file or is asked for, never from the arguments."""
+    from cometmq.protocol.bodies import UserInfo
+
+    password = secret(password_file, f"Password of {user}: ")
+    info = UserInfo(username=user, password=password, user_type=user_type)
+
+    async def run(address: str) -> None:
+        await call.admin.create_user(address, info)
+
+    return await _each(call, broker, cluster, f"create user {user}", run, f"type {user_type}")
+
+
+@app.change("update-user")
+async def update_user(
+    call: Call,
+    user: User,
+    change_password: Annotated[
+        bool, typer.Option("--change-password", help="Ask for a new password.")
+    ] = False,
+    password_file: SecretFile = None,
+    user_type: UserType = None,
+    status: Annotated[
+        str | None, typer.Option("--status", help="enable or disable.", metavar="STATUS")
+    ] = None,
+    broker: Broker = None,
+    cluster: Cluster = None,
+) -> list[Change]:
+    """Change the password, the type or the status of a user."""
+    from cometmq.protocol.bodies import UserInfo
+
+    asks = change_password or password_file is not None
+    if not (asks or user_type or status):
+        raise ConfigError("expected --change-password, --password-file, --type or --status")
+    password = secret(password_file, f"New password of {user}: ") if asks else None
+    info = UserInfo(username=user, password=password, user_type=user_type, user_status=status)
+    parts = ["new password" if asks else "", user_type or "", status or ""]
+
+    async def run(address: str) -> None:
+        await call.admin.update_user(address, info)
+
+    detail, change = ", ".join(filter(None, parts)), f"update user {user}"
+    return await _each(call, broker, cluster, change, run, detail, destroys=True)
+
+
+@app.change("delete-user")
+async def delete_user(
+    call: Call, user: User, broker: Broker = None, cluster: Cluster = None
+) -> list[Change]:
+    """Delete a user."""
+
+    async def run(address: str) -> None:
+        await call.admin.delete_user(address, user)
+
+    return await _each(call, broker, cluster, f"delete user {user}", run, destroys=True)
+
+
+@app.change("copy-users")
+async def copy_users(
+    call: Call,
+    source: BrokerArgument,
+    target: BrokerArgument,
+    names: Annotated[list[str] | None, typer.Argument(help="Users; all if none is given.")] = None,
+) -> list[Change]:
+    """Copy users from one broker to another; users that exist there are overwritten."""
+    begin = (await call.servers(broker=source))[0].address
+    end = (await call.servers(broker=target))[0].address
+    found = {each.username or "": each for each in await call.admin.users(begin)}
+    there = {each.username for each in await call.admin.users(end)}
+    if unknown := [name for name in names or () if name not in found]:
+        raise ConfigError(f"{source} has no user {', '.join(unknown)}")
+    changes: list[Change] = []
+    for name in names or sorted(found):
+        old = name in there
+        run = call.admin.update_user if old else call.admin.create_user
+        detail = "overwritten" if old else "new"
+        change = partial(run, end, found[name])
+        changes.append(Change(f"copy user {name}", target, change, detail, destroys=old))
+    return changes
+
+
+@app.show("policies", "broker subject type resource actions source_ips decision")
+async def policies(
+    call: Call,
+    subject: Annotated[str | None, typer.Option("--subject", help="Part of the subject.")] = None,
+    resource: Annotated[
+        str | None, typer.Option("--resource", help="Part of the resource.")
+    ] = None,
+    broker: Broker = None,
+    cluster: Cluster = None,
+) -> Rows:
+    """List the policies of brokers."""
+
+    async def find(server: Server) -> list[Row]:
+        return [
+            (
+                *(server.name, acl.subject, policy.policy_type, entry.resource),
+                *(entry.actions, entry.source_ips, entry.decision),
+            )
+            for acl in await call.admin.policies(server.address, subject, resource)
+            for policy in acl.policies
+            for entry in policy.entries
+        ]
+
+    return await each_broker(call, await call.servers(broker=broker, cluster=cluster), find)
+
+
+def _policy(
+    subject: str, resources: list[str], actions: list[str], sources: list[str] | None, decision: str
+) -> AclInfo:
+    from cometmq.protocol.bodies import AclInfo, PolicyEntryInfo, PolicyInfo
+
+    if decision not in ("Allow", "Deny"):
+        raise ConfigError(f"--decision {decision}: expected Allow or Deny")
+    entries = [
+        PolicyEntryInfo(
+            resource=each, actions=actions, source_ips=sources or None, decision=decision
+        )
+        for each in resources
+    ]
+    return AclInfo(subject=subject, policies=[PolicyInfo(entries=entries)])
+
+
+@app.change("create-policy")
+async def create_policy(
+    call: Call,
+    subject: Subject,
+    resource: Resources,
+    action: Actions,
+    source_ip: Sources = None,
+    decision: Decision = "Allow",
+    broker: Broker = None,
+    cluster: Cluster = None,
+) -> list[Change]:
+    """Create the policy of a subject."""
+    policy = _policy(subject, resource, action, source_ip, decision)
+    detail = f"{decision} {', '.join(action)} on {', '.join(resource)}"
+
+    async def run(address: str) -> None:
+        await call.admin.create_policy(address, policy)
+
+    return await _each(call, broker, cluster, f"create policy of {subject}", run, detail)
+
+
+@app.change("update-policy")
+async def update_policy(
+    call: Call,
+    subject: Subject,
+    resource: Resources,
+    action: Actions,
+    source_ip: Sources = None,
+    decision: Decision = "Allow",
+    broker: Broker = None,
+    cluster: Cluster = None,
+) -> list[Change]:
+    """Change the policy of a subject for some resources."""
+    policy = _policy(subject, resource, action, source_ip, decision)
+    detail = f"{decision} {', '.join(action)} on {', '.join(resource)}"
+
+    async def run(address: str) -> None:
+        await call.admin.update_policy(address, policy)
+
+    change = f"update policy of {subject}"
+    return await _each(call, broker, cluster, change, run, detail, destroys=True)
+
+
+@app.change("delete-policy")
+async def delete_policy(
+    call: Call,
+    subject: Subject,
+    resource: Annotated[
+        str | None, typer.Option("--resource", help="Only what it says about this resource.")
+    ] = None,
+    broker: Broker = None,
+    cluster: Cluster = None,
+) -> list[Change]:
+    """Delete the policy of a subject, or what it says about one resource."""
+
+    async def run(address: str) -> None:
+        await call.admin.delete_policy(address, subject, resource)
+
+    change = f"delete policy of {subject}"
+    return await _each(call, broker, cluster, change, run, resource or "", destroys=True)
+
+
+@app.change("copy-policies")
+async def copy_policies(
+    call: Call,
+    source: BrokerArgument,
+    target: BrokerArgument,
+    subjects: Annotated[
+        list[str] | None, typer.Argument(help="Subjects; all if none is given.")
+    ] = None,
+) -> list[Change]:
+    """Copy policies from one broker to another; those that exist there are changed."""
+    begin = (await call.servers(broker=source))[0].address
+    end = (await call.servers(broker=target))[0].address
+    found = {each.subject or "": each for each in await call.admin.policies(begin)}
+    there = {each.subject for each in await call.admin.policies(end)}
+    if unknown := [each for each in subjects or () if each not in found]:
+        raise ConfigError(f"{source} has no policy of {', '.join(unknown)}")
+    changes: list[Change] = []
+    for subject in subjects or sorted(found):
+        old = subject in there
+        run = call.admin.update_policy if old else call.admin.create_policy
+        detail = "changed" if old else "new"
+        change = partial(run, end, found[subject])
+        changes.append(Change(f"copy policy of {subject}", target, change, detail, destroys=old))
+    return changes
+
+
+@app.show("account-files", "cluster broker address file version changed")
+async def account_files(call: Call, broker: Broker = None, cluster: Cluster = None) -> Rows:
+    """Show the versions of the files of access control 1.0 on each broker."""
+    from cometmq.protocol import fastjson
+
+    async def find(server: Server) -> list[Row]:
+        found = await call.admin.account_files(server.address)
+        files = fastjson.loads(found.all_acl_file_version or "{}")
+        return [
+            (
+                *(found.cluster_name, found.broker_name, found.broker_addr, path),
+                *(version["counter"], local_time(int(version["timestamp"]))),
+            )
+            for path, version in (files.items() if isinstance(files, dict) else ())
+        ]
+
+    return await each_broker(call, await call.servers(broker=broker, cluster=cluster), find)
+
+
+@app.change("set-account")
+async def set_account(
+    call: Call,
+    access_key: AccessKey,
+    password_file: SecretFile = None,
+    admin: Annotated[bool, typer.Option("--admin", help="It may administrate.")] = False,
+    trusted_address: Annotated[
+        str | None, typer.Option("--trusted-address", help="Addresses that need no signature.")
+    ] = None,
+    topic_perm: Annotated[
+        str | None, typer.Option("--topic-perm", help="For topics without an entry: PUB|SUB, DENY.")
+    ] = None,
+    group_perm: Annotated[
+        str | None, typer.Option("--group-perm", help="For groups without an entry: SUB, DENY.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", help="Entry TOPIC=PERM; repeat for several.")
+    ] = None,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", help="Entry GROUP=PERM; repeat for several.")
+    ] = None,
+    broker: Broker = None,
+    cluster: Cluster = None,
+) -> list[Change]:
+    """Create an account of access control 1.0, or replace it; the secret key is asked for."""
+    key = secret(password_file, f"Secret key of {access_key}: ")
+
+    async def run(address: str) -> None:
+        await call.admin.set_account(
+            address,
+            access_key,
+            key,
+            admin=admin,
+            trusted_address=trusted_address,
+            topic_perm=topic_perm,
+            group_perm=group_perm,
+            topic_perms=",".join(topic or ()) or None,
+            group_perms=",".join(group or ()) or None,
+        )
+
+    change = f"set account {access_key}"
+    return await _each(call, broker, cluster, change, run, destroys=True)
+
+
+@app.change("delete-account")
+async def delete_account(
+    call: Call, access_key: AccessKey, broker: Broker = None, cluster: Cluster = None
+) -> list[Change]:
+    """Delete an account of access control 1.0."""
+
+    async def run(address: str) -> None:
+        await call.admin.delete_account(address, access_key)
+
+    return await _each(call, broker, cluster, f"delete account {access_key}", run, destroys=True)
+
+
+@app.change("set-trusted-addresses")
+async def set_trusted_addresses(
+    call: Call,
+    addresses: Annotated[list[str], typer.Argument(help="Addresses or patterns.")],
+    file: Annotated[
+        str | None,
+        typer.Option("--file", help="File on the broker to change.", show_default="the usual one"),
+    ] = None,
+    broker: Broker = None,
+    cluster: Cluster = None,
+) -> list[Change]:
+    """Replace the addresses from which brokers expect no account (access control 1.0)."""
+    text = ",".join(addresses)
+
+    async def run(address: str) -> None:
+        await call.admin.set_trusted_addresses(address, text, file=file)
+
+    return await _each(call, broker, cluster, "set trusted addresses", run, text, destroys=True)

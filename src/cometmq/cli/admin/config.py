@@ -1,0 +1,112 @@
+"""``cometmq admin config``: the settings of running brokers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from cometmq.cli.admin.arguments import Broker, Cluster
+from cometmq.cli.admin.broker import each_broker
+from cometmq.cli.admin.commands import Call, Commands, Server
+from cometmq.cli.admin.output import Change, Row, Rows
+from cometmq.model.errors import ConfigError
+
+app = Commands("Settings of running brokers: show, compare and change them.")
+
+SECRETS = ("secret", "password", "credential")
+"""Words in the names of settings whose values are not shown."""
+
+
+def hidden(key: str, value: str) -> str:
+    """Return the value of a setting, or stars if it is a secret."""
+    return "***" if value and any(word in key.lower() for word in SECRETS) else value
+
+
+Slaves = Annotated[bool, typer.Option("--slaves", help="Slaves too.")]
+Part = Annotated[str, typer.Option("--name", help="Only names that contain this.")]
+Settings = Annotated[list[str], typer.Argument(help="Settings.", metavar="KEY=VALUE...")]
+
+
+def changes_in(settings: list[str]) -> dict[str, str]:
+    """Return settings that are written ``KEY=VALUE``.
+
+    Raises:
+        ConfigError: one has another form.
+    """
+    found: dict[str, str] = {}
+    for each in settings:
+        key, equals, value = each.partition("=")
+        if not key or not equals:
+            raise ConfigError(f"{each}: expected KEY=VALUE")
+        found[key.strip()] = value
+    return found
+
+
+@app.show("show", "broker id key value")
+async def show(
+    call: Call,
+    broker: Broker = None,
+    cluster: Cluster = None,
+    part: Part = "",
+    slaves: Slaves = False,
+) -> Rows:
+    """Show the settings of brokers. Passwords and secrets are shown as stars."""
+
+    async def find(server: Server) -> list[Row]:
+        settings = await call.admin.broker_config(server.address)
+        return [
+            (server.name, server.id, key, hidden(key, value))
+            for key, value in sorted(settings.items())
+            if part.lower() in key.lower()
+        ]
+
+    servers = await call.servers(broker=broker, cluster=cluster, slaves=slaves)
+    return await each_broker(call, servers, find)
+
+
+@app.show("compare", "key values")
+async def compare(call: Call, cluster: Cluster = None, slaves: Slaves = False) -> Rows:
+    """Show the settings in which brokers differ, with the value of each."""
+    tables = {
+        f"{each.name}:{each.id}": await call.admin.broker_config(each.address)
+        for each in await call.servers(cluster=cluster, slaves=slaves)
+    }
+    keys = sorted(set().union(*tables.values()))
+    return [
+        (key, {name: hidden(key, table.get(key, "")) for name, table in tables.items()})
+        for key in keys
+        if len({table.get(key) for table in tables.values()}) > 1
+    ]
+
+
+@app.change("set")
+async def set_config(
+    call: Call,
+    settings: Settings,
+    broker: Broker = None,
+    cluster: Cluster = None,
+    slaves: Slaves = False,
+) -> list[Change]:
+    """Change settings of running brokers; they keep them after a restart.
+
+    It asks if more than one broker is changed. RocketMQ's brokers ignore keys that they do not
+    know, so such a key is refused here.
+    """
+    wanted = changes_in(settings)
+    servers = await call.servers(broker=broker, cluster=cluster, slaves=slaves)
+    changes: list[Change] = []
+    for each in servers:
+        now = await call.admin.broker_config(each.address)
+        if unknown := [key for key in wanted if key not in now]:
+            raise ConfigError(f"{each.name} has no setting {', '.join(unknown)}: see 'config show'")
+        detail = ", ".join(
+            f"{key} {hidden(key, now[key])} -> {hidden(key, value)}"
+            for key, value in wanted.items()
+        )
+        run = partial(call.admin.set_broker_config, each.address, wanted)
+        where = f"{each.name} {each.address}"
+        destroys = len(servers) > 1
+        changes.append(Change("change settings", where, run, detail, destroys=destroys))
+    return changes

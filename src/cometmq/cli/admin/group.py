@@ -1,0 +1,496 @@
+"""``cometmq admin group``: consumer groups, their settings, members and lag."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cometmq.cli.admin.arguments import (
+    Broker,
+    Cluster,
+    GroupName,
+    OptionalTopic,
+    SettingsFile,
+    TopicName,
+    print_settings,
+    settings_in,
+)
+from cometmq.cli.admin.commands import Call, Commands
+from cometmq.cli.admin.output import Change, Row, Rows
+from cometmq.model.errors import CometError, ConfigError, ResponseError
+
+if TYPE_CHECKING:
+    from cometmq.model.queue import MessageQueue
+    from cometmq.protocol.bodies import ConsumerConnection, OffsetWrapper
+
+app = Commands("Consumer groups: their settings, members and lag.")
+
+Client = Annotated[str, typer.Argument(help="Client id of a member.")]
+
+
+def _flag(names: str, help: str) -> Any:
+    return Annotated[bool | None, typer.Option(names, help=help)]
+
+
+def _number(name: str, minimum: int, help: str) -> Any:
+    return Annotated[int | None, typer.Option(name, min=minimum, help=help)]
+
+
+SETTINGS: dict[str, Any] = {
+    "consume_enable": _flag("--consume/--no-consume", "Whether the group may consume."),
+    "consume_broadcast_enable": _flag("--broadcast/--no-broadcast", "Whether it may broadcast."),
+    "consume_from_min_enable": _flag(
+        "--from-min/--no-from-min", "Whether it may start at the smallest offset."
+    ),
+    "consume_message_orderly": _flag("--ordered/--not-ordered", "Whether it consumes in order."),
+    "notify_consumer_ids_changed_enable": _flag(
+        "--notify/--no-notify", "Whether brokers notify members when members change."
+    ),
+    "retry_queue_nums": _number("--retry-queues", 1, "Queues of the retry topic."),
+    "retry_max_times": _number("--max-retries", -1, "Retries before a message is dead-lettered."),
+    "broker_id": _number("--read-from", 0, "Id of the broker that members read from."),
+    "which_broker_when_consume_slowly": _number(
+        "--slow-read-from", 0, "Id of the broker that members with a large lag read from."
+    ),
+    "group_retry_policy": Annotated[
+        str | None,
+        typer.Option("--retry-policy", help="JSON of a retry policy of 5.0.", metavar="JSON"),
+    ],
+}
+"""The options of a group's settings, by setting."""
+
+
+def _settings(given: dict[str, Any]) -> dict[str, Any]:
+    import msgspec
+
+    from cometmq.model.group import GroupRetryPolicy
+
+    policy = given.get("group_retry_policy")
+    if policy is None:
+        return given
+    try:
+        return given | {"group_retry_policy": msgspec.json.decode(policy, type=GroupRetryPolicy)}
+    except msgspec.MsgspecError as error:
+        raise ConfigError(
+            f"--retry-policy {policy}: expected the JSON of a policy: {error}"
+        ) from None
+
+
+@app.show("list", "group members model type lag tps oldest_age_ms", watch=True)
+async def list_groups(
+    call: Call,
+    groups: Annotated[
+        list[str] | None, typer.Argument(help="Groups; all if none is given.")
+    ] = None,
+    min_lag: Annotated[int, typer.Option("--min-lag", min=0, help="Smallest lag to show.")] = 0,
+    age: Annotated[
+        bool, typer.Option("--age", help="Show the age of the first message not consumed.")
+    ] = False,
+) -> Rows:
+    """List groups with their members and their lag over all topics."""
+    from cometmq.cli.admin.completion import group_names
+
+    wanted = groups or await group_names(call.admin)
+    rows = [await _overview(call, group, age=age) for group in wanted]
+    return [row for row in rows if int(str(row[4])) >= min_lag]
+
+
+async def _overview(call: Call, group: str, *, age: bool) -> Row:
+    stats: dict[MessageQueue, OffsetWrapper] = {}
+    tps = 0.0
+    try:
+        stats = await call.admin.consume_stats(group)
+        masters = [each.address for each in await call.servers()]
+        for topic in sorted({queue.topic for queue in stats}):
+            found = await call.admin.broker_counters(masters, "GROUP_GET_NUMS", f"{topic}@{group}")
+            tps += found[0]
+    except ResponseError:
+        pass  # the group has no offset yet
+    online = await _online(call, group)
+    oldest = await _ages(call, group, {queue.topic for queue in stats}) if age else {}
+    return (
+        group,
+        len(online.connection_set) if online else 0,
+        online.message_model.value if online and online.message_model else None,
+        online.consume_type.value if online and online.consume_type else None,
+        sum(_lag(row) for row in stats.values()),
+        tps,
+        max((each for each in oldest.values() if each is not None), default=None),
+    )
+
+
+def _lag(row: OffsetWrapper) -> int:
+    return max(row.broker_offset - row.consumer_offset, 0)
+
+
+async def _online(call: Call, group: str) -> ConsumerConnection | None:
+    """Return the members of a group; None if none is online."""
+    from cometmq.protocol.codes import ResponseCode
+
+    try:
+        return await call.admin.consumer_connections(group)
+    except ResponseError as error:
+        if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+            raise
+        return None
+
+
+async def _ages(call: Call, group: str, topics: set[str]) -> dict[MessageQueue, int | None]:
+    """Return the age of the first unconsumed message in each queue, in ms."""
+    now_ms = round(time.time() * 1000)
+    found: dict[MessageQueue, int | None] = {}
+    for topic in sorted(topics):
+        try:
+            oldest = await call.admin.oldest_unconsumed(group, topic)
+        except CometError as error:
+            call.fail(error, f"age of the lag in {topic}")
+            continue
+        for queue, stored_ms in oldest.items():
+            found[queue] = None if stored_ms is None else max(now_ms - stored_ms, 0)
+    return found
+
+
+@app.show(
+    "lag",
+    "topic broker queue committed end lag in_flight oldest_age_ms last_consumed_time_ms client",
+    watch=True,
+)
+async def lag(
+    call: Call,
+    group: GroupName,
+    topic: OptionalTopic = None,
+    min_lag: Annotated[int, typer.Option("--min-lag", min=0, help="Smallest lag to show.")] = 0,
+    members: Annotated[
+        bool, typer.Option("--members", help="Ask the members which queues they have.")
+    ] = False,
+) -> Rows:
+    """Show the lag of a group in each queue: in messages, and in time.
+
+    The age is that of the first message that the group has not consumed.
+    """
+    stats = await call.admin.consume_stats(group, topic)
+    if not stats:
+        raise ConfigError(f"group {group} has no committed offset{f' in {topic}' if topic else ''}")
+    ages = await _ages(call, group, {queue.topic for queue in stats})
+    owners = await _owners(call, group) if members else {}
+    return [
+        (
+            *(queue.topic, queue.broker_name, queue.queue_id),
+            *(row.consumer_offset, row.broker_offset, _lag(row)),
+            max(row.pull_offset - row.consumer_offset, 0),
+            ages.get(queue) if _lag(row) else None,
+            row.last_timestamp if row.last_timestamp > 0 else None,
+            owners.get(queue),
+        )
+        for queue, row in sorted(stats.items())
+        if _lag(row) >= min_lag
+    ]
+
+
+async def _owners(call: Call, group: str) -> dict[MessageQueue, str]:
+    online = await _online(call, group)
+    found: dict[MessageQueue, str] = {}
+    for member in online.connection_set if online else ():
+        try:
+            info = await call.admin.running_info(group, member.client_id)
+        except CometError as error:
+            call.fail(error, member.client_id)
+            continue
+        found |= dict.fromkeys(info.mq_table, member.client_id)
+    return found
+
+
+@app.show("show", "broker setting value")
+async def show(
+    call: Call, group: GroupName, broker: Broker = None, cluster: Cluster = None
+) -> Rows:
+    """Show the settings of a group on each broker that has them."""
+    import msgspec
+
+    rows = [
+        (server.name, name, value)
+        for server in await call.servers(broker=broker, cluster=cluster)
+        if (config := (await call.admin.broker_groups(server.address)).get(group)) is not None
+        for name, value in msgspec.to_builtins(config).items()
+    ]
+    if not rows:
+        raise ConfigError(f"no broker has settings of group {group}")
+    return rows
+
+
+@app.show("members", "client address language version", watch=True)
+async def members(call: Call, group: GroupName) -> Rows:
+    """List the members of a group that are online."""
+    from cometmq.protocol.version import version_name
+
+    online = await call.admin.consumer_connections(group)
+    return [
+        (each.client_id, each.client_addr, str(each.language), version_name(each.version))
+        for each in sorted(online.connection_set, key=lambda each: each.client_id)
+    ]
+
+
+@app.show("subscriptions", "topic expression type")
+async def subscriptions(call: Call, group: GroupName) -> Rows:
+    """Show what a group subscribes to; its members must agree."""
+    online = await call.admin.consumer_connections(group)
+    return [
+        (each.topic, each.sub_string, each.expression_type)
+        for each in sorted(online.subscription_table.values(), key=lambda each: each.topic)
+    ]
+
+
+@app.show("producers", "client address language version")
+async def producers(
+    call: Call, group: Annotated[str, typer.Argument(help="Producer group.")]
+) -> Rows:
+    """List the producers of a producer group that are online."""
+    from cometmq.protocol.version import version_name
+
+    online = await call.admin.producer_connections(group)
+    return [
+        (each.client_id, each.client_addr, str(each.language), version_name(each.version))
+        for each in sorted(online.connection_set, key=lambda each: each.client_id)
+    ]
+
+
+@app.show(
+    "status",
+    "client topic pull_rt pull_tps consume_rt consume_ok_tps consume_failed_tps failed_in_hour",
+    watch=True,
+)
+async def status(call: Call, group: GroupName) -> Rows:
+    """Show how fast each member consumes."""
+    rows: list[Row] = []
+    for member in (await call.admin.consumer_connections(group)).connection_set:
+        try:
+            info = await call.admin.running_info(group, member.client_id)
+        except CometError as error:
+            call.fail(error, member.client_id)
+            continue
+        rows += [
+            (
+                *(member.client_id, topic, each.pull_rt, each.pull_tps, each.consume_rt),
+                *(each.consume_ok_tps, each.consume_failed_tps, each.consume_failed_msgs),
+            )
+            for topic, each in sorted(info.status_table.items())
+        ]
+    return rows
+
+
+@app.show(
+    "queues", "client topic broker queue committed cached locked dropped last_consumed_time_ms"
+)
+async def queues(call: Call, group: GroupName) -> Rows:
+    """Show the assigned queues of each member, and what it has in memory."""
+    rows: list[Row] = []
+    for member in (await call.admin.consumer_connections(group)).connection_set:
+        try:
+            info = await call.admin.running_info(group, member.client_id)
+        except CometError as error:
+            call.fail(error, member.client_id)
+            continue
+        rows += [
+            (
+                *(member.client_id, queue.topic, queue.broker_name, queue.queue_id),
+                *(held.commit_offset, held.cached_msg_count, held.locked, held.droped),
+                held.last_consume_timestamp if held.last_consume_timestamp > 0 else None,
+            )
+            for queue, held in sorted(info.mq_table.items())
+        ]
+    return rows
+
+
+@app.show("stack", "client stack", one=True)
+async def stack(call: Call, group: GroupName, client: Client) -> Row:
+    """Show the stacks of the threads and tasks of one member."""
+    info = await call.admin.running_info(group, client, stacks=True)
+    return client, info.jstack
+
+
+@app.action("export")
+async def export(call: Call, broker: Broker = None, cluster: Cluster = None) -> None:
+    """Print the settings of the groups of applications as JSON that 'group apply' reads."""
+    from cometmq.model.namespace import is_system_group
+
+    tables = [
+        await call.admin.broker_groups(each.address)
+        for each in await call.servers(broker=broker, cluster=cluster)
+    ]
+    print_settings(
+        {name: config for name, config in table.items() if not is_system_group(name)}
+        for table in tables
+    )
+
+
+@app.change("create", settings=SETTINGS)
+async def create(
+    call: Call,
+    group: Annotated[str, typer.Argument(help="Name of the new group.")],
+    settings: dict[str, Any],
+    broker: Broker = None,
+    cluster: Cluster = None,
+) -> list[Change]:
+    """Create a group. It is an error if a broker that was chosen has it."""
+    from cometmq.model.group import SubscriptionGroupConfig
+    from cometmq.model.topic import check_group_name
+
+    check_group_name(group)
+    given = _settings(settings)
+    config = SubscriptionGroupConfig(group_name=group, **given)
+    changes: list[Change] = []
+    for server in await call.servers(broker=broker, cluster=cluster):
+        if group in await call.admin.broker_groups(server.address):
+            raise ConfigError(
+                f"group {group} exists on {server.name}: change it with 'group update'"
+            )
+        set_config = partial(call.admin.set_group_config, server.address, config)
+        detail = ", ".join(f"{name}={value}" for name, value in given.items())
+        changes.append(Change(f"create group {group}", server.name, set_config, detail))
+    return changes
+
+
+@app.change("update", settings=SETTINGS)
+async def update(
+    call: Call,
+    group: GroupName,
+    settings: dict[str, Any],
+    broker: Broker = None,
+    cluster: Cluster = None,
+) -> list[Change]:
+    """Change settings of a group on the brokers that have it; the others keep their values.
+
+    It asks before the group may no longer consume.
+    """
+    import msgspec
+
+    given = _settings(settings)
+    changes: list[Change] = []
+    for server in await call.servers(broker=broker, cluster=cluster):
+        old = (await call.admin.broker_groups(server.address)).get(group)
+        if old is None:
+            continue
+        new = msgspec.structs.replace(old, **given)
+        detail = ", ".join(
+            f"{name} {getattr(old, name)} -> {value}" for name, value in given.items()
+        )
+        changes.append(
+            Change(
+                *(f"update group {group}", server.name),
+                partial(call.admin.set_group_config, server.address, new),
+                detail,
+                destroys=old.consume_enable and not new.consume_enable,
+            )
+        )
+    if not changes:
+        raise ConfigError(f"no broker that was chosen has settings of group {group}")
+    return changes
+
+
+@app.change("apply")
+async def apply(
+    call: Call, file: SettingsFile, broker: Broker = None, cluster: Cluster = None
+) -> list[Change]:
+    """Create or change the groups of a JSON file, which has their settings with RocketMQ's names.
+
+    A broker checks the groups after it has responded: see 'group show' for the result.
+    """
+    from cometmq.model.group import SubscriptionGroupConfig
+
+    configs = settings_in(file, SubscriptionGroupConfig)
+    detail = ", ".join(each.group_name for each in configs)
+    return [
+        Change(
+            *(f"apply {len(configs)} groups of {file}", each.name),
+            partial(call.admin.set_group_configs, each.address, configs),
+            detail,
+            destroys=True,
+        )
+        for each in await call.servers(broker=broker, cluster=cluster)
+    ]
+
+
+@app.change("delete")
+async def delete(
+    call: Call,
+    group: GroupName,
+    keep_offsets: Annotated[
+        bool, typer.Option("--keep-offsets", help="Keep the committed offsets.")
+    ] = False,
+    keep_topics: Annotated[
+        bool, typer.Option("--keep-topics", help="Keep the retry topic and the dead letters.")
+    ] = False,
+    broker: Broker = None,
+    cluster: Cluster = None,
+) -> list[Change]:
+    """Delete a group with its offsets, its retry topic and its dead letters.
+
+    With --broker or --cluster, the retry topic and the dead letters are kept.
+    """
+    from cometmq.model.topic import dlq_topic, retry_topic
+
+    online = await _online(call, group)
+    count = len(online.connection_set) if online else 0
+    detail = f"{count} members are online" if count else "no member is online"
+    changes = [
+        Change(
+            *(f"delete group {group}", each.name),
+            partial(call.admin.delete_group, group, keep_offsets=keep_offsets, brokers=[each.name]),
+            detail,
+            destroys=True,
+        )
+        for each in await call.servers(broker=broker, cluster=cluster)
+    ]
+    if keep_topics or broker or cluster:
+        return changes
+    known = await call.admin.topics()
+    for topic in (retry_topic(group), dlq_topic(group)):
+        if topic in known:
+            stats = await call.admin.topic_stats(topic)
+            messages = sum(row.max_offset - row.min_offset for row in stats.values())
+            changes.append(
+                Change(
+                    *(f"delete topic {topic}", "all brokers and name servers"),
+                    partial(call.admin.delete_topic, topic),
+                    f"{messages} messages",
+                    destroys=True,
+                )
+            )
+    return changes
+
+
+@app.change("set-mode")
+async def set_mode(
+    call: Call,
+    group: GroupName,
+    topic: TopicName,
+    mode: Annotated[str, typer.Argument(help="pull or pop.")],
+    share_queues: Annotated[
+        int, typer.Option("--share-queues", min=0, help="Further queues of a member in pop mode.")
+    ] = 0,
+    broker: Broker = None,
+    cluster: Cluster = None,
+) -> list[Change]:
+    """Set whether a group reads a topic by pull or by pop, on brokers of 5.0 and later."""
+    from cometmq.protocol.bodies import MessageRequestMode
+
+    if mode.upper() not in {each.value for each in MessageRequestMode}:
+        raise ConfigError(f"mode {mode}: expected pull or pop")
+    wanted = MessageRequestMode(mode.upper())
+    return [
+        Change(
+            *(f"let group {group} read {topic} by {mode.lower()}", each.name),
+            partial(
+                call.admin.set_consume_mode,
+                each.address,
+                group,
+                topic,
+                wanted,
+                share_queues=share_queues,
+            ),
+        )
+        for each in await call.servers(broker=broker, cluster=cluster)
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cometmq.access.account_settings import AccountSettings
 from cometmq.access.config import UserSettings
 from cometmq.broker.config import BrokerSettings
 from cometmq.controller.config import ControllerSettings, EtcdSettings
@@ -34,9 +35,18 @@ PARTS: dict[str, dict[str, list[type]]] = {
         "store": [StoreSettings],
         **NETWORK,
     },
-    "namesrv.conf": {"name server": [NameServerSettings], **NETWORK},
+    "namesrv.conf": {
+        "name server": [NameServerSettings],
+        "access control": [AccountSettings],
+        **NETWORK,
+    },
     "filtersrv.conf": {"filter server": [FilterServerSettings], **NETWORK},
-    "controller.conf": {"controller": [ControllerSettings], "etcd": [EtcdSettings], **NETWORK},
+    "controller.conf": {
+        "controller": [ControllerSettings],
+        "etcd": [EtcdSettings],
+        "access control": [AccountSettings],
+        **NETWORK,
+    },
 }
 TITLES = {
     "broker.conf": "A broker's settings: cometmq broker -c broker.conf.",

@@ -240,6 +240,7 @@ def _included(match: re.Match[str]) -> str:
 
 def configuration_page() -> str:
     """Every key of the servers' files."""
+    from cometmq.access.account_settings import AccountSettings
     from cometmq.access.config import UserSettings
     from cometmq.broker.config import BrokerSettings
     from cometmq.controller.config import ControllerSettings, EtcdSettings
@@ -257,7 +258,9 @@ def configuration_page() -> str:
         "format of Java properties files. The names are RocketMQ's. Keys in *italics* are not in",
         "RocketMQ's files: there `tls.*` and `com.rocketmq.remoting.*` are system properties of",
         "Java, and the others exist only in CometMQ. A request can change **live** keys while the",
-        "server runs.",
+        "server runs, with access control and without it, and no others: no path, port, address,",
+        "credential or name of a class. A value that is a secret is never shown: the settings that",
+        "`--print-config` and requests show have asterisks instead.",
         "[Configure](../howto/configure.md) shows how to use the files.",
     ]
     parts = {
@@ -268,6 +271,7 @@ def configuration_page() -> str:
         "Filter server": FilterServerSettings,
         "Controller": ControllerSettings,
         "Controller's etcd": EtcdSettings,
+        "Accounts (name server, controller)": AccountSettings,
         "Connections (all servers)": RemotingSettings,
         "TLS (all servers)": TlsSettings,
         "TLS of outgoing connections (all servers)": TlsClientSettings,

@@ -12,6 +12,7 @@ from cometmq.protocol.codes import LanguageCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import (
     CallTimeoutError,
+    ConnectError,
     Connection,
     ConnectionLostError,
     OutgoingCall,
@@ -267,3 +268,10 @@ async def test_the_connection_of_a_leaving_peer_is_closed_once_it_is_idle(peer: 
         assert not leaving.closed
 
         await asyncio.wait_for(leaving.wait_closed(), 60)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1\0", "a\0b", "x" * 300, ""])
+async def test_a_host_that_is_none_is_a_connect_error(host: str) -> None:
+    async with client_with() as client:
+        with pytest.raises(ConnectError):
+            await client.call(f"{host}:1", ECHO, timeout=60)

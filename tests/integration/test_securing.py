@@ -10,10 +10,15 @@ from pathlib import Path
 import pytest
 from servers import CometBroker, CometNameServer, Settings
 
+from cometmq.access.account_settings import AccountSettings
 from cometmq.client import AdminClient, Message, Producer, PullConsumer
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError
+from cometmq.system import java_properties
+from cometmq.system.configuration import load
+from cometmq.system.rocketmq_keys import NAMESRV_KEYS
 from support.guides import Guide, following
+from support.pairs import running_pairs
 from support.replicas import SLAVE, Registered
 
 SERVICE = ClientSettings(access_key="order-service", secret_key="change-this-secret-too")
@@ -49,6 +54,22 @@ async def test_the_page_holds(guide: Guide) -> None:
         with pytest.raises(ResponseError, match="No accessKey is configured"):
             await producer.send(Message("Orders", b"x"))
     assert "change-this-secret" not in guide.log()
+
+
+async def test_a_name_server_has_the_accounts_of_the_page(guide: Guide) -> None:
+    guide.run("install -m 600")
+    section = guide.page.partition("## Name servers and controllers")[2]
+    block = section.partition("```properties\n")[2].partition("```")[0]
+    entries = java_properties.parse(block)
+    own = {entry.key: entry.value for entry in entries} | {"rocketmqHome": str(guide.folder)}
+    accounts = load([AccountSettings], known_keys=NAMESRV_KEYS, command_line=own)[AccountSettings]
+    async with running_pairs(guide.folder, accounts=accounts) as pairs:
+        await pairs.start("a", **own)
+        async with AdminClient(pairs.name_server.address, client=OPERATIONS) as admin:
+            assert "pair" in str(await admin.cluster_info())
+        async with AdminClient(pairs.name_server.address) as admin:
+            with pytest.raises(ResponseError, match="No accessKey is configured"):
+                await admin.cluster_info()
 
 
 async def test_the_page_about_users_holds(guide: Guide) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cometmq.access.account_settings import AccountSettings
 from cometmq.broker.app import SETTINGS, Broker
 from cometmq.broker.assembly import Parts
 from cometmq.broker.failover.epochs.epoch_file import Epoch
@@ -142,7 +143,11 @@ class NameServerMachine(Machine):
     async def _run(self, process: Process) -> None:
         settings = NameServerSettings(bind_address=self.ip, kv_config_path=Path("/kv.json"))
         configuration = Configuration.of(
-            settings, RemotingSettings(), TlsSettings(mode="disabled"), TlsClientSettings()
+            settings,
+            AccountSettings(),
+            RemotingSettings(),
+            TlsSettings(mode="disabled"),
+            TlsClientSettings(),
         )
         await NameServer(configuration, clock=process, files=self.disk).start()
 
@@ -171,6 +176,7 @@ class ControllerMachine(Machine):
                 master_scan_ms=1_000,
             ),
             EtcdSettings(),
+            AccountSettings(),
             RemotingSettings(),
             TlsSettings(mode="disabled"),
             TlsClientSettings(),

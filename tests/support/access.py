@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cometmq.access.certificates import with_certificates
 from cometmq.access.gate import Gate
 from cometmq.access.plain.accounts import PlainAccounts
 from cometmq.access.plain.needs import PlainNeeds
@@ -9,19 +10,29 @@ from cometmq.access.users.accounts import UserAccounts
 from cometmq.access.users.needs import UserNeeds
 from cometmq.broker.access.control import AccessControl, RecordTopics
 from cometmq.broker.cold_reads import ColdReads
+from cometmq.remoting import TlsSettings
 from cometmq.store import MessageStore
 
 CLUSTER = "c"
 
 
 def plain_control(
-    accounts: PlainAccounts, store: MessageStore, reads: ColdReads, *, refused: int = 1
+    accounts: PlainAccounts,
+    store: MessageStore,
+    reads: ColdReads,
+    tls: TlsSettings | None = None,
+    *,
+    refused: int = 1,
 ) -> AccessControl:
     topics = RecordTopics(store, reads)
-    return AccessControl(accounts, Gate(accounts, refused), PlainNeeds(CLUSTER, topics.of_record))
+    senders = with_certificates(accounts, tls or TlsSettings())
+    return AccessControl(senders, Gate(senders, refused), PlainNeeds(CLUSTER, topics.of_record))
 
 
-def user_control(users: UserAccounts, store: MessageStore, reads: ColdReads) -> AccessControl:
+def user_control(
+    users: UserAccounts, store: MessageStore, reads: ColdReads, tls: TlsSettings | None = None
+) -> AccessControl:
     topics = RecordTopics(store, reads)
+    senders = with_certificates(users, tls or TlsSettings())
     needs = UserNeeds(CLUSTER, topics.of_record, topics.of_half, lambda group: True)
-    return AccessControl(users, Gate(users, 16), needs)
+    return AccessControl(senders, Gate(senders, 16), needs)

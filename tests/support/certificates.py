@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -28,12 +29,26 @@ class Authority:
         self.file.write_bytes(_pem(own.sign(self._key, hashes.SHA256())))
 
     def issue(
-        self, name: str, *, password: str = "", days: float = 1, host: str = HOST
+        self,
+        name: str,
+        *,
+        password: str = "",
+        days: float = 1,
+        host: str = HOST,
+        names: Sequence[x509.GeneralName] = (),
     ) -> tuple[Path, Path]:
-        """The files of a certificate for one address, valid for so many days, and of its key."""
+        """The files of a certificate for one address, valid for so many days, and of its key.
+
+        Args:
+            name: its common name.
+            password: of the key.
+            days: how long it is valid.
+            host: the address.
+            names: further alternative names.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        where = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
+        where = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host)), *names])
         made = self._unsigned(subject, key, days).add_extension(where, critical=False)
         certificate = self._folder / f"{self._name}-{name}.pem"
         certificate.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))

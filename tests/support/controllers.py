@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from cometmq.access.account_settings import AccountSettings
 from cometmq.controller.app import Controller
 from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.controller.etcd import Etcd
@@ -40,7 +41,12 @@ class OneController:
         self.etcd = ModelEtcd(store)
         self.controller = Controller(
             Configuration.of(
-                settings, EtcdSettings(), RemotingSettings(), TlsSettings(), TlsClientSettings()
+                settings,
+                EtcdSettings(),
+                AccountSettings(),
+                RemotingSettings(),
+                TlsSettings(),
+                TlsClientSettings(),
             ),
             self.etcd,
             clock=clock,
@@ -91,19 +97,25 @@ class OneController:
 
 @asynccontextmanager
 async def listening_controller(
-    store: EtcdStore | Etcd, *, metrics: MetricsSettings | None = None, **settings: object
+    store: EtcdStore | Etcd,
+    *,
+    metrics: MetricsSettings | None = None,
+    accounts: AccountSettings | None = None,
+    **settings: object,
 ) -> AsyncIterator[Controller]:
     """Run a controller that listens on a port, within ``async with``.
 
     Args:
         store: shared by the controllers of a group; or a client of a real etcd.
         metrics: the settings of metrics.
+        accounts: the settings of access control.
         settings: fields of `ControllerSettings`.
     """
     controller = Controller(
         Configuration.of(
             ControllerSettings(**({"listen_port": 0} | settings)),  # type: ignore[arg-type]
             EtcdSettings(),
+            accounts or AccountSettings(),
             RemotingSettings(),
             TlsSettings(),
             TlsClientSettings(),

@@ -8,14 +8,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from cometmq.access.account_settings import AccountSettings
 from cometmq.broker.app import SETTINGS, Broker
 from cometmq.client import PullConsumer, StartFrom
 from cometmq.namesrv.app import NameServer
 from cometmq.namesrv.config import NameServerSettings
+from cometmq.remoting import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.remoting.ports import free_broker_port
-from cometmq.system.configuration import load
+from cometmq.system.configuration import Configuration, load
 from cometmq.system.files import Files
-from cometmq.system.rocketmq_keys import BROKER_KEYS
+from cometmq.system.rocketmq_keys import BROKER_KEYS, NAMESRV_KEYS
 from cometmq.testing.cluster import SMALL_FILES
 
 LIMIT_S = 60.0
@@ -88,12 +90,27 @@ class Pairs:
 
 
 @asynccontextmanager
-async def running_pairs(folder: Path, **settings_of_namesrv: Any) -> AsyncIterator[Pairs]:
+async def running_pairs(
+    folder: Path,
+    *,
+    accounts: AccountSettings | None = None,
+    tls: TlsSettings | None = None,
+    **settings_of_namesrv: Any,
+) -> AsyncIterator[Pairs]:
     """Run a name server, and what a test starts, within ``async with``."""
     settings = NameServerSettings(
         listen_port=0, kv_config_path=folder / "kvConfig.json", **settings_of_namesrv
     )
-    name_server = NameServer(settings)
+    name_server = NameServer(
+        Configuration.of(
+            settings,
+            accounts or AccountSettings(),
+            RemotingSettings(),
+            tls or TlsSettings(),
+            TlsClientSettings(),
+            known_keys=NAMESRV_KEYS,
+        )
+    )
     await name_server.start()
     pairs = Pairs(folder, name_server)
     try:

@@ -120,10 +120,7 @@ class Standalone:
 
     def rss_bytes(self) -> int:
         """Resident memory that is not backed by files."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) * 1024
-        raise ServerError(f"process {self.pid} shows no RssAnon")
+        return rss_bytes(self.pid)
 
     def _reap(self) -> int:
         assert self.process is not None
@@ -148,6 +145,14 @@ class Standalone:
                 break
         self.kill()
         raise ServerError(f"did not get ready; said {said[-500:]!r}\n{self.log_end()}")
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory of a process that is not backed by files."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise ServerError(f"process {pid} shows no RssAnon")
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class FastCheck:
         self.fields = SignedFields()
         """Gets the fields of each header."""
         self._state: object = None
-        self._senders: dict[tuple[str, bytes], FastSender] = {}
+        self._senders: dict[tuple[str, Any, bytes], FastSender] = {}
         self._wire: Any = None
         self._key = b""
         self._sender: FastSender | None = None
@@ -104,14 +104,16 @@ class FastCheck:
             self._state = state
             self._senders.clear()
         self._wire, self._key = wire, key
-        self._sender = self._senders.get((wire.peer_text, key))
+        # An address and a port may be used again, by a client with another certificate.
+        sender_key = wire.peer_text, wire.certificate_names, key
+        self._sender = self._senders.get(sender_key)
         if self._sender is None:
             with suppress(ResponseError):
                 account = self._accounts.sender_of(wire, key.decode("ascii"))
                 self._sender = FastSender(account)
                 if len(self._senders) >= _SENDERS_MAX:
                     self._senders.clear()
-                self._senders[wire.peer_text, key] = self._sender
+                self._senders[sender_key] = self._sender
 
     def _may(self, sender: FastSender, use: object, topic: str, group: str | None) -> bool:
         """Decide as the general path does, and remember what is allowed."""

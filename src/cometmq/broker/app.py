@@ -18,6 +18,7 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cometmq.access.account_settings import signing_hooks
 from cometmq.access.config import UserSettings
 from cometmq.broker.assembly import FEATURES, Endpoint, Parts, assemble
 from cometmq.broker.config import BrokerSettings
@@ -34,7 +35,6 @@ from cometmq.remoting import (
     RemotingServer,
     RemotingSettings,
     RequestHandler,
-    RpcHook,
     Supervisor,
     TlsClientSettings,
     TlsSettings,
@@ -122,7 +122,7 @@ class Broker:
             configuration[RemotingSettings],
             tls=outgoing_context(client_tls, server_tls),
             name="broker-client",
-            hooks=_signers(self._settings().inner_client_credentials),
+            hooks=signing_hooks(self._settings().inner_client_credentials),
             close_silent=True,
         )
         self._jobs: JobRunner | None = None
@@ -414,15 +414,6 @@ class Broker:
         if parts.users is not None:
             parts.users.close()
         parts.store.close()
-
-
-def _signers(credentials: str) -> list[RpcHook]:
-    """Return the hook that signs the requests of this broker; none without credentials."""
-    if not credentials:
-        return []
-    from cometmq.broker.access.signer import BrokerSigner  # most brokers do not sign
-
-    return [BrokerSigner(credentials)]
 
 
 def _fast_path_of(features: Iterable[Feature]) -> FastPath | None:

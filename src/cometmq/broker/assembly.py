@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cometmq.access.account_settings import warn_of_certificates
 from cometmq.access.config import user_settings
 from cometmq.broker.access import feature as access
 from cometmq.broker.acting_master import feature as acting_master
@@ -60,7 +61,7 @@ from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.metrics.config import has_metrics
 from cometmq.model.delay import DelayLevels
 from cometmq.protocol.message_id import UniqueIds
-from cometmq.remoting import RemotingClient
+from cometmq.remoting import RemotingClient, TlsSettings
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.latencies import Latencies
 from cometmq.store import MessageStore, StoreSettings
@@ -478,8 +479,10 @@ def _open_access(
     files: Files,
 ) -> AccessSources | None:
     """Read the accounts or users of the broker; None if the settings want neither."""
-    settings = configuration[BrokerSettings]
-    if not settings.acl_enable and not user_settings(configuration).keeps_users:
+    settings, of_users = configuration[BrokerSettings], user_settings(configuration)
+    if not settings.acl_enable and not of_users.checks_requests:
+        warn_of_certificates(configuration[TlsSettings])
+    if not settings.acl_enable and not of_users.keeps_users:
         return None
     from cometmq.broker.access.sources import open_sources
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
+from cometmq.access.account_settings import AccountSettings, server_guard, signing_hooks
 from cometmq.controller.active import ActiveController
 from cometmq.controller.broker_set_table import BrokerSetTable
 from cometmq.controller.config import ControllerSettings, EtcdSettings
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 SETTINGS = (
     ControllerSettings,
     EtcdSettings,
+    AccountSettings,
     RemotingSettings,
     TlsSettings,
     TlsClientSettings,
@@ -58,6 +60,15 @@ SETTINGS = (
     LogSettings,
 )
 """The settings classes that a controller's configuration file feeds."""
+
+SIGNED_CODES = frozenset(
+    {
+        RequestCode.CONTROLLER_GET_METADATA_INFO,
+        RequestCode.CONTROLLER_GET_REPLICA_INFO,
+        RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
+    }
+)
+"""The requests for which ``aclEnable`` needs a signature only: those that read."""
 
 EXPIRY_FIRST_S = 2.0
 
@@ -72,7 +83,7 @@ class Controller:
         files: where changed settings are written.
 
     Raises:
-        ConfigError: a TLS file for connections to brokers cannot be used.
+        ConfigError: a TLS file for connections to brokers, or a file of accounts, cannot be used.
     """
 
     def __init__(
@@ -102,6 +113,7 @@ class Controller:
             configuration[RemotingSettings],
             tls=outgoing_context(configuration[TlsClientSettings], configuration[TlsSettings]),
             name="controller-client",
+            hooks=signing_hooks(configuration[AccountSettings].inner_client_credentials),
         )
         self._live = LiveBrokers(lambda: int(self._clock.monotonic() * 1000))
         self.active = ActiveController(
@@ -125,10 +137,12 @@ class Controller:
             table, self._live, self._elections, self.active, settings.controller_group
         )
         """Handles the requests of brokers and elections."""
+        files = files or SystemFiles()
+        access = server_guard(configuration, SIGNED_CODES, self._clock, files)
         config = ConfigUpdate(
             configuration,
             file=settings.config_store_path,
-            files=files or SystemFiles(),
+            files=files,
             invalid=ResponseCode.SYSTEM_ERROR,
         )
         self.routes = self.handler.routes() | {
@@ -147,6 +161,7 @@ class Controller:
             tls=configuration[TlsSettings],
             name="controller",
             on_close=self._connection_closed,
+            guard=None if access is None else access.guard,
             latencies=self._latencies,
         )
         self._jobs = JobRunner(
@@ -159,6 +174,7 @@ class Controller:
                     first_s=EXPIRY_FIRST_S,
                 ),
                 Job("masters", lambda: self._settings().master_scan_ms / 1000, self.scan),
+                *(() if access is None else access.jobs()),
             ]
         )
 

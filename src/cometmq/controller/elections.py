@@ -15,7 +15,7 @@ from cometmq.controller.broker_set_table import BrokerSetTable
 from cometmq.controller.config import ControllerSettings
 from cometmq.controller.etcd import EtcdUnavailableError
 from cometmq.controller.live_brokers import LiveBroker, LiveBrokers
-from cometmq.model.errors import CometError, RemotingError
+from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.protocol.bodies import SyncStateSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import NotifyBrokerRoleChangedRequest
@@ -124,7 +124,13 @@ class Elections:
                 await self._elect_lost(known)
 
     async def _elect_lost(self, known: BrokerSet) -> None:
-        election = await self.elect(known.name)
+        try:
+            election = await self.elect(known.name)
+        except ResponseError as refusal:
+            if refusal.code != ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
+                raise
+            log.info("the broker set is gone, no election broker=%s", known.name)
+            return
         if election.after != known and election.after.master_id is None:
             log.error(
                 "no master can be elected, all of the in-sync set are lost broker=%s in_sync=%s",

@@ -18,7 +18,8 @@ from cometmq.controller.broker_set_table import BrokerSetTable
 from cometmq.controller.elections import Elections, sync_state_set
 from cometmq.controller.etcd import EtcdUnavailableError
 from cometmq.controller.live_brokers import LiveBrokers
-from cometmq.model.errors import ResponseError
+from cometmq.model.address import check_address
+from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import (
     BrokerMemberGroup,
@@ -113,7 +114,9 @@ class ControllerHandler:
 
     def heartbeat(self, request: Request) -> Response:
         """BROKER_HEARTBEAT (904)."""
-        self._live.heartbeat(request.header(BrokerHeartbeatRequest), request.connection)
+        header = request.header(BrokerHeartbeatRequest)
+        _check_address(header.broker_addr)
+        self._live.heartbeat(header, request.connection)
         return Response(remark="Heart beat success")
 
     def metadata(self, _request: Request) -> Response:
@@ -160,6 +163,7 @@ class ControllerHandler:
         """CONTROLLER_REGISTER_BROKER (1003)."""
         header = request.header(ControllerRegisterBrokerRequest)
         name, id_, address = header.broker_name, header.broker_id, header.broker_address
+        _check_address(address)
 
         def decide(before: BrokerSet | None) -> tuple[BrokerSet, BrokerSet]:
             after = register_broker(before, name, id_, address)
@@ -301,6 +305,14 @@ def _name_master(
     result.master_address = known.master_address
     result.master_epoch = known.master_epoch
     result.sync_state_set_epoch = known.in_sync_epoch
+
+
+def _check_address(address: str) -> None:
+    """Refuse what is no address: other brokers are given it, and notifications go there."""
+    try:
+        check_address(address)
+    except InvalidNameError as problem:
+        raise ResponseError(ResponseCode.CONTROLLER_INVALID_REQUEST, str(problem)) from None
 
 
 def _refused(refusal: ResponseError, header: Header) -> Response:

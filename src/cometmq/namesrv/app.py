@@ -11,10 +11,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from cometmq.access.account_settings import AccountSettings, server_guard, signing_hooks
 from cometmq.metrics.config import MetricsSettings, has_metrics
 from cometmq.namesrv.assembly import FEATURES, assemble
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.namesrv.registry import Registry
+from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import (
     RemotingClient,
     RemotingServer,
@@ -40,6 +42,7 @@ log = logging.getLogger(__name__)
 
 SETTINGS = (
     NameServerSettings,
+    AccountSettings,
     RemotingSettings,
     TlsSettings,
     TlsClientSettings,
@@ -47,6 +50,23 @@ SETTINGS = (
     LogSettings,
 )
 """The settings classes that a name server's configuration file feeds."""
+
+SIGNED_CODES = frozenset(
+    {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_BROKER_MEMBER_GROUP,
+        RequestCode.GET_KV_CONFIG,
+        RequestCode.GET_KVLIST_BY_NAMESPACE,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+        RequestCode.GET_UNIT_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+    }
+)
+"""The requests for which ``aclEnable`` needs a signature only: those of clients, which read."""
 
 
 class NameServer:
@@ -60,7 +80,7 @@ class NameServer:
 
     Raises:
         StoreError: the key-value table's file cannot be read.
-        ConfigError: a TLS file for connections to brokers cannot be used.
+        ConfigError: a TLS file for connections to brokers, or a file of accounts, cannot be used.
     """
 
     def __init__(
@@ -81,24 +101,29 @@ class NameServer:
                 self.configuration[TlsClientSettings], self.configuration[TlsSettings]
             ),
             name="namesrv-client",
+            hooks=signing_hooks(self.configuration[AccountSettings].inner_client_credentials),
         )
+        files = files or SystemFiles()
+        access = server_guard(self.configuration, SIGNED_CODES, self._clock, files)
         self.parts = assemble(
             self.configuration,
             client=self._client,
             supervisor=self._supervisor,
-            files=files or SystemFiles(),
+            files=files,
             now_ms=self._now_ms,
             up_ms=lambda: self._now_ms() - self._started_ms,
         )
         self._metrics: Exporter | None = None
         features = [build(self.parts) for build in FEATURES]
-        self._jobs = JobRunner(job for feature in features for job in feature.jobs)
+        jobs = [job for feature in features for job in feature.jobs]
+        self._jobs = JobRunner(jobs if access is None else [*jobs, *access.jobs()])
         self._server = RemotingServer(
             handlers_of(features),
             settings=self.configuration[RemotingSettings],
             tls=self.configuration[TlsSettings],
             name="namesrv",
             on_close=self.parts.liveness.connection_closed,
+            guard=None if access is None else access.guard,
         )
 
     @property
@@ -153,5 +178,5 @@ class NameServer:
 def _configuration(settings: NameServerSettings | Configuration) -> Configuration:
     if isinstance(settings, Configuration):
         return settings
-    parts = (settings, RemotingSettings(), TlsSettings(), TlsClientSettings())
+    parts = (settings, AccountSettings(), RemotingSettings(), TlsSettings(), TlsClientSettings())
     return Configuration.of(*parts, known_keys=NAMESRV_KEYS)

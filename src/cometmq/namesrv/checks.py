@@ -14,8 +14,6 @@ from cometmq.model.errors import InvalidNameError
 NAME_CHARACTERS_MAX = 512
 
 _NAME = re.compile(r"[^\x00-\x20\x7f-\xa0/\\\ufffe\uffff]+")
-_HOST = re.compile(r"\[[0-9A-Fa-f:.]{2,64}(%[0-9A-Za-z._-]{1,32})?\]|[0-9A-Za-z._-]{1,255}")
-_PORT = re.compile(r"[0-9]{1,5}")
 _OTHER_ADDRESS = re.compile(r"[0-9A-Za-z._:%\[\]-]{0,300}")
 
 
@@ -35,18 +33,6 @@ def check_name(text: str, what: str) -> str:
             f"{what} {text[:80]!r}: expected 1 to {NAME_CHARACTERS_MAX} characters without"
             " blanks, slashes and control characters"
         )
-    return text
-
-
-def check_address(text: str) -> str:
-    """Return ``text`` if it is a broker's address, ``host:port``.
-
-    Raises:
-        InvalidNameError: it is not.
-    """
-    host, _, port = text.rpartition(":")
-    if not (_HOST.fullmatch(host) and _PORT.fullmatch(port) and 0 < int(port) < 65536):
-        raise InvalidNameError(f"broker address {text[:80]!r}: expected host:port")
     return text
 
 

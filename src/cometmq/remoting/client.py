@@ -316,7 +316,7 @@ class RemotingClient:
                     await loop.create_connection(lambda: connection, host, port, **options)
                 else:
                     await self._open_through(proxy, connection, host, port)
-        except (OSError, UnicodeError) as problem:
+        except (OSError, ValueError) as problem:  # ValueError: what no host name has
             connection.abort()
             reason = str(problem) or self._reason_without_text(problem)
             text = f"cannot connect to {address}: {reason}"
@@ -427,6 +427,7 @@ def split_address(address: str) -> tuple[str, int]:
     """
     host, colon, port = address.rpartition(":")
     is_number = port.isascii() and port.isdigit() and len(port) <= PORT_DIGITS_MAX
-    if not colon or not is_number or not 0 < int(port) < 65536:
+    is_host = host.isprintable()  # C libraries end a name at a null character
+    if not colon or not is_host or not is_number or not 0 < int(port) < 65536:
         raise ConnectError(f"address {address!r:.300}: expected host:port")
     return host.strip("[]"), int(port)

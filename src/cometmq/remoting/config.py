@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+from cometmq.model.errors import ConfigError
 from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.system.settings import setting
+
+NO_ACCOUNT: Final = "none"
+"""Certificates name no accounts."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,29 @@ class TlsSettings:
     """Whether clients that use TLS must present a certificate; plain clients are refused only with
     ``tls.server.mode=enforcing``.
     """
+
+    client_account: str = setting(
+        NO_ACCOUNT, key="tls.server.client.account", choices=(NO_ACCOUNT, "cn", "san")
+    )
+    """Which name of a verified client certificate is the account of its connection, for servers
+    with access control: the common name, or an alternative name (DNS, URI, e-mail). Requests there
+    need no signature. RocketMQ has no such setting.
+    """
+
+    def __post_init__(self) -> None:
+        """Check what a range cannot say.
+
+        Raises:
+            ConfigError: certificates name accounts, and none can be verified.
+        """
+        if self.client_account != NO_ACCOUNT and not (
+            self.trusted and self.client_certificate != "none" and self.mode != "disabled"
+        ):
+            raise ConfigError(
+                f"tls.server.client.account={self.client_account} needs"
+                " tls.server.trustCertPath, tls.server.need.client.auth=optional or require, and a"
+                " tls.server.mode other than disabled: no certificate of a client can be verified"
+            )
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,17 @@ V4_IN_V6 = "::ffff:"
 """How a socket for both kinds of addresses shows an IPv4 peer."""
 
 
+def certificate_names(certificate: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the names in a verified certificate: kind (``CN``, ``DNS``, ``URI``, …) and name.
+
+    Args:
+        certificate: as the module `ssl` shows it; without content if it is not verified.
+    """
+    subject = [pair for part in certificate.get("subject", ()) for pair in part]
+    common = [("CN", value) for name, value in subject if name == "commonName"]
+    return (*common, *certificate.get("subjectAltName", ()))
+
+
 class Connection(Peer, asyncio.BufferedProtocol):
     """Requests and responses between this process and one peer."""
 
@@ -91,6 +102,8 @@ class Connection(Peer, asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self._transport = transport  # type: ignore[assignment]
         self._set_peer(transport.get_extra_info("peername"))
+        if certificate := transport.get_extra_info("peercert"):
+            self.certificate_names = certificate_names(certificate)
         high = self._settings.write_buffer_bytes_max
         self._transport.set_write_buffer_limits(high=high)  # type: ignore[union-attr]
         if self._on_open is not None:

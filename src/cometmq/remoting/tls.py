@@ -58,6 +58,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
         ConfigError: a file cannot be used, or there is no certificate and none may be made.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a handshake costs the server more than the client
     if settings.certificate:
         key, password = settings.key, settings.key_password
         _load_certificate(context, settings.certificate, key, password, SERVER_KEYS)

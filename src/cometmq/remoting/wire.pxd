@@ -70,6 +70,7 @@ cdef class Wire:
     cdef public object slow
     cdef public str peer_text
     cdef public bytes peer_bytes
+    cdef public tuple certificate_names
     cdef public double last_active_s
     cdef readonly double received_s
 

@@ -213,6 +213,8 @@ class Wire:
         """Logs requests that took long (`SlowRequests`); None for no log."""
         self.peer_text = ""
         self.peer_bytes = b""
+        self.certificate_names: tuple[tuple[str, str], ...] = ()
+        """The names in the certificate of the peer, each with its kind; only if it is verified."""
         self.last_active_s = loop.time()
         self.received_s = monotonic()
         """The time of the last bytes from the peer, at first of the connection. It is read from the

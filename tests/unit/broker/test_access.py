@@ -22,11 +22,11 @@ from cometmq.access.gate import (
 )
 from cometmq.access.plain.accounts import PlainAccounts
 from cometmq.access.plain.needs import ADMINISTRATION, PlainNeeds
+from cometmq.access.signer import RequestSigner
 from cometmq.access.users.needs import UserNeeds
 from cometmq.broker.access import feature
 from cometmq.broker.access.control import LARGE_BYTES_MIN
 from cometmq.broker.access.handler import AccountHandler
-from cometmq.broker.access.signer import BrokerSigner
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ConfigError
@@ -369,7 +369,7 @@ async def test_a_name_makes_no_line_of_the_log(
 
 
 def test_a_broker_signs_with_its_account() -> None:
-    signer = BrokerSigner('{"accessKey":"Limited-1","secretKey":"limited-secret"}')
+    signer = RequestSigner('{"accessKey":"Limited-1","secretKey":"limited-secret"}')
     call = OutgoingCall(21, {"topic": "T"}, b"body")
     signer.before_request("10.0.0.1:10911", call)
     content = signed_content(call.fields, b"body")
@@ -382,7 +382,7 @@ def test_a_broker_signs_with_its_account() -> None:
 )
 def test_bad_credentials_of_a_broker_are_refused_unseen(text: str) -> None:
     with pytest.raises(ConfigError, match="expected") as caught:
-        BrokerSigner(text)
+        RequestSigner(text)
     assert "hush" not in str(caught.value)
 
 

@@ -30,6 +30,7 @@ from cometmq.protocol.command import Command, command_at
 from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.signature import signed_content
 from cometmq.protocol.signed_fields import FIELDS_MAX
+from cometmq.remoting import TlsSettings
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from support import plain_ways
@@ -103,12 +104,13 @@ class Guarded(Side):
         self.accounts.load()
         self.reads = ColdReads()
         self.users: UserAccounts | None = None
+        tls = TlsSettings(trusted="ca.pem", client_certificate="optional", client_account="cn")
         if of_users:
             self.users = UserAccounts(folder / "conf", authorizes=True)
             migrate(self.accounts, self.users)
-            self.access = user_control(self.users, self.store, self.reads)
+            self.access = user_control(self.users, self.store, self.reads, tls)
         else:
-            self.access = plain_control(self.accounts, self.store, self.reads)
+            self.access = plain_control(self.accounts, self.store, self.reads, tls)
         if fast:
             check = self.access.for_sends()
             self.fast_path = SendFastPath(self.send, scans=True, check=check)
@@ -139,9 +141,22 @@ class Both:
             if side.users is not None:
                 side.users.close()
 
-    async def same(self, *pieces: bytes, peer: object = ("10.0.0.9", 51000)) -> list[int]:
-        """Send the pieces to both, compare everything; returns the response codes."""
+    async def same(
+        self,
+        *pieces: bytes,
+        peer: object = ("10.0.0.9", 51000),
+        names: tuple[tuple[str, str], ...] = (),
+    ) -> list[int]:
+        """Send the pieces to both, compare everything; returns the response codes.
+
+        Args:
+            pieces: what is sent.
+            peer: the address of the client.
+            names: those in its certificate.
+        """
         fast, general = self.fast.connect(peer), self.general.connect(peer)
+        for side in (fast, general):
+            side.connection.certificate_names = names
         for piece in pieces:
             for side in (fast, general):
                 side.transport.send(piece)
@@ -439,3 +454,18 @@ async def test_the_fast_path_of_pulls_takes_what_is_allowed(
 def test_a_command_is_signed_as_it_was_received() -> None:
     command = Command(310, fields=FIELDS, body=b"body")
     assert signed_content(command.fields, b"body").endswith(b"body")
+
+
+async def test_a_certificate_is_not_that_of_the_next_client_with_its_address(both: Both) -> None:
+    send = frame(java(FIELDS), b"body")
+    publisher, consumer = (("CN", "Publisher"),), (("CN", "Consumer"),)
+    assert await both.same(send, names=publisher) == [0]
+    assert await both.same(send) == [both.refused]
+    assert await both.same(send, names=consumer) == [both.refused]
+    assert await both.same(send, names=(("CN", "Unknown"),)) == [both.refused]
+    assert await both.same(send, names=publisher) == [0]
+    assert await both.same(signed(java(FIELDS), b"body", "Consumer"), names=publisher) == [
+        both.refused
+    ]
+    assert both.fast.handled == 0
+    assert len(all_messages(both.fast.store, "T", 1)) == 2

@@ -9,15 +9,17 @@ import pytest
 from cometmq.controller.broker_set import BrokerSet
 from cometmq.controller.broker_set_table import ATTEMPTS, BrokerSetTable
 from cometmq.controller.config import ControllerSettings
-from cometmq.controller.etcd import Put
+from cometmq.controller.etcd import Delete, KeyValue, Put
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import SyncStateSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import (
+    BrokerHeartbeatRequest,
     ControllerAlterSyncStateSetRequest,
     ControllerApplyBrokerIdRequest,
     ControllerElectMasterRequest,
     ControllerGetReplicaInfoRequest,
+    ControllerRegisterBrokerRequest,
 )
 from cometmq.system.clock import ManualClock
 from support.controllers import OneController
@@ -65,17 +67,17 @@ class Group:
         return known
 
 
-def applies(id_: int) -> ControllerApplyBrokerIdRequest:
+def applies(id_: int, name: str = SET) -> ControllerApplyBrokerIdRequest:
     return ControllerApplyBrokerIdRequest(
         cluster_name="C",
-        broker_name=SET,
+        broker_name=name,
         applied_broker_id=id_,
         register_check_code=f"10.0.0.{id_}:10911;1",
     )
 
 
-def elects(id_: int) -> ControllerElectMasterRequest:
-    return ControllerElectMasterRequest(cluster_name="C", broker_name=SET, broker_id=id_)
+def elects(id_: int, name: str = SET) -> ControllerElectMasterRequest:
+    return ControllerElectMasterRequest(cluster_name="C", broker_name=name, broker_id=id_)
 
 
 def alters(
@@ -304,3 +306,59 @@ async def test_a_change_that_is_always_overtaken_is_given_up(group: Group) -> No
     assert refusal.value.code == ResponseCode.CONTROLLER_NOT_LEADER
     assert len(tries) == ATTEMPTS
     assert await group.known() == tries[0]
+
+
+async def test_a_set_that_is_removed_while_its_master_is_replaced_stops_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    group = Group()
+    await group.begin()
+    other = "broker-b"
+    await group.first.ask(RequestCode.CONTROLLER_APPLY_BROKER_ID, applies(1, name=other))
+    await group.first.heartbeat(other, 1)
+    await group.first.ask(RequestCode.CONTROLLER_ELECT_MASTER, elects(1, name=other))
+    lost = [
+        *group.first.controller._live.living(SET).values(),
+        *group.first.controller._live.living(other).values(),
+    ]
+    group.clock.advance(3_600_000)
+    await group.first.renew()
+    read = group.first.etcd.get
+
+    async def get_and_remove(key: str) -> KeyValue | None:
+        found = await read(key)
+        if key.endswith(SET):
+            group.store.transact([], [Delete(key)])
+        return found
+
+    group.first.etcd.get = get_and_remove  # type: ignore[method-assign]
+    await group.first.controller._elections.replace(lost)
+    assert f"the broker set is gone, no election broker={SET}" in caplog.text
+    assert (await group.table.get(SET)) is None
+    left = await group.table.get(other)
+    assert left is not None
+    assert left.master_id is None
+
+
+ADDRESSES = ("1.2.3.4\0:1", "", "host", "a b:1", ":1", "h:0", f"{'h' * 300}:1")
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+async def test_an_address_that_is_none_is_refused(address: str) -> None:
+    """Such an address of a changed heartbeat ended the task that notifies brokers."""
+    group = Group()
+    await group.begin()
+    heartbeat = BrokerHeartbeatRequest(
+        cluster_name="C", broker_name=SET, broker_addr=address, broker_id=1
+    )
+    register = ControllerRegisterBrokerRequest(
+        cluster_name="C", broker_name=SET, broker_id=1, broker_address=address
+    )
+    for code, header in (
+        (RequestCode.BROKER_HEARTBEAT, heartbeat),
+        (RequestCode.CONTROLLER_REGISTER_BROKER, register),
+    ):
+        with pytest.raises(ResponseError, match="expected host:port") as refused:
+            await group.first.ask(code, header)
+        assert refused.value.code == ResponseCode.CONTROLLER_INVALID_REQUEST

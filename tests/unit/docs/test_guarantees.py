@@ -35,6 +35,22 @@ def rounds(path: str) -> frozenset[tuple[int, int]]:
     return frozenset((int(test), int(long)) for test, long in found)
 
 
+THREATS = (pages.ROOT / "docs/explanation/threat-model.md").read_text()
+
+
+@pytest.mark.parametrize(("path", "name"), sorted(set(TEST.findall(THREATS))))
+def test_each_test_of_the_threat_model_exists(path: str, name: str) -> None:
+    assert name in functions(path), f"{path} has no {name}"
+
+
+def test_each_threat_that_is_defended_has_a_test() -> None:
+    for title in ("## What is defended", "## RocketMQ's vulnerabilities"):
+        table = THREATS.partition(title)[2].partition("\n## ")[0]
+        rows = [row for row in table.splitlines() if row.startswith("| ")][1:]
+        assert len(rows) > 5
+        assert [row for row in rows if not TEST.search(row)] == []
+
+
 def test_the_page_has_its_table() -> None:
     assert len(PROMISES) >= 20
 

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.model.address import check_address
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.namesrv.brokers.registrations import EXPIRY_MS_MAX, read_registration
-from cometmq.namesrv.checks import check_address, check_name, check_other_address
+from cometmq.namesrv.checks import check_name, check_other_address
 from cometmq.namesrv.registry import Registration
 from cometmq.protocol.headers import RegisterBrokerRequest, decode_fields
 

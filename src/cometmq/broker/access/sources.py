@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cometmq.access.certificates import with_certificates
 from cometmq.access.config import UserSettings, user_settings
 from cometmq.access.gate import Gate
+from cometmq.access.signer import credentials_of
 from cometmq.access.users.accounts import UserAccounts
 from cometmq.access.users.user import User, UserType
 from cometmq.broker.access.control import AccessControl, RecordTopics
-from cometmq.broker.access.signer import credentials_of
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.protocol.codes import ResponseCode
+from cometmq.remoting import TlsSettings
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
@@ -50,14 +52,14 @@ def open_sources(
         StoreError: the disk refuses, or another process uses the databases.
     """
     settings, of_users = configuration[BrokerSettings], user_settings(configuration)
-    topics = RecordTopics(store, cold_reads)
+    topics, tls = RecordTopics(store, cold_reads), configuration[TlsSettings]
     if settings.acl_enable and of_users.keeps_users:
         raise ConfigError(
             "aclEnable=true together with settings of users, such as authenticationEnabled:"
             " expected one of them; migrateAuthFromV1Enabled=true makes users of the accounts"
         )
     if settings.acl_enable:
-        return _plain(settings, topics, clock, files)
+        return _plain(settings, tls, topics, clock, files)
     if of_users.keeps_users:
         folder = of_users.auth_config_path or configuration[StoreSettings].root / "config"
         users = UserAccounts(
@@ -66,7 +68,7 @@ def open_sources(
             authorizes=of_users.authorization_enabled,
         )
         try:
-            return _users(users, of_users, settings, topics, group_exists, clock, files)
+            return _users(users, of_users, settings, tls, topics, group_exists, clock, files)
         except BaseException:
             users.close()
             raise
@@ -74,7 +76,7 @@ def open_sources(
 
 
 def _plain(
-    settings: BrokerSettings, topics: RecordTopics, clock: Clock, files: Files
+    settings: BrokerSettings, tls: TlsSettings, topics: RecordTopics, clock: Clock, files: Files
 ) -> AccessSources:
     from cometmq.access.plain.accounts import PlainAccounts  # needs the extra acl
     from cometmq.access.plain.needs import PlainNeeds
@@ -83,14 +85,16 @@ def _plain(
     accounts = PlainAccounts(settings.rocketmq_home.absolute(), files, clock)
     accounts.load()
     needs = PlainNeeds(settings.broker_cluster_name, topics.of_record)
-    gate = Gate(accounts, ResponseCode.SYSTEM_ERROR)
-    return AccessSources(AccessControl(accounts, gate, needs), accounts=accounts)
+    senders = with_certificates(accounts, tls)
+    gate = Gate(senders, ResponseCode.SYSTEM_ERROR)
+    return AccessSources(AccessControl(senders, gate, needs), accounts=accounts)
 
 
 def _users(
     users: UserAccounts,
     of_users: UserSettings,
     settings: BrokerSettings,
+    tls: TlsSettings,
     topics: RecordTopics,
     group_exists: Callable[[str], bool],
     clock: Clock,
@@ -104,13 +108,14 @@ def _users(
         return AccessSources(None, users=users)
     cluster = settings.broker_cluster_name
     needs = UserNeeds(cluster, topics.of_record, topics.of_half, group_exists)
+    senders = with_certificates(users, tls)
     gate = Gate(
-        users,
+        senders,
         ResponseCode.NO_PERMISSION,
         open_codes=of_users.open_codes,
         signed_codes=of_users.signed_codes,
     )
-    return AccessSources(AccessControl(users, gate, needs), users=users)
+    return AccessSources(AccessControl(senders, gate, needs), users=users)
 
 
 def _migrate(users: UserAccounts, settings: BrokerSettings, clock: Clock, files: Files) -> None:

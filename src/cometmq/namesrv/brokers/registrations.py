@@ -12,9 +12,10 @@ import logging
 import zlib
 from collections.abc import Iterable
 
+from cometmq.model.address import check_address
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.topic import QUEUES_MAX, TopicConfig
-from cometmq.namesrv.checks import check_address, check_name, check_other_address, is_name
+from cometmq.namesrv.checks import check_name, check_other_address, is_name
 from cometmq.namesrv.registry import Registration
 from cometmq.protocol.bodies import (
     DataVersion,

@@ -1,4 +1,4 @@
-"""Signs the requests of a broker to other servers, such as those of a slave to its master.
+"""Signs the requests of a server to other servers, such as those of a slave to its master.
 
     innerClientAuthenticationCredentials={"accessKey":"…","secretKey":"…"}
 
@@ -44,7 +44,7 @@ def credentials_of(text: str) -> Credentials:
     return found
 
 
-class BrokerSigner:
+class RequestSigner:
     """Adds an account and its signature to each request.
 
     Args:

@@ -1,0 +1,54 @@
+"""Checks the requests of a server whose requests need no topics: a name server or a controller."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Final
+
+from cometmq.access.certificates import with_certificates
+from cometmq.access.gate import ADMINISTRATOR, Gate
+from cometmq.access.plain.accounts import RELOAD_S, PlainAccounts
+from cometmq.protocol.codes import ResponseCode
+from cometmq.remoting import Request, RequestHandler, Response, TlsSettings
+from cometmq.remoting.jobs import Job, every
+
+LOG_S: Final = 10.0
+
+
+class ServerGuard:
+    """Refuses requests without a signature, and those that need an administrator.
+
+    Args:
+        accounts: the accounts.
+        tls: whether certificates name accounts.
+        signed_codes: the codes of requests that need a signature only; all others need an
+            administrator.
+    """
+
+    def __init__(
+        self, accounts: PlainAccounts, tls: TlsSettings, signed_codes: frozenset[int]
+    ) -> None:
+        self._accounts = accounts
+        self._gate = Gate(
+            with_certificates(accounts, tls), ResponseCode.SYSTEM_ERROR, signed_codes=signed_codes
+        )
+
+    def guard(
+        self, request: Request, handler: RequestHandler
+    ) -> Response | Awaitable[Response | None] | None:
+        """Check a request, then handle it.
+
+        Raises:
+            ResponseError: the sender may not make it.
+        """
+        account = self._gate.identify(request)
+        if account is not None:
+            self._gate.require(request, account, ADMINISTRATOR)
+        return handler(request)
+
+    def jobs(self) -> Sequence[Job]:
+        """Return the reading of changed files, and the log of refusals."""
+        return [
+            Job("reload-accounts", lambda: RELOAD_S, self._accounts.reload, blocking=True),
+            every(LOG_S, self._gate.settle_log, "log-refused-requests"),
+        ]

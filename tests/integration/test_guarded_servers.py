@@ -1,0 +1,195 @@
+"""Name servers and controllers with access control: who may make which request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from cometmq.access.account_settings import AccountSettings
+from cometmq.client import AdminClient, Message, Producer
+from cometmq.client.settings import ClientSettings
+from cometmq.controller import app as controller_app
+from cometmq.controller.app import Controller
+from cometmq.model.errors import ConfigError, ResponseError
+from cometmq.namesrv import app as namesrv_app
+from cometmq.namesrv.app import NameServer
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.remoting import RemotingClient
+from support.accounts import SECRETS, credentials, guarded, home_with_accounts, signer
+from support.controllers import listening_controller
+from support.etcd_model import EtcdStore
+from support.pairs import SLAVE, running_pairs, until
+
+TIMEOUT_S = 60.0
+OPERATIONS = ClientSettings(access_key="operations", secret_key=SECRETS["operations"])
+UNKNOWN_CODE = 31_999
+PUT = {"namespace": "N", "key": "k", "value": "v"}
+
+
+class Guarded:
+    """A name server and a controller with access control, and clients of three kinds."""
+
+    def __init__(self, name_server: NameServer, controller: Controller) -> None:
+        self.name_server, self.controller = name_server, controller
+        self.clients = {
+            "": RemotingClient(name="unsigned"),
+            "order-service": RemotingClient(name="service", hooks=[signer("order-service")]),
+            "operations": RemotingClient(name="operations", hooks=[signer("operations")]),
+        }
+
+    async def call(
+        self, by: str, address: str, code: int, fields: Mapping[str, str] | None = None
+    ) -> Command:
+        """Send a request as an account, or without one."""
+        return await self.clients[by].call(address, code, fields=fields, timeout=TIMEOUT_S)
+
+    async def refusal(self, by: str, address: str, code: int) -> str:
+        """Return why access control refuses a request; empty if it does not."""
+        response = await self.call(by, address, code)
+        remark = response.remark or ""
+        reasons = ("No accessKey is configured", "Need admin permission", "Check signature failed")
+        is_refused = response.code == ResponseCode.SYSTEM_ERROR and remark.startswith(reasons)
+        return remark if is_refused else ""
+
+
+@pytest.fixture
+async def servers(tmp_path: Path) -> AsyncIterator[Guarded]:
+    async with running_guarded(tmp_path) as running:
+        yield running
+
+
+@asynccontextmanager
+async def running_guarded(folder: Path) -> AsyncIterator[Guarded]:
+    async with AsyncExitStack() as stack:
+        pairs = await stack.enter_async_context(running_pairs(folder, accounts=guarded(folder)))
+        controller = await stack.enter_async_context(
+            listening_controller(EtcdStore(time.monotonic), accounts=guarded(folder), lease_s=2)
+        )
+        await until(lambda: controller.active.is_active)
+        running = Guarded(pairs.name_server, controller)
+        for client in running.clients.values():
+            stack.push_async_callback(client.close)
+        yield running
+
+
+def codes_of(server: NameServer | Controller) -> list[int]:
+    """Every request that a server serves, and one that none does."""
+    return [*server._server._handlers, UNKNOWN_CODE]
+
+
+async def test_every_request_needs_a_signature_or_an_administrator(servers: Guarded) -> None:
+    both = (
+        (servers.name_server, namesrv_app.SIGNED_CODES),
+        (servers.controller, controller_app.SIGNED_CODES),
+    )
+    for server, signed_codes in both:
+        codes = codes_of(server)
+        assert signed_codes < set(codes)
+        for code in codes:
+            unsigned = await servers.refusal("", server.address, code)
+            assert unsigned == "No accessKey is configured", code
+            refusal = await servers.refusal("order-service", server.address, code)
+            assert refusal.startswith("Need admin") == (code not in signed_codes), code
+            assert not await servers.refusal("operations", server.address, code), code
+
+
+async def test_a_refused_change_changes_nothing(servers: Guarded) -> None:
+    address = servers.name_server.address
+    for by in ("", "order-service"):
+        refused = await servers.call(by, address, RequestCode.PUT_KV_CONFIG, PUT)
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+    read = await servers.call("order-service", address, RequestCode.GET_KV_CONFIG, PUT)
+    assert read.code == ResponseCode.QUERY_NOT_FOUND
+
+    done = await servers.call("operations", address, RequestCode.PUT_KV_CONFIG, PUT)
+    assert done.code == ResponseCode.SUCCESS
+    read = await servers.call("order-service", address, RequestCode.GET_KV_CONFIG, PUT)
+    assert read.fields["value"] == "v"
+
+
+async def test_a_wrong_signature_is_refused(servers: Guarded) -> None:
+    fields = {"topic": "T", "AccessKey": "operations", "Signature": "bm9uZQ=="}
+    for server in (servers.name_server, servers.controller):
+        response = await servers.call(
+            "", server.address, RequestCode.GET_ROUTEINFO_BY_TOPIC, fields
+        )
+        assert response.remark == "Check signature failed for accessKey=operations"
+
+
+async def test_an_account_that_is_removed_from_the_file_is_refused(
+    servers: Guarded, tmp_path: Path
+) -> None:
+    address, code = servers.name_server.address, RequestCode.GET_BROKER_CLUSTER_INFO
+    assert (await servers.call("order-service", address, code)).code == ResponseCode.SUCCESS
+    file = home_with_accounts(tmp_path) / "conf" / "plain_acl.yml"
+    file.write_text("accounts:\n- {accessKey: another, secretKey: another-secret}\n")
+
+    async with asyncio.timeout(TIMEOUT_S):
+        while (await servers.call("order-service", address, code)).code == ResponseCode.SUCCESS:
+            await asyncio.sleep(0.05)
+
+
+async def test_brokers_clients_and_tools_sign_towards_a_name_server(tmp_path: Path) -> None:
+    accounts = guarded(tmp_path)
+    own = {
+        "aclEnable": "true",
+        "rocketmqHome": str(accounts.rocketmq_home),
+        "innerClientAuthenticationCredentials": credentials("operations"),
+    }
+    async with running_pairs(tmp_path, accounts=accounts) as pairs:
+        await pairs.start("a", **own)
+        slave = await pairs.start("b", **(own | SLAVE))
+        address = pairs.name_server.address
+        async with AdminClient(address, client=OPERATIONS) as admin:
+            await admin.create_topic("Orders", queues=1)
+            async with asyncio.timeout(TIMEOUT_S):
+                while "Orders" not in await admin.broker_topics(slave.address):
+                    await asyncio.sleep(0.1)
+        service = ClientSettings(access_key="order-service", secret_key=SECRETS["order-service"])
+        async with Producer(address, group="p", client=service) as producer:
+            await producer.send(Message("Orders", b"order 1"))
+        async with AdminClient(address) as admin:
+            with pytest.raises(ResponseError, match="No accessKey is configured"):
+                await admin.topics()
+
+
+async def test_an_elected_broker_and_its_controller_sign(tmp_path: Path) -> None:
+    accounts = guarded(tmp_path)
+    async with AsyncExitStack() as stack:
+        pairs = await stack.enter_async_context(running_pairs(tmp_path, accounts=accounts))
+        controller = await stack.enter_async_context(
+            listening_controller(EtcdStore(time.monotonic), accounts=accounts, lease_s=2)
+        )
+        own = {
+            "aclEnable": "true",
+            "rocketmqHome": str(accounts.rocketmq_home),
+            "innerClientAuthenticationCredentials": credentials("operations"),
+            "enableControllerMode": "true",
+            "controllerAddr": controller.address,
+            "brokerHeartbeatInterval": "100",
+            "syncBrokerMetadataPeriod": "500",
+        }
+        broker = await pairs.start("a", **own)
+        await until(lambda: not broker.parts.role.is_slave)
+        await until(lambda: pairs.name_server.registry.members("DefaultCluster", "pair"))
+
+
+def test_access_control_needs_a_home(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="aclEnable=true without rocketmqHome"):
+        AccountSettings(acl_enable=True)
+
+
+async def test_a_server_without_a_file_of_accounts_does_not_start(tmp_path: Path) -> None:
+    accounts = AccountSettings(acl_enable=True, rocketmq_home=tmp_path)
+    with pytest.raises(ConfigError, match="there is no file of accounts"):
+        async with running_pairs(tmp_path, accounts=accounts):
+            pass
+    with pytest.raises(ConfigError, match="there is no file of accounts"):
+        async with listening_controller(EtcdStore(time.monotonic), accounts=accounts):
+            pass

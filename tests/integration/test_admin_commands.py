@@ -30,14 +30,16 @@ from cometmq.testing import ThreadedCluster
 RUNNER = CliRunner(
     env={"COLUMNS": "300", "NAMESRV_ADDR": None, "COMETMQ_CONFIG": None, "ROCKETMQ_HOME": None}
 )
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 TOPIC, GROUP, ONLINE = "orders", "billing", "shipping"
 SENT, COMMITTED = 12, 2
 WAIT_S = 60.0
 
 
-def without_retries(topics: dict[str, Any]) -> dict[str, Any]:
-    """Topics but for those that brokers create, some time after a member has come."""
-    return {name: found for name, found in topics.items() if not name.startswith("%RETRY%")}
+def without_created(topics: dict[str, Any]) -> dict[str, Any]:
+    """Topics but for those that brokers create some time after a member or a trace has come."""
+    created = ("%RETRY%", TRACE_TOPIC)
+    return {name: found for name, found in topics.items() if not name.startswith(created)}
 
 
 class Scene:
@@ -73,8 +75,8 @@ class Scene:
             ]
             groups = [each for each in admin.groups() if each != ONLINE]  # it commits meanwhile
             return (
-                without_retries(dict.fromkeys(admin.topics())),
-                {each: without_retries(admin.broker_topics(each)) for each in addresses},
+                without_created(dict.fromkeys(admin.topics())),
+                {each: without_created(admin.broker_topics(each)) for each in addresses},
                 {each: admin.broker_groups(each) for each in addresses},
                 {each: admin.broker_config(each) for each in addresses},
                 {each: admin.name_server_config(each) for each in admin.name_servers},
@@ -93,11 +95,11 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         admin.create_topic(TOPIC, queues=2)
         for group in (GROUP, ONLINE):
             admin.create_group(group)
-        with Producer(cluster.name_servers, group="shop", trace=True) as producer:
-            receipts = [
-                producer.send(Message(TOPIC, b"body %d" % n, tags="new", keys=f"key{n}"))
-                for n in range(SENT)
-            ]
+        messages = [Message(TOPIC, b"body %d" % n, tags="new", keys=f"key{n}") for n in range(SENT)]
+        with Producer(cluster.name_servers, group="traced", trace=True) as producer:
+            receipts = [producer.send(messages[0])]  # closing it sends its trace
+        with Producer(cluster.name_servers, group="shop") as producer:
+            receipts += [producer.send(message) for message in messages[1:]]
             consumed = threading.Semaphore(0)
             with PushConsumer(
                 cluster.name_servers,

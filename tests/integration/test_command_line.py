@@ -220,7 +220,7 @@ async def test_a_damaged_backup_is_not_restored(store: Path, tmp_path: Path) -> 
     _, errors, code = await run("store", "restore", str(backup), "--to", str(restored))
 
     assert code == 1
-    assert re.search(r"StoreCorruptError: \S+/topics.json, .* another digest", errors)
+    assert re.search(r"StoreCorruptError: \S+/topics.json: .* another digest", errors)
     assert not restored.exists()
 
 

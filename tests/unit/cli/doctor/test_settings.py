@@ -98,8 +98,6 @@ def test_a_risk_or_a_contradiction_is_found(tmp_path: Path, text: str, met: str)
         "tls.client.authServer=true\n",
         "enableControllerMode=true\ncontrollerAddr=127.0.0.1:9878\nallAckInSyncStateSet=true\n",
         "metricsExporterType=PROM\n",
-        "bindAddress=192.0.2.7\nauthenticationEnabled=true\ntls.server.mode=enforcing\n"
-        "tls.client.authServer=true\n",
     ],
 )
 def test_the_same_settings_together_with_what_they_need_are_fine(tmp_path: Path, text: str) -> None:

@@ -238,7 +238,7 @@ ELSEWHERE = {
     "acl policies": "tests/interop",
     "acl copy-policies": "tests/interop",
     "acl account-files": "tests/interop",
-    "controller": "tests/unit/cli/test_admin_controllers.py",
+    "controller": "tests/integration/test_admin_controllers.py",
     "dlq": "tests/integration/test_dead_letters.py",
 }
 """Commands that a cluster of ours without controllers does not serve, and what tests them."""

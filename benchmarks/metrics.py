@@ -25,11 +25,12 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import NamedTuple
 
 import loadgen
 import machine
+from verdict import ROUNDS_MIN, verdict, worse_quartile
 
 from cometmq.remoting.ports import free_port
 
@@ -41,8 +42,6 @@ from codes import Request  # noqa: E402
 from servers import CometBroker, CometNameServer, Settings, connect  # noqa: E402
 
 RESULTS = machine.ROOT / machine.RESULT_FILES
-ROUNDS_MIN = 7
-"""Fewer rounds give no verdict, and no result file."""
 NOISE_MAX = 0.3
 """In cores; a machine on which more runs beside it gives no verdict."""
 SHARE_MAX = 0.02
@@ -157,11 +156,6 @@ def _measure(asked: argparse.Namespace, number: int) -> Round:
     return Round(costs[False], costs[True], len(sizes), max(sizes))
 
 
-def worse_quartile(shares: Sequence[float]) -> float:
-    """Return the share that a quarter of the rounds exceed."""
-    return shares[0] if len(shares) < 2 else quantiles(shares, n=4, method="inclusive")[2]
-
-
 def main() -> None:
     """Measure, print, and write the result file of a whole run."""
     asked = _arguments()
@@ -203,10 +197,10 @@ def _head(asked: argparse.Namespace, noise: machine.Noise) -> list[str]:
 
 def _table(rounds: Sequence[Round], noise: machine.Noise) -> list[str]:
     shares = [each.share for each in rounds]
-    found = worse_quartile(shares)
-    verdict = "met" if found < SHARE_MAX else "missed"
-    if len(rounds) < ROUNDS_MIN or noise.total > NOISE_MAX:
-        verdict = "no verdict"
+    found = worse_quartile(shares, more_is_better=False)
+    said = verdict(shares, SHARE_MAX, more_is_better=False)
+    if not said or noise.total > NOISE_MAX:
+        said = "no verdict"
     pages = f"{median(each.pages for each in rounds):g} of {rounds[-1].page_bytes:,} bytes"
     return [
         "| figure | unit | value | target |",
@@ -215,7 +209,7 @@ def _table(rounds: Sequence[Round], noise: machine.Noise) -> list[str]:
         f"| with metrics, read | s/M | {_cell([each.with_metrics for each in rounds])} | |",
         f"| pages read in one load | | {pages} | |",
         f"| growth, middle round | % | {100 * median(shares):+.1f} | |",
-        f"| growth, worse quartile | % | {100 * found:+.1f} | < {100 * SHARE_MAX:g} {verdict} |",
+        f"| growth, worse quartile | % | {100 * found:+.1f} | ≤ {100 * SHARE_MAX:g} {said} |",
     ]
 
 

@@ -13,7 +13,7 @@ from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.offsets.offset_store import OffsetStore
-from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
@@ -79,7 +79,7 @@ async def test_the_open_transaction_of_a_recorded_store_is_checked_and_committed
         role=Role(),
         stored=lambda: settings,
         clock=clock,
-        confirmation=Confirmation(None),
+        durability=DurabilityWait(None),
     )
     handler = TransactionHandler(
         halves,
@@ -90,7 +90,7 @@ async def test_the_open_transaction_of_a_recorded_store_is_checked_and_committed
         role=Role(),
         clock=clock,
         cold_reads=cold_reads,
-        confirmation=Confirmation(None),
+        durability=DurabilityWait(None),
     )
     asked: asyncio.Queue[Request] = asyncio.Queue()
     server, client = link(

@@ -69,11 +69,11 @@ async def equal(*replicas: EpochReplica) -> None:
     await until(lambda: len({log_of(replica) for replica in replicas}) == 1)
 
 
-async def member(master: EpochReplica, slave: EpochReplica, version: int = 2) -> None:
+async def member(master: EpochReplica, slave: EpochReplica, in_sync_epoch: int = 2) -> None:
     """Let a slave follow a master until the controller has made it a member."""
     slave.follow(master.ha_address)
     await until(lambda: master.asked)
-    master.replication.adopt(master.asked.pop(), version)
+    master.replication.adopt(master.asked.pop(), in_sync_epoch)
 
 
 def shown(replica: EpochReplica) -> list[bytes]:
@@ -211,7 +211,7 @@ async def test_a_request_that_fails_is_repeated(start: Start, answer: str) -> No
     master.asked.clear()
     in_sync = master.replication.in_sync
     assert in_sync is not None
-    getattr(master.replication, answer)(in_sync.version)
+    getattr(master.replication, answer)(in_sync.in_sync_epoch)
     await until(lambda: master.asked == [frozenset({1})])
 
 
@@ -493,7 +493,7 @@ async def test_a_master_shows_its_log_when_its_members_are_back(
         await equal(first, slave)
         slave.follow("")
     again = await start(1)
-    await again.lead(4, 2, version=3)
+    await again.lead(4, 2, in_sync_epoch=3)
     waiting = asyncio.ensure_future(again.replication.wait_confirmed())
     slave.follow(again.ha_address)
     async with asyncio.timeout(60):
@@ -603,7 +603,7 @@ async def test_a_log_without_epochs_that_the_master_lacks_is_left_as_it_is(
     for _ in range(3):
         put(master.store, b"later")
     own.follow(master.ha_address)
-    assert reason in await refusal(caplog)
+    await until(lambda: reason in caplog.text)  # on a busy machine a connection may fail before
     await until(lambda: not master.replication.master.slaves)
     assert log_of(own) == before
     assert own.epochs.epochs == []

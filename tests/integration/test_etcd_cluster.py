@@ -129,7 +129,7 @@ def members(broker: Broker) -> set[int]:
     """The in-sync set as the master knows it."""
     assert broker.parts.elected is not None
     in_sync = broker.parts.elected.replication.in_sync
-    return set() if in_sync is None else set(in_sync.replicas)
+    return set() if in_sync is None else set(in_sync.members)
 
 
 def is_master(broker: Broker) -> bool:

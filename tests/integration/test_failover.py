@@ -38,6 +38,7 @@ from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.properties import encode_properties
 from cometmq.remoting import RemotingClient
 from cometmq.store import StoreUnavailableError
+from cometmq.system.clock import SystemClock
 from support.controllers import listening_controller
 from support.etcd_model import EtcdStore
 from support.fault_proxy import FaultProxy
@@ -160,7 +161,7 @@ def members(broker: Broker) -> set[int]:
     elected = broker.parts.elected
     assert elected is not None
     in_sync = elected.replication.in_sync
-    return set() if in_sync is None else set(in_sync.replicas)
+    return set() if in_sync is None else set(in_sync.members)
 
 
 def log_of(broker: Broker) -> bytes:
@@ -550,6 +551,78 @@ async def test_topics_that_a_slave_has_not_copied_exist_when_it_takes_over(
         assert await elected.pairs.consume("g", "wider", 2) == [b"0", b"3"]
 
 
+async def test_no_committed_offset_is_behind_messages_that_a_new_master_stores(
+    elected: ElectedPairs,
+) -> None:
+    """Offsets beyond the end of the log are corrected before a message gets one of them."""
+    first, second = await both(elected)
+    assert (await elected.send(first, b"0")).code == ResponseCode.SUCCESS
+    await until(lambda: log_of(second) == log_of(first))
+    groups = [f"g{number}" for number in range(10_000)]
+    for group in groups:  # copied from a master that has lost the end of its log
+        second.parts.offsets.commit(group, "TBW102", 0, 100)
+
+    assert (await elected.elect(2)).code == ResponseCode.SUCCESS
+    while not is_master(second):  # a slave forwards messages
+        await asyncio.sleep(0)
+    while (await elected.send(second, b"1")).code != ResponseCode.SUCCESS:
+        await asyncio.sleep(0)
+    for _ in range(20):
+        await elected.send(second, b"2")
+    assert {second.parts.offsets.committed(group, "TBW102", 0) for group in groups} == {1}
+
+
+async def test_a_topic_of_delayed_messages_only_outlives_two_restarts(
+    elected: ElectedPairs,
+) -> None:
+    settings = {"messageDelayLevel": "4s", "allAckInSyncStateSet": "true"}
+    first, second = await both(elected, **settings)
+    async with Producer(elected.pairs.name_server.address, group="p") as producer:
+        await producer.send(Message(topic="delayed", body=b"1", delay_level=1))
+    await until(lambda: log_of(second) == log_of(first))
+
+    await elected.pairs.stop(first)
+    await until(lambda: is_master(second))
+    assert "delayed" in second.parts.topics
+    first = await elected.start("a", **settings)
+    await until(lambda: members(second) == {1, 2})
+    await until(lambda: first.parts.topics.version.state_version == 2)
+    assert "delayed" in first.parts.topics
+    await elected.pairs.stop(second)
+    await until(lambda: is_master(first))
+
+    second = await elected.start("b", **settings)
+    await until(lambda: members(first) == {1, 2})
+    assert await elected.pairs.consume("g", "delayed", 1) == [b"1"]
+
+
+async def test_no_schedule_offset_counts_what_a_truncation_has_removed(
+    elected: ElectedPairs,
+) -> None:
+    first, second = await both(elected, messageDelayLevel="2s")
+    async with Producer(elected.pairs.name_server.address, group="p") as producer:
+        await producer.send(Message(topic="T", body=b"0"))
+        await until(lambda: log_of(second) == log_of(first))
+        await until(lambda: "T" in second.parts.topics)
+        copy = second.parts.log_copy.get()
+        assert copy._connection is not None
+        assert copy._connection._transport is not None
+        copy._connection._transport.pause_reading()  # it stays in the in-sync set for a while
+        await producer.send(Message(topic="T", body=b"on one replica only", delay_level=1))
+        await until(lambda: first.parts.delay.offsets().get(1) == 1)
+
+        assert (await elected.elect(2)).code == ResponseCode.SUCCESS
+        await until(lambda: is_master(second) and not is_master(first))
+        await until(lambda: members(second) == {1, 2})
+        assert first.parts.delay.offsets().get(1, 0) == 0
+        await until_sent(producer, Message(topic="T", body=b"on both", delay_level=1))
+        await until(lambda: log_of(second) == log_of(first))
+        await elected.pairs.stop(second)
+    await until(lambda: is_master(first))
+    await elected.start("b", messageDelayLevel="2s")
+    assert await elected.pairs.consume("g", "T", 2) == [b"0", b"on both"]
+
+
 async def no_copy(_: MetadataCopy) -> None:
     """The tables of the master are not copied for a while."""
 
@@ -640,6 +713,26 @@ async def test_a_master_that_stood_still_stays_in_doubt_until_a_controller_respo
             await asyncio.sleep(0.05)
 
 
+class SuspendedMachine(SystemClock):
+    """The clock of a machine that was suspended for a minute."""
+
+    def since_boot(self) -> float:
+        """Return the seconds since the boot."""
+        return super().since_boot() + 60
+
+
+async def test_a_master_whose_machine_was_suspended_is_in_doubt(elected: ElectedPairs) -> None:
+    controller = await elected.controller()
+    master = await elected.start("a", slaveTimeout="300")
+    assert (await elected.send(master, b"1")).code == ResponseCode.SUCCESS
+    await controller.stop(0.0)
+    assert master.parts.elected is not None
+    master.parts.elected._clock = SuspendedMachine()
+
+    refused = await elected.send(master, b"2")
+    assert refused.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+
 async def test_tools_see_the_epochs_and_the_in_sync_set(elected: ElectedPairs) -> None:
     master, slave = await both(elected)
     await elected.send(master, b"1")
@@ -685,7 +778,7 @@ def request_of(broker: Broker, wanted: list[int]) -> tuple[int, Header, bytes]:
     header = ControllerAlterSyncStateSetRequest(
         broker_name=NAME, master_broker_id=in_sync.own_id, master_epoch=last_epoch(broker)
     )
-    body = SyncStateSet(sync_state_set=wanted, sync_state_set_epoch=in_sync.version)
+    body = SyncStateSet(sync_state_set=wanted, sync_state_set_epoch=in_sync.in_sync_epoch)
     return RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, header, body.encode()
 
 

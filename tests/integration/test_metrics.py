@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -34,6 +35,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingClient
 from docs import pages
+from support.collector import collecting, labels_of, points_of
 from support.controllers import listening_controller
 from support.etcd_model import EtcdStore
 from support.pairs import SLAVE, running_pairs, until
@@ -430,6 +432,50 @@ async def test_a_broker_shows_the_metrics_of_the_exporter_unless_told_otherwise(
     assert found.value("rocketmq_consumer_lag_messages", topic="orders") == 1
 
 
+async def test_a_broker_sends_to_a_collector_what_it_shows_to_prometheus(tmp_path: Path) -> None:
+    with collecting() as (received, port):
+        async with running_pairs(tmp_path) as pairs:
+            sent = {
+                "metricsExporterType": "OTLP_GRPC",
+                "metricsGrpcExporterTarget": f"http://127.0.0.1:{port}",
+                "metricGrpcExporterIntervalInMills": "1000",
+                "metricsLabel": "zone:a",
+            }
+            await pairs.start("master", **sent)
+            async with Producer(pairs.name_server.address, group="shop") as producer:
+                await producer.send(Message("orders", b"1"))
+            known = len(received.requests)
+            await asyncio.to_thread(received.wait_for, known + 2)
+        newest = received.requests[-1]
+    metrics = newest.resource_metrics[0].scope_metrics[0].metrics
+    points = {metric.name: points_of(metric) for metric in metrics}
+    assert {name for name in points if not name.startswith(RUNTIME)} <= documented()
+    (stored,) = (
+        point
+        for point in points["rocketmq_messages_in_total"]
+        if labels_of(point)["topic"] == "orders"
+    )
+    common = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "pair", "zone": "a"}
+    assert common.items() <= labels_of(stored).items()
+    assert stored.as_int == 1
+    codes = {labels_of(point)["request_code"] for point in points["rocketmq_rpc_latency"]}
+    assert "send_message_v2" in codes
+
+
+async def test_a_broker_without_the_package_for_collectors_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    monkeypatch.delitem(sys.modules, "cometmq.metrics.otlp", raising=False)
+    async with running_pairs(tmp_path) as pairs:
+        with pytest.raises(ConfigError, match=r"pip install 'cometmq\[otlp\]'"):
+            await pairs.start(
+                "master",
+                metricsExporterType="OTLP_GRPC",
+                metricsGrpcExporterTarget="http://127.0.0.1:1",
+            )
+
+
 async def test_times_that_are_not_read_in_time_are_left_out(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -504,6 +550,10 @@ async def test_a_controller_shows_its_role_and_brokers() -> None:
 
     assert found.value("role", group="cometmq", address=controller.address) == 3
     assert found.value("cometmq_controller_has_active") == 1
+    heartbeat = {"request_type": "CONTROLLER_BROKER_HEARTBEAT"}
+    assert found.value("request_total", **heartbeat, request_handle_status="success") == 1
+    assert found.buckets("request_latency", **heartbeat)[-1] == 1
+    assert found.value("request_latency_sum", **heartbeat) > 0
     assert found.value("active_broker_num", cluster="C", broker_set="b") == 1
 
 

@@ -52,7 +52,9 @@ class Broker:
         self.accounts = folder / "conf" / "plain_acl.yml"
         self.accounts.parent.mkdir(parents=True)
         self.accounts.write_text(ACCOUNTS)
-        settings = settings | {"rocketmqHome": str(folder)}
+        # The connection of the set-up is silent while a client is installed.
+        patient = {"serverChannelMaxIdleTimeSeconds": 3600}
+        settings = settings | patient | {"rocketmqHome": str(folder)}
         self.server = CometStandalone(folder / "server", store=folder / "store", settings=settings)
         self.server.start()
         self.namesrv = self.server.namesrv

@@ -19,7 +19,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.failover.epochs.epoch_file import Epoch, EpochFile
 from cometmq.broker.failover.epochs.in_sync import BrokerIds, InSyncSet
 from cometmq.broker.failover.epochs.replication import EpochError, EpochReplication
-from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import ResponseCode
@@ -44,26 +44,26 @@ class Controller:
 
     Args:
         world: with the replicas.
-        renews: whether it gives a new version to a set that is in force, as RocketMQ's does not.
+        renews: whether it gives a new epoch to a set that is in force, as RocketMQ's does not.
     """
 
     def __init__(self, world: Elections, *, renews: bool) -> None:
         self._world = world
         self._renews = renews
         self.epoch = 0
-        self.version = 0
+        self.in_sync_epoch = 0
         self.master: int | None = None
         self.members: BrokerIds = frozenset()
 
-    def alter(self, sender: int, epoch: int, version: int, members: BrokerIds) -> bool:
+    def alter(self, sender: int, epoch: int, in_sync_epoch: int, members: BrokerIds) -> bool:
         """Take another in-sync set; return False if it is refused."""
-        is_current = (sender, epoch, version) == (self.master, self.epoch, self.version)
+        is_current = (sender, epoch, in_sync_epoch) == (self.master, self.epoch, self.in_sync_epoch)
         alive = {replica.number for replica in self._world.replicas if replica.is_alive}
         if not is_current or not members <= alive | self.members:
             return False
         if members == self.members and not self._renews:
             return False
-        self.members, self.version = members, version + 1
+        self.members, self.in_sync_epoch = members, in_sync_epoch + 1
         return True
 
     def elect(self, wanted: int | None = None) -> None:
@@ -77,7 +77,7 @@ class Controller:
             return
         self.master = able[self._world.chance.below(len(able))]
         self.epoch += 1
-        self.members, self.version = frozenset({self.master}), self.version + 1
+        self.members, self.in_sync_epoch = frozenset({self.master}), self.in_sync_epoch + 1
         self._world.note(f"elected {self.master} epoch {self.epoch}")
         for replica in self._world.replicas:
             replica.notify()
@@ -144,9 +144,9 @@ class Replica:
             commit=commit,
             sync_flush=world.syncs,
             clock=process,  # type: ignore[arg-type]
-            on_truncated=lambda offset: world.note(f"truncated {self.number} {offset}"),
+            before_truncation=lambda offset: world.note(f"truncated {self.number} {offset}"),
         )
-        self.confirmation = Confirmation(
+        self.durability = DurabilityWait(
             commit if world.syncs else None, self.replication.acknowledgements
         )
         await self.replication.master.start(self.ip, PORT)
@@ -178,7 +178,9 @@ class Replica:
             self.replication.follow(self.number, f"10.0.0.{master}:{PORT}")
             return
         try:
-            await self.replication.lead(self.number, epoch, controller.members, controller.version)
+            await self.replication.lead(
+                self.number, epoch, controller.members, controller.in_sync_epoch
+            )
         except EpochError:
             self.world.note(f"cannot lead {self.number} epoch {epoch}")
             if controller.epoch == epoch:
@@ -196,34 +198,34 @@ class Replica:
             return
         assert self.process is not None
         assert in_sync is not None
-        self.process.spawn(self._request(in_sync, in_sync.version, self.epochs.last, members))
+        self.process.spawn(self._request(in_sync, in_sync.in_sync_epoch, self.epochs.last, members))
 
     async def _request(
-        self, in_sync: InSyncSet, version: int, epoch: int, members: BrokerIds
+        self, in_sync: InSyncSet, in_sync_epoch: int, epoch: int, members: BrokerIds
     ) -> None:
         chance, controller = self.world.chance, self.world.controller
         if chance.below(8) == 0:  # the request is lost, or arrives after its timeout
             late_s = REQUEST_S * (1 + chance.fraction() * 5)
             self.world.loop.call_later(
                 late_s,
-                *(controller.alter, self.number, epoch, version, members),
+                *(controller.alter, self.number, epoch, in_sync_epoch, members),
                 context=contextvars.Context(),  # it outlives the process that has sent it
             )
             await asyncio.sleep(REQUEST_S)
-            self._if_asked(in_sync, lambda: self.replication.unanswered(version))
+            self._if_asked(in_sync, lambda: self.replication.unanswered(in_sync_epoch))
             return
         await asyncio.sleep(chance.fraction() * 0.05)
-        is_taken = controller.alter(self.number, epoch, version, members)
-        answer = controller.members, controller.version
+        is_taken = controller.alter(self.number, epoch, in_sync_epoch, members)
+        answer = controller.members, controller.in_sync_epoch
         if chance.below(8) == 0:
             await asyncio.sleep(REQUEST_S)
-            self._if_asked(in_sync, lambda: self.replication.unanswered(version))
+            self._if_asked(in_sync, lambda: self.replication.unanswered(in_sync_epoch))
             return
         await asyncio.sleep(chance.fraction() * 0.05)
         if is_taken:
             self._if_asked(in_sync, lambda: self.replication.adopt(*answer))
         else:
-            self._if_asked(in_sync, lambda: self.replication.refused(version))
+            self._if_asked(in_sync, lambda: self.replication.refused(in_sync_epoch))
 
     def _if_asked(self, in_sync: object, call: Callable[[], None]) -> None:
         """Say what became of a request, unless this broker has another role since."""
@@ -238,7 +240,9 @@ class Replica:
         if controller.epoch > self._known:
             self._changed.set()
         elif controller.master == self.number and self.epochs.last == controller.epoch:
-            self.process.context.run(self.replication.adopt, controller.members, controller.version)
+            self.process.context.run(
+                self.replication.adopt, controller.members, controller.in_sync_epoch
+            )
 
     # --- faults ---------------------------------------------------------------------------------
 
@@ -368,7 +372,7 @@ class Elections:
             await asyncio.sleep(self.chance.fraction() * 0.1)
 
     def _send(self, replica: Replica) -> None:
-        if replica.confirmation.refusal is not None:
+        if replica.durability.refusal is not None:
             return
         self._sent += 1
         body = b"m%d" % self._sent + b"." * self.chance.below(200)
@@ -389,7 +393,7 @@ class Elections:
                 self.acknowledged[body] = stored.queue_offset
 
         def wait() -> None:
-            replica.confirmation.wait(stored.log_offset + stored.size_bytes, on_outcome)
+            replica.durability.wait(stored.log_offset + stored.size_bytes, on_outcome)
 
         assert replica.process is not None
         replica.process.context.run(wait)

@@ -72,6 +72,10 @@ class Process:
         """Return the time of the loop."""
         return self.loop.now_s
 
+    def since_boot(self) -> float:
+        """Return the same: no machine is suspended."""
+        return self.loop.now_s
+
 
 PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 

@@ -56,7 +56,7 @@ class EpochReplica:
             commit=self.commit,
             sync_flush=self.store.settings.sync_flush,
             clock=SystemClock(),
-            on_truncated=self.truncated.append,
+            before_truncation=self.truncated.append,
         )
 
     @property
@@ -70,9 +70,11 @@ class EpochReplica:
         await self.replication.master.start("127.0.0.1", 0)
         self.replication.copy.start()
 
-    async def lead(self, epoch: int, *members: int, version: int = 1) -> None:
+    async def lead(self, epoch: int, *members: int, in_sync_epoch: int = 1) -> None:
         """Become the master of an epoch; the only member, unless others are named."""
-        await self.replication.lead(self.number, epoch, frozenset({self.number, *members}), version)
+        await self.replication.lead(
+            self.number, epoch, frozenset({self.number, *members}), in_sync_epoch
+        )
         self.role.change(SYNC_MASTER, MASTER_ID)
 
     def follow(self, address: str) -> None:

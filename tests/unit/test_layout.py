@@ -229,3 +229,28 @@ def test_every_function_of_the_servers_has_a_caller() -> None:
     )
 
     assert {name for name, count in defined.items() if words[name] <= count} == set(NOT_CALLED)
+
+
+def listed(page: str) -> dict[str, set[str]]:
+    """Return the names in the first columns of the page's tables of folders and modules."""
+    table = r"^\| (?:Folder|Module) of `(\w+)/` \|.*\n\|[-|]+\n((?:\|.*\n)+)"
+    found: dict[str, set[str]] = {}
+    for package, rows in re.findall(table, page, re.MULTILINE):
+        for row in rows.splitlines():
+            found.setdefault(package, set()).update(re.findall(r"`(\w+)`", row.split("|")[1]))
+    return found
+
+
+def test_the_tables_of_the_page_have_every_module_and_folder_and_no_other() -> None:
+    page = listed(ARCHITECTURE.read_text())
+    assert {"broker", "namesrv", "controller", "store"} <= page.keys()
+    page.pop("client")  # its modules are public, and listed in the reference
+    assert page == {
+        package: {
+            path.stem
+            for path in (SOURCES / package).iterdir()
+            if not path.name.startswith("_")
+            and (path.suffix == ".py" or (path / "__init__.py").exists())
+        }
+        for package in page
+    }

@@ -253,6 +253,7 @@ class Broker:
                 parts.log_copy.get().start(self._log_context)
         else:
             parts.store.hold("this broker is about to take the place of its master")
+            parts.half_queue.is_taking_over = True
             self._settled.clear()
             self._taking_over = self._role_tasks.spawn(self._take_over(parts), "take-over")
 
@@ -263,6 +264,8 @@ class Broker:
             await loop.run_in_executor(None, parts.store.flush)
         except StoreError as problem:
             log.warning("cannot flush the log: %s", problem)
+        if not parts.role.is_slave:
+            await parts.offsets.correct(parts.store.next_offset)
         if parts.role.is_slave:
             return
         parts.half_queue.note_log_end()
@@ -270,8 +273,8 @@ class Broker:
         self._settled.set()
         if parts.elected is not None:  # what follows reads the log
             await parts.elected.replication.wait_confirmed()
-        await parts.offsets.correct(parts.store.bounds)
         if not parts.role.is_slave:
+            parts.half_queue.is_taking_over = False
             await self._load_half_queue(parts.half_queue)
         if not parts.role.is_slave:
             await parts.delay.take_over()

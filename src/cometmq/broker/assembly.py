@@ -42,7 +42,7 @@ from cometmq.broker.pulling.long_polling import HeldPulls
 from cometmq.broker.queries import feature as queries
 from cometmq.broker.registration import Registration
 from cometmq.broker.replication import feature as replication
-from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.replication.master import Master
 from cometmq.broker.role import SLAVE, UNKNOWN_ID, Role
 from cometmq.broker.sending import feature as sending
@@ -127,7 +127,7 @@ class Parts(msgspec.Struct, frozen=True):
     validation: SendValidation
     flow: FlowControl
     commit: GroupCommit
-    confirmation: Confirmation
+    durability: DurabilityWait
     stats: BrokerStats
     throughput: Throughput
     timings: Timings
@@ -388,7 +388,7 @@ def _build_parts(
             sync_flush=store_settings().sync_flush,
             clock=clock,
             files=files,
-            on_truncated=delay.truncated,
+            before_truncation=delay.take_back,
         )
     master = Master(role, store, settings) if elected_log is None else elected_log.master
     waits = master.acknowledgements
@@ -452,7 +452,7 @@ def _build_parts(
         ),
         flow=flow,
         commit=commit,
-        confirmation=Confirmation(synced_by, waits),
+        durability=DurabilityWait(synced_by, waits),
         stats=stats,
         throughput=Throughput(stats, clock=clock),
         timings=Timings(),

@@ -14,9 +14,12 @@ import re
 from cometmq.model import property_names as names
 from cometmq.model.errors import InvalidMessageError
 from cometmq.model.topic import SEND_FORBIDDEN_TOPICS
+from cometmq.protocol.properties import marker, value_of
 from cometmq.protocol.record import RecordParts
 from cometmq.store import NewMessage
 
+_REAL_TOPIC = marker(names.REAL_TOPIC.encode())
+_REAL_QID = marker(names.REAL_QID.encode())
 _QUEUE_ID = re.compile(r"[0-9]{1,9}")
 
 
@@ -47,6 +50,19 @@ def check_target(topic: str, queue_text: str) -> int:
             f" {queue_text[:80]!r}"
         )
     return queue_id
+
+
+def waiting_target(properties: bytes) -> tuple[str, int]:
+    """Return the target topic and queue of a record that waits.
+
+    Raises:
+        InvalidMessageError: it has none.
+    """
+    topic, queue_text = (
+        (value_of(properties, name) or b"").decode("utf-8", "replace")
+        for name in (_REAL_TOPIC, _REAL_QID)
+    )
+    return topic, check_target(topic, queue_text)
 
 
 def stored_again(

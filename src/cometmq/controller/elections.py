@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 from cometmq.controller.broker_set import NO_ID, BrokerSet, Election, elect
 from cometmq.controller.broker_set_table import BrokerSetTable
 from cometmq.controller.config import ControllerSettings
+from cometmq.controller.etcd import EtcdUnavailableError
 from cometmq.controller.live_brokers import LiveBroker, LiveBrokers
-from cometmq.model.errors import RemotingError
+from cometmq.model.errors import CometError, RemotingError
 from cometmq.protocol.bodies import SyncStateSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import NotifyBrokerRoleChangedRequest
@@ -93,15 +94,24 @@ class Elections:
     async def replace(self, lost: Iterable[LiveBroker]) -> None:
         """Elect a master for each set whose master is among the lost brokers.
 
-        If etcd gives no response the next scan elects.
+        If etcd gives no response the next scan elects. A set that cannot be read or changed does
+        not stop the others.
+
+        Raises:
+            EtcdUnavailableError: etcd gave no response.
         """
         for broker in lost:
             log.warning("broker lost broker=%s id=%d", broker.name, broker.id)
             if not self._is_active():
                 continue
-            known = await self._table.get(broker.name)
-            if known is not None and known.master_id == broker.id:
-                await self._elect_lost(known)
+            try:
+                known = await self._table.get(broker.name)
+                if known is not None and known.master_id == broker.id:
+                    await self._elect_lost(known)
+            except EtcdUnavailableError:
+                raise
+            except CometError as problem:
+                log.error("cannot replace a master broker=%s: %s", broker.name, problem)
 
     async def scan(self) -> None:
         """Elect a master for each set that has no living one while another broker lives."""

@@ -3,9 +3,9 @@
     <backup>/backup.json     what the backup contains, and the digest of every other file
     <backup>/...             a store, closed at a log offset: its end
 
-A backup is taken without a word to the broker, as if the machine had lost its power, and then
-recovered as a start after that would do it. So nothing has to stand still, if the parts are read in
-this order:
+The broker takes no part. The files are copied in an order in which a power cut could have left
+them, and the copy is recovered like a store at its start. The broker may write meanwhile if the
+files are read in this order:
 
     checkpoint        whatever it says is on disk is in the files that are read after it
     tables            no offset is ahead of its queue

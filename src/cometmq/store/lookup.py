@@ -45,7 +45,11 @@ class QueryResult(msgspec.Struct):
 
 
 def record_at(
-    log: CommitLog, log_offset: int, size_bytes: int | None, size_max: int
+    log: CommitLog,
+    log_offset: int,
+    size_bytes: int | None,
+    size_max: int,
+    log_end: int | None = None,
 ) -> memoryview | None:
     """Return the whole record at an offset, or None if none begins there, or its body is damaged.
 
@@ -54,33 +58,42 @@ def record_at(
         log_offset: of the record.
         size_bytes: its size, as its unit says; None if the offset is all that is known.
         size_max: the limit of its size in that case: a body may imitate a record.
+        log_end: where the log counts as ended; None for what readers see.
     """
     segment = log.segments.find(log_offset)
     if segment is None or log_offset < 0:
         return None
     position = log_offset - segment.base_offset
     total = record_size(segment, position)
-    if total == 0 or log_offset + total > log.readable_to():
+    if total == 0 or log_offset + total > (log.readable_to() if log_end is None else log_end):
         return None
     if total > size_max if size_bytes is None else total != size_bytes:
         return None
     facts = read_facts(segment, position, True)
     if facts.problem is not None:
         return None
-    return log.record(log_offset, total)
+    return log.slice(log_offset, log_offset + total)
 
 
-def facts_from(log: CommitLog, log_offset: int) -> Iterator[RecordFacts]:
-    """Yield the fields of each record from an offset on, up to where no record begins."""
+def facts_from(
+    log: CommitLog, log_offset: int, log_end: int | None = None
+) -> Iterator[RecordFacts]:
+    """Yield the fields of each record from an offset on, up to where no record begins.
+
+    It ends at ``log_end`` at the latest; None for what readers see.
+    """
     for segment in list(log.segments.items):
         position = max(0, log_offset - segment.base_offset)
-        while position < segment.size_bytes and segment.base_offset + position < log.readable_to():
+        while position < segment.size_bytes:
+            end = log.readable_to() if log_end is None else log_end
+            if segment.base_offset + position >= end:
+                return
             facts = read_facts(segment, position, False)
             if facts.problem is not None:
                 return
             if facts.total == 0:  # the blank at the end of a file
                 break
-            if segment.base_offset + position + facts.total > log.readable_to():
+            if segment.base_offset + position + facts.total > end:
                 return
             yield facts
             position += facts.total

@@ -624,6 +624,49 @@ class MessageStore:
         """
         return facts_from(self._log, log_offset)
 
+    # What a broker that becomes a master, or truncates its log, reads whether readers see it or
+    # not: other replicas may have to confirm it first.
+
+    def written_facts_from(self, log_offset: int) -> Iterator[RecordFacts]:
+        """Yield the same for all that is written."""
+        return facts_from(self._log, log_offset, self._log.written_to)
+
+    def written_record_at(self, log_offset: int, size_bytes: int) -> bytes | None:
+        """Return a record that is written, or None if none begins there, or it is damaged."""
+        limit = self._record_bytes_max()
+        record = record_at(self._log, log_offset, size_bytes, limit, self._log.written_to)
+        return None if record is None else bytes(record)
+
+    def written_units(
+        self, topic: str, queue_id: int, start: int, stop: int | None = None
+    ) -> Iterator[tuple[int, int]]:
+        """Yield log offset and size of the messages of a queue that are written.
+
+        Args:
+            topic: its name.
+            queue_id: the queue.
+            start, stop: queue offsets; None for the end of the queue.
+        """
+        queue = self._table.find(topic, queue_id)
+        if queue is None:
+            return
+        at = start
+        while (at := max(at, queue.min_offset)) < queue.max_offset and (stop is None or at < stop):
+            log_offset, size, _ = self._sound_unit(queue, at)
+            yield log_offset, size
+            at += 1
+
+    def written_behind(self, topic: str, log_offset: int) -> Iterator[tuple[int, int]]:
+        """Yield log offset and size of the messages of a topic that end behind a log offset."""
+        for queue in list(self._table.all()):
+            if queue.topic == topic and queue.max_physical > log_offset:
+                yield from self.written_units(topic, queue.queue_id, queue.end_at(log_offset))
+
+    def end_at(self, topic: str, queue_id: int, log_end: int) -> int:
+        """Return where a queue ends if the log ends at an offset; 0 if there is no queue."""
+        queue = self._table.find(topic, queue_id)
+        return 0 if queue is None else queue.end_at(log_end)
+
     def cold_record(
         self, log_offset: int, size_bytes: int | None = None
     ) -> Callable[[], None] | None:
@@ -804,11 +847,16 @@ class MessageStore:
             return None
         return partial(segment.bring_in_cold, first, last)
 
-    def truncate_log(self, offset: int) -> None:
+    def truncate_log(self, offset: int, prepare: Callable[[int], object] = lambda _: None) -> None:
         """Remove all records from a log offset on, and what was received behind the last one.
 
         It syncs the store first: call `write_out` in a thread before to keep that short. Slices of
         removed records that a reader still holds become zero.
+
+        Args:
+            offset: the new end of the log.
+            prepare: called with it while the log still has what is removed, once it is known that
+                a record ends there. What it raises ends the call; nothing was removed.
 
         Raises:
             StoreError: no whole record begins there; nothing was changed.
@@ -825,6 +873,7 @@ class MessageStore:
         check_border(self._log, offset)
         self._allocator.discard_ahead()
         self.write_out()
+        prepare(offset)
         if self.confirms:
             self._log.confirmed_to = min(self._log.confirmed_to, offset)
         truncate(offset, self._log, self._table, self._index, self._durability, self._abort)

@@ -32,13 +32,14 @@ class Remover:
         self._files = files
         self._in_thread = in_thread
         self._thread: ThreadPoolExecutor | None = None
-        self._left: deque[Path] = deque()
-        """Files to delete, the first of which could not be deleted."""
+        self._left: dict[Path, deque[Path]] = {}
+        """Files to delete by their directory; the first of each could not be deleted."""
 
     def remove(self, path: Path) -> None:
-        """Delete a file, after those that could not be deleted before.
+        """Delete a file, after those of its directory that could not be deleted before.
 
-        So no file of a stream is deleted before an older one: a start would miss it.
+        So no file of a stream is deleted before an older one: a start would miss it. Other
+        streams go on, or a file that the disk keeps would fill the disk.
         """
         self.run(lambda: self._remove_in_order(path))
 
@@ -48,14 +49,26 @@ class Remover:
             self.run(self._remove_left)
 
     def _remove_in_order(self, path: Path) -> None:
-        if len(self._left) < _LEFT_MAX:
-            self._left.append(path)
-        self._remove_left()
+        if sum(map(len, self._left.values())) < _LEFT_MAX:
+            self._left.setdefault(path.parent, deque()).append(path)
+        self._remove_left_in(path.parent)
 
     def _remove_left(self) -> None:
-        while self._left:
-            self._files.remove(self._left[0])
-            self._left.popleft()
+        first: OSError | None = None
+        for folder in list(self._left):
+            try:
+                self._remove_left_in(folder)
+            except OSError as problem:
+                first = first or problem
+        if first is not None:
+            raise first
+
+    def _remove_left_in(self, folder: Path) -> None:
+        left = self._left.get(folder)
+        while left:
+            self._files.remove(left[0])
+            left.popleft()
+        self._left.pop(folder, None)
 
     def remove_tree(self, path: Path) -> None:
         """Delete a directory with all that is in it."""

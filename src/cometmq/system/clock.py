@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+_SINCE_BOOT: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
@@ -14,6 +16,9 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Return seconds that only grow; comparable within one process."""
+
+    def since_boot(self) -> float:
+        """Return such seconds that also pass while the machine is suspended."""
 
 
 class SystemClock:
@@ -26,6 +31,10 @@ class SystemClock:
     def monotonic(self) -> float:
         """Return the machine's monotonic clock in seconds."""
         return time.monotonic()
+
+    def since_boot(self) -> float:
+        """Return the seconds since the boot, suspended ones included where the system has them."""
+        return time.clock_gettime(_SINCE_BOOT)
 
 
 class ManualClock:
@@ -46,6 +55,10 @@ class ManualClock:
     def monotonic(self) -> float:
         """Return the seconds that `advance` has moved this clock by."""
         return self._monotonic_ms / 1000
+
+    def since_boot(self) -> float:
+        """Return the same."""
+        return self.monotonic()
 
     def advance(self, ms: int) -> None:
         """Let ``ms`` pass on both clocks.

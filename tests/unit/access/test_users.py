@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import sys
 from collections.abc import Iterator
@@ -387,6 +388,15 @@ def test_without_rocksdict_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     with pytest.raises(ConfigError, match=r"cometmq\[users\]"):
         UserAccounts(tmp_path, authorizes=True)
+
+
+def test_users_need_no_pyyaml(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = "cometmq.broker.access.sources"
+    for name in [*sys.modules]:
+        if name.startswith("cometmq.access.plain") or name == sources:
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    importlib.import_module(sources)
 
 
 # --- accounts become users ----------------------------------------------------------------------

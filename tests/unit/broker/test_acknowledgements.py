@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.replication.acknowledgements import Acknowledgements
-from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.role import ASYNC_MASTER, SYNC_MASTER, Role
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.model.errors import StoreError
@@ -175,7 +175,7 @@ async def test_disk_and_slaves_are_waited_for_side_by_side() -> None:
         world, disk = World(0), Disk()
         commit = GroupCommit(disk)
         commit.start()
-        both = Confirmation(commit, world.waits)
+        both = DurabilityWait(commit, world.waits)
         ended: asyncio.Future[tuple[int, StoreError | None]]
         ended = asyncio.get_running_loop().create_future()
         both.wait(10, lambda *outcome, ended=ended: ended.set_result(outcome))
@@ -206,7 +206,7 @@ async def test_slaves_have_precedence_over_a_late_disk(
     commit.start()
     ended: asyncio.Future[tuple[int, StoreError | None]]
     ended = asyncio.get_running_loop().create_future()
-    Confirmation(commit, world.waits).wait(10, lambda *outcome: ended.set_result(outcome))
+    DurabilityWait(commit, world.waits).wait(10, lambda *outcome: ended.set_result(outcome))
     disk.outcome.set_result(on_disk)
     assert await asyncio.wait_for(ended, 60) == (code, None)
     await commit.stop()
@@ -218,7 +218,7 @@ async def test_a_failed_disk_is_the_outcome_whatever_slaves_have() -> None:
     commit.start()
     ended: asyncio.Future[tuple[int, StoreError | None]]
     ended = asyncio.get_running_loop().create_future()
-    Confirmation(commit, world.waits).wait(10, lambda *outcome: ended.set_result(outcome))
+    DurabilityWait(commit, world.waits).wait(10, lambda *outcome: ended.set_result(outcome))
     disk.outcome.set_exception(StoreError("broken"))
     _, error = await asyncio.wait_for(ended, 60)
     assert str(error) == "broken"
@@ -228,12 +228,12 @@ async def test_a_failed_disk_is_the_outcome_whatever_slaves_have() -> None:
 async def test_what_waits_for_nothing_is_confirmed_at_once() -> None:
     world = World()
     world.role.change(ASYNC_MASTER, 0)
-    confirmation = Confirmation(None, world.waits)
-    assert not confirmation.waits()
+    durability = DurabilityWait(None, world.waits)
+    assert not durability.waits()
     outcomes: list[tuple[int, StoreError | None]] = []
-    confirmation.wait(10, lambda *outcome: outcomes.append(outcome))
+    durability.wait(10, lambda *outcome: outcomes.append(outcome))
     assert outcomes == [(OK, None)]
     world.role.change(SYNC_MASTER, 0)
-    assert confirmation.waits()
-    confirmation.wait(10, lambda *outcome: outcomes.append(outcome))
+    assert durability.waits()
+    durability.wait(10, lambda *outcome: outcomes.append(outcome))
     assert outcomes[1:] == [(NO_SLAVE, None)]

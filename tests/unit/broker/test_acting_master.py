@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.acting_master.broker_set import broker_set_addresses
 from cometmq.broker.acting_master.half_messages import send_undecided
+from cometmq.broker.acting_master.member_query import broker_set_addresses
 from cometmq.broker.acting_master.other_brokers import OtherBrokers
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.transactions.half_message import HalfMessage, half_properties

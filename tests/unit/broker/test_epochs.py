@@ -248,3 +248,33 @@ def test_up_to_the_common_point_the_logs_are_equal(seed: int) -> None:
             logs[replica] = logs[master][:stop]
             known = lists[replica][-1].number if lists[replica] else NO_EPOCH
             lists[replica] += [e for e in lists[master] if e.number > known and e.start < stop]
+
+
+def test_elections_without_a_message_leave_the_epochs_that_the_log_was_written_in(
+    tmp_path: Path,
+) -> None:
+    epochs = opened(tmp_path)
+    epochs.begin(1, 0)
+    slave = epochs.epochs
+    for number in range(2, ENTRIES_MAX + 20):
+        epochs.begin(number, 5_000_000_000)
+    epochs.begin(2_000, 6_000_000_000)
+    kept = opened(tmp_path).epochs
+    assert len(kept) == ENTRIES_MAX
+    assert kept[0] == Epoch(1, 0)
+    assert kept[-2:] == [Epoch(ENTRIES_MAX + 19, 5_000_000_000), Epoch(2_000, 6_000_000_000)]
+    assert epochs.covering(0) == (Epoch(1, 0), 5_000_000_000)
+    common = common_point(slave, 7_000_000_000, kept, 6_500_000_000)
+    assert common is not None
+    assert common.point == 5_000_000_000
+
+
+def test_a_replica_that_wrote_in_a_dropped_epoch_is_truncated_to_its_start(tmp_path: Path) -> None:
+    epochs = opened(tmp_path)
+    epochs.begin(1, 0)
+    for number in range(2, ENTRIES_MAX + 20):
+        epochs.begin(number, 700)
+    assert Epoch(2, 700) not in epochs.epochs
+    common = common_point([Epoch(1, 0), Epoch(2, 700)], 900, epochs.epochs, 800)
+    assert common is not None
+    assert common.point == 700

@@ -29,12 +29,12 @@ def test_a_new_store_has_none(tmp_path: Path) -> None:
 
 def test_the_files_of_an_application(tmp_path: Path) -> None:
     applied = Applied(2, "127.0.0.1:10911;1764000000000")
-    identity(tmp_path).apply(applied)
+    identity(tmp_path).save_application(applied)
     text = (tmp_path / "brokerIdentity-temp").read_text()
     assert text == "HaCluster#broker-a#2#127.0.0.1:10911;1764000000000"
     assert identity(tmp_path).applied() == applied
     assert identity(tmp_path).broker_id() is None
-    identity(tmp_path).take(2)
+    identity(tmp_path).save_id(2)
     recorded = RECORDED / "3-second-master.broker2.brokerIdentity"
     assert (tmp_path / "brokerIdentity").read_bytes() == recorded.read_bytes()
     assert identity(tmp_path).broker_id() == 2
@@ -43,17 +43,17 @@ def test_the_files_of_an_application(tmp_path: Path) -> None:
 
 def test_an_application_that_was_refused_is_forgotten(tmp_path: Path) -> None:
     found = identity(tmp_path)
-    found.apply(Applied(1, "a;1"))
-    found.apply(Applied(2, "a;2"))
-    found.give_up()
+    found.save_application(Applied(1, "a;1"))
+    found.save_application(Applied(2, "a;2"))
+    found.remove_application()
     assert found.applied() is None
     assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize(("cluster", "name"), [("Other", "broker-a"), ("HaCluster", "broker")])
 def test_the_store_of_another_broker_is_refused(tmp_path: Path, cluster: str, name: str) -> None:
-    identity(tmp_path).take(2)
-    identity(tmp_path).apply(Applied(2, "a;1"))
+    identity(tmp_path).save_id(2)
+    identity(tmp_path).save_application(Applied(2, "a;1"))
     other = identity(tmp_path, cluster=cluster, name=name)
     with pytest.raises(ConfigError, match="this store belongs to another broker"):
         other.broker_id()

@@ -49,7 +49,7 @@ def test_both_sets_count_until_the_response() -> None:
     assert found.written(80) == 70
     assert found.request(ids(1, 2, 3))
     assert found.adopt(ids(1, 2, 3), 8)
-    assert (found.replicas, found.version, found.requested) == (ids(1, 2, 3), 8, None)
+    assert (found.members, found.in_sync_epoch, found.requested) == (ids(1, 2, 3), 8, None)
     assert found.least_count == 3
     found.reported(2, 90, 90, 100.0)
     assert found.written(90) == 70

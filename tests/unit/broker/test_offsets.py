@@ -241,7 +241,7 @@ async def test_offsets_of_a_new_master_are_moved_back_to_the_ends_of_its_queues(
     offsets: OffsetStore,
 ) -> None:
     await offsets.copy({"T@g": {0: 5, 1: 2}}, None)
-    await offsets.correct(lambda topic, queue_id: (0, 3))
+    await offsets.correct(lambda topic, queue_id: 3)
     assert offsets.of("g", "T") == {0: 3, 1: 2}
 
 
@@ -263,3 +263,13 @@ async def test_impossible_offsets_of_a_slave_are_refused(offsets: OffsetStore) -
     with pytest.raises(ProtocolError, match="expected topic@group and offsets of 0 or more"):
         await offsets.advance({"T@g": {0: -1}}, lambda topic, queue_id: (0, 9))
     assert offsets.keys() == []
+
+
+async def test_a_copy_ends_when_its_master_is_none_any_more(offsets: OffsetStore) -> None:
+    """An election comes between two slices; what comes later would not be corrected."""
+    is_current = iter([True, True, False])
+    table = {f"T@g{number}": {0: 5} for number in range(10)}
+    version = offsets.version
+    await offsets.copy(table, DataVersion(counter=99), lambda: next(is_current))
+    assert sorted(offsets.keys()) == ["T@g0", "T@g1"]
+    assert offsets.version == version

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.prerequisites import with_prerequisites
-from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.sending.handler import SendHandler
@@ -93,7 +93,7 @@ class World:
             self.flow,
             self.stats,
             Throughput(self.stats, clock=self.clock),
-            confirmation=Confirmation(self.commit),
+            durability=DurabilityWait(self.commit),
             store_host=HOST,
         )
         self.producer = self.connect()

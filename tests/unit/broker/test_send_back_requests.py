@@ -10,7 +10,7 @@ import pytest
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.replication.acknowledgements import Acknowledgements
-from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.sending.send_back import SendBackHandler
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.model.delay import DelayLevels
@@ -47,7 +47,7 @@ class Broker:
             host="10.0.0.1",
             settings=lambda: tables.settings,
             role=tables.role,
-            confirmation=Confirmation(None, self.slaves),
+            durability=DurabilityWait(None, self.slaves),
             store_host=US,
             cold_reads=ColdReads(),
             queue_chance=lambda queues: queues - 1,

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cometmq.broker.prerequisites import with_prerequisites
-from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.sending.fast_path import SendFastPath
 from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
 from cometmq.broker.sending.group_commit import GroupCommit
@@ -90,7 +90,7 @@ class Side:
             self.flow,
             self.stats,
             Throughput(self.stats, clock=clock),
-            confirmation=Confirmation(self.commit),
+            durability=DurabilityWait(self.commit),
             store_host=HOST,
             latencies=self.latencies,
         )

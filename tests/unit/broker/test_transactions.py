@@ -19,7 +19,7 @@ from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.failover.topic_gap import FILE_NAME, TopicGap
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.replication.acknowledgements import Acknowledgements
-from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.role import ASYNC_MASTER, SLAVE, SYNC_MASTER
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.stats.counters import BrokerStats
@@ -123,7 +123,7 @@ class World:
         self.store = open_store(self.folder, self.tables, files=self.files, **self.store_settings)
         cold_reads = ColdReads()
         self.commit = GroupCommit(self.store, timeout_s=60) if self.sync else None
-        self.confirmation = Confirmation(self.commit, self.acknowledgements)
+        self.durability = DurabilityWait(self.commit, self.acknowledgements)
         self.halves = HalfQueue(
             self.store,
             self.tables.offsets,
@@ -141,7 +141,7 @@ class World:
             role=self.tables.role,
             clock=self.clock,
             cold_reads=cold_reads,
-            confirmation=self.confirmation,
+            durability=self.durability,
             commit=self.commit,
         )
         self.handlers = {
@@ -158,7 +158,7 @@ class World:
             role=self.tables.role,
             stored=lambda: self.store.settings,
             clock=self.clock,
-            confirmation=self.confirmation,
+            durability=self.durability,
         )
 
     async def start(self, *, loads: bool = True) -> World:
@@ -413,7 +413,7 @@ async def test_a_topic_that_was_not_copied_before_an_election_is_created_by_the_
     gap = TopicGap(topics, world.store, file, lambda: world.tables.settings)
     half = world.half(queue=3)
     await topics.delete("T", nothing_else)
-    await gap.fill()
+    await gap.begin_epoch(1)
     if checked:
         producer = Asked(world)
         await world.round()

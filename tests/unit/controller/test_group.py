@@ -206,6 +206,24 @@ async def test_a_set_that_cannot_be_read_keeps_no_other_without_a_master(
     assert "brokerSets/aaa" in caplog.text
 
 
+async def test_a_lost_broker_of_a_set_that_cannot_be_read_keeps_no_other_master(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    group.store.transact([], [Put("/cometmq/controllers/cometmq/brokerSets/aaa", b"{")])
+    await group.first.heartbeat("aaa", 1)
+    group.clock.advance(10_001)
+    await group.live(2)
+    await group.first.renew()
+    controller = group.first.controller
+    lost = sorted(controller._live.expire(), key=lambda broker: (broker.name, broker.id))
+    assert [broker.name for broker in lost[:2]] == ["aaa", SET]
+
+    await controller._elections.replace(lost)
+
+    assert (await group.known()).master_id == 2
+    assert "brokerSets/aaa" in caplog.text
+
+
 async def test_a_controller_that_has_just_started_deposes_no_master(group: Group) -> None:
     await group.first.controller.active.resign()
     third = OneController(group.store, group.clock, ControllerSettings(controller_id="n2"))

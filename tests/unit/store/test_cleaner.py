@@ -17,6 +17,7 @@ from cometmq.store import (
     StoreUnavailableError,
 )
 from cometmq.store.paths import segment_name
+from cometmq.store.remover import Remover
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import DiskUsage
 from support.faulty_files import FaultyFiles
@@ -132,6 +133,31 @@ def test_a_file_that_could_not_be_deleted_is_deleted_by_a_later_round(
     files.stuck = None
     assert store.clean(local_ms(5)) == 0
     assert log_files(tmp_path) == 1
+
+
+def test_other_streams_are_cleaned_while_a_file_cannot_be_deleted(tmp_path: Path) -> None:
+    files = StuckFiles()
+    remover = Remover(files, in_thread=False)
+    paths = {}
+    for folder in ("consumequeue", "commitlog"):
+        tmp_path.joinpath(folder).mkdir()
+        paths[folder] = [tmp_path / folder / segment_name(at) for at in (0, 100)]
+        for path in paths[folder]:
+            path.touch()
+    files.stuck = paths["consumequeue"][0]
+
+    for path in (*paths["consumequeue"], *paths["commitlog"]):
+        remover.remove(path)
+    assert all(path.exists() for path in paths["consumequeue"])
+    assert not any(path.exists() for path in paths["commitlog"])
+
+    later = tmp_path / "commitlog" / segment_name(200)
+    later.touch()
+    remover.remove(later)
+    assert not later.exists()
+    files.stuck = None
+    remover.retry()
+    assert not any(path.exists() for path in paths["consumequeue"])
 
 
 def test_one_round_deletes_a_limited_number(open_store: Open, tmp_path: Path) -> None:

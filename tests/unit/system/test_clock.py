@@ -9,6 +9,12 @@ import pytest
 from cometmq.system.clock import ManualClock, SystemClock
 
 
+def test_seconds_since_the_boot_are_not_fewer_than_the_monotonic_ones() -> None:
+    clock = SystemClock()
+    before = clock.monotonic()
+    assert clock.since_boot() >= before
+
+
 def test_the_machines_clock_tells_its_time() -> None:
     before = time.time_ns() // 10**6
     met = SystemClock().now_ms()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from cometmq.access.config import UserSettings, user_settings
 from cometmq.access.gate import Gate
-from cometmq.access.plain.accounts import PlainAccounts
 from cometmq.access.users.accounts import UserAccounts
 from cometmq.access.users.user import User, UserType
 from cometmq.broker.access.control import AccessControl, RecordTopics
@@ -21,6 +21,9 @@ from cometmq.store import MessageStore, StoreSettings
 from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files
+
+if TYPE_CHECKING:
+    from cometmq.access.plain.accounts import PlainAccounts
 
 
 class AccessSources(msgspec.Struct, frozen=True):
@@ -73,6 +76,7 @@ def open_sources(
 def _plain(
     settings: BrokerSettings, topics: RecordTopics, clock: Clock, files: Files
 ) -> AccessSources:
+    from cometmq.access.plain.accounts import PlainAccounts  # needs the extra acl
     from cometmq.access.plain.needs import PlainNeeds
 
     assert settings.rocketmq_home is not None
@@ -110,6 +114,7 @@ def _users(
 
 
 def _migrate(users: UserAccounts, settings: BrokerSettings, clock: Clock, files: Files) -> None:
+    from cometmq.access.plain.accounts import PlainAccounts  # needs the extra acl
     from cometmq.access.users.migration import migrate
 
     home = settings.rocketmq_home

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cometmq.broker.acting_master.broker_set import TIMEOUT_S, broker_set_addresses
+from cometmq.broker.acting_master.member_query import TIMEOUT_S, broker_set_addresses
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.role import MASTER_ID

@@ -25,7 +25,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.acting_master.broker_set import broker_set_addresses
+from cometmq.broker.acting_master.member_query import broker_set_addresses
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.registration import Registration

@@ -9,6 +9,8 @@ skipped. A copy has everything of its message but the queue and the store time.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -63,6 +65,84 @@ async def offsets_by_log_in_slices(
     return scan.result()
 
 
+def offsets_before(store: MessageStore, offsets: Mapping[int, int], log_offset: int) -> Numbers:
+    """Return the offsets of the levels that count messages whose copies the log has behind an end.
+
+    The first of these copies shows from which message on they are; none is counted any more. If
+    there is more of the log than a scan may read, messages that were due since that end are not
+    counted either.
+
+    Args:
+        store: the store.
+        offsets: the offset of each level.
+        log_offset: the end, before which the log stays as it is.
+    """
+    found = {n: store.end_at(DELAY_TOPIC, delay_queue(n), log_offset) for n in offsets}
+    if store.written_to - log_offset > SCAN_BYTES_MAX:
+        firsts = _first_due(store, offsets, log_offset)
+    else:
+        firsts = _first_copied(store, offsets, log_offset)
+    for level, first in firsts.items():
+        found[level] = min(found[level], first)
+    found = {level: offset for level, offset in found.items() if offset < offsets[level]}
+    for level, offset in found.items():
+        log.warning(
+            "the log is truncated where it has delivered messages, they are delivered again"
+            " level=%d from=%d to=%d",
+            *(level, offsets[level], offset),
+        )
+    return found
+
+
+def _first_copied(store: MessageStore, offsets: Mapping[int, int], log_offset: int) -> Numbers:
+    """Return the first message of each level whose copy is behind an end of the log."""
+    firsts: dict[int, RecordParts] = {}
+    counts: Counter[int] = Counter()
+    for facts in store.written_facts_from(log_offset):
+        level = _level_of_copy(facts)
+        if not offsets.get(level):
+            continue
+        counts[level] += 1
+        if level not in firsts:
+            copy = _parts(store.written_record_at(facts.log_offset, facts.total))
+            if copy is not None:
+                firsts[level] = copy
+    found: Numbers = {}
+    for level, copy in firsts.items():
+        begin = max(0, offsets[level] - counts[level] - SKIPPED_MAX)
+        queue = DELAY_TOPIC, delay_queue(level)
+        for at, unit in enumerate(store.written_units(*queue, begin, offsets[level]), begin):
+            scheduled = _parts(store.written_record_at(*unit))
+            if scheduled is not None and _is_copy(copy, scheduled):
+                found[level] = at
+                break
+    return found
+
+
+def _first_due(store: MessageStore, offsets: Mapping[int, int], log_offset: int) -> Numbers:
+    """Return the first message of each level that was due since an end of the log."""
+    since_ms = next((facts.store_ms for facts in store.written_facts_from(log_offset)), 0)
+    found: Numbers = {}
+    for level, offset in offsets.items():
+        queue = DELAY_TOPIC, delay_queue(level)
+
+        def due_ms(at: int, queue: tuple[str, int] = queue) -> int:
+            units = store.consume_queue_units(*queue, at, 1)
+            return units[0][2] if units else since_ms
+
+        low = min(store.bounds(*queue)[0], offset)
+        found[level] = low + bisect_left(range(low, offset), since_ms, key=due_ms)
+    return found
+
+
+def _level_of_copy(facts: RecordFacts) -> int:
+    """Return the level of the message that a record is the copy of; 0 if it is no copy."""
+    if value_of(facts.properties, _REAL_TOPIC) != facts.topic:
+        return 0
+    text = value_of(facts.properties, _DELAY) or b""
+    return int(text) if text.isdigit() and len(text) < 10 else 0
+
+
 class _Scan:
     """Looks for the copies of delivered messages in the log.
 
@@ -104,10 +184,7 @@ class _Scan:
 
     def take(self, facts: RecordFacts) -> None:
         """Note which message a record is the copy of, if any."""
-        if value_of(facts.properties, _REAL_TOPIC) != facts.topic:
-            return
-        text = value_of(facts.properties, _DELAY) or b""
-        level = int(text) if text.isdigit() and len(text) < 10 else 0
+        level = _level_of_copy(facts)
         if level not in self._waiting:
             return
         at, counted = self._waiting[level], self._offsets.get(level, 0)
@@ -157,7 +234,10 @@ def _offset_behind(
 
 
 def _record(store: MessageStore, log_offset: int, size_bytes: int) -> RecordParts | None:
-    data = store.record_at(log_offset, size_bytes)
+    return _parts(store.record_at(log_offset, size_bytes))
+
+
+def _parts(data: bytes | None) -> RecordParts | None:
     try:
         return None if data is None else split_record(data)
     except ProtocolError:

@@ -35,15 +35,17 @@ from time import monotonic
 from typing import Any, Final
 
 from cometmq.broker.cold_reads import ColdReads, bring_in
-from cometmq.broker.delay.delivered import offsets_by_log, offsets_by_log_in_slices
+from cometmq.broker.delay.delivered import (
+    offsets_before,
+    offsets_by_log,
+    offsets_by_log_in_slices,
+)
 from cometmq.broker.offsets.offset_store import Numbers, read_numbers, read_version
-from cometmq.broker.targets import check_target, stored_again
-from cometmq.model import property_names
+from cometmq.broker.targets import stored_again, waiting_target
 from cometmq.model.delay import DelayLevels, delay_queue, level_of_queue
 from cometmq.model.errors import CometError, InvalidMessageError, ResponseError, StoreError
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.bodies import DataVersion
-from cometmq.protocol.properties import marker, value_of
 from cometmq.protocol.record import RecordParts, split_record
 from cometmq.remoting.slices import SLICE_S
 from cometmq.store import MessageStore, StoreUnavailableError
@@ -54,8 +56,6 @@ from cometmq.system.failure_log import FailureLog, RateLimitedLog
 
 log = logging.getLogger(__name__)
 
-_REAL_TOPIC = marker(property_names.REAL_TOPIC.encode())
-_REAL_QID = marker(property_names.REAL_QID.encode())
 _LOG_OFFSET: Final = "logOffset"
 """The entry of the file that names the end of the log."""
 
@@ -236,19 +236,23 @@ class ScheduledDelivery:
         self.version = version or self.version
         self._is_copy = True
 
-    def truncated(self, log_offset: int) -> None:
-        """Take back what was delivered behind the new end of the log; not while it is delivered.
+    def take_back(self, log_offset: int) -> None:
+        """Count the messages as waiting whose copies are about to be truncated.
+
+        The offsets are on the disk before the log is truncated: a start finds the copies there
+        that it still has. Not while messages are delivered.
 
         Args:
-            log_offset: where the log ends now.
+            log_offset: the end that the log gets.
+
+        Raises:
+            StoreError: the disk refused.
         """
-        before = [noted for noted in self._unconfirmed if noted[1] <= log_offset]
-        if before:
-            offsets, log_offset = before[-1]
-            self._offsets = dict(offsets)
+        self._offsets |= offsets_before(self._store, self._offsets, log_offset)
         self._unconfirmed.clear()
         self._note(min(log_offset, self._noted[1]))
         self._is_copy = True
+        self.persist()
 
     def advance(self, offsets: Numbers) -> int:
         """Take over the offsets that are larger than those known, before the start.
@@ -348,6 +352,8 @@ class ScheduledDelivery:
     def _needs_position(self, offsets: Numbers, log_offset: int) -> bool:
         """Return whether the next start would read too much of the log."""
         saved = self._saved_log_offset
+        if saved is not None and log_offset < saved:
+            return True  # a start would find no record there once others are behind
         if saved is not None and log_offset - saved < UNRECORDED_BYTES_MAX:
             return False
         return any(
@@ -620,7 +626,7 @@ class ScheduledDelivery:
         pause_s = 0.0
         try:
             record = self._record(log_offset, size_bytes)
-            topic, _ = _sent_to(record.properties)
+            topic, _ = waiting_target(record.properties)
             await send(topic, record)
         except CometError as problem:
             self._send_waits.failed(str(level), problem)
@@ -653,7 +659,7 @@ class ScheduledDelivery:
         Raises:
             InvalidMessageError: it has none, or its topic was deleted.
         """
-        topic, queue_id = _sent_to(record.properties)
+        topic, queue_id = waiting_target(record.properties)
         moved = self._queue_for(topic, queue_id, record.log_offset)
         if moved is None:
             raise InvalidMessageError(f"met topic {topic[:300]!r}, expected one that exists")
@@ -665,19 +671,6 @@ class ScheduledDelivery:
             *(level, offset, topic, queue_id, moved),
         )
         return topic, moved
-
-
-def _sent_to(properties: bytes) -> tuple[str, int]:
-    """Return the topic and the queue that a message was sent to.
-
-    Raises:
-        InvalidMessageError: it has none.
-    """
-    topic, queue_text = (
-        (value_of(properties, name) or b"").decode("utf-8", "replace")
-        for name in (_REAL_TOPIC, _REAL_QID)
-    )
-    return topic, check_target(topic, queue_text)
 
 
 class _RecordReads:

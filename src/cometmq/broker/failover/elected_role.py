@@ -10,7 +10,8 @@ An epoch is the number of one election. A decision with a larger one replaces th
 smaller epoch is out of date. A master whose controllers do not respond goes on: there is no lease.
 It acknowledges nothing that another master could lack as long as all of the in-sync set must have a
 message, because the set changes only with the controller's consent. A process that stood still for
-longer than its heartbeats last asks the controller before it acknowledges anything.
+longer than its heartbeats last, or whose machine was suspended, asks the controller before it
+acknowledges anything.
 
 A master that was killed may find at its start that the controller has not noticed. It does not
 continue its epoch: a request of the earlier process for an in-sync set may reach the controller at
@@ -119,10 +120,10 @@ class Decision(NamedTuple):
     """None if there is no master."""
     master_address: str
     epoch: int
-    replicas: BrokerIds
+    in_sync: BrokerIds
     """The in-sync set."""
-    version: int
-    """The number of that set."""
+    in_sync_epoch: int
+    """The epoch of that set."""
 
 
 class UndecidedError(CometError):
@@ -133,17 +134,17 @@ class ElectedRole:
     """The role of one broker.
 
     Args:
-        role: what it changes.
-        controllers: decide.
+        role: the role that this object changes when a controller decides.
+        controllers: sends requests to the controllers.
         identity: the id of this broker.
         replication: of the log; it leads and follows with the role.
         epochs: those of the log.
-        topics: their version names the epoch.
-        gap: creates the topics that were not copied before this broker is elected.
+        gap: creates the topics that were not copied before this broker is elected, and puts its
+            epoch into their version.
         client: asks the master where it sends its log.
         settings: returns the current settings of the broker.
         store: the log.
-        clock: makes the check code of a new id unique.
+        clock: makes the check code of a new id unique, and shows when the machine was suspended.
 
     Raises:
         ConfigError: the store belongs to a broker of another name or cluster.
@@ -157,7 +158,6 @@ class ElectedRole:
         identity: IdentityFiles,
         replication: EpochReplication,
         epochs: EpochFile,
-        topics: TopicTable,
         gap: TopicGap,
         client: RemotingClient,
         settings: Callable[[], BrokerSettings],
@@ -171,7 +171,6 @@ class ElectedRole:
         self.replication = replication
         """Of the log."""
         self._epochs = epochs
-        self._topics = topics
         self._gap = gap
         self._client = client
         self._settings = settings
@@ -201,7 +200,7 @@ class ElectedRole:
         self.decided = asyncio.Event()
         """Set once the role is decided."""
         self._ran_s = NEVER_S
-        """When heartbeats were last sent, or would have been."""
+        """When heartbeats were last sent, or would have been, in seconds since the boot."""
         self._stood_still_s = NEVER_S
         """When heartbeats were found to be late; `NEVER_S` if the controllers were asked since."""
         self._loss_reported_s: float | None = None
@@ -250,7 +249,7 @@ class ElectedRole:
             self._wake.clear()
             began_s = loop.time()
             try:
-                await self._step()
+                await self._follow_decision()
             except Exception as problem:  # whatever it is, the next decision must not be missed
                 self._failures.failed(name, problem)
                 pause_s = RETRY_S
@@ -268,7 +267,7 @@ class ElectedRole:
             except TimeoutError:
                 continue
 
-    async def _step(self) -> None:
+    async def _follow_decision(self) -> None:
         """Request the decision, and follow it.
 
         Raises:
@@ -277,7 +276,7 @@ class ElectedRole:
         if self._store.failure is not None:
             await self._step_down(self._store.failure)
             return
-        decision = await (self._look() if self._is_registered else self._register())
+        decision = await (self._request_decision() if self._is_registered else self._register())
         if decision.master_id is None:
             if decision.epoch > max(self._epoch, 0):
                 self._be_slave(decision)
@@ -302,17 +301,15 @@ class ElectedRole:
         """
         assert self._id is not None
         if decision.epoch == self._epoch:
-            self.replication.adopt(decision.replicas, decision.version)
+            self.replication.adopt(decision.in_sync, decision.in_sync_epoch)
             return
-        await self._topics.begin_epoch(decision.epoch)
         self._end_lookup()
         self._role.follow_elected("")
         try:
             await self.replication.lead(
-                self._id, decision.epoch, decision.replicas, decision.version
+                self._id, decision.epoch, decision.in_sync, decision.in_sync_epoch
             )
-            if self._role.is_slave:
-                await self._gap.fill()
+            await self._gap.begin_epoch(decision.epoch, fills=self._role.is_slave)
         except StoreError as problem:
             self._stop_being_master()
             self.replication.stop()
@@ -331,7 +328,7 @@ class ElectedRole:
         """
         if self._id is None:
             raise UndecidedError(f"no id is requested, the store has failed: {failure}")
-        decision = await self._look()
+        decision = await self._request_decision()
         is_chosen = decision.master_id == self._id
         if decision.epoch > self._epoch and not is_chosen:
             self._be_slave(decision)
@@ -367,7 +364,7 @@ class ElectedRole:
         log.warning("cannot be the master of epoch %d, waiting for a newer one: %s", epoch, problem)
         self._is_registered = False
         while True:
-            decision = await self._look()
+            decision = await self._request_decision()
             if decision.epoch != epoch or decision.master_id is None:
                 break
             await self._report_loss()
@@ -388,7 +385,7 @@ class ElectedRole:
     def _be_slave(self, decision: Decision) -> None:
         """Be a slave of another broker, or of none as long as there is no master."""
         assert self._id is not None
-        self._epoch = decision.epoch
+        self._epoch = self._gap.epoch = decision.epoch
         log.info("this broker is a slave controller_id=%d %s", self._id, _text(decision))
         self._stop_being_master()
         self._role.follow_elected(decision.master_address)
@@ -469,12 +466,11 @@ class ElectedRole:
         loop = asyncio.get_running_loop()
         while True:
             if self._is_late():
-                log.warning(
-                    "stood still for %.1f s, asking the controllers", loop.time() - self._ran_s
-                )
+                stood_s = self._clock.since_boot() - self._ran_s
+                log.warning("stood still for %.1f s, asking the controllers", stood_s)
                 self._stood_still_s = loop.time()
                 self.notified()
-            self._ran_s = loop.time()
+            self._ran_s = self._clock.since_boot()
             if self._store.failure is not None:  # others would be elected only without heartbeats
                 if self._loss_reported_s is None:
                     self.notified()
@@ -485,7 +481,7 @@ class ElectedRole:
     def _is_late(self) -> bool:
         """Return whether the controllers may have missed so many heartbeats that they elected."""
         limit_s = self._settings().controller_heartbeat_timeout_ms / 1000
-        return asyncio.get_running_loop().time() - self._ran_s > limit_s
+        return self._clock.since_boot() - self._ran_s > limit_s
 
     def _is_doubtful(self) -> bool:
         return self._stood_still_s != NEVER_S or self._is_late()
@@ -544,7 +540,7 @@ class ElectedRole:
                 if next_id is None:
                     raise UndecidedError("the controller responded without nextBrokerId")
                 applied = Applied(next_id, f"{self._address};{self._clock.now_ms()}")
-                self._identity.apply(applied)
+                self._identity.save_application(applied)
             response = await self._controllers.call(
                 RequestCode.CONTROLLER_APPLY_BROKER_ID,
                 ControllerApplyBrokerIdRequest(
@@ -555,14 +551,14 @@ class ElectedRole:
                 ),
             )
             if response.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
-                self._identity.give_up()
+                self._identity.remove_application()
                 continue
             check(response)
-            self._identity.take(applied.broker_id)
+            self._identity.save_id(applied.broker_id)
             return applied.broker_id
         raise UndecidedError(f"other brokers were given {IDS_MAX} ids in a row")
 
-    async def _look(self) -> Decision:
+    async def _request_decision(self) -> Decision:
         """Return the decision as the controller knows it.
 
         Raises:
@@ -601,15 +597,15 @@ class ElectedRole:
         if response.code != ResponseCode.CONTROLLER_MASTER_STILL_EXIST:
             check(response)
         found = response.header(ControllerElectMasterResponse)
-        replicas = ElectMasterResponseBody.decode(response.body).sync_state_set
+        members = ElectMasterResponseBody.decode(response.body).sync_state_set
         in_sync = SyncStateSet(
-            sync_state_set=replicas, sync_state_set_epoch=found.sync_state_set_epoch or 0
+            sync_state_set=members, sync_state_set_epoch=found.sync_state_set_epoch or 0
         )
         return _decision(found, in_sync)
 
     # --- the in-sync set ------------------------------------------------------------------------
 
-    def request_in_sync(self, replicas: BrokerIds) -> None:
+    def request_in_sync(self, members: BrokerIds) -> None:
         """Request another in-sync set from the controller, in the background.
 
         A broker that has stopped requests none: it has left the controllers, then its slaves.
@@ -618,16 +614,16 @@ class ElectedRole:
         assert in_sync is not None
         if self._is_stopped:
             return
-        self._tasks.spawn(self._alter(in_sync, in_sync.version, replicas), "alter-in-sync-set")
+        self._tasks.spawn(self._alter(in_sync, in_sync.in_sync_epoch, members), "alter-in-sync-set")
 
-    async def _alter(self, in_sync: InSyncSet, version: int, replicas: BrokerIds) -> None:
-        wanted = SyncStateSet(sync_state_set=sorted(replicas), sync_state_set_epoch=version)
+    async def _alter(self, in_sync: InSyncSet, in_sync_epoch: int, members: BrokerIds) -> None:
+        wanted = SyncStateSet(sync_state_set=sorted(members), sync_state_set_epoch=in_sync_epoch)
         header = ControllerAlterSyncStateSetRequest(
             broker_name=self._settings().broker_name,
             master_broker_id=in_sync.own_id,
             master_epoch=self._epoch,
             invoke_time=self._clock.now_ms(),
-            renew_sync_state_set=True if replicas == in_sync.replicas else None,
+            renew_sync_state_set=True if members == in_sync.members else None,
         )
         code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
         try:
@@ -636,25 +632,29 @@ class ElectedRole:
             self._alter_failures.failed(header.broker_name, problem)
             if self.replication.in_sync is in_sync:
                 if problem.was_sent:
-                    self.replication.unanswered(version)
+                    self.replication.unanswered(in_sync_epoch)
                     self.notified()  # it may have taken effect
                 else:
-                    self.replication.refused(version, was_sent=False)
+                    self.replication.refused(in_sync_epoch, was_sent=False)
             return
         if self.replication.in_sync is not in_sync:
             return  # the response to an earlier mastership
         if response.code != ResponseCode.SUCCESS:
             refusal = UndecidedError(
-                f"the controller refuses the members {sorted(replicas)}, code {response.code}:"
+                f"the controller refuses the members {sorted(members)}, code {response.code}:"
                 f" {response.remark}"
             )
             self._alter_failures.failed(header.broker_name, refusal)
-            if in_sync.is_stuck(version) and response.code == _SET_REFUSED and self._store.confirms:
+            if (
+                in_sync.is_stuck(in_sync_epoch)
+                and response.code == _SET_REFUSED
+                and self._store.confirms
+            ):
                 self._leave_epoch()
             elif response.code in _REFUSALS:
-                self.replication.refused(version)
+                self.replication.refused(in_sync_epoch)
             else:
-                self.replication.unanswered(version)
+                self.replication.unanswered(in_sync_epoch)
             self.notified()  # it may know a newer set, or another master
             return
         changed = SyncStateSet.decode(response.body)
@@ -674,7 +674,7 @@ def elect_role(
     sync_flush: bool,
     clock: Clock,
     files: Files,
-    on_truncated: Callable[[int], object],
+    before_truncation: Callable[[int], object],
 ) -> tuple[EpochReplication, ElectedRole]:
     """Return the replication of a broker whose role controllers decide, and that role.
 
@@ -682,7 +682,7 @@ def elect_role(
         role, store, settings, topics: those of the broker.
         client: sends requests to other servers.
         root: the folder of the store.
-        commit, sync_flush, clock, on_truncated: as for `EpochReplication`.
+        commit, sync_flush, clock, before_truncation: as for `EpochReplication`.
         files: the file system.
 
     Raises:
@@ -690,12 +690,12 @@ def elect_role(
         StoreError: a file with epochs or the id cannot be read.
     """
 
-    def send_request(replicas: BrokerIds) -> None:
-        elected.request_in_sync(replicas)
+    def send_request(members: BrokerIds) -> None:
+        elected.request_in_sync(members)
 
-    def truncated(log_end: int) -> None:
+    def prepare(log_end: int) -> None:
+        before_truncation(log_end)
         gap.truncated(log_end)
-        on_truncated(log_end)
 
     gap = TopicGap(topics, store, topics.file_beside(FILE_NAME), settings)
     epochs = EpochFile(root, files)
@@ -708,7 +708,7 @@ def elect_role(
         commit=commit,
         sync_flush=sync_flush,
         clock=clock,
-        on_truncated=truncated,
+        before_truncation=prepare,
     )
     elected = ElectedRole(
         role,
@@ -718,7 +718,6 @@ def elect_role(
         ),
         replication,
         epochs,
-        topics,
         gap,
         client,
         settings,

@@ -70,16 +70,16 @@ class IdentityFiles:
             raise StoreError(f"{self._temp}: met no check code, expected one behind the id")
         return Applied(self._id_of(self._temp, id_text), check_code)
 
-    def apply(self, applied: Applied) -> None:
-        """Keep an id before it is requested from the controller.
+    def save_application(self, applied: Applied) -> None:
+        """Save the id that is about to be requested from the controller.
 
         Raises:
             StoreError: the disk refused.
         """
         self._write(self._temp, f"{applied.broker_id}#{applied.check_code}")
 
-    def give_up(self) -> None:
-        """Forget the id for which this broker has applied: another one has it.
+    def remove_application(self) -> None:
+        """Remove the file of the id for which this broker has applied.
 
         Raises:
             StoreError: the disk refused.
@@ -90,14 +90,14 @@ class IdentityFiles:
         except OSError as problem:
             raise StoreError(f"cannot remove {self._temp}: {problem}") from problem
 
-    def take(self, broker_id: int) -> None:
-        """Keep the id that the controller gave to this broker.
+    def save_id(self, broker_id: int) -> None:
+        """Save the id that the controller gave to this broker.
 
         Raises:
             StoreError: the disk refused.
         """
         self._write(self._path, f"{broker_id}")
-        self.give_up()
+        self.remove_application()
 
     def _read(self, path: Path) -> str | None:
         """Return what follows cluster and name in a file; None if it is missing or empty."""

@@ -6,9 +6,13 @@ and its delayed messages would count as those of a deleted topic. So an elected 
 
 - creates a topic for messages behind its last copy that have none, with as many queues as it finds
   there, but not fewer than a topic gets by default;
-- gives a topic of the table the further queues that such messages are in;
-- creates the topics of delayed and half messages behind that copy when they are delivered, or when
-  a half message is stored again for a check.
+- creates the topics for which delayed and half messages behind that copy wait;
+- gives a topic of the table the further queues that such messages are in, or wait for;
+- does all this before its table has the epoch of its election, so that no slave copies less: a
+  slave waits for a table with the epoch of its master.
+
+If too many messages wait, the topics of the others are created when these are delivered, or when a
+half message is stored again for a check.
 
 A message in front of the copy whose topic is missing is one of a topic that was deleted. The
 offsets are in a file, because a broker may be elected before it has copied anything:
@@ -23,19 +27,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.failover.epochs.epoch_file import OFFSET_MAX
+from cometmq.broker.failover.epochs.epoch_file import NO_EPOCH, OFFSET_MAX
+from cometmq.broker.targets import waiting_target
 from cometmq.broker.topics.table import TopicTable, internal_topic
-from cometmq.model.errors import CometError, InvalidNameError, StoreError
-from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, TopicConfig
+from cometmq.model.errors import (
+    CometError,
+    InvalidMessageError,
+    InvalidNameError,
+    ProtocolError,
+    StoreError,
+)
+from cometmq.model.topic import (
+    DELAY_TOPIC,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    TRANSACTION_DISCARD_TOPIC,
+    TopicConfig,
+)
 from cometmq.protocol.fastjson import FastJsonError
 from cometmq.protocol.lenient import read_struct
+from cometmq.protocol.record import split_record
 from cometmq.remoting import Supervisor
+from cometmq.remoting.slices import Slices
 from cometmq.store.config_files import JsonFile
 
 log = logging.getLogger(__name__)
@@ -44,6 +65,10 @@ FILE_NAME: Final = "topics-known.json"
 SAVE_INTERVAL_S: Final = 60.0
 """A copy is noted in the file so often; after a restart a somewhat older one counts."""
 NAMES_LOGGED_MAX: Final = 100
+WAITING_MAX: Final = 500_000
+"""Delayed and half messages that are read before this broker is a master: some seconds."""
+
+_WAITING_TOPICS: Final = (DELAY_TOPIC, HALF_TOPIC, TRANSACTION_DISCARD_TOPIC)
 
 
 class StoredQueues(Protocol):
@@ -59,6 +84,18 @@ class StoredQueues(Protocol):
 
     def queue_counts_behind(self, log_offset: int) -> dict[str, int]:
         """Return the topics with messages behind a log offset, and the largest queue id plus 1."""
+
+    def written_behind(self, topic: str, log_offset: int) -> Iterable[tuple[int, int]]:
+        """Yield log offset and size of the messages of a topic that end behind a log offset."""
+
+    def cold_record(self, log_offset: int, size_bytes: int) -> Callable[[], None] | None:
+        """Return a function that reads a record into memory, for any thread; None if it is there.
+
+        The function raises an `OSError` if the disk is broken.
+        """
+
+    def written_record_at(self, log_offset: int, size_bytes: int) -> bytes | None:
+        """Return a record, or None if none begins there, or it is damaged."""
 
 
 class _Known(msgspec.Struct, rename="camel"):
@@ -109,6 +146,8 @@ class TopicGap:
             self._known = self._read(content)
         self.copying = asyncio.Lock()
         """Held while topics are copied, and while those that are missing are created."""
+        self.epoch = NO_EPOCH
+        """That of the master whose table a slave copies."""
         topics.gap = self
 
     def _read(self, content: Mapping[str, Any]) -> _Known:
@@ -153,21 +192,30 @@ class TopicGap:
         """Note that this broker is no longer the master: it knows the topics of its whole log."""
         self._known.known_to = self._store.written_to
 
-    async def fill(self) -> None:
-        """Create the topics and queues that messages are in, before this broker is a master.
+    async def begin_epoch(self, epoch: int, *, fills: bool = True) -> None:
+        """Put the epoch of this master into the table, after the topics that may be missing.
+
+        Args:
+            epoch: its number.
+            fills: whether this broker was a slave before.
 
         Raises:
             StoreError: the disk refused.
         """
         async with self.copying:
-            await self._fill()
+            if fills:
+                await self._fill()
+            await self._topics.begin_epoch(epoch)
 
     async def _fill(self) -> None:
+        """Create the topics and queues that messages are in, or wait for."""
         known, end = self._known, self._store.written_to
         if known.known_to >= end:
             return
         missing = {}
-        for name, count in self._store.queue_counts_behind(known.known_to).items():
+        counts = self._store.queue_counts_behind(known.known_to)
+        await self._count_waiting(known.known_to, counts)
+        for name, count in counts.items():
             config = self._topics.get(name)
             if config is None:
                 with contextlib.suppress(InvalidNameError):  # no producer can have created it
@@ -189,6 +237,35 @@ class TopicGap:
             )
             await self._topics.put(missing.values())
         known.known_to = end
+
+    async def _count_waiting(self, log_offset: int, counts: dict[str, int]) -> None:
+        """Add the target queues of the delayed and half messages behind a log offset."""
+        slices, count, unread = Slices(), 0, 0
+        waiting = (self._store.written_behind(topic, log_offset) for topic in _WAITING_TOPICS)
+        async for unit in slices.each(chain.from_iterable(waiting)):
+            count += 1
+            if count > WAITING_MAX:
+                log.warning(
+                    "only %d delayed and half messages were read, others may wait for topics that"
+                    " were not copied",
+                    WAITING_MAX,
+                )
+                break
+            read = self._store.cold_record(*unit)
+            try:
+                if read is not None:
+                    await asyncio.get_running_loop().run_in_executor(None, read)
+                target = _target_of(self._store.written_record_at(*unit))
+            except OSError as problem:
+                log.debug("cannot read the log log_offset=%d: %s", unit[0], problem)
+                target = None
+            if target is None:
+                unread += 1
+                continue
+            name, queue_id = target
+            counts[name] = max(counts.get(name, 0), queue_id + 1)
+        if unread:
+            log.error("delayed or half messages have no target that can be read count=%d", unread)
 
     def covers(self, log_offset: int) -> bool:
         """Return whether a message was received behind the last copy before an election."""
@@ -246,3 +323,13 @@ class TopicGap:
         self._is_closed = True
         await self._tasks.cancel()
         self._file.close()
+
+
+def _target_of(record: bytes | None) -> tuple[str, int] | None:
+    """Return the target queue of a delayed or half message; None if it has none."""
+    if record is None:
+        return None
+    try:
+        return waiting_target(split_record(record).properties)
+    except (InvalidMessageError, ProtocolError):
+        return None

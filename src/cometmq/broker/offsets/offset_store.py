@@ -22,6 +22,7 @@ from cometmq.protocol.bodies import DataVersion
 from cometmq.remoting.slices import Slices
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
+from cometmq.system.failure_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class OffsetStore:
         """The groups of each topic, likewise."""
         self._commits = 0
         self._changed = False
+        self._corrected = RateLimitedLog(log, "committed offsets were corrected")
         self._saving = threading.Lock()
         self.version: DataVersion = DataVersion(timestamp=clock.now_ms())
         """Version of the table."""
@@ -146,18 +148,27 @@ class OffsetStore:
             self._add(self._table, target, topic).update(numbers)
             self._note_change()
 
-    async def copy(self, table: Mapping[str, Numbers], version: DataVersion | None) -> None:
+    async def copy(
+        self,
+        table: Mapping[str, Numbers],
+        version: DataVersion | None,
+        is_current: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Take over the offsets of the master of this slave; those it does not have stay.
 
         Args:
             table: its offsets, by ``topic@group``.
             version: of that table; None if a broker of RocketMQ 4 is the master.
+            is_current: returns whether that broker is still the master of this slave; the copy
+                ends when it is not: as a master, this broker corrects only what it has by then.
 
         Raises:
             ProtocolError: a key or an offset is not one; some may have been taken over.
         """
         changed = False
         async for key, numbers in Slices().each(table.items()):
+            if not is_current():
+                break
             topic, group = _checked(key, numbers)
             known = self._table.get(key)
             if known is None:
@@ -166,8 +177,9 @@ class OffsetStore:
                 continue
             known.update(numbers)
             changed = True
+        else:
+            self.version = version or self.version
         self._changed |= changed
-        self.version = version or self.version
 
     async def advance(
         self, table: Mapping[str, Numbers], bounds: Callable[[str, int], tuple[int, int]]
@@ -225,20 +237,29 @@ class OffsetStore:
         self.version = read_version(content, self._file) or self.version
         if bounds is not None:
             for key in self._table:
-                self._correct(key, bounds)
+                self._correct(key, lambda topic, queue_id: bounds(topic, queue_id)[1])
+            self._corrected.settle(now=True)
 
-    async def correct(self, bounds: Callable[[str, int], tuple[int, int]]) -> None:
-        """Move offsets back as `load` does, when a slave becomes the master."""
+    async def correct(self, next_offset: Callable[[str, int], int]) -> None:
+        """Move offsets back as `load` does, when a slave becomes the master.
+
+        No message may be stored meanwhile: an offset is the end of its queue then, behind messages
+        that the group has not seen.
+
+        Args:
+            next_offset: returns the offset that the next message of a queue gets.
+        """
         async for key in Slices().each(self.keys()):
-            self._correct(key, bounds)
+            self._correct(key, next_offset)
+        self._corrected.settle(now=True)
 
-    def _correct(self, key: str, bounds: Callable[[str, int], tuple[int, int]]) -> None:
+    def _correct(self, key: str, next_offset: Callable[[str, int], int]) -> None:
         topic, _, group = key.partition("@")
         numbers = self._table.get(key, {})
         for queue_id, offset in numbers.items():
-            high = bounds(topic, queue_id)[1]
+            high = next_offset(topic, queue_id)
             if offset > high:
-                log.warning(
+                self._corrected.add(
                     "committed offset is beyond the end of its queue, corrected"
                     " group=%s topic=%s queue=%d offset=%d end=%d",
                     *(group, topic, queue_id, offset, high),

@@ -10,7 +10,7 @@ from cometmq.remoting.jobs import every
 
 if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts
-    from cometmq.broker.replication.handler import SlaveTablesHandler
+    from cometmq.broker.replication.handler import EmptyTablesHandler
     from cometmq.broker.replication.status import StatusHandler
 
 COPY_CHECK_S = 1.0
@@ -25,10 +25,10 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
 
     started_ms = parts.clock.now_ms()
 
-    def make_tables() -> SlaveTablesHandler:
-        from cometmq.broker.replication.handler import SlaveTablesHandler
+    def make_tables() -> EmptyTablesHandler:
+        from cometmq.broker.replication.handler import EmptyTablesHandler
 
-        return SlaveTablesHandler(parts.clock, started_ms)
+        return EmptyTablesHandler(parts.clock, started_ms)
 
     def make_state() -> StatusHandler:
         from cometmq.broker.replication.status import StatusHandler

@@ -30,8 +30,8 @@ _CHECKPOINT = struct.Struct(">7q")
 state, time, counter."""
 
 
-class SlaveTablesHandler:
-    """Shows the tables that only brokers of RocketMQ 5 fill.
+class EmptyTablesHandler:
+    """Returns empty tables, those that only brokers of RocketMQ 5 fill.
 
     Args:
         clock: the time up to which the timer messages, of which there are none, were read.

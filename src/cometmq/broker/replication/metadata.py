@@ -104,6 +104,8 @@ class MetadataCopy:
         """When the master may be requested from the name servers again."""
         self._unknown_from_s: float | None = None
         """Since when the master is not known."""
+        self._early_from_s: float | None = None
+        """Since when the topics of the master are older than its election."""
         self._failures = FailureLog(
             log,
             fails="cannot copy tables, retrying",
@@ -116,7 +118,7 @@ class MetadataCopy:
         role.on_master(self._master_changed)
 
     def _master_changed(self) -> None:
-        self._delays = None
+        self._delays = self._early_from_s = None
         self.hurry()
 
     def hurry(self) -> None:
@@ -134,6 +136,7 @@ class MetadataCopy:
             return
         if self._role.is_elected and self._has_new_topics():
             self.hurry()
+        self._take_delays()
         if now_s < self._due_s:
             return
         self._failures.succeeded(UNKNOWN)
@@ -185,8 +188,10 @@ class MetadataCopy:
         """
         response = check(await self._client.call(master, code, timeout=TIMEOUT_S))
         found = await decode(kind, response.body)
-        is_current = self._role.is_slave and self._role.master_address == master
-        return found if is_current else None
+        return found if self._follows(master) else None
+
+    def _follows(self, master: str) -> bool:
+        return self._role.is_slave and self._role.master_address == master
 
     async def _copy_topics(self, master: str) -> None:
         log_end = (
@@ -195,8 +200,30 @@ class MetadataCopy:
         found = await self._fetch(
             master, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigSerializeWrapper
         )
-        if found is not None and await self._topics.copy(found, log_end):
+        if found is None:
+            return
+        if await self._topics.copy(found, log_end):
             log.info("copied topics master=%s topics=%d", master, len(found.topic_config_table))
+        elif self._role.is_elected and self._topics.is_early(found.data_version):
+            self._note_early(found.data_version.state_version)
+            return
+        self._early_from_s = None
+
+    def _note_early(self, epoch: int) -> None:
+        """Copy the topics of a master again soon that has not begun its epoch.
+
+        Raises:
+            CometError: it has not for a while.
+        """
+        self.hurry()
+        now_s = self._clock.monotonic()
+        if self._early_from_s is None:
+            self._early_from_s = now_s
+        elif now_s - self._early_from_s >= UNKNOWN_S:
+            raise CometError(
+                f"the topics of the master are those of epoch {epoch}, expected a newer one: that"
+                " of its election"
+            )
 
     async def _copy_groups(self, master: str) -> None:
         found = await self._fetch(
@@ -211,14 +238,15 @@ class MetadataCopy:
             master, RequestCode.GET_ALL_CONSUMER_OFFSET, ConsumerOffsetSerializeWrapper
         )
         if found is not None:
-            await self._offsets.copy(found.offset_table, found.data_version)
+            await self._offsets.copy(
+                found.offset_table, found.data_version, lambda: self._follows(master)
+            )
 
     async def _copy_delays(self, master: str) -> None:
         """Copy the schedule offsets, as soon as the log here has what they count as delivered.
 
         Else what the master has delivered, and is not here, would be lost with it.
         """
-        self._take_delays()
         # Before the request: the offsets cover all up to here.
         log_end = self._store.confirmed_to
         found = await self._fetch(

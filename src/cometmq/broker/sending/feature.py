@@ -27,7 +27,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         parts.flow,
         parts.stats,
         parts.throughput,
-        confirmation=parts.confirmation,
+        durability=parts.durability,
         store_host=endpoint.store_host,
         latencies=parts.latencies,
     )
@@ -46,7 +46,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         host=parts.address.host,
         store_host=endpoint.store_host,
         cold_reads=parts.cold_reads,
-        confirmation=parts.confirmation,
+        durability=parts.durability,
     )
     reply = ReplyHandler(
         parts.store,

@@ -22,7 +22,7 @@ cdef class SendHandler:
     cdef readonly object flow
     cdef readonly BrokerStats stats
     cdef object _throughput
-    cdef object _confirmation
+    cdef object _durability
     cdef Latencies _latencies
     cdef bytes _store_host
     cdef str _id_prefix

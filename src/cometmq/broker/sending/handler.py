@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.prerequisites import PrerequisiteError
-from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.sending.flow_control import FlowControl
 from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.broker.sending.validation import SendRules, SendValidation
@@ -62,7 +62,7 @@ class SendHandler:
         flow: refuses them if the store cannot keep up.
         stats: counts them.
         throughput: counts how long they took.
-        confirmation: what responses wait for.
+        durability: what responses wait for.
         store_host: our address as records carry it, 8 or 20 bytes.
         latencies: counts how long responses take, for metrics.
     """
@@ -75,7 +75,7 @@ class SendHandler:
         stats: BrokerStats,
         throughput: Throughput,
         *,
-        confirmation: Confirmation,
+        durability: DurabilityWait,
         store_host: bytes,
         latencies: Latencies | None = None,
     ) -> None:
@@ -85,7 +85,7 @@ class SendHandler:
         self.flow = flow
         self.stats = stats
         self._throughput = throughput
-        self._confirmation = confirmation
+        self._durability = durability
         self._latencies = latencies
         self._store_host = store_host
         self._id_prefix = store_host.hex().upper()
@@ -155,8 +155,8 @@ class SendHandler:
         except StoreError as problem:
             return self.failed(problem)
         response = self.responses_to(0 if request.oneway else end)
-        if self._confirmation.waits() and not _waits(header.properties or ""):
-            self._confirmation.begin()
+        if self._durability.waits() and not _waits(header.properties or ""):
+            self._durability.begin()
             self._record_duration(began_s)
             self._send(
                 (request.connection, response, 1, began_s, request.code, self._topic), _SUCCESS
@@ -247,7 +247,7 @@ class SendHandler:
         if took_ms > 0:
             self.flow.append_took(took_ms)
             self._wrote_slowly = True
-            if not self._confirmation.waits():
+            if not self._durability.waits():
                 self._throughput.put_took(took_ms)
 
     def failed(self, problem: StoreError) -> Response:
@@ -328,7 +328,7 @@ class SendHandler:
 
     def _respond(self, pending: list[PendingResponses]) -> None:
         """Send the responses of stored messages, when all that they wait for has happened."""
-        if not self._confirmation.waits():
+        if not self._durability.waits():
             if self._wrote_slowly:
                 self._wrote_slowly = False
                 now_s = perf_counter()
@@ -345,14 +345,14 @@ class SendHandler:
             self.flow.wait_ended(total)
             now_s = perf_counter()
             for sends in pending:
-                _log_if_slow(sends, waits_s, now_s, self._confirmation.last_wait)
+                _log_if_slow(sends, waits_s, now_s, self._durability.last_wait)
                 self._throughput.put_took(int((now_s - sends[3]) * 1000), sends[2])
                 if code == ResponseCode.SUCCESS:
                     self._send(sends, _SUCCESS)
                 else:
                     self._respond_not_confirmed(sends, code, error)
 
-        self._confirmation.wait(self.log_end, on_outcome)
+        self._durability.wait(self.log_end, on_outcome)
 
     def _send(self, sends: PendingResponses, code: int) -> None:
         """Send responses; one-way requests have none."""

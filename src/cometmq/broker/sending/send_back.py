@@ -17,7 +17,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay.routing import schedule
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.prerequisites import PrerequisiteError
-from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.role import Role
 from cometmq.broker.sending.retries import retries_max, retry_level
 from cometmq.broker.stats.counters import BrokerStats
@@ -63,7 +63,7 @@ class SendBackHandler:
         role: a slave stores no messages.
         host: the address of this broker, which refusals name.
         store_host: the same as records contain it, 8 or 20 bytes.
-        confirmation: what responses wait for.
+        durability: what responses wait for.
         queue_chance: returns the number of a queue, out of so many, at random.
     """
 
@@ -80,13 +80,13 @@ class SendBackHandler:
         host: str,
         store_host: bytes,
         cold_reads: ColdReads,
-        confirmation: Confirmation,
+        durability: DurabilityWait,
         queue_chance: Callable[[int], int] = random.randrange,
     ) -> None:
         self._store = store
         self._segment = SharedCall(store.wait_for_segment)
         self._cold_reads = cold_reads
-        self._confirmation = confirmation
+        self._durability = durability
         self._topics = topics
         self._groups = groups
         self._levels = levels
@@ -105,8 +105,8 @@ class SendBackHandler:
                 ResponseCode.SYSTEM_ERROR,
                 "SERVICE_NOT_AVAILABLE: this broker is a slave, its master stores messages",
             )
-        if self._confirmation.refusal is not None:
-            raise self._confirmation.refusal
+        if self._durability.refusal is not None:
+            raise self._durability.refusal
         group = self._groups.require(header.group)
         settings = self._settings()
         if not settings.broker_permission & Perm.WRITE:
@@ -127,7 +127,7 @@ class SendBackHandler:
             target = self._topics.require_internal(dlq_topic(header.group), 1)
         stored = self._put(record, retry, target)
         self._stats.sent_back(header.group, header.origin_topic or record.topic)
-        if not self._confirmation.waits():
+        if not self._durability.waits():
             return Response()
         self._respond_when_confirmed(request, stored)
         return None
@@ -141,7 +141,7 @@ class SendBackHandler:
                 remark = "FLUSH_DISK_TIMEOUT" if error is None else f"not on disk: {error}"
                 request.reply(Response(ResponseCode.SYSTEM_ERROR, remark))
 
-        self._confirmation.wait(stored.log_offset + stored.size_bytes, on_outcome)
+        self._durability.wait(stored.log_offset + stored.size_bytes, on_outcome)
 
     def _original(self, log_offset: int) -> RecordParts:
         self._cold_reads.require_in_memory(self._store.cold_record(log_offset))

@@ -41,7 +41,7 @@ from cometmq.model.topic import (
     is_system_topic,
     reply_topic,
 )
-from cometmq.protocol.bodies import TopicConfigSerializeWrapper
+from cometmq.protocol.bodies import DataVersion, TopicConfigSerializeWrapper
 from cometmq.protocol.codes import FAQ, ResponseCode
 from cometmq.protocol.fastjson import FastJsonError
 from cometmq.protocol.lenient import read_struct
@@ -381,11 +381,22 @@ class TopicTable(ConfigTable[TopicConfig]):
         if self.gap is None:
             return await self._replace(version, sections, keeps=self.is_system)
         async with self.gap.copying:
-            if version.state_version < self.version.state_version:
-                return False  # of an earlier master: this broker has been elected meanwhile
+            if self.is_early(version):
+                return False
             changed = await self._replace(version, sections, keeps=self.is_system)
             await self.gap.copied(log_end)
             return changed
+
+    def is_early(self, version: DataVersion) -> bool:
+        """Return whether a table lacks the epoch of the master that this broker has, or is.
+
+        The master may not have created the topics that it has not copied, or this broker has been
+        elected meanwhile.
+        """
+        least = self.version.state_version
+        if self.gap is not None:
+            least = max(least, self.gap.epoch)
+        return version.state_version < least
 
     def file_beside(self, name: str) -> JsonFile:
         """Return another file in the directory of the table's file."""

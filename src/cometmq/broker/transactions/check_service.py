@@ -34,7 +34,7 @@ from typing import NamedTuple
 from cometmq.broker.clients.members import Member
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.role import Role
 from cometmq.broker.thread_calls import SharedCall
 from cometmq.broker.topics.table import TopicTable, internal_topic
@@ -129,7 +129,7 @@ class CheckService:
         role: a slave checks nothing.
         settings, stored: return the current settings of broker and store.
         clock: decides how old a half message is.
-        confirmation: what the check of a half message that was put back waits for.
+        durability: what the check of a half message that was put back waits for.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class CheckService:
         settings: Callable[[], BrokerSettings],
         stored: Callable[[], StoreSettings],
         clock: Clock,
-        confirmation: Confirmation,
+        durability: DurabilityWait,
     ) -> None:
         self._halves = halves
         self._store = store
@@ -153,7 +153,7 @@ class CheckService:
         self._settings = settings
         self._stored = stored
         self._clock = clock
-        self._confirmation = confirmation
+        self._durability = durability
         self._asks_slaves = True
         """Whether checks wait for slaves; not in the rest of a round in which they were late."""
         self._scanned_to = 0
@@ -298,8 +298,8 @@ class CheckService:
             if waiting is not None:
                 await self._until_ready(*waiting)
                 continue
-            if (plan.to_check or plan.to_discard) and self._confirmation.refusal is not None:
-                raise self._confirmation.refusal
+            if (plan.to_check or plan.to_discard) and self._durability.refusal is not None:
+                raise self._durability.refusal
             if self._topics.gap is not None:  # the offset of a copy does not name the gap any more
                 for half, _ in plan.to_check:
                     self._topics.gap.restore(*half.named_target(), half.record.log_offset)
@@ -451,13 +451,13 @@ class CheckService:
         if not self._unsent:
             return
         is_synced = True
-        if self._confirmation.waits():
+        if self._durability.waits():
             is_few = len(self._unsent) < UNSENT_MAX and self._unsent_bytes < UNSENT_BYTES
             if is_few and not all_of_them:
                 return
             last = self._unsent[-1].stored  # decisions find what is on the disk
             end = last.log_offset + last.size_bytes
-            is_synced, self._asks_slaves = await self._confirmation.confirmed_by(
+            is_synced, self._asks_slaves = await self._durability.confirmed_by(
                 end, asks_slaves=self._asks_slaves
             )
         unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0

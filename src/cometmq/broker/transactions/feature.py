@@ -39,7 +39,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
             role=parts.role,
             clock=parts.clock,
             cold_reads=parts.cold_reads,
-            confirmation=parts.confirmation,
+            durability=parts.durability,
             commit=commit,
             timings=parts.timings,
         )
@@ -56,7 +56,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
             role=parts.role,
             stored=parts.configuration.reader_of(StoreSettings),
             clock=parts.clock,
-            confirmation=parts.confirmation,
+            durability=parts.durability,
         )
 
     decisions, checks = Deferred(make_handler), Deferred(make_checks)

@@ -139,6 +139,9 @@ class HalfQueue:
         """Counts how often this broker became a slave: then what was read counts no more."""
         self.is_loaded = False
         """Whether it is known which half messages are decided, and stored."""
+        self.is_taking_over = False
+        """Whether this broker is about to become the master: until the log is confirmed, nothing is
+        read or appended."""
 
     # --- start ----------------------------------------------------------------------------------
 
@@ -147,7 +150,7 @@ class HalfQueue:
 
         From now on nothing is stored, also by requests and rounds that have begun.
         """
-        self.is_loaded = self._has_read = False
+        self.is_loaded = self._has_read = self.is_taking_over = False
         self._last_record = None
         self._unconfirmed = None
         self.term += 1
@@ -168,8 +171,8 @@ class HalfQueue:
             reads_only: append nothing: the log is that of the master of this slave.
 
         Returns:
-            False while a full disk keeps records of the log out of the queues, and if this broker
-            becomes a slave meanwhile.
+            False while a full disk keeps records of the log out of the queues, while this broker is
+            taking over, and if it becomes a slave meanwhile.
 
         Raises:
             StoreError, ResponseError: the disk cannot read, or is full; the next call tries again.
@@ -178,6 +181,8 @@ class HalfQueue:
             return self.is_loaded or await self._load(reads_only)
 
     async def _load(self, reads_only: bool) -> bool:
+        if self.is_taking_over:
+            return False
         if self._store.dispatch_backlog_bytes:
             if reads_only:
                 return False

@@ -22,7 +22,7 @@ from cometmq.broker.checks import sent_to_slave
 from cometmq.broker.cold_reads import ColdReads, bring_in
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
-from cometmq.broker.replication.confirmation import Confirmation
+from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.role import Role
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.thread_calls import SharedCall
@@ -73,7 +73,7 @@ class TransactionHandler:
         role: a slave decides nothing.
         clock: decides whether a decision comes too late.
         cold_reads: reads what is on the disk only.
-        confirmation: what responses wait for.
+        durability: what responses wait for.
         commit: syncs decisions to the disk; None with asynchronous flush.
         timings: measures when transactions are decided.
     """
@@ -89,7 +89,7 @@ class TransactionHandler:
         role: Role,
         clock: Clock,
         cold_reads: ColdReads,
-        confirmation: Confirmation,
+        durability: DurabilityWait,
         commit: GroupCommit | None = None,
         timings: Timings | None = None,
     ) -> None:
@@ -102,7 +102,7 @@ class TransactionHandler:
         self._role = role
         self._clock = clock
         self._cold_reads = cold_reads
-        self._confirmation = confirmation
+        self._durability = durability
         self._commit = commit
         self._timings = timings or Timings()
         self._resuming = asyncio.Lock()
@@ -152,8 +152,8 @@ class TransactionHandler:
             )
         if header.commit_or_rollback == _UNKNOWN:
             return None
-        if self._confirmation.refusal is not None:
-            raise self._confirmation.refusal
+        if self._durability.refusal is not None:
+            raise self._durability.refusal
         self._require_loaded()
         try:
             return self._decide(request, header, self._half_of(header))
@@ -366,7 +366,7 @@ class TransactionHandler:
 
     def _respond(self, request: Request, stored: Appended) -> Response | None:
         """Respond when the record is on the disk and on slaves, if that is asked for."""
-        if not self._confirmation.waits():
+        if not self._durability.waits():
             return Response()
 
         def on_outcome(code: int, error: StoreError | None) -> None:
@@ -376,7 +376,7 @@ class TransactionHandler:
                 refused = _not_available(error)
                 request.reply(Response(refused.code, refused.remark))
 
-        self._confirmation.wait(stored.log_offset + stored.size_bytes, on_outcome)
+        self._durability.wait(stored.log_offset + stored.size_bytes, on_outcome)
         return None
 
     # --- RESUME_CHECK_HALF_MESSAGE --------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from cometmq.access.config import user_settings
 from cometmq.broker.address import broker_address
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.role import SLAVE, SYNC_MASTER
@@ -204,18 +205,21 @@ def _reachable(parts: Configuration) -> Iterator[Advice]:
 def _open_to_all(parts: Configuration) -> Iterator[Advice]:
     broker, tls = parts[BrokerSettings], parts[TlsSettings]
     by_certificate = tls.mode == "enforcing" and tls.client_certificate == "require"
-    if not (broker.acl_enable or by_certificate or _is_loopback(broker.bind_address)):
+    of_users = user_settings(parts)
+    has_users = of_users.authentication_enabled or of_users.authorization_enabled
+    is_signed = broker.acl_enable or has_users
+    if not (is_signed or by_certificate or _is_loopback(broker.bind_address)):
         yield Advice(
             Level.WARNING,
             f"bindAddress={broker.bind_address} without access control",
-            "aclEnable=true, certificates of clients, or a network that keeps others out: whoever"
-            " reaches the port can read, send and delete everything",
+            "aclEnable=true or authenticationEnabled=true, certificates of clients, or a network"
+            " that keeps others out: whoever reaches the port can read, send and delete everything",
             SECURE,
         )
-    if broker.acl_enable and tls.mode != "enforcing" and not _is_loopback(broker.bind_address):
+    if is_signed and tls.mode != "enforcing" and not _is_loopback(broker.bind_address):
         yield Advice(
             Level.WARNING,
-            f"aclEnable=true with tls.server.mode={tls.mode}",
+            f"signed requests with tls.server.mode={tls.mode}",
             "enforcing: without TLS others can read messages on the network",
             "set tls.server.mode=enforcing; see docs/howto/tls.md",
         )

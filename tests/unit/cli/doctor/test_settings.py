@@ -86,6 +86,8 @@ def test_a_risk_or_a_contradiction_is_found(tmp_path: Path, text: str, met: str)
         "brokerRole=SLAVE\nbrokerId=1\nbrokerPermission=4\n",
         "bindAddress=192.0.2.7\naclEnable=true\nrocketmqHome=/x\ntls.server.mode=enforcing\n"
         "tls.client.authServer=true\n",
+        "bindAddress=192.0.2.7\nauthenticationEnabled=true\ntls.server.mode=enforcing\n"
+        "tls.client.authServer=true\n",
         "enableControllerMode=true\ncontrollerAddr=127.0.0.1:9878\nallAckInSyncStateSet=true\n",
         "metricsExporterType=PROM\n",
     ],

@@ -1,16 +1,16 @@
-"""Sends that wait for in-sync replicas, on a master that a controller elected.
+"""Sends that wait for members of the in-sync set, on a master that a controller elected.
 
     allAckInSyncStateSet    a send waits for
-    true                    all in-sync replicas, also those that are about to join or leave
+    true                    all members of the in-sync set, also those about to join or leave
     false                   inSyncReplicas - 1 of them beside this broker: nothing, by default
 
 After the process stood still, no send is acknowledged before the controllers were asked: they may
-have elected another master. With fewer in-sync replicas than ``minInSyncReplicas`` none is, either.
-RocketMQ compares that number before it stores a message, and acknowledges it with one copy if the
-others leave meanwhile.
+have elected another master. With fewer members than ``minInSyncReplicas`` none is, either. RocketMQ
+compares that number before it stores a message, and acknowledges it with one copy if the others
+leave meanwhile.
 
-A master that is cut off, from the controllers and from an in-sync replica, acknowledges nothing:
-another one may be elected. After the first timeout of a send it refuses sends, so that clients look
+A master that is cut off, from the controllers and from a member, acknowledges nothing: another one
+may be elected. After the first timeout of a send it refuses sends, so that clients look
 for the new master instead of waiting here. RocketMQ's master lets each send wait for the timeout.
 
 Source: CommitLog.handleHA and GroupTransferService, RocketMQ 5.3.
@@ -30,12 +30,12 @@ from cometmq.store import MessageStore
 
 
 class EpochAcknowledgements(Acknowledgements):
-    """Lets sends wait until in-sync replicas have them.
+    """Lets sends wait until members of the in-sync set have them.
 
     Args:
         role: only a master waits.
         settings: returns the current settings of the broker.
-        store: the log, whose confirm offset is what all in-sync replicas have.
+        store: the log, whose confirm offset is what all members of the in-sync set have.
         in_sync: returns the in-sync set; None while this broker does not lead.
     """
 
@@ -63,7 +63,7 @@ class EpochAcknowledgements(Acknowledgements):
         )
 
     def are_needed(self) -> bool:
-        """Return whether sends wait for in-sync replicas.
+        """Return whether sends wait for members of the in-sync set.
 
         Those that this broker stored before it became a slave wait in vain: the master may not
         have them.

@@ -6,7 +6,9 @@
 
 Epochs ascend; their start offsets never descend. An epoch in which nothing was written starts where
 the next one does, and has its line all the same: without it, a replica that wrote in an older epoch
-beyond that offset could not see that its log differs. RocketMQ 5.3 leaves such a line out.
+beyond that offset could not see that its log differs. RocketMQ 5.3 leaves such a line out. If there
+are too many epochs, the oldest of those without a byte are dropped, except the first: the epochs
+around them end and begin at the same offset, which shows the difference as well.
 
 The backup lacks the newest epoch, so it counts only if the file is missing or was torn while it was
 written, as RocketMQ writes it: then no byte of that epoch was stored. Without the epoch, its bytes
@@ -34,7 +36,7 @@ NO_EPOCH: Final = -1
 UNKNOWN_EPOCH: Final = 0
 """The epoch of what was written before a controller elected a master; elections begin with 1."""
 ENTRIES_MAX: Final = 1000
-"""How many of the newest epochs are kept: a handshake has room for no more."""
+"""How many epochs are kept: a handshake has room for no more."""
 EPOCH_MAX: Final = 2**31 - 1
 OFFSET_MAX: Final = 2**63 - 1
 _CHECKSUM_MASK: Final = 0x7FFFFFFF
@@ -196,7 +198,7 @@ class EpochFile:
         return None
 
     def _replace(self, epochs: Sequence[Epoch]) -> None:
-        changed = list(epochs[-ENTRIES_MAX:])
+        changed = _limited(epochs)
         check_epochs(changed)
         try:
             if changed:
@@ -212,6 +214,21 @@ class EpochFile:
         self._files.remove(self._path.with_name(FILE_NAME + ".bak"))
         self._files.remove(self._path)
         self._files.sync_dir(self._path.parent)
+
+
+def _limited(epochs: Sequence[Epoch]) -> list[Epoch]:
+    """Return the epochs without those that are too many: first those in which nothing was written.
+
+    Without the epoch of the first byte no empty slave could copy the log.
+    """
+    surplus = len(epochs) - ENTRIES_MAX
+    kept: list[Epoch] = []
+    for at, epoch in enumerate(epochs):
+        if surplus > 0 and 0 < at < len(epochs) - 1 and epoch.start == epochs[at + 1].start:
+            surplus -= 1
+        else:
+            kept.append(epoch)
+    return kept[-ENTRIES_MAX:]
 
 
 def file_text(epochs: Sequence[Epoch]) -> str:

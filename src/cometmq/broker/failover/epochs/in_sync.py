@@ -1,23 +1,23 @@
-"""The in-sync set: the replicas of which one may become master, as the master sees it.
+"""The in-sync set: the brokers of which one may become master, as the master sees it.
 
-    in-sync replica   has every confirmed byte of the log; the master is one
-    confirm offset    the end of what all in-sync replicas have
+    member            has every confirmed byte of the log; the master is one
+    confirm offset    the end of what all members have
 
 The controller owns the set. The master requests one with a slave that has caught up, or without one
 that was left behind, or returned without confirmed bytes after a power cut. Until the response
-is there, either set may be the true one: then a send that waits for all in-sync replicas waits for
-those of both, and a slave of either counts for the confirm offset.
+is there, either set may be the true one: then a send that waits for all members waits for those of
+both, and a slave of either counts for the confirm offset.
 
 A request without a response may take effect at any time until the controller has a newer set: it
-accepts one change of each version. So the sets of all requests since then count, until the
-controller has renewed the set, that is, has given it the next version.
+accepts one change of each epoch of the set. So the sets of all requests since then count, until the
+controller has renewed the set, that is, has given it the next epoch.
 
-A slave may be elected as soon as it is an in-sync replica, so it needs all confirmed bytes before.
-While the log grows it never has all of it. So it joins first: it counts like an in-sync replica,
-and nothing more is confirmed until it has what was confirmed before.
+A slave may be elected as soon as it is a member, so it needs all confirmed bytes before. While the
+log grows it never has all of it. So it joins first: it counts like a member, and nothing more is
+confirmed until it has what was confirmed before.
 
-Source: AutoSwitchHAService, RocketMQ 5.3, where an in-sync replica that has not reported yet holds
-nothing back.
+Source: AutoSwitchHAService, RocketMQ 5.3, where a member that has not reported yet holds nothing
+back.
 """
 
 from __future__ import annotations
@@ -42,29 +42,35 @@ class InSyncSet:
 
     Args:
         own_id: the id that the controller gave to this broker.
-        replicas, version: the set at the election.
+        members, in_sync_epoch: the set at the election.
         confirmed_to: the confirm offset at that time.
-        now_s: the time of the election; in-sync replicas have from then on to connect.
+        now_s: the time of the election; members of the in-sync set have from then on to connect.
     """
 
     def __init__(
-        self, own_id: int, replicas: BrokerIds, version: int, *, confirmed_to: int, now_s: float
+        self,
+        own_id: int,
+        members: BrokerIds,
+        in_sync_epoch: int,
+        *,
+        confirmed_to: int,
+        now_s: float,
     ) -> None:
         self.own_id = own_id
-        self.replicas = replicas
-        self.version = version
-        """Which number the controller gave to this set."""
+        self.members = members
+        self.in_sync_epoch = in_sync_epoch
+        """The epoch of this set: a number that grows with each change of it."""
         self.requested: BrokerIds | None = None
         """The set that the request under way is for."""
         self.joining: int | None = None
-        """The slave that is about to become an in-sync replica."""
+        """The slave that is about to become a member of the in-sync set."""
         self.confirmed_to = confirmed_to
-        self.all = self.certain = replicas
-        """All that may be in-sync replicas, and those that are for certain."""
-        self.least_count = len(replicas)
-        """How many in-sync replicas there are for certain."""
+        self.all = self.certain = members
+        """All that may be members of the in-sync set, and those that are for certain."""
+        self.least_count = len(members)
+        """How many members of the in-sync set there are for certain."""
         self._unanswered: set[BrokerIds] = set()
-        """The sets of requests of this version that had no response."""
+        """The sets of requests of this epoch that had no response."""
         self._renewal_failed = False
         """Whether the last request that the controller has refused was to renew the set."""
         self._began_s = now_s
@@ -73,56 +79,56 @@ class InSyncSet:
 
     # --- the controller -------------------------------------------------------------------------
 
-    def request(self, replicas: BrokerIds) -> bool:
+    def request(self, members: BrokerIds) -> bool:
         """Note the request for a set; return False if it must not be made."""
-        if self.requested is not None or self.own_id not in replicas:
+        if self.requested is not None or self.own_id not in members:
             return False
-        if replicas == self.replicas and not self._unanswered:
+        if members == self.members and not self._unanswered:
             return False
-        self.requested = replicas
-        if self.joining in replicas:
+        self.requested = members
+        if self.joining in members:
             self.joining = None
         self._combine()
         return True
 
-    def adopt(self, replicas: BrokerIds, version: int) -> bool:
+    def adopt(self, members: BrokerIds, in_sync_epoch: int) -> bool:
         """Take the set of the controller; return False if it is known or older."""
-        if version <= self.version:
+        if in_sync_epoch <= self.in_sync_epoch:
             return False
-        self.replicas, self.version = replicas, version
+        self.members, self.in_sync_epoch = members, in_sync_epoch
         self.requested = None
-        if self.joining in replicas:
+        if self.joining in members:
             self.joining = None
         self._unanswered.clear()
         self._renewal_failed = False
         self._combine()
         return True
 
-    def refused(self, version: int, *, was_sent: bool = True) -> bool:
-        """Note that the request of a version certainly never takes effect.
+    def refused(self, in_sync_epoch: int, *, was_sent: bool = True) -> bool:
+        """Note that the request of an epoch of the set certainly never takes effect.
 
         Args:
-            version: that of the set when it was made.
+            in_sync_epoch: that of the set when it was made.
             was_sent: whether the controller has refused it.
 
         Returns:
             False if a newer set is known since: then it may not be the request under way.
         """
-        if version != self.version:
+        if in_sync_epoch != self.in_sync_epoch:
             return False
         if was_sent:
-            self._renewal_failed = self.requested == self.replicas
+            self._renewal_failed = self.requested == self.members
         self.requested = None
         self._combine()
         return True
 
-    def unanswered(self, version: int) -> bool:
-        """Note that the request of a version has no response: it may take effect at any time.
+    def unanswered(self, in_sync_epoch: int) -> bool:
+        """Note that the request of an epoch of the set has no response: it may still take effect.
 
         Returns:
             False if a newer set is known since: then it never does.
         """
-        if version != self.version:
+        if in_sync_epoch != self.in_sync_epoch:
             return False
         if self.requested is not None:
             self._unanswered.add(self.requested)
@@ -139,22 +145,23 @@ class InSyncSet:
         """
         if not self._unanswered:
             return None
-        if self._renewal_failed and len(self.replicas) > 1:
-            return self.replicas - {max(self.replicas - {self.own_id})}
-        return self.replicas
+        if self._renewal_failed and len(self.members) > 1:
+            return self.members - {max(self.members - {self.own_id})}
+        return self.members
 
-    def is_stuck(self, version: int) -> bool:
-        """Return whether the request of a version renews a set without slaves."""
-        return version == self.version and self.requested == self.replicas == {self.own_id}
+    def is_stuck(self, in_sync_epoch: int) -> bool:
+        """Return whether the request of an epoch of the set renews one without slaves."""
+        is_renewal = self.requested == self.members == {self.own_id}
+        return is_renewal and in_sync_epoch == self.in_sync_epoch
 
     def _combine(self) -> None:
         """Combine the sets of which one is the true one."""
-        possible = [self.replicas, *self._unanswered]
+        possible = [self.members, *self._unanswered]
         if self.requested is not None:
             possible.append(self.requested)
         joining = () if self.joining is None else (self.joining,)
-        self.all = self.replicas.union(*possible, joining)
-        self.certain = self.replicas.intersection(*possible)
+        self.all = self.members.union(*possible, joining)
+        self.certain = self.members.intersection(*possible)
         self.least_count = min(map(len, possible))
 
     # --- slaves ---------------------------------------------------------------------------------
@@ -193,14 +200,14 @@ class InSyncSet:
                 other bytes there.
         """
         slave = self._slaves.get(slave_id)
-        if slave is None or slave_id in self.replicas:
+        if slave is None or slave_id in self.members:
             return None
         if slave.acknowledged_to < max(self.confirmed_to, epoch_start):
             return None
-        return self.replicas | {slave_id}
+        return self.members | {slave_id}
 
     def join(self, slave_id: int, log_end: int, lag_max: int) -> bool:
-        """Count a slave like an in-sync replica if it lacks few bytes; else return False.
+        """Count a slave like a member of the in-sync set if it lacks few bytes; else return False.
 
         Args:
             slave_id: which one.
@@ -208,7 +215,7 @@ class InSyncSet:
             lag_max: how many bytes it may lack.
         """
         slave = self._slaves.get(slave_id)
-        if slave is None or slave_id in self.replicas or log_end - slave.acknowledged_to > lag_max:
+        if slave is None or slave_id in self.members or log_end - slave.acknowledged_to > lag_max:
             return False
         if self.joining is not None or self.requested is not None:
             return False
@@ -218,33 +225,33 @@ class InSyncSet:
         return True
 
     def end_joining(self) -> None:
-        """Count the slave that was about to become an in-sync replica no more."""
+        """Count the slave that was about to become a member of the in-sync set no more."""
         self.joining = None
         self._combine()
 
     def without_slow(self, now_s: float, limit_s: float) -> BrokerIds | None:
         """Return the set to request if slaves were left behind for longer than a limit."""
         slow = {
-            replica
-            for replica in self.replicas - {self.own_id}
-            if now_s - self._caught_up_s(replica) > limit_s
+            member
+            for member in self.members - {self.own_id}
+            if now_s - self._caught_up_s(member) > limit_s
         }
-        return self.replicas - slow if slow else None
+        return self.members - slow if slow else None
 
     def lacking(self) -> set[int]:
-        """Return the in-sync replicas that have reported less than what is confirmed."""
+        """Return the members of the in-sync set that have reported less than what is confirmed."""
         return {
             slave_id
             for slave_id, slave in self._slaves.items()
-            if slave.acknowledged_to < self.confirmed_to and slave_id in self.replicas
+            if slave.acknowledged_to < self.confirmed_to and slave_id in self.members
         }
 
-    def _caught_up_s(self, replica: int) -> float:
-        slave = self._slaves.get(replica)
+    def _caught_up_s(self, member: int) -> float:
+        slave = self._slaves.get(member)
         return self._began_s if slave is None else slave.caught_up_s
 
     def offset_at(self, count: int, log_end: int) -> int:
-        """Return the log offset that so many in-sync replicas have for certain; -1 for none."""
+        """Return the log offset that so many members have for certain; -1 for none."""
         offsets = sorted(
             (
                 slave.acknowledged_to
@@ -262,7 +269,7 @@ class InSyncSet:
     def written(self, log_end: int) -> int:
         """Return the confirm offset for a log that ends there.
 
-        While an in-sync replica is not connected it stays as it is.
+        While a member of the in-sync set is not connected it stays as it is.
         """
         others = self.all - {self.own_id}
         if others <= self._slaves.keys():
@@ -272,5 +279,5 @@ class InSyncSet:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this broker is the only one that may be an in-sync replica."""
+        """Whether this broker is the only one that may be a member of the in-sync set."""
         return self.all == {self.own_id}

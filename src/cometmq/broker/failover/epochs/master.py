@@ -36,7 +36,7 @@ class Leader(Protocol):
         """Forget a connection."""
 
     def is_in_sync(self, slave_id: int) -> bool:
-        """Return whether a slave is an in-sync replica."""
+        """Return whether a slave is a member of the in-sync set."""
 
 
 class EpochSlaveConnection(SlaveConnection):
@@ -66,7 +66,7 @@ class EpochSlaveConnection(SlaveConnection):
             self._leader.disconnected(self, self.greeting.broker_id)
 
     def is_in_sync(self, log_end: int) -> bool:
-        """Return whether the slave is an in-sync replica."""
+        """Return whether the slave is a member of the in-sync set."""
         return self.greeting is not None and self._leader.is_in_sync(self.greeting.broker_id)
 
     def _has_reported(self) -> None:

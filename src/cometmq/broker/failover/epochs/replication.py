@@ -40,7 +40,7 @@ FIRST_CHECK_S: Final = 3.0
 ASK_AGAIN_S: Final = 1.0
 """Least time between a request for another in-sync set that failed and the next one."""
 JOIN_S: Final = 1.0
-"""For so long sends wait for a slave that is about to become an in-sync replica."""
+"""For so long sends wait for a slave that is about to become a member of the in-sync set."""
 
 
 class EpochError(StoreError):
@@ -60,7 +60,8 @@ class EpochReplication:
         commit: syncs the log.
         sync_flush: whether received bytes are on the disk before they are reported.
         clock: tells when something was received.
-        on_truncated: called with the end of the log after it was truncated.
+        before_truncation: called with the new end of the log before that is truncated; what it
+            raises prevents that.
 
     `master` and `copy` are started and closed like those of a broker without a controller; `copy`
     is idle until `follow`.
@@ -77,7 +78,7 @@ class EpochReplication:
         commit: GroupCommit,
         sync_flush: bool,
         clock: Clock,
-        on_truncated: Callable[[int], object],
+        before_truncation: Callable[[int], object],
     ) -> None:
         self._role = role
         self._store = store
@@ -102,7 +103,7 @@ class EpochReplication:
             epochs,
             commit=commit if sync_flush else None,
             clock=clock,
-            on_truncated=on_truncated,
+            before_truncation=before_truncation,
         )
         self._begun = NO_EPOCH
         """The epoch that this process leads, or has begun and could not lead yet."""
@@ -118,7 +119,7 @@ class EpochReplication:
 
     # --- life cycle -------------------------------------------------------------------------------
 
-    async def lead(self, own_id: int, epoch: int, replicas: BrokerIds, version: int) -> None:
+    async def lead(self, own_id: int, epoch: int, members: BrokerIds, in_sync_epoch: int) -> None:
         """Become the master of an epoch, or go on as the master in a newer one.
 
         Call it before the role changes to that of a master, and before the first send is accepted.
@@ -127,7 +128,7 @@ class EpochReplication:
         Args:
             own_id: the id that the controller gave to this broker.
             epoch: the master epoch.
-            replicas, version: the in-sync set at the election, and its epoch.
+            members, in_sync_epoch: the in-sync set at the election, and its epoch.
 
         Raises:
             EpochError: this broker knows a newer epoch; or an earlier process of it has led this
@@ -158,15 +159,15 @@ class EpochReplication:
         if self.in_sync is None:
             self._gone.clear()
             self.in_sync = InSyncSet(
-                own_id, replicas, version, confirmed_to=self._store.confirmed_to, now_s=now_s
+                own_id, members, in_sync_epoch, confirmed_to=self._store.confirmed_to, now_s=now_s
             )
         else:
-            self.in_sync.adopt(replicas, version)
+            self.in_sync.adopt(members, in_sync_epoch)
         self._set_changed()
         self._request_next()
         self._at("check", FIRST_CHECK_S, self._check)
         log.info(
-            "leads epoch=%d log_offset=%d in_sync=%s", epoch, self._epoch_start, sorted(replicas)
+            "leads epoch=%d log_offset=%d in_sync=%s", epoch, self._epoch_start, sorted(members)
         )
 
     async def wait_confirmed(self) -> None:
@@ -217,24 +218,26 @@ class EpochReplication:
 
     # --- the in-sync set --------------------------------------------------------------------------
 
-    def adopt(self, replicas: BrokerIds, version: int) -> None:
+    def adopt(self, members: BrokerIds, in_sync_epoch: int) -> None:
         """Take the in-sync set of the controller for this epoch, if it is newer.
 
         It is the response to a request, or was polled.
         """
-        if self.in_sync is not None and self.in_sync.adopt(replicas, version):
-            log.info("in-sync set changed in_sync=%s version=%d", sorted(replicas), version)
+        if self.in_sync is not None and self.in_sync.adopt(members, in_sync_epoch):
+            log.info(
+                "in-sync set changed in_sync=%s in_sync_epoch=%d", sorted(members), in_sync_epoch
+            )
             self._set_changed()
             self._request_next()
 
-    def refused(self, version: int, *, was_sent: bool = True) -> None:
-        """Note that the request of a version was refused, or could not be sent."""
-        if self.in_sync is not None and self.in_sync.refused(version, was_sent=was_sent):
+    def refused(self, in_sync_epoch: int, *, was_sent: bool = True) -> None:
+        """Note that the request of an epoch of the set was refused, or could not be sent."""
+        if self.in_sync is not None and self.in_sync.refused(in_sync_epoch, was_sent=was_sent):
             self._pause()
 
-    def unanswered(self, version: int) -> None:
-        """Note that the request of a version has no response: it may take effect at any time."""
-        if self.in_sync is not None and self.in_sync.unanswered(version):
+    def unanswered(self, in_sync_epoch: int) -> None:
+        """Note that the request of an epoch of the set has no response: it may take effect."""
+        if self.in_sync is not None and self.in_sync.unanswered(in_sync_epoch):
             self._pause()
 
     def _pause(self) -> None:
@@ -247,14 +250,14 @@ class EpochReplication:
         self._is_pausing = False
         self._request_next()
 
-    def _request(self, replicas: BrokerIds | None) -> None:
+    def _request(self, members: BrokerIds | None) -> None:
         """Request another in-sync set, unless that must not be now."""
         in_sync = self.in_sync
         assert in_sync is not None
-        if replicas is None or self._is_pausing or not in_sync.request(replicas):
+        if members is None or self._is_pausing or not in_sync.request(members):
             return
         self._set_changed()
-        self._send_request(replicas)
+        self._send_request(members)
 
     def _request_next(self) -> None:
         """Request a set without slaves that have disconnected, or with one that may join."""
@@ -271,14 +274,14 @@ class EpochReplication:
 
         One of the latter has lost bytes with the power; elected, it would lose them everywhere.
         One that compares its last record first is left out as well: it reports that record as
-        missing, and its next report makes it an in-sync replica again.
+        missing, and its next report makes it a member of the in-sync set again.
         """
-        left_out = in_sync.replicas & (self._gone | in_sync.lacking())
+        left_out = in_sync.members & (self._gone | in_sync.lacking())
         if left_out:
-            self._request(in_sync.replicas - left_out)
+            self._request(in_sync.members - left_out)
 
     def _set_changed(self) -> None:
-        """Confirm, acknowledge and refuse by the in-sync replicas that there may be now."""
+        """Confirm, acknowledge and refuse by the members that there may be now."""
         self._confirm()
         self.acknowledgements.refresh()
         self.acknowledgements.reported()
@@ -323,9 +326,9 @@ class EpochReplication:
         self.acknowledgements.reported()
 
     def _admit(self, in_sync: InSyncSet, slave_id: int, connection: EpochSlaveConnection) -> None:
-        """Make a slave an in-sync replica as soon as it has all that is confirmed."""
+        """Make a slave a member of the in-sync set as soon as it has all that is confirmed."""
         greeting = connection.greeting
-        if slave_id in in_sync.replicas or greeting is None or greeting.is_learner:
+        if slave_id in in_sync.members or greeting is None or greeting.is_learner:
             return
         if self._is_pausing:
             return
@@ -337,7 +340,7 @@ class EpochReplication:
         self._request(in_sync.with_slave(slave_id, self._epoch_start))
 
     def _end_joining(self) -> None:
-        """Let sends wait no more for a slave that did not become an in-sync replica."""
+        """Let sends wait no more for a slave that did not become a member of the in-sync set."""
         if self.in_sync is not None and self.in_sync.joining is not None:
             self.in_sync.end_joining()
             self._pause()
@@ -354,8 +357,8 @@ class EpochReplication:
             self._request_next()
 
     def is_in_sync(self, slave_id: int) -> bool:
-        """Return whether a slave is an in-sync replica."""
-        return self.in_sync is not None and slave_id in self.in_sync.replicas
+        """Return whether a slave is a member of the in-sync set."""
+        return self.in_sync is not None and slave_id in self.in_sync.members
 
     # --- time -------------------------------------------------------------------------------------
 

@@ -68,7 +68,8 @@ class EpochLogCopy(LogCopy):
     Args:
         role, store, settings, commit, clock: see `LogCopy`.
         epochs: those of the log.
-        on_truncated: called with the end of the log after it was truncated.
+        before_truncation: called with the new end of the log before that is truncated; what it
+            raises prevents that.
     """
 
     def __init__(
@@ -80,11 +81,11 @@ class EpochLogCopy(LogCopy):
         *,
         commit: GroupCommit | None,
         clock: Clock,
-        on_truncated: Callable[[int], object],
+        before_truncation: Callable[[int], object],
     ) -> None:
         super().__init__(role, store, settings, commit=commit, clock=clock)
         self.epochs = epochs
-        self.on_truncated = on_truncated
+        self.before_truncation = before_truncation
         self.own_id = 0
         self._followed = ""
 
@@ -129,7 +130,7 @@ class EpochMasterConnection(MasterConnection):
         super().__init__(copy, address)
         self._epochs = copy.epochs
         self._own_id = copy.own_id
-        self._on_truncated = copy.on_truncated
+        self._before_truncation = copy.before_truncation
         self._may_report = False
         self._has_joined = False
         """Whether the epochs of the master were received."""
@@ -232,7 +233,7 @@ class EpochMasterConnection(MasterConnection):
         self._may_report = True
 
     def _note_joined(self) -> None:
-        """Note the epochs of the log here: an in-sync replica has that of its master."""
+        """Note the epochs of the log here: a member of the in-sync set has that of its master."""
         for epoch in self._master_epochs:
             if epoch.start <= self._whole_to:
                 self._note(epoch)
@@ -279,14 +280,13 @@ class EpochMasterConnection(MasterConnection):
 
     def _truncate(self, point: int) -> None:
         confirmed_to = self._store.confirmed_to
-        self._store.truncate_log(point)
+        self._store.truncate_log(point, self._before_truncation)
         if point < confirmed_to and self._store.confirms:
             log.error(
                 "the master lacks confirmed messages, they are lost here too address=%s"
                 " offset=%d confirmed=%d",
                 *(self._address, point, confirmed_to),
             )
-        self._on_truncated(point)
 
     def _check_epoch(self, header: ChunkHeader) -> None:
         """Note the epoch in which the next bytes were written.

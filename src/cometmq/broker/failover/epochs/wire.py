@@ -43,7 +43,7 @@ class Greeting(NamedTuple):
     from_last_file: bool = False
     """Whether an empty slave begins with the last file of the log, instead of the whole log."""
     is_learner: bool = False
-    """Whether it never becomes an in-sync replica."""
+    """Whether it never becomes a member of the in-sync set."""
 
     def encode(self) -> bytes:
         """Return the bytes of the message."""

@@ -3,9 +3,6 @@
 Both waits run side by side, so that the response takes as long as the slower one. If the disk
 failed, that is the outcome; else the outcome of the slaves has precedence, as in RocketMQ.
 
-This is about one response. The confirm offset, up to which all in-sync replicas have the log, is in
-`cometmq.broker.failover.epochs.in_sync`.
-
 Source: CommitLog.handleDiskFlushAndHA, RocketMQ 5.3.
 """
 
@@ -27,7 +24,7 @@ Outcome = Callable[[int, StoreError | None], None]
 """Called once: with a response code, and with the error of the sync, if any."""
 
 
-class Confirmation:
+class DurabilityWait:
     """Waits for all that the response to a stored message depends on.
 
     Args:
@@ -112,8 +109,8 @@ class Confirmation:
 class _Both:
     """The outcomes of the disk and of the slaves, until both are there."""
 
-    def __init__(self, confirmation: Confirmation, on_outcome: Outcome) -> None:
-        self._confirmation = confirmation
+    def __init__(self, durability: DurabilityWait, on_outcome: Outcome) -> None:
+        self._durability = durability
         self._on_outcome = on_outcome
         self._disk: int | None = None
         self._slaves: int | None = None
@@ -130,7 +127,7 @@ class _Both:
     def _end(self, last: str) -> None:
         if self._disk is not None and self._slaves is not None:
             code = self._disk if self._slaves == SUCCESS else self._slaves
-            self._confirmation.report(last, self._on_outcome, code, self._error)
+            self._durability.report(last, self._on_outcome, code, self._error)
 
 
 def _code_of(synced: bool) -> int:

@@ -235,12 +235,12 @@ CHANGES = [
 ELSEWHERE = {
     "topic export": "test_exported_settings_can_be_applied",
     "group export": "test_exported_settings_can_be_applied",
-    "acl users": "tests/interop",
-    "acl copy-users": "tests/interop",
-    "acl policies": "tests/interop",
-    "acl copy-policies": "tests/interop",
-    "acl account-files": "tests/interop",
-    "controller": "tests/unit/cli/test_admin_controllers.py",
+    "acl users": "tests/integration/test_admin_access.py",
+    "acl copy-users": "tests/integration/test_admin_access.py",
+    "acl policies": "tests/integration/test_admin_access.py",
+    "acl copy-policies": "tests/integration/test_admin_access.py",
+    "acl account-files": "tests/integration/test_admin_access.py",
+    "controller": "tests/integration/test_admin_controllers.py",
     "dlq": "tests/integration/test_dead_letters.py",
 }
 """Commands that a cluster of ours without controllers does not serve, and what tests them."""

@@ -1,0 +1,53 @@
+"""``cometmq admin acl`` on brokers with users, and on brokers with accounts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from typer.testing import CliRunner
+
+from cometmq.cli.commands import app
+from cometmq.testing import ThreadedCluster
+
+PACKAGE = "org.apache.rocketmq.auth"
+PROVIDERS = {
+    f"{part}MetadataProvider": f"{PACKAGE}.{part}.provider.Local{part.title()}MetadataProvider"
+    for part in ("authentication", "authorization")
+}
+
+
+def run(cluster: ThreadedCluster, words: str, *, given: str = "", code: int = 0) -> Any:
+    line = ["admin", "acl", *words.split(), "--json", "-n", cluster.name_servers]
+    result = CliRunner().invoke(app, line, input=given)
+    assert result.exit_code == code, (words, result.stdout, result.stderr, result.exception)
+    assert "a password" not in result.stdout + result.stderr
+    return json.loads(result.stdout)
+
+
+def test_users_and_policies_are_created_copied_changed_and_deleted() -> None:
+    with ThreadedCluster(brokers=2, settings=PROVIDERS) as cluster:
+        run(cluster, "create-user app --password-file - --broker broker-0", given="a password\n")
+        run(cluster, "create-policy User:app --resource Topic:o --action Pub --broker broker-0")
+        assert [row["broker"] for row in run(cluster, "users")] == ["broker-0"]
+        run(cluster, "copy-users broker-0 broker-1")
+        run(cluster, "copy-policies broker-0 broker-1")
+        assert [row["user"] for row in run(cluster, "users")] == ["app", "app"]
+        run(cluster, "update-policy User:app --resource Topic:o --action Sub --yes")
+        policies = run(cluster, "policies")
+        assert [(row["resource"], row["actions"]) for row in policies] == [("Topic:o", ["Sub"])] * 2
+        run(cluster, "update-user app --status disable --yes")
+        assert {row["status"] for row in run(cluster, "users")} == {"disable"}
+        run(cluster, "delete-policy User:app --yes")
+        run(cluster, "delete-user app --yes")
+        assert [run(cluster, "users"), run(cluster, "policies")] == [[], []]
+
+
+def test_a_broker_without_access_control_says_so_and_the_command_fails() -> None:
+    with ThreadedCluster() as cluster:
+        changes = run(cluster, "delete-account app --yes", code=1)
+        assert run(cluster, "users", code=1) == []
+        assert run(cluster, "account-files", code=1) == []
+
+    assert [row["state"] for row in changes] == ["failed"]
+    assert "aclEnable=false" in changes[0]["error"]

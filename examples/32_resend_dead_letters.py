@@ -16,7 +16,7 @@ from cometmq.client import (
     StoredMessage,
 )
 
-TOPIC, GROUP = "picking-lists", "warehouse"
+TOPIC, GROUP = "picking-lists", "picking-desk"
 stock: list[str] = []
 packed: asyncio.Queue[str] = asyncio.Queue()
 

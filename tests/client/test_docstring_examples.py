@@ -54,7 +54,7 @@ NOT_BROUGHT_ABOUT = {
 }
 """Errors whose examples show where they are raised or caught; the other examples print theirs."""
 EXAMPLE_S = 60
-DEAD_LETTERS = "%DLQ%billing-desk"
+DEAD_LETTERS = "%DLQ%ledger-desk"
 ORDERS, RETURNS = "docstring-orders", "docstring-returns"
 """Stand for the topics of the examples: other tests count the messages of those on one cluster."""
 
@@ -132,8 +132,8 @@ async def shared(
 async def page_of_dead_letters(admin: AdminClient) -> DeadLetterPage:
     """A page of dead letters that no consumer gave up."""
     await admin.create_topic(DEAD_LETTERS, queues=1)
-    await give_up(admin, "billing-desk", ORDERS, [b"42"])
-    return await admin.dead_letters("billing-desk", limit=10)
+    await give_up(admin, "ledger-desk", ORDERS, [b"42"])
+    return await admin.dead_letters("ledger-desk", limit=10)
 
 
 @pytest.mark.parametrize("kind", [with_clusters(kind) for kind in public_classes()])

@@ -59,7 +59,7 @@ EXPECTED = {
     "30_trace": r"shop sent parcel-1 in \d+ ms\ntraced-packers received it, retry 0\n"
     r"traced-packers handled it in \d+ ms: SUCCESS\n",
     "32_resend_dead_letters": r"\['order-1'\] after 0 retries: builtins\.LookupError: no hats\n"
-    r"sent to %RETRY%warehouse\npacked a hat for order-1\n",
+    r"sent to %RETRY%picking-desk\npacked a hat for order-1\n",
     "31_filter_with_sql": r"coat: 80\nscarf: 9\ngloves: 25\n",
 }
 """What each example prints; they run in the order of their names, on one server."""

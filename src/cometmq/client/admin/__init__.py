@@ -41,8 +41,9 @@ class ServerCalls(Brokers, Access, Controllers):
 
     Example:
         async with AdminClient(name_server) as admin:
-            for server in admin.name_servers:
-                print(await admin.name_server_config(server))
+            servers: ServerCalls = admin
+            for address in admin.name_servers:
+                print(await servers.name_server_config(address))
     """
 
 

@@ -61,7 +61,7 @@ class DeadLetter:
     """A message that became a dead letter of a group.
 
     Example:
-        letters: list[DeadLetter] = (await admin.dead_letters("billing-desk")).letters
+        letters: list[DeadLetter] = (await admin.dead_letters("ledger-desk")).letters
         for letter in letters:
             print(letter.message_id, letter.original_topic, letter.error or "not recorded")
     """

@@ -96,10 +96,10 @@ class DeadLetterPage:
     """Some dead letters of one group, in the order in which they became dead letters.
 
     Example:
-        page: DeadLetterPage = await admin.dead_letters("billing-desk", limit=10)
+        page: DeadLetterPage = await admin.dead_letters("ledger-desk", limit=10)
         while page.letters:
             print(len(page.letters))
-            page = await admin.dead_letters("billing-desk", limit=10, ranges=page.rest)
+            page = await admin.dead_letters("ledger-desk", limit=10, ranges=page.rest)
     """
 
     letters: list[DeadLetter]

@@ -14,7 +14,7 @@ from enum import IntFlag, StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from cometmq.model.errors import ResponseError
-from cometmq.model.topic import RETRY_PREFIX
+from cometmq.model.topic import RETRY_PREFIX, TOPICS_OF_WAITING
 from cometmq.protocol.signature import ACCESS_KEY, SIGNATURE, SigningKey, signed_content
 from cometmq.remoting.requests import Request
 from cometmq.remoting.wire import Wire
@@ -199,11 +199,24 @@ class Gate:
 
 
 def needs_of(*resources: Need | Iterable[Need]) -> Needs:
-    """Combine needs of topics and groups; no administrator is required."""
+    """Combine needs of topics and groups.
+
+    Whoever consumes a topic with messages of other topics has to be an administrator: a right to
+    all topics, or a default, says nothing about the topics that those messages are for.
+    """
     every: list[Need] = []
     for resource in resources:
         if isinstance(resource, Need):
             every.append(resource)
         else:
             every.extend(resource)
-    return Needs(resources=tuple(every))
+    return Needs(any(map(_consumes_messages_of_others, every)), tuple(every))
+
+
+def _consumes_messages_of_others(need: Need) -> bool:
+    # A route, which producers need, too, shows no message.
+    return (
+        need.name in TOPICS_OF_WAITING
+        and need.kind == Kind.TOPIC
+        and need.action & (Action.SUB | Action.PUB) == Action.SUB
+    )

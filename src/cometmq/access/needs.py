@@ -9,14 +9,17 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cometmq.access.gate import NOTHING, Action, Need, Needs, group_need, needs_of, topic_need
+from cometmq.model.errors import InvalidMessageIdError
 from cometmq.protocol.bodies import HeartbeatData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import (
+    ConsumeMessageDirectlyRequest,
     PullMessageRequest,
     SendMessageRequest,
     SendMessageV2Request,
     UnregisterClientRequest,
 )
+from cometmq.protocol.message_id import decode_offset_id
 from cometmq.remoting.requests import Request
 
 TopicOfRecord = Callable[[int], str | None]
@@ -91,3 +94,23 @@ def of_record(topic_of_record: TopicOfRecord, offset: int, action: Action) -> Ne
     """Return what the use of the record at an offset needs; nothing if there is none."""
     topic = topic_of_record(offset)
     return NOTHING if topic is None else needs_of(topic_need(topic, action))
+
+
+def of_message_id(topic_of_record: TopicOfRecord, message_id: str, action: Action) -> Needs:
+    """Return what the use of the record that an offset message id names needs."""
+    try:
+        offset = decode_offset_id(message_id).log_offset
+    except InvalidMessageIdError:
+        return NOTHING
+    return of_record(topic_of_record, offset, action)
+
+
+def of_direct_consumption(request: Request, topic_of_record: TopicOfRecord) -> Needs:
+    """Return what needs a request that sends a message to a consumer.
+
+    The consumer gets the record that the message id names, whatever topic the header names.
+    """
+    header = request.header(ConsumeMessageDirectlyRequest)
+    named = (topic_need(header.topic, Action.SUB),) if header.topic else ()
+    record = of_message_id(topic_of_record, header.msg_id or "", Action.SUB)
+    return needs_of(group_need(header.consumer_group), named, record.resources)

@@ -58,6 +58,9 @@ SEND_FORBIDDEN_TOPICS: Final = frozenset(
 )
 """System topics that no client may send to."""
 
+TOPICS_OF_WAITING: Final = SEND_FORBIDDEN_TOPICS | {TIMER_TOPIC}
+"""Topics with messages of other topics, or about them: delayed ones, half messages and the like."""
+
 TOPIC_CHARS_MAX: Final = 127
 GROUP_CHARS_MAX: Final = 255
 QUEUES_MAX: Final = 65_535

@@ -30,7 +30,7 @@ from cometmq.broker.access.handler import AccountHandler
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ConfigError
-from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC
+from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC, TOPICS_OF_WAITING
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.signature import SigningKey, signed_content
@@ -74,6 +74,7 @@ END = {
 QUERY = {"topic": "T", "key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "1"}
 TOPICS = {0: "Stored", 64: "%RETRY%G"}
 """The topics of the records at these offsets of the log."""
+STORED_ID = "7F000001" + "00002A9F" + "0" * 16
 
 
 def needs(*resources: Any) -> Needs:
@@ -100,7 +101,13 @@ NEEDS = [
     (35, {"clientID": "c", "consumerGroup": "G", "producerGroup": "p"}, {}, needs(group_need("G"))),
     (35, {"clientID": "c", "producerGroup": "p"}, {}, NOTHING),
     (38, {"consumerGroup": "G"}, {}, needs(group_need("G"))),
-    (309, BOTH_NAMES, {}, needs(group_need("G"))),
+    (309, {"consumerGroup": "G"}, {}, needs(group_need("G"))),
+    (309, {"consumerGroup": "G", "msgId": "x"}, {}, needs(group_need("G"))),
+    (309, {"consumerGroup": "G", "msgId": STORED_ID}, {},
+     needs(group_need("G"), topic_need("Stored", SUB))),
+    (309, BOTH_NAMES | {"msgId": STORED_ID}, {},
+     needs(group_need("G"), topic_need("T", SUB), topic_need("Stored", SUB))),
+    (321, BOTH_NAMES, {}, needs(topic_need("T", SUB))),
     (41, {}, {"consumerGroup": "G", "clientId": "c", "mqSet": []}, needs(group_need("G"))),
     (42, {}, {"consumerGroup": "G", "clientId": "c", "mqSet": []}, needs(group_need("G"))),
     (36, SEND_BACK, {}, needs(group_need("G"), topic_need("Stored", SUB))),
@@ -199,7 +206,11 @@ NEEDS_OF_USERS = [
     (314, {"srcGroup": "Known", "destGroup": "G", "topic": "T"}, {}, "t:T=U g:G=U g:Known=G"),
     (314, {"srcGroup": "Unknown", "destGroup": "G"}, {}, "g:G=U"),
     (323, {"topic": "T", "msgId": "x"}, {}, "t:T=U"),
-    (323, {"topic": "T", "msgId": "7F000001" + "00002A9F" + "0" * 16}, {}, "t:T=U t:Stored=U"),
+    (323, {"topic": "T", "msgId": STORED_ID}, {}, "t:T=U t:Stored=U"),
+    (309, BOTH_NAMES, {}, "g:G=S t:T=S"),
+    (309, {"consumerGroup": "G", "msgId": STORED_ID}, {}, "g:G=S t:Stored=S"),
+    (309, BOTH_NAMES | {"msgId": STORED_ID}, {}, "g:G=S t:T=S t:Stored=S"),
+    (309, {"consumerGroup": "G", "msgId": "x"}, {}, "g:G=S"),
     (323, {}, {}, "c:c=U"),
     (354, {"topic": "T"}, {}, "t:T=G"),
     (354, {}, {}, "c:c=G"),
@@ -211,8 +222,7 @@ NEEDS_OF_USERS = [
     *((code, NAMES, {}, "t:T=G g:G=G") for code in (223, 303, 345)),
     *((code, NAMES, {}, "t:T=U g:G=U") for code in (222, 353)),
     *((code, {"group": "G"}, {}, "g:G=G") for code in (343, 352)),
-    *((code, BOTH_NAMES, {}, "t:T=S g:G=S") for code in (309, 200050, 200051, 200052, 200053,
-      200054)),
+    *((code, BOTH_NAMES, {}, "t:T=S g:G=S") for code in (200050, 200051, 200052, 200053, 200054)),
     *((code, {}, {}, "c:c=G") for code in (21, 26, 28, 43, 45, 52, 54, 201, 204, 305, 315, 317,
       328, 907, 3004, 3005, 3009, 3010)),
     *((code, {}, {}, "c:c=U") for code in (25, 50, 51, 53, 301, 306, 316, 329, 905, 906, 908,
@@ -230,6 +240,19 @@ async def test_each_request_of_a_user_needs_what_it_uses(
     code: int, fields: dict[str, str], body: Any, text: str
 ) -> None:
     assert needs_of_users().of(request(code, fields, body)) == wanted(text)
+
+
+@pytest.mark.parametrize("topic", sorted(TOPICS_OF_WAITING))
+async def test_only_an_administrator_consumes_messages_that_wait(topic: str) -> None:
+    name = {"topic": topic}
+    reads = [(11, PULL | name), (361, PULL | name), (12, QUERY | name), (321, BOTH_NAMES | name),
+             (200050, BOTH_NAMES | name), (200051, BOTH_NAMES | name)]  # fmt: skip
+    for of in (PlainNeeds("c", TOPICS.get).of, needs_of_users().of):
+        for code, fields in reads:
+            assert of(request(code, fields)).administrator, code
+            assert not of(request(code, fields | {"topic": "T"})).administrator, code
+    for code in (30, 105, 202):
+        assert not needs_of_users().of(request(code, name)).administrator, code
 
 
 def test_every_request_that_a_broker_serves_may_need_something(tmp_path: Path) -> None:

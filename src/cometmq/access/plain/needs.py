@@ -24,6 +24,7 @@ from cometmq.access.gate import (
 from cometmq.access.needs import (
     TopicOfRecord,
     field,
+    of_direct_consumption,
     of_heartbeat,
     of_pull,
     of_recall,
@@ -36,11 +37,11 @@ from cometmq.model.topic import reply_topic
 from cometmq.protocol.bodies import LockBatchRequestBody, UnlockBatchRequestBody
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import (
-    ConsumeMessageDirectlyRequest,
     ConsumerSendMsgBackRequest,
     EndTransactionRequest,
     ExchangeBrokerHaInfoRequest,
     GetConsumerListByGroupRequest,
+    QueryConsumeQueueRequest,
     QueryMessageRequest,
     UpdateAndGetGroupForbiddenRequest,
     UpdateConsumerOffsetRequest,
@@ -124,11 +125,12 @@ class PlainNeeds:
             RequestCode.PULL_MESSAGE: of_pull,
             RequestCode.LITE_PULL_MESSAGE: of_pull,
             RequestCode.QUERY_MESSAGE: _of_query,
+            RequestCode.QUERY_CONSUME_QUEUE: _of_queue_query,
             RequestCode.UPDATE_CONSUMER_OFFSET: _of_commit,
             RequestCode.HEART_BEAT: of_heartbeat,
             RequestCode.UNREGISTER_CLIENT: of_unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: _of_members,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: _of_direct_consumption,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._of_direct_consumption,
             RequestCode.LOCK_BATCH_MQ: _of_lock,
             RequestCode.UNLOCK_BATCH_MQ: _of_unlock,
             RequestCode.RECALL_MESSAGE: of_recall,
@@ -162,6 +164,9 @@ class PlainNeeds:
             group_need(header.group), self._of_record(header.offset, Action.SUB).resources
         )
 
+    def _of_direct_consumption(self, request: Request) -> Needs:
+        return of_direct_consumption(request, self._topic_of_record)
+
     def _of_transaction(self, request: Request) -> Needs:
         return self._of_record(request.header(EndTransactionRequest).commit_log_offset, Action.PUB)
 
@@ -176,6 +181,12 @@ def _of_query(request: Request) -> Needs:
     return needs_of(topic_need(request.header(QueryMessageRequest).topic, Action.SUB))
 
 
+def _of_queue_query(request: Request) -> Needs:
+    """The group is only one whose filter the response shows."""
+    topic = request.header(QueryConsumeQueueRequest).topic
+    return needs_of(topic_need(topic, Action.SUB)) if topic else NOTHING
+
+
 def _of_commit(request: Request) -> Needs:
     header = request.header(UpdateConsumerOffsetRequest)
     return needs_of(group_need(header.consumer_group), topic_need(header.topic, Action.SUB))
@@ -183,10 +194,6 @@ def _of_commit(request: Request) -> Needs:
 
 def _of_members(request: Request) -> Needs:
     return needs_of(group_need(request.header(GetConsumerListByGroupRequest).consumer_group))
-
-
-def _of_direct_consumption(request: Request) -> Needs:
-    return needs_of(group_need(request.header(ConsumeMessageDirectlyRequest).consumer_group))
 
 
 def _of_lock(request: Request) -> Needs:

@@ -27,7 +27,9 @@ from cometmq.access.gate import (
 from cometmq.access.needs import (
     TopicOfRecord,
     field,
+    of_direct_consumption,
     of_heartbeat,
+    of_message_id,
     of_pull,
     of_recall,
     of_record,
@@ -35,8 +37,7 @@ from cometmq.access.needs import (
     of_send,
     of_unregister,
 )
-from cometmq.model.errors import InvalidMessageIdError
-from cometmq.model.topic import reply_topic
+from cometmq.model.topic import TOPICS_OF_WAITING, reply_topic
 from cometmq.protocol.bodies import (
     BatchAckMessageRequestBody,
     CheckClientRequestBody,
@@ -52,7 +53,6 @@ from cometmq.protocol.headers import (
     EndTransactionRequest,
     ViewMessageByIdRequest,
 )
-from cometmq.protocol.message_id import decode_offset_id
 from cometmq.remoting.requests import Request
 
 _SUB, _GET, _UPDATE = Action.SUB, Action.GET, Action.UPDATE
@@ -147,10 +147,8 @@ NAMED: Final[Mapping[int, _Named]] = {
     RequestCode.QUERY_CONSUME_TIME_SPAN: _Named(_GET, _TOPIC, "group"),
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _Named(_GET, _TOPIC, "group"),
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _Named(_GET, _TOPIC, "group"),
-    RequestCode.QUERY_CONSUME_QUEUE: _Named(_GET, _TOPIC, _GROUP),
     RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: _Named(_UPDATE, _TOPIC, "group"),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _Named(_UPDATE, _TOPIC, "group"),
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: _Named(_SUB, _TOPIC, _GROUP),
     RequestCode.POP_MESSAGE: _Named(_SUB, _TOPIC, _GROUP),
     RequestCode.PEEK_MESSAGE: _Named(_SUB, _TOPIC, _GROUP),
     RequestCode.ACK_MESSAGE: _Named(_SUB, _TOPIC, _GROUP),
@@ -209,6 +207,7 @@ class UserNeeds:
             RequestCode.LITE_PULL_MESSAGE: of_pull,
             RequestCode.HEART_BEAT: of_heartbeat,
             RequestCode.UNREGISTER_CLIENT: of_unregister,
+            RequestCode.QUERY_CONSUME_QUEUE: _of_queue_query,
             RequestCode.LOCK_BATCH_MQ: _of_lock,
             RequestCode.UNLOCK_BATCH_MQ: _of_unlock,
             RequestCode.CHECK_CLIENT_CONFIG: _of_client_check,
@@ -220,6 +219,7 @@ class UserNeeds:
             RequestCode.QUERY_CORRECTION_OFFSET: _of_correction,
             RequestCode.CLONE_GROUP_OFFSET: self._of_clone,
             RequestCode.CONSUMER_SEND_MSG_BACK: self._of_send_back,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._of_direct_consumption,
             RequestCode.END_TRANSACTION: self._of_transaction,
             RequestCode.VIEW_MESSAGE_BY_ID: self._of_view,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self._of_resume,
@@ -259,6 +259,9 @@ class UserNeeds:
         record = of_record(self._topic_of_record, header.offset, _SUB)
         return needs_of(group_need(header.group), record.resources)
 
+    def _of_direct_consumption(self, request: Request) -> Needs:
+        return of_direct_consumption(request, self._topic_of_record)
+
     def _of_transaction(self, request: Request) -> Needs:
         header = request.header(EndTransactionRequest)
         half = of_record(self._topic_of_half, header.commit_log_offset, Action.PUB)
@@ -273,11 +276,7 @@ class UserNeeds:
         topic = field(request, "topic")
         if not topic:
             return self._of_cluster(_UPDATE)
-        try:
-            offset = decode_offset_id(field(request, "msgId")).log_offset
-        except InvalidMessageIdError:
-            return needs_of(_topic(topic, _UPDATE))
-        record = of_record(self._topic_of_record, offset, _UPDATE)
+        record = of_message_id(self._topic_of_record, field(request, "msgId"), _UPDATE)
         return needs_of(_topic(topic, _UPDATE), record.resources)
 
     def _of_clone(self, request: Request) -> Needs:
@@ -308,6 +307,12 @@ def _of_fields(request: Request, named: _Named) -> Iterator[Need]:
     group = field(request, named.group)
     if group:
         yield group_need(group, named.action)
+
+
+def _of_queue_query(request: Request) -> Needs:
+    """Return what the entries of a queue need, which name messages."""
+    needs = needs_of(_of_fields(request, _Named(_GET, _TOPIC, _GROUP)))
+    return needs._replace(administrator=field(request, _TOPIC) in TOPICS_OF_WAITING)
 
 
 def _of_lock(request: Request) -> Needs:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from cometmq.model.errors import ResponseError
 from cometmq.model.topic import RETRY_PREFIX
+from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.signature import ACCESS_KEY, SIGNATURE, SigningKey, signed_content
 from cometmq.remoting.requests import Request
 from cometmq.remoting.wire import Wire
@@ -24,6 +25,10 @@ log = logging.getLogger(__name__)
 
 NAMES_SHOWN_MAX: Final = 200
 """The characters of a name in a refusal."""
+
+
+NEEDS_MAX: Final = 10_000
+"""The topics and groups that one request may name, each as often as it names it."""
 
 
 class Action(IntFlag):
@@ -182,7 +187,14 @@ class Gate:
         Raises:
             ResponseError: it does.
         """
-        remark = account.refusal(request.code, needs)
+        self.refuse(request, account.refusal(request.code, needs))
+
+    def refuse(self, request: Request, remark: str | None) -> None:
+        """Refuse a request for the reason that its account named, if there is one.
+
+        Raises:
+            ResponseError: there is.
+        """
         if remark is not None:
             self._log(request, remark)
             raise ResponseError(self._refused, remark)
@@ -199,11 +211,20 @@ class Gate:
 
 
 def needs_of(*resources: Need | Iterable[Need]) -> Needs:
-    """Combine needs of topics and groups; no administrator is required."""
+    """Combine needs of topics and groups, each one once; no administrator is required.
+
+    Raises:
+        ResponseError: the request names too many.
+    """
     every: list[Need] = []
     for resource in resources:
         if isinstance(resource, Need):
             every.append(resource)
         else:
             every.extend(resource)
-    return Needs(resources=tuple(every))
+    if len(every) > NEEDS_MAX:
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the request names {len(every)} topics and groups, expected at most {NEEDS_MAX}",
+        )
+    return Needs(resources=tuple(dict.fromkeys(every)))

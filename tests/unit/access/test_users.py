@@ -456,6 +456,46 @@ def test_a_folder_in_use_is_not_opened(opened: Opened) -> None:
         UserAccounts(opened.folder, authorizes=True)
 
 
+class Unsynced:
+    """A database whose writes are on the disk, but fail."""
+
+    def __init__(self, database: Any) -> None:
+        self._database = database
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    def put(self, *arguments: Any) -> None:
+        self._database.put(*arguments)
+        raise OSError("IO error: cannot sync")
+
+    def delete(self, *arguments: Any) -> None:
+        self._database.delete(*arguments)
+        raise OSError("IO error: cannot sync")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda users: users.create(User("carol", "carol-secret")),
+        lambda users: users.update("alice", password="new", type=None, status=None),
+        lambda users: users.delete("alice"),
+    ],
+)
+def test_a_write_that_failed_is_taken_back_by_the_next_change(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, change: Callable[[UserAccounts], None]
+) -> None:
+    users = opened.users
+    users.create(ALICE)
+    stored: Any = users._users
+    monkeypatch.setattr(stored, "_database", Unsynced(stored._database))
+    with pytest.raises(StoreError, match="cannot sync"):
+        change(users)
+    assert users.users() == [ALICE, SUPER]
+    users.create(User("bob", "bob-secret"))
+    assert opened.reopen().users() == [ALICE, User("bob", "bob-secret"), SUPER]
+
+
 def test_a_damaged_folder_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "users").mkdir(mode=0o700)
     (tmp_path / "users" / "CURRENT").write_text("nonsense")

@@ -199,6 +199,27 @@ class Gate:
             self._log(request, remark)
             raise ResponseError(self._refused, remark)
 
+    def check_again(self, request: Request, access_key: str, needs: Needs) -> None:
+        """Check a request that has waited, by the accounts of now.
+
+        Args:
+            request: the request, whose signature was checked when it came.
+            access_key: the one that it has named; empty for none.
+            needs: what it needs.
+
+        Raises:
+            ResponseError: there is no such account any more, or it lacks what the request needs.
+        """
+        if request.code in self._open_codes:
+            return
+        try:
+            account = self._accounts.sender_of(request.connection, access_key)
+        except ResponseError as refusal:
+            self._log(request, refusal.remark)
+            raise
+        if not account.may_do_everything and request.code not in self._signed_codes:
+            self.require(request, account, needs)
+
     def settle_log(self) -> None:
         """Log how many refusals were only counted."""
         self._refusals.settle()

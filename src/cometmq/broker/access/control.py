@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from cometmq.access.fast_check import FastCheck
-from cometmq.access.gate import Account, Accounts, Action, Gate
+from cometmq.access.gate import Account, Accounts, Action, Gate, group_need, needs_of, topic_need
 from cometmq.access.needs import NeedsReader
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
@@ -48,6 +48,25 @@ class AccessControl:
     def for_pulls(self) -> FastCheck:
         """Return the check of a fast path of pulls."""
         return FastCheck(self._accounts, Action.SUB)
+
+    @property
+    def state(self) -> object:
+        """An object that is another one after each change of the accounts."""
+        return self._accounts.state
+
+    def check_pull_again(self, request: Request, access_key: str, topic: str, group: str) -> None:
+        """Check a pull that has waited, by the accounts of now.
+
+        Args:
+            request: the pull.
+            access_key: the one that it has named; empty for none.
+            topic, group: what it consumes, and as which group.
+
+        Raises:
+            ResponseError: the sender may not make it any more.
+        """
+        needs = needs_of(topic_need(topic, Action.SUB), group_need(group))
+        self._gate.check_again(request, access_key, needs)
 
     def guard(
         self, request: Request, handler: RequestHandler

@@ -17,12 +17,16 @@ import pytest
 from codes import Answer, Request
 from wire import Command, Connection
 
+from cometmq.access.users.accounts import UserAccounts
+from cometmq.access.users.user import User, UserStatus, UserType
+from cometmq.model.errors import StoreError
 from support.root import as_root
 from support.server import Standalone
 
 DISK_MIB = 24
 TOPIC, GROUP, QUEUES = "small-disk", "readers", 4
 SENDS_MAX = 20_000
+CREATE_USER, DELETE_USER, GET_USER = 3001, 3003, 3004
 SETTINGS = {
     "brokerIP1": "127.0.0.1",
     "mappedFileSizeCommitLog": 1024 * 1024,
@@ -182,6 +186,94 @@ def test_a_start_on_a_full_disk_needs_neither_blocks_nor_a_checkpoint(
     with connected(server) as connection:
         kit.eventually(lambda: sender.send(connection).code == Answer.SUCCESS, timeout=60.0)
         sender.check(connection)
+    assert server.stop() == 0
+
+
+SUPER, ALICE = User("root", "root-secret", UserType.SUPER), User("alice", "alice-secret")
+
+
+def test_users_are_changed_again_once_a_full_disk_has_room(disk: Disk) -> None:
+    users = UserAccounts(disk.path / "config", [SUPER, ALICE], authorizes=True)
+    with closing(users):
+        disk.fill(0)
+        known = users_until_refused(users)
+        for change in (
+            lambda: users.delete("alice"),
+            lambda: users.update("alice", password="new", type=None, status=UserStatus.DISABLE),
+            lambda: users.create(User("bob", "bob-secret")),
+        ):
+            with pytest.raises(StoreError, match="No space left"):
+                change()
+        assert users.users() == known
+        disk.clear()
+        users.create(User("bob", "bob-secret"))
+        users.update("alice", password="new", type=None, status=UserStatus.DISABLE)
+        users.delete("user-0")
+        known = users.users()
+    with closing(UserAccounts(disk.path / "config", authorizes=True)) as users:
+        assert users.users() == known
+
+
+def test_users_are_read_at_a_start_on_a_full_disk(disk: Disk) -> None:
+    users = UserAccounts(disk.path / "config", [SUPER, ALICE], authorizes=True)
+    with closing(users):
+        disk.fill(0)
+        known = users_until_refused(users)
+    for _ in range(2):
+        disk.fill(0)
+        with closing(UserAccounts(disk.path / "config", [SUPER], authorizes=True)) as users:
+            assert users.users() == known
+            with pytest.raises(StoreError, match="No space left"):
+                users.delete("alice")
+            assert users.user("alice") == ALICE
+    with closing(UserAccounts(disk.path / "config", [SUPER], authorizes=True)) as users:
+        disk.clear()
+        users.delete("alice")
+        known.remove(ALICE)
+        assert users.users() == known
+    with closing(UserAccounts(disk.path / "config", authorizes=True)) as users:
+        assert users.users() == known
+
+
+def users_until_refused(users: UserAccounts) -> list[User]:
+    """Create users until the disk refuses one; return those that are there."""
+    known = users.users()
+    for number in range(SENDS_MAX):
+        user = User(f"user-{number}", "p" * 200)
+        try:
+            users.create(user)
+        except StoreError:
+            assert number > 0, "the disk takes none"
+            return sorted(known, key=lambda user: user.name)
+        known.append(user)
+    raise AssertionError(f"the disk took {SENDS_MAX} users")
+
+
+def test_a_broker_with_users_starts_on_a_full_disk(disk: Disk, tmp_path: Path) -> None:
+    provider = "org.apache.rocketmq.auth.authentication.provider"
+    settings = {
+        **SETTINGS,
+        "authenticationMetadataProvider": f"{provider}.LocalAuthenticationMetadataProvider",
+    }
+    server, sender = Standalone(tmp_path, settings=settings), Sender()
+    server.start()
+    with connected(server) as connection:
+        kit.ok(kit.create_topic(connection, TOPIC, read=QUEUES, write=QUEUES))
+        kit.ok(connection.request(CREATE_USER, {"username": "alice"}, b'{"password":"secret"}'))
+        kit.ok(sender.send(connection))
+    for _ in range(2):
+        server.kill()
+        disk.fill(0)
+        server.start()
+        with connected(server) as connection:
+            kit.ok(connection.request(GET_USER, {"username": "alice"}))
+            sender.check(connection)
+            refused = connection.request(DELETE_USER, {"username": "alice"})
+            assert "No space left" in str(refused.remark)
+    disk.clear()
+    with connected(server) as connection:
+        kit.ok(connection.request(DELETE_USER, {"username": "alice"}))
+        assert not connection.request(GET_USER, {"username": "alice"}).body
     assert server.stop() == 0
 
 

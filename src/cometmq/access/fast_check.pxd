@@ -19,7 +19,7 @@ cdef class FastCheck:
     cdef object _state
     cdef dict _senders
     cdef object _wire
-    cdef bytes _key
+    cdef readonly bytes key
     cdef FastSender _sender
 
     @cython.locals(

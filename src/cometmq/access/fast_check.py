@@ -50,7 +50,8 @@ class FastCheck:
         self._state: object = None
         self._senders: dict[tuple[str, Any, bytes], FastSender] = {}
         self._wire: Any = None
-        self._key = b""
+        self.key = b""
+        """The access key of the request that was checked last; empty for none."""
         self._sender: FastSender | None = None
         """The sender with this key on this wire; None if it is unknown."""
 
@@ -78,7 +79,7 @@ class FastCheck:
         if not fields.is_usable:
             return False
         key = fields.access_key(data)
-        if wire is not self._wire or key != self._key:
+        if wire is not self._wire or key != self.key:
             self._find(wire, key)
         sender = self._sender
         if sender is None:
@@ -103,7 +104,7 @@ class FastCheck:
         if state is not self._state:
             self._state = state
             self._senders.clear()
-        self._wire, self._key = wire, key
+        self._wire, self.key = wire, key
         # An address and a port may be used again, by a client with another certificate.
         sender_key = wire.peer_text, wire.certificate_names, key
         self._sender = self._senders.get(sender_key)

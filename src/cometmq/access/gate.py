@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from cometmq.model.errors import ResponseError
 from cometmq.model.topic import RETRY_PREFIX, TOPICS_OF_WAITING
+from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.signature import ACCESS_KEY, SIGNATURE, SigningKey, signed_content
 from cometmq.remoting.requests import Request
 from cometmq.remoting.wire import Wire
@@ -24,6 +25,10 @@ log = logging.getLogger(__name__)
 
 NAMES_SHOWN_MAX: Final = 200
 """The characters of a name in a refusal."""
+
+
+NEEDS_MAX: Final = 10_000
+"""The topics and groups that one request may name, each as often as it names it."""
 
 
 class Action(IntFlag):
@@ -182,10 +187,38 @@ class Gate:
         Raises:
             ResponseError: it does.
         """
-        remark = account.refusal(request.code, needs)
+        self.refuse(request, account.refusal(request.code, needs))
+
+    def refuse(self, request: Request, remark: str | None) -> None:
+        """Refuse a request for the reason that its account named, if there is one.
+
+        Raises:
+            ResponseError: there is.
+        """
         if remark is not None:
             self._log(request, remark)
             raise ResponseError(self._refused, remark)
+
+    def check_again(self, request: Request, access_key: str, needs: Needs) -> None:
+        """Check a request that has waited, by the accounts of now.
+
+        Args:
+            request: the request, whose signature was checked when it came.
+            access_key: the one that it has named; empty for none.
+            needs: what it needs.
+
+        Raises:
+            ResponseError: there is no such account any more, or it lacks what the request needs.
+        """
+        if request.code in self._open_codes:
+            return
+        try:
+            account = self._accounts.sender_of(request.connection, access_key)
+        except ResponseError as refusal:
+            self._log(request, refusal.remark)
+            raise
+        if not account.may_do_everything and request.code not in self._signed_codes:
+            self.require(request, account, needs)
 
     def settle_log(self) -> None:
         """Log how many refusals were only counted."""
@@ -199,10 +232,13 @@ class Gate:
 
 
 def needs_of(*resources: Need | Iterable[Need]) -> Needs:
-    """Combine needs of topics and groups.
+    """Combine needs of topics and groups, each one once.
 
     Whoever consumes a topic with messages of other topics has to be an administrator: a right to
     all topics, or a default, says nothing about the topics that those messages are for.
+
+    Raises:
+        ResponseError: the request names too many.
     """
     every: list[Need] = []
     for resource in resources:
@@ -210,7 +246,13 @@ def needs_of(*resources: Need | Iterable[Need]) -> Needs:
             every.append(resource)
         else:
             every.extend(resource)
-    return Needs(any(map(_consumes_messages_of_others, every)), tuple(every))
+    if len(every) > NEEDS_MAX:
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the request names {len(every)} topics and groups, expected at most {NEEDS_MAX}",
+        )
+    unique = tuple(dict.fromkeys(every))
+    return Needs(any(map(_consumes_messages_of_others, unique)), unique)
 
 
 def _consumes_messages_of_others(need: Need) -> bool:

@@ -4,6 +4,9 @@
     Signature := base64(HMAC-SHA1(secret key, content))
     content   := the values of all header fields but Signature, ordered by name | body
 
+The content has no request code, no names and no separators: a signature may serve other requests
+with the same content.
+
 Source: AclClientRPCHook, AclUtils and AclSigner, RocketMQ 4.9 and 5.3.
 """
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
+import os
+import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -326,6 +331,79 @@ async def test_a_file_that_is_being_written_waits_for_the_next_look(
     monkeypatch.undo()
     home.accounts.reload()
     assert isinstance(await sender(home, "Orders-2"), PlainAccount)
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Take all file descriptors of this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    taken: list[int] = []
+    try:
+        while True:
+            try:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+            except OSError:
+                break
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_without_descriptors_all_accounts_stay_until_files_can_be_read(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = home.further("more.yml", "accounts:\n- {accessKey: Orders-2, secretKey: orders-secret}")
+    home.accounts.reload()
+    before = home.accounts.state
+    with no_descriptors():
+        home.accounts.reload()
+        home.accounts.reload()
+        assert home.accounts.state is before
+    assert sum("Too many open files" in line for line in caplog.messages) == 1
+    path.unlink()
+    home.accounts.reload()
+    assert await sender(home, "Orders-2") == (1, "No acl config for Orders-2")
+
+
+async def test_a_file_that_changed_while_there_were_no_descriptors_is_read_later(
+    home: Home,
+) -> None:
+    home.main.write_text(TEXT.replace("Orders-1", "Orders-3"))
+    with no_descriptors():
+        home.accounts.reload()
+        assert isinstance(await sender(home, "Orders-1"), PlainAccount)
+    home.accounts.reload()
+    assert await sender(home, "Orders-1") == (1, "No acl config for Orders-1")
+    assert isinstance(await sender(home, "Orders-3"), PlainAccount)
+
+
+@pytest.mark.parametrize("name", ["stat", "read"])
+async def test_an_error_of_the_disk_is_no_missing_file(
+    home: Home, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(home.main))
+
+    before = home.accounts.state
+    home.main.write_text(TEXT.replace("Orders-1", "Orders-3"))
+    with monkeypatch.context() as patched:
+        patched.setattr(Path if name == "stat" else home.files, name, fail)
+        home.accounts.reload()
+    assert home.accounts.state is before
+    home.accounts.reload()
+    assert isinstance(await sender(home, "Orders-3"), PlainAccount)
+
+
+def test_nothing_starts_if_the_disk_does_not_say_which_files_there_are(
+    tmp_path: Path,
+) -> None:
+    home = Home(tmp_path)
+    (home.main.parent / "acl").mkdir()
+    with no_descriptors(), pytest.raises(ConfigError, match="acl: Too many open files"):
+        home.accounts.load()
 
 
 async def test_further_files_come_and_go(home: Home) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -18,6 +21,7 @@ from cometmq.access.users.accounts import UserAccounts, UserError
 from cometmq.access.users.migration import migrate, policies_of
 from cometmq.access.users.policies import (
     ENTRIES_MAX,
+    Decision,
     Policy,
     PolicyEntry,
     PolicyType,
@@ -117,6 +121,67 @@ def test_of_equal_entries_a_denial_decides() -> None:
     both = entry("Topic:orders", "All"), entry("Topic:orders", "Pub", allow=False)
     assert rules(*both).decision(PUB, HOST) is False
     assert rules(*reversed(both)).decision(PUB, HOST) is False
+
+
+def test_a_decision_does_not_take_longer_with_many_entries() -> None:
+    """The lines that one decision runs are counted, so that no clock decides."""
+    few, many = (
+        rules(*(entry(f"Topic:of-{n:05}*", "Pub", "Sub") for n in range(count)))
+        for count in (10, ENTRIES_MAX)
+    )
+    assert lines_of(lambda: many.decision(PUB, HOST)) == lines_of(lambda: few.decision(PUB, HOST))
+
+
+def lines_of(call: Callable[[], object]) -> int:
+    """Return how many lines of Python a call runs."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def test_among_many_entries_the_closest_one_decides() -> None:
+    random = Random(5)
+    names = ["", "a", "ab", "abc", "b", "ba"]
+    keys = [
+        "*", *(f"{kind}:{name}{end}" for kind in ("Topic", "Group") for name in names
+               for end in ("", "*") if name + end),
+    ]  # fmt: skip
+    for _ in range(300):
+        chosen = [
+            entry(random.choice(keys), random.choice(("Pub", "Sub")), allow=random.random() < 0.5)
+            for _ in range(random.randrange(12))
+        ]
+        found = rules(*chosen)
+        for need in (topic_need("abc", Action.PUB), topic_need("b", Action.SUB), group_need("ba")):
+            assert found.decision(need, HOST) == closest_decides(chosen, need)
+
+
+def closest_decides(entries: list[PolicyEntry], need: Need) -> bool | None:
+    """Decide as the documentation says it, entry by entry."""
+    matching = []
+    for each in entries:
+        kind, _, name = each.resource.key.partition(":")
+        is_about = kind == "*" or (
+            kind == need.kind
+            and (need.name.startswith(name[:-1]) if name.endswith("*") else need.name == name)
+        )
+        if is_about and Action[each.actions[0].name] & need.action:
+            rank = (3,) if kind == "*" else (2,) if name == "*" else (1, len(name))
+            rank = rank if name.endswith("*") or kind == "*" else (0,)
+            is_allowed = each.decision == Decision.ALLOW
+            matching.append((rank, is_allowed))
+    return min(matching)[1] if matching else None
 
 
 def test_an_entry_for_other_actions_does_not_decide() -> None:
@@ -280,6 +345,27 @@ async def test_a_user_may_what_its_policies_allow(opened: Opened) -> None:
     assert await opened.refusal("root", PUB, administrator=True) is None
 
 
+async def test_a_change_of_a_user_leaves_the_rules_of_the_others(opened: Opened) -> None:
+    opened.users.create(ALICE)
+    opened.users.create(User("bob", "bob-secret"))
+    many = [entry(f"Topic:of-{n:05}*", "Pub", ips=("10.0.0.0/8",)) for n in range(1000)]
+    opened.users.put_entries("alice", [(CUSTOM, many)])
+    assert await opened.refusal("alice", PUB) is not None
+    wire = Wired(peer=(HOST, 51000)).connection
+    opened.users.put_entries("bob", [(CUSTOM, [entry("Topic:*", "Pub")])])
+    assert lines_of(lambda: opened.users.sender_of(wire, "alice")) < 100
+    assert await opened.refusal("bob", PUB) is None
+    opened.users.put_entries("alice", [(CUSTOM, [entry("Topic:*", "Pub")])])
+    assert lines_of(lambda: opened.users.sender_of(wire, "alice")) < 100
+    assert await opened.refusal("alice", PUB) is None
+    users = opened.reopen()
+    assert lines_of(lambda: users.sender_of(wire, "alice")) < 100
+    assert await opened.refusal("alice", PUB) is None
+    users.delete("alice")
+    users.create(ALICE)
+    assert await opened.refusal("alice", PUB) is not None
+
+
 async def test_without_authorization_a_user_may_everything(tmp_path: Path) -> None:
     made = Opened(tmp_path, authorizes=False)
     made.users.create(ALICE)
@@ -368,6 +454,46 @@ def test_a_copy_of_an_open_folder_has_every_change(opened: Opened, tmp_path: Pat
 def test_a_folder_in_use_is_not_opened(opened: Opened) -> None:
     with pytest.raises(StoreError, match=r"users.*another process"):
         UserAccounts(opened.folder, authorizes=True)
+
+
+class Unsynced:
+    """A database whose writes are on the disk, but fail."""
+
+    def __init__(self, database: Any) -> None:
+        self._database = database
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    def put(self, *arguments: Any) -> None:
+        self._database.put(*arguments)
+        raise OSError("IO error: cannot sync")
+
+    def delete(self, *arguments: Any) -> None:
+        self._database.delete(*arguments)
+        raise OSError("IO error: cannot sync")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda users: users.create(User("carol", "carol-secret")),
+        lambda users: users.update("alice", password="new", type=None, status=None),
+        lambda users: users.delete("alice"),
+    ],
+)
+def test_a_write_that_failed_is_taken_back_by_the_next_change(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, change: Callable[[UserAccounts], None]
+) -> None:
+    users = opened.users
+    users.create(ALICE)
+    stored: Any = users._users
+    monkeypatch.setattr(stored, "_database", Unsynced(stored._database))
+    with pytest.raises(StoreError, match="cannot sync"):
+        change(users)
+    assert users.users() == [ALICE, SUPER]
+    users.create(User("bob", "bob-secret"))
+    assert opened.reopen().users() == [ALICE, User("bob", "bob-secret"), SUPER]
 
 
 def test_a_damaged_folder_is_not_opened(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.access.control import AccessControl
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
@@ -76,6 +77,7 @@ class Pulls:
         *,
         held_max: int = 1_000,
         reads: ColdReads | None = None,
+        access: AccessControl | None = None,
     ) -> None:
         self.consumers = ConsumerRegistry(tables.clock, filters=tables.filters)
         self.held = HeldPulls(held_max=held_max)
@@ -94,6 +96,7 @@ class Pulls:
             settings=lambda: tables.settings,
             role=tables.role,
             stats=self.stats,
+            access=access,
         )
         self.consumers.on_changed_expressions = self.handler.changed_expressions
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,10 @@ import pytest
 
 from cometmq.access.gate import (
     ADMINISTRATOR,
+    NEEDS_MAX,
     NOTHING,
     Action,
+    Gate,
     Kind,
     Need,
     Needs,
@@ -25,7 +29,7 @@ from cometmq.access.plain.needs import ADMINISTRATION, PlainNeeds
 from cometmq.access.signer import RequestSigner
 from cometmq.access.users.needs import UserNeeds
 from cometmq.broker.access import feature
-from cometmq.broker.access.control import LARGE_BYTES_MIN
+from cometmq.broker.access.control import LARGE_BYTES_MIN, AccessControl
 from cometmq.broker.access.handler import AccountHandler
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
@@ -35,6 +39,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.signature import SigningKey, signed_content
 from cometmq.remoting import OutgoingCall, Request, Response, exclusive
+from cometmq.remoting.slices import off_loop
 from cometmq.store import MessageStore
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
@@ -92,7 +97,7 @@ NEEDS = [
     (324, LONG_SEND | {"topic": "d_REPLY_TOPIC"}, {}, needs(topic_need("d_REPLY_TOPIC", PUB))),
     (11, PULL, {}, needs(topic_need("T", SUB), group_need("G"))),
     (361, PULL, {}, needs(topic_need("T", SUB), group_need("G"))),
-    (11, PULL | {"topic": "%RETRY%G"}, {}, needs(group_need("G"), group_need("G"))),
+    (11, PULL | {"topic": "%RETRY%G"}, {}, needs(group_need("G"))),
     (12, QUERY, {}, needs(topic_need("T", SUB))),
     (15, BOTH_NAMES | {"queueId": "0", "commitOffset": "0"}, {},
      needs(group_need("G"), topic_need("T", SUB))),
@@ -111,7 +116,7 @@ NEEDS = [
     (41, {}, {"consumerGroup": "G", "clientId": "c", "mqSet": []}, needs(group_need("G"))),
     (42, {}, {"consumerGroup": "G", "clientId": "c", "mqSet": []}, needs(group_need("G"))),
     (36, SEND_BACK, {}, needs(group_need("G"), topic_need("Stored", SUB))),
-    (36, SEND_BACK | {"offset": "64"}, {}, needs(group_need("G"), group_need("G"))),
+    (36, SEND_BACK | {"offset": "64"}, {}, needs(group_need("G"))),
     (36, SEND_BACK | {"offset": "9"}, {}, needs(group_need("G"))),
     (37, END, {}, needs(topic_need("Stored", PUB))),
     (37, END | {"commitLogOffset": "9"}, {}, NOTHING),
@@ -365,6 +370,65 @@ async def test_large_heartbeats_are_checked_too(broker: Broker) -> None:
         response = await broker.call(34, {}, body, key="Limited-1")
         assert response.code == code
     assert broker.handled == [34]
+
+
+def heartbeat(*topics: str) -> bytes:
+    subscriptions = [{"topic": topic} for topic in topics]
+    consumer = {"groupName": "G", "subscriptionDataSet": subscriptions}
+    return json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
+
+
+async def test_a_request_that_names_too_many_topics_is_refused(broker: Broker) -> None:
+    most = ["T"] * (NEEDS_MAX - 1)
+    assert (await broker.call(34, {}, heartbeat(*most), key="Limited-1")).code == 0
+    response = await broker.call(34, {}, heartbeat(*most, "T"), key="Limited-1")
+    assert response.code == 1
+    assert f"expected at most {NEEDS_MAX}" in str(response.remark)
+    assert broker.handled == [34]
+
+
+async def test_an_account_that_is_deleted_during_a_check_is_refused(broker: Broker) -> None:
+    release = threading.Event()
+    holding = asyncio.ensure_future(off_loop(lambda: release.wait(60.0)))
+    body = heartbeat(*["T"] * (LARGE_BYTES_MIN // 10))
+    assert len(body) >= LARGE_BYTES_MIN
+    response = asyncio.ensure_future(broker.call(34, {}, body, key="Limited-1"))
+    for _ in range(10):  # it is sent, identified, and waits for the thread
+        await asyncio.sleep(0)
+    broker.accounts.delete_account("Limited-1")
+    release.set()
+    await holding
+    assert "No acl config" in str((await response).remark)
+    assert broker.handled == []
+
+
+class Threads:
+    """Accounts that note in which threads they decide."""
+
+    signing_key = None
+    may_do_everything = False
+
+    def __init__(self) -> None:
+        self.state: object = None
+        self.decided: list[threading.Thread] = []
+
+    def sender_of(self, connection: Any, access_key: str) -> Threads:
+        return self
+
+    def refusal(self, code: int, needs: Needs) -> str | None:
+        self.decided.append(threading.current_thread())
+        return None
+
+
+async def test_a_long_list_of_needs_is_decided_off_the_event_loop() -> None:
+    accounts = Threads()
+    control = AccessControl(accounts, Gate(accounts, 1), PlainNeeds("c", TOPICS.get))
+    wired = Wired({34: lambda incoming: Response()}, guard=control.guard)
+    body = heartbeat(*(f"topic-{number}" for number in range(LARGE_BYTES_MIN // 10)))
+    wired.transport.send(encode_command(Command(34, opaque=1, body=body)))
+    assert (await wired.answered(1))[0].code == 0
+    assert len(accounts.decided) == 1
+    assert threading.current_thread() not in accounts.decided
 
 
 async def test_refusals_are_logged_without_secrets_and_in_bounds(

@@ -36,7 +36,7 @@ from cometmq.system.files import SystemFiles
 from support import plain_ways
 from support.access import plain_control, user_control
 from support.fake_transport import Wired
-from support.stores import all_messages
+from support.stores import all_messages, put
 from support.tiers import rounds
 
 from .conftest import Pulls, Tables
@@ -449,6 +449,65 @@ async def test_the_fast_path_of_pulls_takes_what_is_allowed(
     (response,) = wired.answers
     assert handled == []
     assert (response.code != both.refused) is is_taken, response
+
+
+HELD = PULL | {"sysFlag": "6", "suspendTimeoutMillis": "60000"}
+
+
+@pytest.mark.parametrize("is_fast", [False, True], ids=["general", "fast"])
+@pytest.mark.parametrize(
+    ("removed", "refusal"),
+    [("Consumer", "Consumer"), ("Publisher", None)],
+    ids=["its account", "another one"],
+)
+async def test_a_held_pull_is_checked_again_if_accounts_have_changed(
+    both: Both, tables: Tables, is_fast: bool, removed: str, refusal: str | None
+) -> None:
+    side = both.fast
+    tables.group("G")
+    pulls = Pulls(tables, side.store, access=side.access)
+    path = PullFastPath(pulls.handler, side.access.for_pulls()) if is_fast else None
+    wired = Wired(
+        {11: with_prerequisites(pulls.handler.handle)}, fast_path=path, guard=side.access.guard
+    )
+    wired.transport.send(signed(java(HELD, code="11"), b"", "Consumer"))
+    await wired.settled()
+    assert (len(pulls.held), wired.answers) == (1, [])
+
+    if side.users is not None:
+        side.users.delete(removed)
+    else:
+        side.accounts.delete_account(removed)
+    put(side.store, b"secret", topic="T")
+    pulls.held.arrived("T", 0, 0, 0)
+
+    (response,) = await wired.answered(1)
+    if refusal is None:
+        assert (response.code, b"secret" in response.body) == (0, True)
+    else:
+        assert (response.code, response.body) == (both.refused, b"")
+        assert refusal in str(response.remark)
+
+
+@pytest.mark.parametrize("is_fast", [False, True], ids=["general", "fast"])
+async def test_a_held_pull_is_refused_if_its_user_has_lost_the_right(
+    of_users: Both, tables: Tables, is_fast: bool
+) -> None:
+    side = of_users.fast
+    tables.group("G")
+    pulls = Pulls(tables, side.store, access=side.access)
+    path = PullFastPath(pulls.handler, side.access.for_pulls()) if is_fast else None
+    wired = Wired({11: pulls.handler.handle}, fast_path=path, guard=side.access.guard)
+    wired.transport.send(signed(java(HELD, code="11"), b"", "Consumer"))
+    await wired.settled()
+    assert len(pulls.held) == 1
+    assert side.users is not None
+    denied = PolicyEntry.parse("Topic:T", ["Sub"], None, "Deny")
+    side.users.put_entries("Consumer", [(PolicyType.CUSTOM, [denied])])
+    put(side.store, b"secret", topic="T")
+    pulls.held.arrived("T", 0, 0, 0)
+    (response,) = await wired.answered(1)
+    assert (response.code, response.body) == (16, b"")
 
 
 def test_a_command_is_signed_as_it_was_received() -> None:

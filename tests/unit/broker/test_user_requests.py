@@ -12,6 +12,7 @@ import pytest
 
 from cometmq.access.users.accounts import UserAccounts
 from cometmq.access.users.user import User, UserType
+from cometmq.broker.access import user_handler
 from cometmq.broker.access.user_handler import UserHandler
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.command import Command
@@ -54,6 +55,18 @@ async def test_only_super_users_see_passwords(handled: Handled) -> None:
         "username": "alice", "userType": "Normal", "userStatus": "enable",
     }  # fmt: skip
     assert SECRET not in json.dumps(await handled("list_users"))
+
+
+async def test_a_list_that_is_too_long_for_a_response_is_refused(
+    handled: Handled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_handler, "LISTED_BYTES_MAX", 1000)
+    for number in range(20):
+        handled.users.create(User(f"user-{number:02}", "p"))
+    with pytest.raises(ResponseError, match="expected at most 1000: add a filter") as refused:
+        await handled("list_users")
+    assert refused.value.code == 16
+    assert len(await handled("list_users", filter="user-0")) == 10
 
 
 @pytest.mark.parametrize("name", ["create_user", "update_user"])

@@ -5,7 +5,8 @@
 
 An access key that is in two files counts as the first of them says: the main file first, then the
 others by their paths. A changed file is read again; if it is broken, what it said before stays in
-force. The accounts of a file that is gone are gone, too.
+force. The accounts of a file that is gone are gone, too. If the disk does not say whether a file is
+there, or no file can be opened, all accounts stay as they are, and the next look tries again.
 
 Source: PlainPermissionManager, RocketMQ 4.9. There a change by request takes effect in two steps,
 and in between denies more than either.
@@ -34,11 +35,12 @@ from cometmq.access.plain.account_file import (
     with_addresses,
     without_account,
 )
-from cometmq.model.errors import ConfigError, ResponseError
+from cometmq.model.errors import ConfigError, ResponseError, StoreError
 from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting.wire import Wire
 from cometmq.system.clock import Clock
+from cometmq.system.failure_log import FailureLog
 from cometmq.system.files import Files, save
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ SENDERS_MAX: Final = 10_000
 """Senders whose accounts are remembered, each an address with an access key."""
 _FOR_TOOLS: Final = "tools.yml"
 _ONLY_OWNER: Final = 0o600
+_GONE: Final = (FileNotFoundError, NotADirectoryError)
 
 _Stamp = tuple[int, int, int, int]
 
@@ -82,7 +85,13 @@ class PlainAccounts:
         self._clock = clock
         self._changing = Lock()
         self._broken: dict[Path, _Stamp] = {}
-        """Files that could not be read, with the stamp of that attempt."""
+        """Files whose content could not be used, with the stamp of that attempt."""
+        self._failures = FailureLog(
+            log,
+            fails="accounts are unchanged, because their files cannot be read",
+            works="files of accounts can be read again",
+            name="folder",
+        )
         self._table = _Table({}, {})
         self._senders: dict[tuple[str, str], Account] = {}
         self._cached: _Table | None = None
@@ -126,8 +135,12 @@ class PlainAccounts:
 
     @property
     def has_files(self) -> bool:
-        """Whether there is a file of accounts."""
-        return bool(self._found())
+        """Whether there is a file of accounts.
+
+        Raises:
+            ConfigError: the disk does not say so.
+        """
+        return bool(self._found_at_start())
 
     def load(self) -> None:
         """Read all files, for the first time.
@@ -136,7 +149,7 @@ class PlainAccounts:
             ConfigError: there is none, or one is broken.
         """
         with self._changing:
-            found = self._found()
+            found = self._found_at_start()
             if not found:
                 raise ConfigError(
                     f"aclEnable=true, but there is no file of accounts: expected {self.main_file},"
@@ -151,29 +164,41 @@ class PlainAccounts:
     def reload(self) -> None:
         """Read the files that have changed; a broken one keeps what it said before."""
         with self._changing:
-            found = self._found()
-            old = self._table.files
-            if found == {path: each.stamp for path, each in old.items()}:
-                self._broken.clear()
-                return
-            loaded: dict[Path, _Loaded] = {}
-            for path, stamp in found.items():
-                before = old.get(path)
-                if before is not None and before.stamp == stamp:
-                    loaded[path] = before
-                elif (fresh := self._reread(path, stamp)) is not None:
-                    loaded[path] = fresh
-                elif before is not None:
-                    loaded[path] = before
-            if loaded != old:
-                self._put(loaded)
+            try:
+                self._reload()
+            except OSError as problem:
+                self._failures.failed(str(self.main_file.parent), StoreError(str(problem)))
+            else:
+                self._failures.succeeded(str(self.main_file.parent))
+
+    def _reload(self) -> None:
+        found = self._found()
+        old = self._table.files
+        if found == {path: each.stamp for path, each in old.items()}:
+            self._broken.clear()
+            return
+        loaded: dict[Path, _Loaded] = {}
+        for path, stamp in found.items():
+            before = old.get(path)
+            if before is not None and before.stamp == stamp:
+                loaded[path] = before
+            elif (fresh := self._reread(path, stamp)) is not None:
+                loaded[path] = fresh
+            elif before is not None:
+                loaded[path] = before
+        if loaded != old:
+            self._put(loaded)
 
     def _reread(self, path: Path, stamp: _Stamp) -> _Loaded | None:
         """Read a file that has changed; None if it is broken, which is logged once."""
         if self._broken.get(path) == stamp:
             return None
         try:
-            fresh = _Loaded(stamp, self._read(path))
+            fresh = _Loaded(stamp, self._parsed(path))
+        except PermissionError as problem:  # of this file alone: the others count
+            self._broken[path] = stamp
+            log.error("accounts are unchanged, because %s: %s", path, problem.strerror)
+            return None
         except ConfigError as problem:
             self._broken[path] = stamp
             log.error("accounts are unchanged, because their file cannot be used: %s", problem)
@@ -184,24 +209,38 @@ class PlainAccounts:
         log.info("accounts changed file=%s accounts=%d", path, len(fresh.file.accounts))
         return fresh
 
+    def _found_at_start(self) -> dict[Path, _Stamp]:
+        try:
+            return self._found()
+        except OSError as problem:
+            raise ConfigError(
+                f"cannot look for files of accounts: {problem.filename}: {problem.strerror}"
+            ) from None
+
     def _found(self) -> dict[Path, _Stamp]:
-        """Return the files that exist, in the order of their precedence, with their stamps."""
+        """Return the files that exist, in the order of their precedence, with their stamps.
+
+        Raises:
+            OSError: the disk does not say which ones exist.
+        """
         further: list[Path] = []
-        if self._folder.is_dir():
-            for folder, _, names in os.walk(self._folder):
-                further += [
-                    Path(folder, name)
-                    for name in names
-                    if name.endswith((".yml", ".yaml")) and name != _FOR_TOOLS
-                ]
+        for folder, _, names in os.walk(self._folder, onerror=_unless_gone):
+            further += [
+                Path(folder, name)
+                for name in names
+                if name.endswith((".yml", ".yaml")) and name != _FOR_TOOLS
+            ]
         paths = [self.main_file, *sorted(further)[:FILES_MAX]]
         return {path: stamp for path in paths if (stamp := _stamp(path)) is not None}
 
     def _read(self, path: Path) -> AccountFile:
         try:
-            data = self._files.read(path)
+            return self._parsed(path)
         except OSError as problem:
             raise ConfigError(f"{path}: {problem.strerror}") from None
+
+    def _parsed(self, path: Path) -> AccountFile:
+        data = self._files.read(path)
         try:
             return parse(data or b"")
         except ConfigError as problem:
@@ -293,8 +332,11 @@ class PlainAccounts:
     def _file(self, path: Path) -> AccountFile:
         """Return the content of a file, read again if it has changed."""
         loaded = self._table.files.get(path)
-        if loaded is not None and loaded.stamp == _stamp(path):
-            return loaded.file
+        try:
+            if loaded is not None and loaded.stamp == _stamp(path):
+                return loaded.file
+        except OSError as problem:
+            raise ConfigError(f"{path}: {problem.strerror}") from None
         return self._read(path)
 
     def _write(self, path: Path, document: Document) -> None:
@@ -302,24 +344,34 @@ class PlainAccounts:
         try:
             _make_private(path)
             save(self._files, path, render(document))
+            stamp = _stamp(path)
         except OSError as problem:
             with suppress(OSError):
                 _unfinished(path).unlink(missing_ok=True)
             raise ConfigError(f"cannot write {path}: {problem.strerror}") from None
-        stamp = _stamp(path)
         assert stamp is not None
         self._put({**self._table.files, path: _Loaded(stamp, file)})
 
 
 def _stamp(path: Path) -> _Stamp | None:
-    """Return what differs after each change of a file; None if there is no such file."""
+    """Return what differs after each change of a file; None if there is no such file.
+
+    Raises:
+        OSError: the disk does not say so.
+    """
     try:
         found = path.stat()
-    except OSError:
+    except _GONE:
         return None
     if not stat.S_ISREG(found.st_mode):
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _unless_gone(problem: OSError) -> None:
+    """Raise an error that does not mean that a folder is not there."""
+    if not isinstance(problem, _GONE):
+        raise problem
 
 
 def _mode(path: Path) -> int:

@@ -51,6 +51,9 @@ USERS_MAX: Final = 100_000
 SENDERS_MAX: Final = 10_000
 """Senders that are remembered, each an address with a user."""
 
+LONG_ENTRIES_MIN: Final = 100
+"""Policies with so many entries are made ready to decide by a start, not by the first request."""
+
 Entries = Iterable[tuple[PolicyType, Sequence[PolicyEntry]]]
 
 
@@ -126,8 +129,9 @@ class UserAccounts:
         self._authorizes = authorizes
         self._changing = Lock()
         self._senders: dict[tuple[str, str], UserSender] = {}
-        self._rules: dict[str, Rules] = {}
-        """The policies of users that have sent a request."""
+        self._rules: dict[str, tuple[tuple[Policy, ...], Rules]] = {}
+        """What is ready to decide, with the policies that it was made of: those of users that have
+        sent a request, and long ones."""
         self._users = Database(folder / "users")
         try:
             self._acls = Database(folder / "acls")
@@ -152,8 +156,10 @@ class UserAccounts:
             subject.removeprefix(SUBJECT_PREFIX): decode_policies(subject, data)
             for subject, data in self._acls.items()
         }
-        for each in policies.values():
-            Rules(each)
+        for name, each in policies.items():
+            rules = Rules(each)
+            if sum(len(policy.entries) for policy in each) >= LONG_ENTRIES_MIN:
+                self._remember_rules(name, each, rules)
         log.info("users are read users=%d with-policies=%d", len(users), len(policies))
         return _Table(users, policies)
 
@@ -180,7 +186,6 @@ class UserAccounts:
         if self._cached is not table:
             self._cached = table
             self._senders.clear()
-            self._rules.clear()
         host = connection.peer_text.rpartition(":")[0].strip("[]")
         found = self._senders.get((host, access_key))
         if found is None:
@@ -201,12 +206,18 @@ class UserAccounts:
         return UserSender(user, self._rules_of(table, name) if self._authorizes else None, host)
 
     def _rules_of(self, table: _Table, name: str) -> Rules:
-        rules = self._rules.get(name)
-        if rules is None:
-            if len(self._rules) >= SENDERS_MAX:
-                self._rules.clear()
-            rules = self._rules[name] = Rules(table.policies.get(name, ()))
+        policies = table.policies.get(name, ())
+        known = self._rules.get(name)
+        if known is not None and known[0] is policies:
+            return known[1]
+        rules = Rules(policies)
+        self._remember_rules(name, policies, rules)
         return rules
+
+    def _remember_rules(self, name: str, policies: tuple[Policy, ...], rules: Rules) -> None:
+        if len(self._rules) >= SENDERS_MAX:
+            self._rules.clear()
+        self._rules[name] = policies, rules
 
     # --- users ----------------------------------------------------------------------------------
 
@@ -364,10 +375,12 @@ class UserAccounts:
         table = {**self._table.policies}
         if policies:
             self._acls.put(subject, encode_policies(name, policies))
+            self._remember_rules(name, policies, Rules(policies))
             table[name] = policies
         else:
             self._acls.delete(subject)
             table.pop(name, None)
+            self._rules.pop(name, None)
         self._table = self._table._replace(policies=table)
 
 

@@ -23,7 +23,7 @@ different patterns are sorted inconsistently, so that a wide entry which is crea
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from itertools import chain
@@ -39,6 +39,7 @@ ENTRIES_MAX: Final = 10_000
 """The limit of the entries of one user."""
 SUBJECT_PREFIX: Final = "User:"
 _HOSTS_MAX: Final = 10_000
+_NETWORKS_MAX: Final = 10_000
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -309,14 +310,13 @@ def with_resources_like(policies: Sequence[Policy], part: str) -> tuple[Policy, 
 class _Rule:
     """An entry, ready to decide."""
 
-    __slots__ = ("actions", "allows", "name", "networks")
+    __slots__ = ("actions", "allows", "networks")
 
     def __init__(self, entry: PolicyEntry) -> None:
         self.actions = 0
         for action in entry.actions:
             self.actions |= _MASKS[action]
         self.allows = entry.decision == Decision.ALLOW
-        self.name = entry.resource.resource_name or ""
         texts = entry.environment.source_ips or ()
         self.networks: tuple[Network, ...] = tuple(map(_network, texts))
 
@@ -330,41 +330,54 @@ class _Rule:
         return address is not None and any(address in network for network in self.networks)
 
 
-class _Rules:
-    """The entries of one type of policies, found by resources."""
+_NO_PREFIXES: Final[Mapping[int, dict[str, list[_Rule]]]] = {}
 
-    __slots__ = ("_literals", "_wider")
+
+class _Rules:
+    """The entries of one type of policies, found by resources: no look-up scans all of them."""
+
+    __slots__ = ("_everything", "_kinds", "_literals", "_prefixes")
 
     def __init__(self, entries: Iterable[PolicyEntry]) -> None:
         self._literals: dict[tuple[ResourceType, str], list[_Rule]] = {}
-        self._wider: list[tuple[ResourceType, _Rule]] = []
-        """The others, the closest ones first."""
+        self._prefixes: dict[ResourceType, dict[int, dict[str, list[_Rule]]]] = {}
+        """By the lengths of the prefixes, the shortest one first, and the prefixes."""
+        self._kinds: dict[ResourceType, list[_Rule]] = {}
+        """Those about every name of a kind."""
+        self._everything: list[_Rule] = []
         ordered = sorted(
             entries, key=lambda each: (each.resource.closeness, each.decision != Decision.DENY)
         )
         for entry in ordered:
             resource, rule = entry.resource, _Rule(entry)
-            if resource.resource_type == ResourceType.ANY:
-                rule.name = ""
+            kind, name = resource.resource_type, resource.resource_name or ""
+            if kind == ResourceType.ANY:
+                self._everything.append(rule)
             elif resource.resource_pattern == Pattern.LITERAL:
-                key = resource.resource_type, rule.name
-                self._literals.setdefault(key, []).append(rule)
-                continue
-            elif resource.resource_pattern == Pattern.ANY:
-                rule.name = ""
-            self._wider.append((resource.resource_type, rule))
+                self._literals.setdefault((kind, name), []).append(rule)
+            elif resource.resource_pattern == Pattern.PREFIXED:
+                of_length = self._prefixes.setdefault(kind, {}).setdefault(len(name), {})
+                of_length.setdefault(name, []).append(rule)
+            else:
+                self._kinds.setdefault(kind, []).append(rule)
 
     def decision(self, kind: ResourceType, name: str, actions: int, host: str) -> bool | None:
         """Return whether the closest entry that matches allows; None if none matches."""
-        wider = (
-            rule
-            for of, rule in self._wider
-            if of in (kind, ResourceType.ANY) and name.startswith(rule.name)
-        )
-        for rule in chain(self._literals.get((kind, name), ()), wider):
-            if rule.matches(actions, host):
-                return rule.allows
+        for rules in self._about(kind, name):
+            for rule in rules:
+                if rule.matches(actions, host):
+                    return rule.allows
         return None
+
+    def _about(self, kind: ResourceType, name: str) -> Iterator[Sequence[_Rule]]:
+        """Yield the entries about a name, the closest ones first."""
+        yield self._literals.get((kind, name), ())
+        for length, prefixes in self._prefixes.get(kind, _NO_PREFIXES).items():
+            if length > len(name):
+                break
+            yield prefixes.get(name[:length], ())
+        yield self._kinds.get(kind, ())
+        yield self._everything
 
 
 class Rules:
@@ -406,6 +419,7 @@ def _address(host: str) -> Address | None:
     return mapped or address
 
 
+@lru_cache(_NETWORKS_MAX)
 def _network(text: str) -> Network:
     """Return the addresses of a text such as ``10.0.0.1`` or ``10.0.0.0/8``.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 from typing import Final
 
 from cometmq.access.fast_check import FastCheck
-from cometmq.access.gate import Accounts, Action, Gate
+from cometmq.access.gate import Account, Accounts, Action, Gate, group_need, needs_of, topic_need
 from cometmq.access.needs import NeedsReader
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
@@ -21,6 +22,8 @@ from cometmq.store import MessageStore
 
 LARGE_BYTES_MIN: Final = 16 * 1024
 """Requests with larger bodies are checked in a thread, if the body says what they need."""
+CHECKS_MAX: Final = 3
+"""How often such a request is checked, if accounts change meanwhile."""
 
 
 class AccessControl:
@@ -45,6 +48,25 @@ class AccessControl:
     def for_pulls(self) -> FastCheck:
         """Return the check of a fast path of pulls."""
         return FastCheck(self._accounts, Action.SUB)
+
+    @property
+    def state(self) -> object:
+        """An object that is another one after each change of the accounts."""
+        return self._accounts.state
+
+    def check_pull_again(self, request: Request, access_key: str, topic: str, group: str) -> None:
+        """Check a pull that has waited, by the accounts of now.
+
+        Args:
+            request: the pull.
+            access_key: the one that it has named; empty for none.
+            topic, group: what it consumes, and as which group.
+
+        Raises:
+            ResponseError: the sender may not make it any more.
+        """
+        needs = needs_of(topic_need(topic, Action.SUB), group_need(group))
+        self._gate.check_again(request, access_key, needs)
 
     def guard(
         self, request: Request, handler: RequestHandler
@@ -74,11 +96,18 @@ class AccessControl:
         return await _handled(request, handler)
 
     async def _check_in_thread(self, request: Request, handler: RequestHandler) -> Response | None:
-        account = self._gate.identify(request)
-        if account is not None:
-            needs = await off_loop(lambda: self._needs.of(request))
-            self._gate.require(request, account, needs)
+        for _ in range(CHECKS_MAX):
+            state = self._accounts.state
+            account = self._gate.identify(request)
+            if account is None:
+                break
+            self._gate.refuse(request, await off_loop(partial(self._refusal, request, account)))
+            if self._accounts.state is state:
+                break
         return await _handled(request, handler)
+
+    def _refusal(self, request: Request, account: Account) -> str | None:
+        return account.refusal(request.code, self._needs.of(request))
 
 
 class RecordTopics:

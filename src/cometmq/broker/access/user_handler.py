@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from cometmq.access.gate import NAMES_SHOWN_MAX
 from cometmq.access.users.accounts import UserAccounts, UserError
@@ -52,6 +52,9 @@ from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import off_loop
 
 log = logging.getLogger(__name__)
+
+LISTED_BYTES_MAX: Final = 15 * 1024 * 1024
+"""A client closes a connection that sends more than 16 MiB in one response."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -260,11 +263,21 @@ def _acl_info(name: str, policies: tuple[Policy, ...]) -> AclInfo:
 
 
 async def _listed(find: Callable[[], Sequence[Body]]) -> Response:
-    """Return a list, made in a thread because it may be long; no body for an empty one."""
+    """Return a list, made in a thread because it may be long; no body for an empty one.
+
+    Raises:
+        ResponseError: 16, it is longer than a client reads.
+    """
 
     def body() -> bytes:
         found = find()
-        return fastjson.dumps(found) if found else b""
+        listed = fastjson.dumps(found) if found else b""
+        if len(listed) > LISTED_BYTES_MAX:
+            raise UserError(
+                f"the list has {len(listed)} bytes, expected at most {LISTED_BYTES_MAX}: add a"
+                " filter"
+            )
+        return listed
 
     return Response(body=await off_loop(body))
 

@@ -180,6 +180,8 @@ class PullFastPath(FastPath):
                 wire, data, self._reader.space, frame_end, frame_end, pull.topic, pull.group
             ):
                 break
+            if self._check is not None:
+                self._pulls.note_access(pull, self._check.key)
             if not self._handle(pull):
                 break
             at = frame_end

@@ -31,6 +31,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         stats=parts.stats,
         host=parts.address.host,
         latencies=parts.latencies,
+        access=parts.access,
     )
     parts.consumers.on_changed_expressions = handler.changed_expressions
     check = None if parts.access is None else parts.access.for_pulls()

@@ -36,6 +36,8 @@ cdef class Pull(HeldPull):
     cdef public bint reads_exactly
     cdef public bint was_held
     cdef readonly double began_s
+    cdef public bytes access_key
+    cdef public object accounts
 
     cpdef rerun(self)
     cpdef Request request(self)
@@ -70,12 +72,14 @@ cdef class PullHandler:
     cdef bint _suggests
     cdef object _ip
     cdef readonly Latencies latencies
+    cdef object _access
 
     cpdef object handle(self, Request request)
     @cython.locals(pull=Pull, command=Command, is_binary=cython.bint)
     cdef Pull _pull_of(self, Request request)
     cpdef object respond_to(self, Pull pull)
     cpdef object rerun(self, Pull pull)
+    cpdef object note_access(self, Pull pull, bytes access_key)
 
     cdef object _run_again(self, Pull pull, bint may_hold)
 

@@ -38,6 +38,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
 from cometmq.protocol.headers import PullMessageRequest
+from cometmq.protocol.signature import ACCESS_KEY
 from cometmq.protocol.subscription import ALL_TAGS, TAG_KIND
 from cometmq.remoting.connection import respond_with_failure
 from cometmq.remoting.requests import DECIMAL, Request, Response, SuccessFormat
@@ -46,6 +47,7 @@ from cometmq.store import GetStatus, Matcher, MessageStore
 from cometmq.store.queue_reader import RESPONSE_BYTES_MAX, ColdPart, GetResult
 
 if TYPE_CHECKING:
+    from cometmq.broker.access.control import AccessControl
     from cometmq.remoting.latencies import Latencies
 
 # Which setting refused a pull, in header field forbiddenType.
@@ -133,6 +135,10 @@ class Pull(HeldPull):
         self.began_s = 0.0 if handler.latencies is None else perf_counter()
         self.reads_exactly = False
         """Whether no more is read from the disk than its own messages."""
+        self.access_key = b""
+        """The access key that it has named."""
+        self.accounts: object = None
+        """The state of the accounts by which it was checked."""
 
     def rerun(self) -> None:
         """Respond, without being held again."""
@@ -191,6 +197,7 @@ class PullHandler:
         stats: counts what was delivered.
         host: the address of this broker, which refusals name.
         latencies: counts how long responses take, for metrics.
+        access: checks pulls again that have waited, if accounts have changed meanwhile.
     """
 
     def __init__(
@@ -209,6 +216,7 @@ class PullHandler:
         stats: BrokerStats,
         host: str,
         latencies: Latencies | None = None,
+        access: AccessControl | None = None,
     ) -> None:
         self._store = store
         self._reader = store.reader
@@ -224,6 +232,7 @@ class PullHandler:
         self._role = role
         self._ip = host
         self.latencies = latencies
+        self._access = access
         self._applied: BrokerSettings | None = None
         self._stats = stats
         names = ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
@@ -254,7 +263,15 @@ class PullHandler:
         pull.kind = header.expression_type
         pull.version = header.sub_version
         pull.is_lite = request.code == _LITE_PULL
+        if self._access is not None:
+            self.note_access(pull, command.fields.get(ACCESS_KEY, "").encode())
         return pull
+
+    def note_access(self, pull: Pull, access_key: bytes) -> None:
+        """Note by which accounts a pull was checked just now."""
+        if self._access is not None:
+            pull.access_key = access_key
+            pull.accounts = self._access.state
 
     def respond_to(self, pull: Pull) -> Response | None:
         """Return the response; None if the pull is held, or if messages were sent already.
@@ -293,6 +310,11 @@ class PullHandler:
         if pull.wire.closed:
             return
         try:
+            access = self._access
+            if access is not None and access.state is not pull.accounts:
+                key = pull.access_key.decode()
+                access.check_pull_again(pull.request(), key, pull.topic, pull.group)
+                pull.accounts = access.state
             response = self._run(pull, may_hold)
         except PullForbiddenError as refusal:
             response = _forbidden(refusal)

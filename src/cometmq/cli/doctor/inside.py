@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
+from cometmq.access.signer import Credentials, credentials_of
 from cometmq.broker.config import BrokerSettings
 from cometmq.cli import configurations
 from cometmq.cli.doctor import clocks, disk, host, settings
@@ -122,11 +121,14 @@ def _silent(subject: str, problem: CometError) -> Finding:
 
 
 def client_settings(parts: Configuration) -> ClientSettings:
-    """Return what a client needs to make the requests that this server makes."""
+    """Return what a client needs to make the requests that this server makes.
+
+    Raises:
+        ConfigError: its account is malformed.
+    """
     tls = parts[TlsClientSettings]
-    account: dict[str, str] = {}
-    if credentials := parts[BrokerSettings].inner_client_credentials:
-        account = msgspec.json.decode(credentials, type=dict[str, str])
+    text = parts[BrokerSettings].inner_client_credentials
+    account = credentials_of(text) if text else Credentials("", "")
     return ClientSettings(
         use_tls=tls.is_enabled(parts[TlsSettings]),
         tls_trusted=tls.trusted,
@@ -134,6 +136,6 @@ def client_settings(parts: Configuration) -> ClientSettings:
         tls_certificate=tls.certificate,
         tls_key=tls.key,
         tls_key_password=tls.key_password,
-        access_key=account.get("accessKey", ""),
-        secret_key=account.get("secretKey", ""),
+        access_key=account.access_key,
+        secret_key=account.secret_key,
     )

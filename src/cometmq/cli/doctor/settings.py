@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from cometmq.access.account_settings import AccountSettings
 from cometmq.access.config import UserSettings
+from cometmq.access.signer import credentials_of
 from cometmq.broker.address import broker_address
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.role import SLAVE, SYNC_MASTER
@@ -222,12 +224,56 @@ def _open_to_all(parts: Configuration) -> Iterator[Advice]:
             " keeps others out: everyone who reaches the port can read, send and delete all",
             SECURE,
         )
-    if has_accounts and tls.mode != "enforcing" and not _is_loopback(broker.bind_address):
+    if has_accounts and not _is_loopback(broker.bind_address):
+        yield from _without_tls(tls)
+
+
+def _server_open_to_all(parts: Configuration) -> Iterator[Advice]:
+    """Check a name server or a controller."""
+    if NameServerSettings in parts:
+        host = parts[NameServerSettings].bind_address
+    else:
+        host = parts[ControllerSettings].bind_address
+    tls = parts[TlsSettings]
+    has_accounts = parts[AccountSettings].acl_enable
+    by_certificate = tls.mode == "enforcing" and tls.client_certificate == "require"
+    if _is_loopback(host):
+        return
+    if not (has_accounts or by_certificate):
+        yield Advice(
+            Level.WARNING,
+            f"bindAddress={host} without access control",
+            "aclEnable=true, certificates of clients, or a network that keeps others out: everyone"
+            " who reaches the port can change routes or elections",
+            SECURE,
+        )
+    if has_accounts:
+        yield from _without_tls(tls)
+
+
+def _without_tls(tls: TlsSettings) -> Iterator[Advice]:
+    if tls.mode != "enforcing":
         yield Advice(
             Level.WARNING,
             f"access control with tls.server.mode={tls.mode}",
-            "enforcing: without TLS others can read messages on the network",
+            "enforcing: without TLS others can read requests on the network, and send them again",
             "set tls.server.mode=enforcing; see docs/howto/tls.md",
+        )
+
+
+def _credentials(parts: Configuration) -> Iterator[Advice]:
+    if BrokerSettings in parts:
+        text = parts[BrokerSettings].inner_client_credentials
+    else:
+        text = parts[AccountSettings].inner_client_credentials
+    try:
+        _ = credentials_of(text) if text else None
+    except ConfigError as problem:
+        yield Advice(
+            Level.PROBLEM,
+            str(problem),
+            "an account: the server does not start without it",
+            f"correct or remove it; {REFERENCE}",
         )
 
 
@@ -283,6 +329,9 @@ _RULES: tuple[tuple[tuple[type, ...], Callable[[Configuration], Iterator[Advice]
     ((BrokerSettings, StoreSettings), _risks_of_messages),
     ((BrokerSettings,), _reachable),
     ((BrokerSettings, UserSettings, TlsSettings), _open_to_all),
+    ((AccountSettings, TlsSettings), _server_open_to_all),
+    ((BrokerSettings,), _credentials),
+    ((AccountSettings,), _credentials),
     ((TlsSettings,), _tls),
     ((MetricsSettings,), _metrics),
     ((ControllerSettings, EtcdSettings), _controller),
@@ -311,6 +360,7 @@ def secret_files(parts: Configuration, config: Path | None) -> Iterator[Finding]
         except OSError:
             continue  # what needs the file says so
         met = f"mode {stat.S_IMODE(mode):04o}, {content}"
+        kind, owners = ("folder", "0700") if stat.S_ISDIR(mode) else ("file", "0600")
         if not mode & (stat.S_IRWXO | stat.S_IWGRP):
             yield fine("secret-files", str(path), met)
             continue
@@ -319,8 +369,8 @@ def secret_files(parts: Configuration, config: Path | None) -> Iterator[Finding]
             Level.PROBLEM,
             str(path),
             met,
-            "a file that other users of this machine can neither read nor change",
-            f"chmod 0600 {path}, with the user of the server as its owner",
+            f"a {kind} that other users of this machine can neither read nor change",
+            f"chmod {owners} {path}, with the user of the server as its owner",
         )
 
 
@@ -335,8 +385,13 @@ def _files(parts: Configuration, config: Path | None) -> Iterator[tuple[Path, st
             yield Path(path), "a private key"
     if EtcdSettings in parts and parts[EtcdSettings].password_file:
         yield Path(parts[EtcdSettings].password_file), "a password"
-    home = parts[BrokerSettings].rocketmq_home if BrokerSettings in parts else None
-    if home is not None and parts[BrokerSettings].acl_enable:
+    users = parts[UserSettings] if UserSettings in parts else UserSettings()
+    if users.keeps_users:
+        folder = users.auth_config_path or parts[StoreSettings].root / "config"
+        yield folder / "users", "passwords of users"
+        yield folder / "acls", "policies of users"
+    home = _home_of_accounts(parts, users)
+    if home is not None:
         folder = home / "conf" / "acl"
         for path in (
             home / "conf" / "plain_acl.yml",
@@ -344,6 +399,16 @@ def _files(parts: Configuration, config: Path | None) -> Iterator[tuple[Path, st
             *folder.rglob("*.yaml"),
         ):
             yield path, "accounts"
+
+
+def _home_of_accounts(parts: Configuration, users: UserSettings) -> Path | None:
+    """Return the directory above files of accounts, if the server reads them."""
+    if BrokerSettings in parts:
+        broker = parts[BrokerSettings]
+        reads = broker.acl_enable or users.migrate_from_plain
+        return broker.rocketmq_home if reads else None
+    accounts = parts[AccountSettings]
+    return accounts.rocketmq_home if accounts.acl_enable else None
 
 
 def listens_at(parts: Configuration) -> str:

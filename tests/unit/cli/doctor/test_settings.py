@@ -52,6 +52,10 @@ def test_good_settings_are_fine(tmp_path: Path) -> None:
         ("brokerPermission=4\n", "clients may not write"),
         ("bindAddress=0.0.0.0\n", "without access control"),
         (
+            'innerClientAuthenticationCredentials={"accessKey":1,"secretKey":"hush"}\n',
+            "innerClientAuthenticationCredentials=(hidden)",
+        ),
+        (
             "bindAddress=0.0.0.0\nauthenticationEnabled=true\n",
             "access control with tls.server.mode=permissive",
         ),
@@ -119,6 +123,28 @@ def test_the_settings_of_a_controller_are_checked(tmp_path: Path) -> None:
         "enableElectUncleanMaster=true",
         "controllerStore=etcd://192.0.2.1:2379 without TLS",
     ]
+
+
+@pytest.mark.parametrize("server", ["namesrv", "controller"])
+@pytest.mark.parametrize(
+    ("text", "met"),
+    [
+        ("", "bindAddress=0.0.0.0 without access control"),
+        ("aclEnable=true\nrocketmqHome=/x\n", "access control with tls.server.mode=permissive"),
+        (
+            "aclEnable=true\nrocketmqHome=/x\ntls.server.mode=enforcing\n"
+            'innerClientAuthenticationCredentials={"accessKey":"a"}\n',
+            "innerClientAuthenticationCredentials=(hidden): expected"
+            ' {"accessKey":"…","secretKey":"…"}',
+        ),
+    ],
+)
+def test_access_to_other_servers_is_checked(
+    tmp_path: Path, server: str, text: str, met: str
+) -> None:
+    parts = read(tmp_path, f"bindAddress=0.0.0.0\n{text}", server)
+
+    assert met in [each.met for each in settings.settings(parts, server)]
 
 
 @pytest.mark.parametrize("server", ["namesrv", "controller"])
@@ -194,6 +220,65 @@ def test_files_of_accounts_and_keys_that_others_can_read_are_found(tmp_path: Pat
         "plain_acl.yml": Level.FINE,
         "a.yml": Level.PROBLEM,
     }
+
+
+def test_folders_of_users_that_others_can_read_are_found(tmp_path: Path) -> None:
+    for name, mode in (("users", 0o755), ("acls", 0o700)):
+        (tmp_path / "auth" / name).mkdir(parents=True)
+        (tmp_path / "auth" / name).chmod(mode)
+    text = f"authenticationEnabled=true\nauthConfigPath={tmp_path}/auth\n"
+
+    open_one, closed = settings.secret_files(read(tmp_path, text), None)
+
+    assert open_one.level is Level.PROBLEM
+    assert f"chmod 0700 {tmp_path}/auth/users" in open_one.action
+    assert closed.level is Level.FINE
+
+
+def test_users_are_by_default_beside_the_store(tmp_path: Path) -> None:
+    folder = tmp_path / "store" / "config" / "users"
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    text = f"authorizationEnabled=true\nstorePathRootDir={tmp_path}/store\n"
+
+    [finding] = settings.secret_files(read(tmp_path, text), None)
+
+    assert (finding.subject, finding.level) == (str(folder), Level.PROBLEM)
+
+
+@pytest.mark.parametrize(
+    ("server", "text"),
+    [
+        ("broker", "migrateAuthFromV1Enabled=true\n"),
+        ("namesrv", "aclEnable=true\n"),
+        ("controller", "aclEnable=true\n"),
+    ],
+)
+def test_files_of_accounts_of_each_server_are_checked(
+    tmp_path: Path, server: str, text: str
+) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").touch()
+    (tmp_path / "conf" / "plain_acl.yml").chmod(0o604)
+    more = f"rocketmqHome={tmp_path}\n"
+    if server == "broker":
+        more += f"storePathRootDir={tmp_path}/none\n"
+
+    [finding] = settings.secret_files(read(tmp_path, text + more, server), None)
+
+    assert (finding.level, finding.subject.endswith("plain_acl.yml")) == (Level.PROBLEM, True)
+
+
+async def test_malformed_credentials_are_a_finding_that_hides_them(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(GOOD + 'innerClientAuthenticationCredentials={"accessKey":1,"x":"hush"}\n')
+
+    findings = await run_checks(
+        [each for each in inside.checks("broker", path, None, Host()) if each.name == "clocks"], 60
+    )
+
+    assert ["(hidden)" in each.met and "ConfigError" in each.met for each in findings] == [True]
+    assert "hush" not in str(findings)
 
 
 def test_the_password_file_of_a_controller_is_checked(tmp_path: Path) -> None:

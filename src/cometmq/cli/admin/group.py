@@ -23,6 +23,9 @@ from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import CometError, ConfigError, ResponseError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cometmq.client.admin import GroupLag
     from cometmq.model.queue import MessageQueue
     from cometmq.protocol.bodies import ConsumerConnection, OffsetWrapper
 
@@ -172,22 +175,42 @@ async def lag(
     The age is that of the first message that the group has not consumed.
     """
     stats = await call.admin.consume_stats(group, topic)
-    if not stats:
-        raise ConfigError(f"group {group} has no committed offset{f' in {topic}' if topic else ''}")
-    ages = await _ages(call, group, {queue.topic for queue in stats})
+    topics = {queue.topic for queue in stats}
+    found: dict[MessageQueue, GroupLag] = {}
+    for each in sorted(topics):
+        found |= await call.admin.lag(group, each)
+    await check_committed(call, group, found, topic)
+    ages = await _ages(call, group, topics)
     owners = await _owners(call, group) if members else {}
-    return [
-        (
-            *(queue.topic, queue.broker_name, queue.queue_id),
-            *(row.consumer_offset, row.broker_offset, _lag(row)),
-            max(row.pull_offset - row.consumer_offset, 0),
-            ages.get(queue) if _lag(row) else None,
-            row.last_timestamp if row.last_timestamp > 0 else None,
-            owners.get(queue),
+    rows: list[Row] = []
+    for queue, row in sorted(stats.items()):
+        if (here := found.get(queue)) is None or here.lag < min_lag:
+            continue
+        committed = None if here.committed is None else int(here.committed)
+        rows.append(
+            (
+                *(queue.topic, queue.broker_name, queue.queue_id, committed),
+                *(int(here.end), here.lag),
+                None if committed is None else max(row.pull_offset - committed, 0),
+                ages.get(queue) if here.lag else None,
+                row.last_timestamp if row.last_timestamp > 0 else None,
+                owners.get(queue),
+            )
         )
-        for queue, row in sorted(stats.items())
-        if _lag(row) >= min_lag
-    ]
+    return rows
+
+
+async def check_committed(
+    call: Call, group: str, found: Mapping[MessageQueue, GroupLag], topic: str | None = None
+) -> None:
+    """Check that a group has committed an offset or has a member: it may not exist otherwise.
+
+    Raises:
+        ConfigError: it has no committed offset in any of the queues, and no member is online.
+    """
+    nothing = all(each.committed is None for each in found.values())
+    if nothing and await _online(call, group) is None:
+        raise ConfigError(f"group {group} has no committed offset{f' in {topic}' if topic else ''}")
 
 
 async def _owners(call: Call, group: str) -> dict[MessageQueue, str]:

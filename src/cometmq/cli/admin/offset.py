@@ -11,6 +11,7 @@ import typer
 
 from cometmq.cli.admin.arguments import GroupName, TopicName, queue_of, time_of
 from cometmq.cli.admin.commands import Call, Commands
+from cometmq.cli.admin.group import check_committed
 from cometmq.cli.admin.output import Change, Rows
 from cometmq.model.errors import ConfigError
 
@@ -26,13 +27,15 @@ EARLIEST, LATEST = "earliest", "latest"
 @app.show("show", "broker queue min_offset committed end lag", watch=True)
 async def show(call: Call, group: GroupName, topic: TopicName) -> Rows:
     """Show the committed offset of a group in each queue of a topic."""
+    now = await call.admin.lag(group, topic)
+    await check_committed(call, group, now, topic)
     return [
         (
             *(queue.broker_name, queue.queue_id, int(found.begin)),
             None if found.committed is None else int(found.committed),
             *(int(found.end), found.lag),
         )
-        for queue, found in sorted((await call.admin.lag(group, topic)).items())
+        for queue, found in sorted(now.items())
     ]
 
 
@@ -108,6 +111,11 @@ def _reset_queue(
     broker, number = queue_of(text)
     for queue, found in now.items():
         if (queue.broker_name, queue.queue_id) == (broker, number):
+            if not found.begin <= offset <= found.end:
+                raise ConfigError(
+                    f"--offset {offset}: queue {text} of {queue.topic} has the offsets"
+                    f" {int(found.begin)} to {int(found.end)}"
+                )
             run = partial(call.admin.reset_to_offset, group, queue, offset)
             return _moved(group, {queue: found}, {queue: offset}, run)[0]
     raise ConfigError(f"queue {text}: expected one of {', '.join(map(_short, now))}")

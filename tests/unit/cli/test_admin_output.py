@@ -56,6 +56,8 @@ def call(*, as_json: bool = False) -> Call:
     ("key", "value", "text"),
     [
         ("offset", 0, "0"),
+        ("transferred_bytes_per_s", 2048, "2.0 KiB/s"),
+        ("transferred_bytes_per_s", None, "-"),
         ("offset", None, "-"),
         ("ordered", True, "yes"),
         ("ordered", False, "no"),

@@ -17,8 +17,8 @@ app = Commands("Clusters: their brokers, load, totals and response times.")
 
 @app.show(
     "list",
-    "cluster broker id address version in_tps out_tps send_wait_ms pull_wait_ms oldest_age_ms"
-    " disk_used active",
+    "cluster broker id address version in_tps out_tps send_wait_ms pull_wait_ms"
+    " oldest_message_age_ms disk_used active",
     watch=True,
 )
 async def list_clusters(call: Call, cluster: Cluster = None) -> Rows:

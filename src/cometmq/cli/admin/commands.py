@@ -232,7 +232,7 @@ class Commands(typer.Typer):
                 await show_rows(call, find, names, one=one, watch=shared.get("watch"))
 
             shared = COMMON | (WATCHING if watch else {})
-            text = f"JSON keys: {', '.join(f'`{each}`' for each in names)}."
+            text = _keys_text(names)
             self._register(name, function, shared, run, text, WatchCommand if watch else None)
             return function
 
@@ -268,12 +268,15 @@ class Commands(typer.Typer):
 
         return register
 
-    def action(self, name: str, *, changes: bool = False) -> Callable[[Function], Function]:
+    def action(
+        self, name: str, *, changes: bool = False, keys: str = ""
+    ) -> Callable[[Function], Function]:
         """Register a command that prints itself.
 
         Args:
             name: of the command.
             changes: the function has parameters ``dry_run`` and ``yes``, for these options.
+            keys: what it prints as JSON, for its help; empty if that is no object.
         """
 
         def register(function: Function) -> Function:
@@ -281,7 +284,8 @@ class Commands(typer.Typer):
                 flags = {key: shared[key] for key in CHANGING} if changes else {}
                 await function(call, **values, **flags)
 
-            self._register(name, function, COMMON | (CHANGING if changes else {}), run)
+            shared = COMMON | (CHANGING if changes else {})
+            self._register(name, function, shared, run, _keys_text(keys.split()) if keys else None)
             return function
 
         return register
@@ -317,6 +321,10 @@ class Commands(typer.Typer):
         command.__annotations__ = {each.name: each.annotation for each in parameters}
         command.__doc__ = function.__doc__
         self.command(name, epilog=epilog, cls=cls)(command)
+
+
+def _keys_text(keys: Sequence[str]) -> str:
+    return f"JSON keys: {', '.join(f'`{each}`' for each in keys)}."
 
 
 def execute(work: Callable[[Call], Awaitable[None]], shared: Mapping[str, Any]) -> int:

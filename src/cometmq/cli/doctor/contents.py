@@ -91,8 +91,8 @@ def _permissions(topic: str, route: TopicRouteData) -> Iterator[Finding]:
         topic,
         f"no permission to write at {', '.join(closed)}" + (", its only brokers" * everywhere),
         "permission 6, unless the broker is being emptied",
-        "mqadmin addWritePerm -b BROKER, mqadmin updateTopicPerm -p 6, or brokerPermission=6;"
-        " see docs/howto/resize-a-cluster.md",
+        f"cometmq admin broker resume-writing {closed[0]}, cometmq admin topic update {topic}"
+        " --perm rw, or brokerPermission=6; see docs/howto/resize-a-cluster.md",
     )
 
 
@@ -134,7 +134,7 @@ def _without_consumers(group: str, lag: int) -> Iterator[Finding]:
         yield Finding(
             "groups", Level.WARNING, group, f"no consumer is online, {lag} messages wait",
             "consumers, or a group that is deleted",
-            f"start its consumers, or mqadmin deleteSubGroup -g {group}; {INSPECT}",
+            f"start its consumers, or cometmq admin group delete {group}; {INSPECT}",
         )  # fmt: skip
 
 

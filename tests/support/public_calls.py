@@ -11,7 +11,7 @@ import contextlib
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pytest
@@ -34,8 +34,14 @@ from cometmq.client import (
     TransactionProducer,
 )
 from cometmq.client._lifecycle import Lifecycle
+from cometmq.client.admin import DeadLetter
 from cometmq.client.settings import ClientSettings
+from cometmq.model import property_names as names
 from cometmq.model.errors import CometError
+from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.topic import TopicConfig
+from cometmq.protocol.bodies.auth import AclInfo, UserInfo
+from cometmq.protocol.bodies.pop import MessageRequestMode
 from cometmq.protocol.codes import RequestCode
 from support.clusters import COMET
 from support.fault_proxy import Proxied, proxied
@@ -338,7 +344,18 @@ def each_kind(*, lives: bool) -> list[Any]:
     ]
 
 
+def letter_of(world: World) -> DeadLetter:
+    """A dead letter whose origin is recorded."""
+    message = world.stored[0]
+    origin = {
+        names.DLQ_ORIGIN_TOPIC: world.topic,
+        names.DLQ_ORIGIN_MESSAGE_ID: message.offset_message_id,
+    }
+    return DeadLetter(replace(message, properties=message.properties | origin))
+
+
 ARGUMENTS: dict[str, Callable[[World], object]] = {
+    "access_key": lambda w: "no-account",
     "address": lambda w: w.links.broker.address,
     "allowed": lambda w: True,
     "body": lambda w: b"answer",
@@ -346,27 +363,42 @@ ARGUMENTS: dict[str, Callable[[World], object]] = {
     "broker_id": lambda w: None,
     "changes": lambda w: {"defaultTopicQueueNums": "4"},
     "client_id": lambda w: w.instance.client_id,
+    "cluster": lambda w: "no-cluster",
     "code": lambda w: RequestCode.GET_ALL_TOPIC_CONFIG,
     "config": lambda w: f"{w.group}-new",
+    "config_path": lambda w: "no-file",
+    "configs": lambda w: [],
+    "container": lambda w: w.links.broker.address,
     "count": lambda w: 20,
     "group": lambda w: w.group,
     "handle": lambda w: "no-handle",
+    "index": lambda w: 0,
     "key": lambda w: "k",
+    "leader": lambda w: w.links.broker.address,
+    "letter": lambda w: letter_of(w),
+    "letters": lambda w: [letter_of(w)],
+    "limit": lambda w: "1024",
     "message": lambda w: w.message(),
     "message_id": lambda w: w.stored[0].message_id,
     "messages": lambda w: [w.message() for _ in range(3)],
     "name": lambda w: "TOPIC_PUT_NUMS",
+    "number": lambda w: 0,
     "offset": lambda w: 0,
     "offset_message_id": lambda w: w.stored[0].offset_message_id,
+    "policy": lambda w: AclInfo(subject="User:nobody"),
     "queue": lambda w: w.queues[0],
+    "queue_id": lambda w: 0,
     "queues": lambda w: w.queues[:1],
     "request": lambda w: w.stored[0],
+    "secret_key": lambda w: "no-secret",
     "source": lambda w: w.group,
     "space": lambda w: "space",
+    "subject": lambda w: "User:nobody",
     "target": lambda w: f"{w.group}-copy",
     "time": lambda w: 0,
     "topic": lambda w: w.topic,
     "topics": lambda w: [w.topic],
+    "user": lambda w: UserInfo(username="nobody", password="no-secret"),
     "value": lambda w: "v",
 }
 """What a parameter of this name is given; those with defaults keep them."""
@@ -416,7 +448,28 @@ CALLS: dict[str, Call] = {
     "AdminClient.running_info": lambda w: w.admin.running_info(
         f"{w.group}-push", w.instance.client_id
     ),
+    "AdminClient.set_group_config": lambda w: w.admin.set_group_config(
+        w.links.broker.address, SubscriptionGroupConfig(group_name=f"{w.group}-new")
+    ),
+    "AdminClient.set_topic_config": lambda w: w.admin.set_topic_config(
+        w.links.broker.address, TopicConfig(topic_name=f"{w.topic}-2")
+    ),
     "AdminClient.set_order_conf": lambda w: w.admin.set_order_conf(f"{w.topic}-2", {"b": 1}),
+    "AdminClient.broker_counters": lambda w: w.admin.broker_counters(
+        [w.links.broker.address], "TOPIC_PUT_NUMS", w.topic
+    ),
+    "AdminClient.elect_master": lambda w: w.admin.elect_master(
+        w.links.broker.address, "no-cluster", "no-broker", 1
+    ),
+    "AdminClient.send_again": lambda w: w.admin.send_again(w.stored[0]),
+    "AdminClient.set_consume_mode": lambda w: w.admin.set_consume_mode(
+        w.links.broker.address, w.group, w.topic, MessageRequestMode.PULL
+    ),
+    "AdminClient.set_read_ahead": lambda w: w.admin.set_read_ahead(w.links.broker.address, 0),
+    "AdminClient.set_trusted_addresses": lambda w: w.admin.set_trusted_addresses(
+        w.links.broker.address, "127.0.0.1"
+    ),
+    "AdminClient.sync_state": lambda w: w.admin.sync_state(w.links.broker.address, ["no-broker"]),
     "AdminClient.track": lambda w: w.admin.track(w.stored[0]),
     "AdminClient.create_topic": lambda w: w.admin.create_topic(f"{w.topic}-2", queues=1),
     "AdminClient.delete_topic": lambda w: w.admin.delete_topic(f"{w.topic}-2"),

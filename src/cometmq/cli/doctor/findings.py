@@ -78,7 +78,7 @@ def beyond(check: str, what: str, count: int, most: int) -> Iterator[Finding]:
     if count > most:
         yield Finding(
             check, Level.WARNING, "the cluster", f"{count} {what}, of which {most} were checked",
-            f"at most {most} {what}", 
+            f"at most {most} {what}",
             "look at the others with cometmq admin; see docs/howto/administer.md",
         )  # fmt: skip
 

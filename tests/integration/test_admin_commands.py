@@ -451,6 +451,46 @@ def test_settings_of_brokers_are_changed_and_compared(scene: Scene) -> None:
     assert rows["maxMessageSize"]["broker-1:0"] != "100000"
 
 
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("trace show {unique} --trace-topic traces", "no traces: topic traces does not exist; "),
+        ("group members {group}", "no member of group billing is online"),
+        ("group status {group}", "no member of group billing is online"),
+        ("message show {unknown_id}", "{unknown_id} is a unique id: add --topic TOPIC"),
+        ("message show abc", "abc: expected a broker's id, which has 32 hexadecimal digits"),
+        ("config show --broker nosuch", "is registered; known are broker-0, broker-1"),
+        ("broker list --cluster nosuch", "no cluster nosuch; known are DefaultCluster"),
+        ("topic apply {folder}/missing.json", "cannot read {folder}/missing.json: No such file"),
+    ],
+)
+def test_an_error_says_what_was_met(scene: Scene, words: str, error: str) -> None:
+    scene.names["unknown_id"] = "C0A80001" + "F" * 24
+
+    with pytest.raises(ConfigError, match=re.escape(error.format(**scene.names))):
+        scene.run(words)
+
+
+def test_topics_of_applications_are_those_that_no_broker_made(scene: Scene) -> None:
+    listed = [row["topic"] for row in scene.json("topic list")]
+    exported = [each["topicName"] for each in json.loads(scene.run("topic export"))]
+
+    assert TOPIC in listed
+    assert {*listed, *exported} & {
+        "DefaultCluster",
+        "broker-0",
+        "DefaultCluster_REPLY_TOPIC",
+    } == set()
+    assert not [name for name in listed + exported if name.startswith(("%", "RMQ_SYS", "rmq_sys"))]
+    assert "DefaultCluster" in [row["topic"] for row in scene.json("topic list --all")]
+
+
+def test_messages_are_found_with_the_broker_s_id(scene: Scene) -> None:
+    [row] = scene.json("message find {topic} key0")
+
+    assert row["offset_message_id"] == scene.names["id"]
+
+
 def test_the_setting_that_the_page_changes_can_be_changed(scene: Scene) -> None:
     [words] = re.findall(r"cometmq admin (config set \S+) --broker broker-a", PAGE.read_text())
 

@@ -249,8 +249,18 @@ def test_a_topic_without_read_permission_is_named_with_what_helps(desk: Desk) ->
 
     assert f"cometmq admin topic update {dlq_topic(desk.group)} --perm rw" in error
     assert len(count["unreadable_on"]) == 2
-    error = desk.error(f"list no-{desk.group}")
-    assert dlq_topic(f"no-{desk.group}") in error
+
+
+def test_a_group_without_dead_letters_has_an_empty_list(desk: Desk) -> None:
+    text, hint = desk.run(f"list no-{desk.group}")
+
+    assert (text, hint) == ("", f"group no-{desk.group} has no dead letters\n")
+    assert desk.json(f"list no-{desk.group}") == []
+
+
+def test_a_position_of_another_form_is_refused(desk: Desk) -> None:
+    error = desk.error(f"list {desk.group} --from broker-a/0/64")
+    assert "--from broker-a/0/64: expected BROKER:NUMBER:OFFSET" in error
 
 
 def test_every_command_of_the_page_runs(

@@ -104,7 +104,7 @@ class Call:
         info = await self.admin.cluster_info()
         clusters = info.cluster_addr_table
         if cluster is not None and cluster not in clusters:
-            raise ConfigError(f"no cluster {cluster}; known are {sorted(clusters)}")
+            raise ConfigError(f"no cluster {cluster}; known are {', '.join(sorted(clusters))}")
         found = [
             Server(name_of_cluster, name, number, address)
             for name_of_cluster in ([cluster] if cluster is not None else sorted(clusters))
@@ -114,9 +114,10 @@ class Call:
             if slaves or number == MASTER_ID
         ]
         if not found:
-            known = sorted(info.broker_addr_table)
+            known = ", ".join(sorted(info.broker_addr_table)) or "none"
             wanted = "broker" if slaves else "master"
-            raise ConfigError(f"no {wanted} {broker or ''} is registered; known are {known}")
+            name = f" {broker}" if broker else ""
+            raise ConfigError(f"no {wanted}{name} is registered; known are {known}")
         return found
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from cometmq.cli.admin.arguments import GroupName, time_of
+from cometmq.cli.admin.arguments import GroupName
 from cometmq.cli.admin.commands import Call, Commands
 from cometmq.cli.admin.dead_letter_files import (
     RESULT_KEYS,
@@ -26,6 +26,7 @@ from cometmq.cli.admin.dead_letter_files import (
 )
 from cometmq.cli.admin.output import Change, Rows, confirmed, printable
 from cometmq.model.errors import ConfigError
+from cometmq.model.times import now_ms, time_of
 
 if TYPE_CHECKING:
     from cometmq.client.admin import DeadLetter, DeadLetterPage, Resent
@@ -109,12 +110,10 @@ class Selection(NamedTuple):
         key: str | None,
     ) -> Selection:
         """Read the options."""
-        from cometmq.model.times import now_ms
-
         now = now_ms()
         return cls(
-            0 if since is None else time_of(since, now_ms=now),
-            2**63 - 1 if until is None else time_of(until, now_ms=now),
+            0 if since is None else time_of(since, now=now),
+            2**63 - 1 if until is None else time_of(until, now=now),
             *(topic, tag, key),
         )
 
@@ -160,12 +159,14 @@ def cursor_of(group: str, text: str) -> dict[MessageQueue, range]:
 
     found: dict[MessageQueue, range] = {}
     for part in text.split(","):
-        broker, _, numbers = part.partition("/")
-        queue, _, offset = numbers.partition("/")
+        name, _, offset = part.rpartition(":")
+        broker, _, queue = name.rpartition(":")
         if not broker or not all(
             each.isascii() and each.isdecimal() and len(each) < 19 for each in (queue, offset)
         ):
-            raise ConfigError(f"--from {part}: expected BROKER/QUEUE/OFFSET, such as broker-a/0/64")
+            raise ConfigError(
+                f"--from {part}: expected BROKER:NUMBER:OFFSET, such as broker-a:0:64"
+            )
         found[MessageQueue(dlq_topic(group), broker, int(queue))] = range(int(offset), 2**62)
     return found
 
@@ -173,7 +174,7 @@ def cursor_of(group: str, text: str) -> dict[MessageQueue, range]:
 def cursor_text(rest: dict[MessageQueue, range]) -> str:
     """Return offsets as ``--from`` expects them."""
     return ",".join(
-        f"{queue.broker_name}/{queue.queue_id}/{offsets.start}"
+        f"{queue.broker_name}:{queue.queue_id}:{offsets.start}"
         for queue, offsets in sorted(rest.items())
     )
 
@@ -208,7 +209,7 @@ async def list_letters(
             "--from",
             metavar="POSITION",
             show_default="the oldest",
-            help="Where the list before ended, as it said: BROKER/QUEUE/OFFSET,...",
+            help="Where the list before ended, as it said: BROKER:NUMBER:OFFSET,...",
         ),
     ] = None,
     originals: Annotated[
@@ -219,8 +220,13 @@ async def list_letters(
 
     If there are more, the last line on standard error says how to go on.
     """  # fmt: skip
+    from cometmq.model.topic import dlq_topic
+
     selection = Selection.of(since, until, topic, tag, key)
     ranges = None if start is None else cursor_of(group, start)
+    if dlq_topic(group) not in await call.admin.topics():
+        call.output.rows((), (), empty=f"group {group} has no dead letters")
+        return
     found: list[DeadLetter] = []
     scanned = 0
     rest: dict[MessageQueue, range] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +20,7 @@ from cometmq.cli.admin.arguments import (
 from cometmq.cli.admin.commands import Call, Commands
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import CometError, ConfigError, ResponseError
+from cometmq.model.times import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,7 +94,7 @@ async def list_groups(
     ] = False,
 ) -> Rows:
     """List groups with their members and their lag over all topics."""
-    from cometmq.cli.admin.completion import group_names
+    from cometmq.cli.admin.names import group_names
 
     wanted = groups or await group_names(call.admin)
     rows = [await _overview(call, group, age=age) for group in wanted]
@@ -141,9 +141,21 @@ async def _online(call: Call, group: str) -> ConsumerConnection | None:
         return None
 
 
+async def _members(call: Call, group: str) -> ConsumerConnection:
+    """Return the members of a group.
+
+    Raises:
+        ConfigError: none is online.
+    """
+    online = await _online(call, group)
+    if online is None:
+        raise ConfigError(f"no member of group {group} is online")
+    return online
+
+
 async def _ages(call: Call, group: str, topics: set[str]) -> dict[MessageQueue, int | None]:
     """Return the age of the first unconsumed message in each queue, in ms."""
-    now_ms = round(time.time() * 1000)
+    now = now_ms()
     found: dict[MessageQueue, int | None] = {}
     for topic in sorted(topics):
         try:
@@ -152,7 +164,7 @@ async def _ages(call: Call, group: str, topics: set[str]) -> dict[MessageQueue, 
             call.fail(error, f"age of the lag in {topic}")
             continue
         for queue, stored_ms in oldest.items():
-            found[queue] = None if stored_ms is None else max(now_ms - stored_ms, 0)
+            found[queue] = None if stored_ms is None else max(now - stored_ms, 0)
     return found
 
 
@@ -249,7 +261,7 @@ async def members(call: Call, group: GroupName) -> Rows:
     """List the members of a group that are online."""
     from cometmq.protocol.version import version_name
 
-    online = await call.admin.consumer_connections(group)
+    online = await _members(call, group)
     return [
         (each.client_id, each.client_addr, str(each.language), version_name(each.version))
         for each in sorted(online.connection_set, key=lambda each: each.client_id)
@@ -259,7 +271,7 @@ async def members(call: Call, group: GroupName) -> Rows:
 @app.show("subscriptions", "topic expression type")
 async def subscriptions(call: Call, group: GroupName) -> Rows:
     """Show what a group subscribes to; its members must agree."""
-    online = await call.admin.consumer_connections(group)
+    online = await _members(call, group)
     return [
         (each.topic, each.sub_string, each.expression_type)
         for each in sorted(online.subscription_table.values(), key=lambda each: each.topic)
@@ -288,7 +300,7 @@ async def producers(
 async def status(call: Call, group: GroupName) -> Rows:
     """Show how fast each member consumes."""
     rows: list[Row] = []
-    for member in (await call.admin.consumer_connections(group)).connection_set:
+    for member in (await _members(call, group)).connection_set:
         try:
             info = await call.admin.running_info(group, member.client_id)
         except CometError as error:
@@ -310,7 +322,7 @@ async def status(call: Call, group: GroupName) -> Rows:
 async def queues(call: Call, group: GroupName) -> Rows:
     """Show the assigned queues of each member, and what it has in memory."""
     rows: list[Row] = []
-    for member in (await call.admin.consumer_connections(group)).connection_set:
+    for member in (await _members(call, group)).connection_set:
         try:
             info = await call.admin.running_info(group, member.client_id)
         except CometError as error:

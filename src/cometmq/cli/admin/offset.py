@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cometmq.cli.admin.arguments import GroupName, TopicName, queue_of, time_of
+from cometmq.cli.admin.arguments import GroupName, TopicName, queue_of
 from cometmq.cli.admin.commands import Call, Commands
 from cometmq.cli.admin.group import check_committed
 from cometmq.cli.admin.output import Change, Rows
 from cometmq.model.errors import ConfigError
+from cometmq.model.times import time_of
 
 if TYPE_CHECKING:
     from cometmq.client.admin import GroupLag
@@ -46,12 +46,8 @@ async def at(
     when: Annotated[str, typer.Argument(help="Time: now, 2h ago as 2h, ISO 8601, or ms.")],
 ) -> Rows:
     """Show the offset of the first message stored at or after a time, in each queue."""
-    found = await call.admin.offsets_at(topic, time_of(when, now_ms=_now_ms()))
+    found = await call.admin.offsets_at(topic, time_of(when))
     return [(each.broker_name, each.queue_id, int(offset)) for each, offset in found.items()]
-
-
-def _now_ms() -> int:
-    return round(time.time() * 1000)
 
 
 @app.change("reset")
@@ -92,7 +88,7 @@ async def reset(
             *(group, now, {each: int(found.end) for each, found in now.items()}),
             partial(call.admin.skip_backlog, group, topic),
         )
-    when = 0 if to == EARLIEST else time_of(to or "", now_ms=_now_ms())
+    when = 0 if to == EARLIEST else time_of(to or "")
     targets = await call.admin.offsets_at(topic, when)
     forward = [each for each, found in now.items() if _is_forward(found, targets.get(each))]
     if only_back and forward:

@@ -173,8 +173,17 @@ class Output:
 
     as_json: bool = False
 
-    def rows(self, keys: Sequence[str], rows: Rows, *, line: bool = False) -> None:
-        """Print rows: a table, or a JSON array of objects, in one line if ``line``."""
+    def rows(
+        self, keys: Sequence[str], rows: Rows, *, line: bool = False, empty: str = "nothing found"
+    ) -> None:
+        """Print rows: a table, or a JSON array of objects, in one line if ``line``.
+
+        Args:
+            keys: those of the values of a row.
+            rows: the rows.
+            line: whether JSON is one line.
+            empty: what to say to a person if there are no rows.
+        """
         found = list(rows)
         if self.as_json:
             self._json([dict(zip(keys, row, strict=True)) for row in found], line=line)
@@ -183,7 +192,7 @@ class Output:
         if found:
             console.print(table_of(keys, found, boxed=console.is_terminal))
         else:
-            print("nothing found", file=sys.stderr)
+            print(empty, file=sys.stderr)
 
     def record(self, keys: Sequence[str], row: Row, *, line: bool = False) -> None:
         """Print one row: a line for each key, or a JSON object."""

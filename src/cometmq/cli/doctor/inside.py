@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -135,6 +136,9 @@ def client_settings(parts: Configuration) -> ClientSettings:
     account: dict[str, str] = {}
     if credentials := parts[BrokerSettings].inner_client_credentials:
         account = msgspec.json.decode(credentials, type=dict[str, str])
+    signing: dict[str, Any] = {
+        KEYS[name]: key for name, key in account.items() if name in KEYS and key
+    }
     return ClientSettings(
         use_tls=tls.is_enabled(parts[TlsSettings]),
         tls_trusted=tls.trusted,
@@ -142,5 +146,5 @@ def client_settings(parts: Configuration) -> ClientSettings:
         tls_certificate=tls.certificate,
         tls_key=tls.key,
         tls_key_password=tls.key_password,
-        **{KEYS[name]: key for name, key in account.items() if name in KEYS and key},
+        **signing,
     )

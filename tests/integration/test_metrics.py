@@ -21,6 +21,7 @@ from cometmq.client import (
     AdminClient,
     LocalState,
     Message,
+    MessageQueue,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -367,8 +368,9 @@ async def test_retries_and_dead_letters_have_their_own_metrics(scene: Scene) -> 
     )
     async with Producer(scene.name_servers, group="shop") as producer:
         for name, count in ((retry, 2), (dead, 3)):
+            queue = MessageQueue(name, parts.settings().broker_name, 0)
             for _ in range(count):
-                await producer.send(Message(name, b"1"))
+                await producer.send(Message(name, b"1"), queue=queue)
             parts.offsets.commit("billing", name, 0, 1)
     parts.stats.sent_back("billing", "orders")
     found = await scrape(scene.port)

@@ -52,7 +52,7 @@ async def test_sends_that_wait_for_the_disk_are_logged(
         for number in range(count):
             await producer.send(Message("orders", b"%d" % number))
 
-    found = spent(caplog.messages, "SEND_MESSAGE")
+    found = spent(caplog.messages, "SEND_MESSAGE_V2")
     assert found["flush"] >= LIMIT_MS
     assert found["append"] < found["flush"]
     assert any("topic=orders" in each for each in caplog.messages)

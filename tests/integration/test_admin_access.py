@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from typer.testing import CliRunner
@@ -41,6 +42,35 @@ def test_users_and_policies_are_created_copied_changed_and_deleted() -> None:
         run(cluster, "delete-policy User:app --yes")
         run(cluster, "delete-user app --yes")
         assert [run(cluster, "users"), run(cluster, "policies")] == [[], []]
+
+
+def test_users_policies_and_files_of_slaves_are_shown_too() -> None:
+    """Changes go to slaves as well."""
+    with ThreadedCluster(settings=PROVIDERS) as cluster:
+        slave = {
+            "brokerName": "broker-0", "brokerRole": "SLAVE", "brokerId": "1",
+            "namesrvAddr": cluster.name_servers,
+        }  # fmt: skip
+        with ThreadedCluster(settings=PROVIDERS | slave):
+            run(cluster, "create-user app --password-file -", given="a password\n")
+            run(cluster, "create-policy User:app --resource Topic:o --action Pub")
+
+            shown = {words: run(cluster, words) for words in ("users", "policies")}
+
+    for rows in shown.values():
+        assert [(row["broker"], row["id"]) for row in rows] == [("broker-0", 0), ("broker-0", 1)]
+
+
+def test_account_files_show_when_they_changed_as_a_number(tmp_path: Path) -> None:
+    accounts = tmp_path / "conf" / "plain_acl.yml"
+    accounts.parent.mkdir()
+    accounts.write_text("globalWhiteRemoteAddresses:\n- 127.0.0.1\n")
+    settings = {"aclEnable": "true", "rocketmqHome": str(tmp_path)}
+    with ThreadedCluster(settings=settings) as cluster:
+        [row] = run(cluster, "account-files")
+
+    assert (row["broker"], row["id"], row["file"]) == ("broker-0", 0, str(accounts))
+    assert row["changed_time_ms"] is None or row["changed_time_ms"] > 0
 
 
 def test_a_broker_without_access_control_says_so_and_the_command_fails() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -34,6 +35,7 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 TOPIC, GROUP, ONLINE = "orders", "billing", "shipping"
 SENT, COMMITTED = 12, 2
 WAIT_S = 60.0
+PAGE = Path(__file__).resolve().parents[2] / "docs/howto/administer.md"
 
 
 def without_created(topics: dict[str, Any]) -> dict[str, Any]:
@@ -371,6 +373,31 @@ def test_a_group_is_moved_by_offset_time_and_to_the_end(scene: Scene) -> None:
     assert planned[0]["detail"] == "0 -> 2, skips 2"
 
 
+def test_no_group_is_moved_to_an_offset_that_the_queue_does_not_have(scene: Scene) -> None:
+    for option in ("--dry-run", "--yes"):
+        with pytest.raises(ConfigError, match=r"--offset 120: queue .* has the offsets 0 to \d+$"):
+            scene.run("offset reset {group} {topic} --queue {queue} --offset 120", option)
+
+
+def test_an_offset_that_is_not_committed_is_none_and_not_0(scene: Scene) -> None:
+    shown = scene.json("offset show {group} {topic}")
+    of_group = scene.json("group lag {group} --topic {topic}")
+
+    keys = ("broker", "queue", "committed", "end", "lag")
+    assert [[row[key] for key in keys] for row in of_group] == [
+        [row[key] for key in keys] for row in shown
+    ]
+    assert [row["committed"] for row in shown].count(None) == len(shown) - 1
+
+
+@pytest.mark.parametrize(
+    "words", ["group lag nosuch --topic orders", "offset show nosuch orders", "group lag nosuch"]
+)
+def test_a_group_without_committed_offsets_is_an_error(scene: Scene, words: str) -> None:
+    with pytest.raises(ConfigError, match=r"^group nosuch has no committed offset( in orders)?$"):
+        scene.run(words)
+
+
 def test_the_age_of_the_lag_is_that_of_the_first_message_not_consumed(scene: Scene) -> None:
     scene.run("group create aged")
     scene.run("offset reset aged {topic} --to earliest --yes")
@@ -422,6 +449,59 @@ def test_settings_of_brokers_are_changed_and_compared(scene: Scene) -> None:
     rows = {row["key"]: row["values"] for row in scene.json("config compare")}
     assert rows["maxMessageSize"]["broker-0:0"] == "100000"
     assert rows["maxMessageSize"]["broker-1:0"] != "100000"
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("trace show {unique} --trace-topic traces", "no traces: topic traces does not exist; "),
+        ("group members {group}", "no member of group billing is online"),
+        ("group status {group}", "no member of group billing is online"),
+        ("message show {unknown_id}", "{unknown_id} is a unique id: add --topic TOPIC"),
+        ("message show abc", "abc: expected a broker's id, which has 32 hexadecimal digits"),
+        ("config show --broker nosuch", "is registered; known are broker-0, broker-1"),
+        ("broker list --cluster nosuch", "no cluster nosuch; known are DefaultCluster"),
+        ("topic apply {folder}/missing.json", "cannot read {folder}/missing.json: No such file"),
+    ],
+)
+def test_an_error_says_what_was_met(scene: Scene, words: str, error: str) -> None:
+    scene.names["unknown_id"] = "C0A80001" + "F" * 24
+
+    with pytest.raises(ConfigError, match=re.escape(error.format(**scene.names))):
+        scene.run(words)
+
+
+def test_topics_of_applications_are_those_that_no_broker_made(scene: Scene) -> None:
+    listed = [row["topic"] for row in scene.json("topic list")]
+    exported = [each["topicName"] for each in json.loads(scene.run("topic export"))]
+
+    assert TOPIC in listed
+    assert {*listed, *exported} & {
+        "DefaultCluster",
+        "broker-0",
+        "DefaultCluster_REPLY_TOPIC",
+    } == set()
+    assert not [name for name in listed + exported if name.startswith(("%", "RMQ_SYS", "rmq_sys"))]
+    assert "DefaultCluster" in [row["topic"] for row in scene.json("topic list --all")]
+
+
+def test_messages_are_found_with_the_broker_s_id(scene: Scene) -> None:
+    [row] = scene.json("message find {topic} key0")
+
+    assert row["offset_message_id"] == scene.names["id"]
+
+
+def test_the_setting_that_the_page_changes_can_be_changed(scene: Scene) -> None:
+    [words] = re.findall(r"cometmq admin (config set \S+) --broker broker-a", PAGE.read_text())
+
+    scene.run(f"{words} --broker broker-0")
+
+
+def test_a_setting_that_needs_a_restart_is_refused_with_what_to_do(scene: Scene) -> None:
+    [row] = scene.json("config set flushDiskType=SYNC_FLUSH --broker broker-0", code=1)
+
+    assert "flushDiskType cannot be changed while the server runs" in row["error"]
+    assert "change it in its configuration file and restart" in row["error"]
 
 
 def test_a_setting_that_no_broker_has_is_refused(scene: Scene) -> None:

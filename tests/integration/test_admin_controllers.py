@@ -36,7 +36,7 @@ async def run(controller: Controller, *words: str) -> Any:
 async def test_the_leader_is_shown(controller: Controller) -> None:
     found = await run(controller, "status")
 
-    assert found["leader_address"] == controller.address
+    assert found["active_address"] == controller.address
 
 
 async def test_a_setting_is_changed_after_a_dry_run_that_changes_nothing(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import re
@@ -15,8 +16,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
+from cometmq.cli.admin import dlq
+from cometmq.cli.admin.app import app as admin_app
 from cometmq.cli.commands import app
 from cometmq.client import AdminClient, CometError
 from cometmq.model.topic import Perm, dlq_topic, retry_topic
@@ -102,6 +106,12 @@ def desk(cluster: ThreadedCluster, request: pytest.FixtureRequest) -> Desk:
     return Desk(cluster.name_servers, f"desk-{abs(hash(request.node.name))}")
 
 
+def keys_of(name: str) -> list[str]:
+    """Return the JSON keys that the help of a command names."""
+    group = typer.main.get_group(admin_app).commands["dlq"]
+    return re.findall(r"`(\w+)`", group.commands[name].epilog)
+
+
 def test_groups_and_pages_show_every_dead_letter(desk: Desk) -> None:
     desk.give_up(*(b"%d" % number for number in range(10)))
 
@@ -119,6 +129,11 @@ def test_groups_and_pages_show_every_dead_letter(desk: Desk) -> None:
         ids += [row["message_id"] for row in json.loads(text)]
         position = hint.split("--from ")[-1].strip()
     assert ids == [row["message_id"] for row in rows]
+    assert {*rows[0]} == {*keys_of("list")}
+    [shown] = desk.json(f"show {desk.group} {ids[0]}")
+    assert {*shown} == {*keys_of("show")}
+    assert base64.b64decode(shown["body_base64"]) == shown["body"].encode()
+    assert (len(shown["body"]), shown["tag"]) == (1, "red")
     assert desk.json(f"list {desk.group} --topic other") == []
     assert desk.json(f"list {desk.group} --key other") == []
     assert desk.json(f"list {desk.group} --until 1h") == []
@@ -146,8 +161,10 @@ def test_an_export_has_all_and_is_sent_again_from_its_file(desk: Desk, tmp_path:
     file = tmp_path / "letters.jsonl"
 
     exported = desk.json(f"export {desk.group}", str(file))
+    assert [*exported] == keys_of("export")
     lines = file.read_text().splitlines()
-    lines[3] = json.dumps(json.loads(lines[3]) | {"body": "bW9yZQ=="})
+    assert {*json.loads(lines[0])} == {*dlq.FILE_KEYS.split()}
+    lines[3] = json.dumps(json.loads(lines[3]) | {"body_base64": "bW9yZQ=="})
     file.write_text("\n".join(lines))
     planned = desk.resend("--to topic --dry-run --file", str(file))
     before = desk.count(TOPIC)
@@ -171,6 +188,7 @@ def test_a_run_is_repeated_without_sending_anything_twice(desk: Desk, tmp_path: 
 
     one = desk.json(f"list {desk.group}")[7]["message_id"]
     [first] = desk.resend(one)
+    assert [*first] == keys_of("resend")
     results = desk.resend("--all --report", str(report))
     with report.open("a") as file:  # as a run that was killed leaves it
         file.write('{"dlq_position": "x", "sta')
@@ -229,10 +247,20 @@ def test_a_topic_without_read_permission_is_named_with_what_helps(desk: Desk) ->
     error = desk.error(f"list {desk.group}")
     [count] = [each for each in desk.json("groups") if each["group"] == desk.group]
 
-    assert "updateTopicPerm" in error
+    assert f"cometmq admin topic update {dlq_topic(desk.group)} --perm rw" in error
     assert len(count["unreadable_on"]) == 2
-    error = desk.error(f"list no-{desk.group}")
-    assert dlq_topic(f"no-{desk.group}") in error
+
+
+def test_a_group_without_dead_letters_has_an_empty_list(desk: Desk) -> None:
+    text, hint = desk.run(f"list no-{desk.group}")
+
+    assert (text, hint) == ("", f"group no-{desk.group} has no dead letters\n")
+    assert desk.json(f"list no-{desk.group}") == []
+
+
+def test_a_position_of_another_form_is_refused(desk: Desk) -> None:
+    error = desk.error(f"list {desk.group} --from broker-a/0/64")
+    assert "--from broker-a/0/64: expected BROKER:NUMBER:OFFSET" in error
 
 
 def test_every_command_of_the_page_runs(

@@ -13,7 +13,7 @@ import pytest
 from cometmq.broker.app import SETTINGS as BROKER_SETTINGS
 from cometmq.broker.app import Broker
 from cometmq.cli.doctor import outside
-from cometmq.cli.doctor.findings import Finding, Level
+from cometmq.cli.doctor.findings import GIVE_ADMINISTRATOR, Finding, Level
 from cometmq.client import (
     AdminClient,
     Filter,
@@ -37,6 +37,11 @@ from support.etcd_model import EtcdStore
 
 LIMIT_S = 60.0
 CHECK_S = 20.0
+USERS = {
+    "authenticationEnabled": "true",
+    "authenticationMetadataProvider": "org.apache.rocketmq.auth.authentication.provider."
+    "LocalAuthenticationMetadataProvider",
+}
 SLAVE = {"brokerName": "a", "brokerRole": "SLAVE", "brokerId": "1"}
 
 
@@ -207,6 +212,17 @@ async def test_a_broker_that_registers_an_address_at_which_it_does_not_listen_is
     assert finding.level is Level.PROBLEM
     assert "127.0.0.9" in finding.met
     assert "brokerIP1" in finding.action
+
+
+async def test_a_broker_that_refuses_the_request_asks_for_the_account_of_an_administrator(
+    servers: Servers,
+) -> None:
+    await servers.broker(**USERS)
+
+    [finding] = bad(await servers.examine(), "brokers")
+
+    assert finding.met.startswith("it refuses the request: ")
+    assert finding.action == GIVE_ADMINISTRATOR
 
 
 async def test_ports_that_are_not_reached_are_found(servers: Servers) -> None:

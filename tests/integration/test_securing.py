@@ -36,6 +36,7 @@ async def test_the_page_holds(guide: Guide) -> None:
     guide.start("namesrv")
     guide.start("broker.conf")
     assert "chmod" not in guide.log()
+    guide.run("topic create Orders --queues 4")
     async with AdminClient(guide.name_servers, client=OPERATIONS) as admin:
         (orders,) = await admin.create_topic("Orders", queues=1)
         (invoices,) = await admin.create_topic("Invoices", queues=1)
@@ -80,9 +81,11 @@ async def test_the_page_about_users_holds(guide: Guide) -> None:
         with pytest.raises(ResponseError, match="User:order-service is not found"):
             await producer.send(Message("Orders", b"x"))
 
-    listed = guide.run("createUser")
-    assert re.search(r"User:order-service +Custom +Topic:Orders +\[Pub\] +null +Allow", listed)
-    assert re.search(r"Group:order-\* +\[Sub\] +\[127\.0\.0\.1, 10\.0\.0\.0/8\]", listed)
+    guide.run("> secret.txt")
+    assert (guide.folder / "secret.txt").stat().st_mode & 0o777 == 0o600
+    listed = guide.run("create-user")
+    assert re.search(r"User:order-service +Custom +Topic:Orders +Pub +- +Allow", listed)
+    assert re.search(r"Group:order-\* +Sub +127\.0\.0\.1, 10\.0\.0\.0/8 +Allow", listed)
     guide.run("cometmq send", "order-service")
 
     async with Producer(guide.name_servers, group="p", client=SERVICE) as producer:

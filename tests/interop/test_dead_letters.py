@@ -55,7 +55,7 @@ def test_a_java_group_alone_receives_its_dead_letters_again(
     [skipped, sent_again] = dlq(cluster, "resend", group, "--all", "--yes")
 
     assert (letter["message_id"], letter["original_topic"]) == (sent["id"], topic)
-    assert (letter["tags"], letter["keys"]) == ("t", ["k1", "k2"])
+    assert (letter["tag"], letter["keys"]) == ("t", ["k1", "k2"])
     assert (letter["retries"], letter["error"], letter["resent_from"]) == (0, None, None)
     assert 0 < letter["first_stored_time_ms"] <= letter["dead_time_ms"]
     assert (result["status"], result["topic"]) == ("sent", f"%RETRY%{group}")

@@ -4,12 +4,16 @@ A duration is a number of seconds or a `timedelta`. A point in time is a `dateti
 or a number of milliseconds since 1970. A `datetime` without a time zone is refused, since its
 meaning depends on the machine: containers run in UTC, other machines in local time. A number that
 can only be seconds since 1970 is refused, and a timeout that is more likely milliseconds is logged.
+
+A time that a person writes on a command line is local without a zone, as the times in tables are.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -24,6 +28,9 @@ SECONDS_MAX = 86_400 * 999_999_999
 """The longest duration, which a `timedelta` can hold as well."""
 TIMEOUT_S_USUAL = 1_000
 """From here on a timeout that is given as a number is more likely in milliseconds."""
+
+_AGO = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(ms|s|m|min|h|d)")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 log = logging.getLogger(__name__)
 
@@ -108,5 +115,35 @@ def epoch_ms(value: datetime | int, name: str = "time", others: str = "") -> int
         raise ConfigError(
             f"{name}={value!r}: expected {others}a datetime with a time zone, such as "
             f"datetime.now(UTC), or ms since 1970{hint}"
+        )
+    return found
+
+
+def time_of(text: str, *, now: int | None = None) -> int:
+    """Return the point in time that a person has written, in ms since 1970.
+
+    Args:
+        text: ``now``, a time ago such as ``90s``, ``15m``, ``2h`` or ``3d``, an ISO 8601 time such
+            as ``2026-01-31T18:00``, local if it has no zone, or ms since 1970.
+        now: the present time in ms since 1970; None for that of this machine's clock.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    found = -1
+    present = now_ms() if now is None else now
+    if text == "now":
+        found = present
+    elif ago := _AGO.fullmatch(text):
+        found = max(present - round(float(ago[1]) * _UNIT_MS[ago[2]]), 0)
+    elif text.isascii() and text.isdecimal():
+        found = int(text) if text == "0" or EPOCH_MS_MIN <= int(text) < 2**63 else -1
+    else:
+        with contextlib.suppress(ValueError, OverflowError):
+            found = round(datetime.fromisoformat(text).timestamp() * 1000)
+    if found < 0:
+        raise ConfigError(
+            f"{text:.100}: expected now, a time ago such as 2h, an ISO 8601 time such as"
+            " 2026-01-31T18:00 (local) or 2026-01-31T18:00Z, or ms since 1970"
         )
     return found

@@ -4,6 +4,7 @@ Source: TopicConfig, PermName, TopicValidator, MixAll, Validators and NamespaceU
 """
 
 import re
+from collections.abc import Iterable
 from reprlib import repr as short
 from typing import Final
 
@@ -120,6 +121,30 @@ def reply_topic(cluster: str) -> str:
 def is_system_topic(name: str) -> bool:
     """Whether a topic is a system topic, by its name."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
+
+
+def application_topics(
+    names: Iterable[str], brokers: Iterable[str], clusters: Iterable[str]
+) -> list[str]:
+    """Return the topics of applications, in order.
+
+    Retry and dead-letter topics are none, nor are system topics and the topics that brokers make
+    with their own name and with that of their cluster.
+
+    Args:
+        names: the topics.
+        brokers: the names of the brokers.
+        clusters: the names of their clusters.
+    """
+    clusters = {*clusters}
+    own = {*brokers, *clusters, *map(reply_topic, clusters)}
+    return sorted(
+        name
+        for name in names
+        if name not in own
+        and not is_system_topic(name)
+        and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    )
 
 
 def check_topic_name(name: str) -> None:

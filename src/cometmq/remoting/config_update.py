@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -25,8 +25,12 @@ from cometmq.remoting.slices import off_loop
 from cometmq.system import java_properties
 from cometmq.system.configuration import Configuration, ProtectedSettingError, write_changes
 from cometmq.system.files import Files
+from cometmq.system.rocketmq_keys import PROTECTED_KEYS
 
 log = logging.getLogger(__name__)
+
+BLACK_LIST: Final = "Can not update config in black list."
+"""RocketMQ's remark."""
 
 BODY_BYTES_MAX: Final = 256 * 1024
 KEYS_MAX: Final = 1000
@@ -78,9 +82,7 @@ class ConfigUpdate:
                 accepted = self._configuration.accepted(values)
             except ProtectedSettingError as refusal:
                 log.warning("configuration change refused peer=%s: %s", peer, refusal)
-                raise ResponseError(
-                    ResponseCode.NO_PERMISSION, "Can not update config in black list."
-                ) from refusal
+                raise ResponseError(ResponseCode.NO_PERMISSION, _remark(refusal.keys)) from refusal
             except ConfigError as problem:
                 raise ResponseError(self._invalid, str(problem)) from problem
             unknown = sorted(values.keys() - accepted.keys())
@@ -103,6 +105,17 @@ class ConfigUpdate:
         except ConfigError as problem:
             log.error("cannot write changed settings, the change is refused: %s", problem)
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(problem)) from problem
+
+
+def _remark(keys: Iterable[str]) -> str:
+    """Return RocketMQ's words, which are about its black list, and what to do about other keys."""
+    fixed = [key for key in keys if key not in PROTECTED_KEYS]
+    if not fixed:
+        return BLACK_LIST
+    return (
+        f"{BLACK_LIST} {', '.join(fixed)} cannot be changed while the server runs: change it in its"
+        " configuration file and restart"
+    )
 
 
 def properties_of(body: bytes, invalid: int) -> dict[str, str]:

@@ -42,7 +42,15 @@ _WITHOUT_EFFECT = (
 
 
 class ProtectedSettingError(ConfigError):
-    """The setting exists, and no request may change it."""
+    """The setting exists, and no request may change it.
+
+    Args:
+        keys: the settings.
+    """
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self.keys = sorted(keys)
+        super().__init__(f"no request may change {', '.join(self.keys)}")
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -205,7 +213,7 @@ class Configuration:
         remote = self._remote_keys()
         refused = [key for key in values if key in PROTECTED_KEYS or not remote.get(key, True)]
         if refused:
-            raise ProtectedSettingError(f"no request may change {', '.join(sorted(refused))}")
+            raise ProtectedSettingError(refused)
         accepted = {key: text for key, text in values.items() if key in remote}
         self._with(accepted, DEFAULT)
         return accepted

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from cometmq.cli.admin import output
-from cometmq.cli.admin.arguments import flag_of, queue_of, time_of
+from cometmq.cli.admin.arguments import flag_of, queue_of
 from cometmq.cli.admin.commands import Call, make_changes, show_rows, with_interval
 from cometmq.cli.admin.completion import names
 from cometmq.cli.admin.output import Change, Output, confirmed, duration, heading, shown, size
 from cometmq.model.errors import CometError, ConfigError
+from cometmq.model.times import time_of
 
 NOW_MS = 1_800_000_000_123
 
@@ -56,6 +57,8 @@ def call(*, as_json: bool = False) -> Call:
     ("key", "value", "text"),
     [
         ("offset", 0, "0"),
+        ("transferred_bytes_per_s", 2048, "2.0 KiB/s"),
+        ("transferred_bytes_per_s", None, "-"),
         ("offset", None, "-"),
         ("ordered", True, "yes"),
         ("ordered", False, "no"),
@@ -244,13 +247,13 @@ def test_watch_needs_no_number(words: list[str], expected: list[str]) -> None:
     ],
 )
 def test_a_time_has_several_forms(text: str, time_ms: int) -> None:
-    assert time_of(text, now_ms=NOW_MS) == time_ms
+    assert time_of(text, now=NOW_MS) == time_ms
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2x", "-3h", "2026-13-01", "9" * 400 + "x"])
 def test_a_text_that_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="ISO 8601"):
-        time_of(text, now_ms=NOW_MS)
+        time_of(text, now=NOW_MS)
 
 
 def test_queues_and_flags_are_read_or_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -192,10 +193,12 @@ def test_who_is_slow_is_not_held_back_further() -> None:
     assert waiter.waits == []
 
 
-def test_times_are_read_as_utc() -> None:
+def test_times_are_local_without_a_zone() -> None:
     assert instant_ms("since", "") is None
     assert instant_ms("since", "1700000000000") == MS
-    assert instant_ms("since", "2023-11-14T22:13:20") == MS
+    assert instant_ms("since", "2023-11-14T22:13:20Z") == MS
+    local = datetime.fromtimestamp(MS / 1000).isoformat()
+    assert instant_ms("since", local) == MS
     assert instant_ms("since", "2023-11-14T23:13:20+01:00") == MS
     with pytest.raises(ConfigError, match="since=soon"):
         instant_ms("since", "soon")

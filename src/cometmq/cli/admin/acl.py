@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import getpass
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from cometmq.cli.admin.arguments import Broker, BrokerArgument, Cluster
 from cometmq.cli.admin.broker import each_broker
 from cometmq.cli.admin.commands import Call, Commands, Server
-from cometmq.cli.admin.output import Change, Row, Rows, local_time
+from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cometmq.protocol.bodies import AclInfo
+    from cometmq.protocol.bodies import AclInfo, UserInfo
 
 app = Commands("Access control: users and policies of RocketMQ 5, accounts of 4.9.")
 
@@ -90,7 +90,7 @@ async def _each(
     ]
 
 
-@app.show("users", "broker user type status")
+@app.show("users", "broker id user type status")
 async def users(
     call: Call,
     part: Annotated[str | None, typer.Option("--name", help="Part of the name.")] = None,
@@ -101,11 +101,12 @@ async def users(
 
     async def find(server: Server) -> list[Row]:
         return [
-            (server.name, each.username, each.user_type, each.user_status)
+            (server.name, server.id, each.username, each.user_type, each.user_status)
             for each in await call.admin.users(server.address, part)
         ]
 
-    return await each_broker(call, await call.servers(broker=broker, cluster=cluster), find)
+    servers = await call.servers(broker=broker, cluster=cluster, slaves=True)
+    return await each_broker(call, servers, find)
 
 
 @app.change("create-user")
@@ -181,23 +182,52 @@ async def copy_users(
     names: Annotated[list[str] | None, typer.Argument(help="Users; all if none is given.")] = None,
 ) -> list[Change]:
     """Copy users from one broker to another; users that exist there are overwritten."""
+
+    async def found(address: str) -> dict[str, UserInfo]:
+        return {each.username or "": each for each in await call.admin.users(address)}
+
+    runs = (call.admin.create_user, call.admin.update_user)
+    return await _copies(call, source, target, names, "user", found, runs)
+
+
+T = TypeVar("T")
+
+
+async def _copies(
+    call: Call,
+    source: str,
+    target: str,
+    names: Sequence[str] | None,
+    what: str,
+    find: Callable[[str], Awaitable[Mapping[str, T]]],
+    runs: tuple[Callable[[str, T], Awaitable[object]], Callable[[str, T], Awaitable[object]]],
+) -> list[Change]:
+    """Return a change for each thing that is copied from one broker to another.
+
+    Args:
+        call: asks the brokers.
+        source, target: the brokers.
+        names: what to copy; everything if there are none.
+        what: in the changes, before each name.
+        find: returns what a broker has, by name.
+        runs: creates one on a broker, and updates one there.
+    """
     begin = (await call.servers(broker=source))[0].address
     end = (await call.servers(broker=target))[0].address
-    found = {each.username or "": each for each in await call.admin.users(begin)}
-    there = {each.username for each in await call.admin.users(end)}
+    found, there = await find(begin), await find(end)
     if unknown := [name for name in names or () if name not in found]:
-        raise ConfigError(f"{source} has no user {', '.join(unknown)}")
-    changes: list[Change] = []
-    for name in names or sorted(found):
-        old = name in there
-        run = call.admin.update_user if old else call.admin.create_user
-        detail = "overwritten" if old else "new"
-        change = partial(run, end, found[name])
-        changes.append(Change(f"copy user {name}", target, change, detail, destroys=old))
-    return changes
+        raise ConfigError(f"{source} has no {what} {', '.join(unknown)}")
+    return [
+        Change(
+            *(f"copy {what} {name}", target, partial(runs[name in there], end, found[name])),
+            "overwritten" if name in there else "new",
+            destroys=name in there,
+        )
+        for name in names or sorted(found)
+    ]
 
 
-@app.show("policies", "broker subject type resource actions source_ips decision")
+@app.show("policies", "broker id subject type resource actions source_ips decision")
 async def policies(
     call: Call,
     subject: Annotated[str | None, typer.Option("--subject", help="Part of the subject.")] = None,
@@ -212,7 +242,7 @@ async def policies(
     async def find(server: Server) -> list[Row]:
         return [
             (
-                *(server.name, acl.subject, policy.policy_type, entry.resource),
+                *(server.name, server.id, acl.subject, policy.policy_type, entry.resource),
                 *(entry.actions, entry.source_ips, entry.decision),
             )
             for acl in await call.admin.policies(server.address, subject, resource)
@@ -220,7 +250,8 @@ async def policies(
             for entry in policy.entries
         ]
 
-    return await each_broker(call, await call.servers(broker=broker, cluster=cluster), find)
+    servers = await call.servers(broker=broker, cluster=cluster, slaves=True)
+    return await each_broker(call, servers, find)
 
 
 def _policy(
@@ -311,23 +342,15 @@ async def copy_policies(
     ] = None,
 ) -> list[Change]:
     """Copy policies from one broker to another; those that exist there are changed."""
-    begin = (await call.servers(broker=source))[0].address
-    end = (await call.servers(broker=target))[0].address
-    found = {each.subject or "": each for each in await call.admin.policies(begin)}
-    there = {each.subject for each in await call.admin.policies(end)}
-    if unknown := [each for each in subjects or () if each not in found]:
-        raise ConfigError(f"{source} has no policy of {', '.join(unknown)}")
-    changes: list[Change] = []
-    for subject in subjects or sorted(found):
-        old = subject in there
-        run = call.admin.update_policy if old else call.admin.create_policy
-        detail = "changed" if old else "new"
-        change = partial(run, end, found[subject])
-        changes.append(Change(f"copy policy of {subject}", target, change, detail, destroys=old))
-    return changes
+
+    async def found(address: str) -> dict[str, AclInfo]:
+        return {each.subject or "": each for each in await call.admin.policies(address)}
+
+    runs = (call.admin.create_policy, call.admin.update_policy)
+    return await _copies(call, source, target, subjects, "policy of", found, runs)
 
 
-@app.show("account-files", "cluster broker address file version changed")
+@app.show("account-files", "cluster broker id address file version changed_time_ms")
 async def account_files(call: Call, broker: Broker = None, cluster: Cluster = None) -> Rows:
     """Show the versions of the files of access control 1.0 on each broker."""
     from cometmq.protocol import fastjson
@@ -337,13 +360,14 @@ async def account_files(call: Call, broker: Broker = None, cluster: Cluster = No
         files = fastjson.loads(found.all_acl_file_version or "{}")
         return [
             (
-                *(found.cluster_name, found.broker_name, found.broker_addr, path),
-                *(version["counter"], local_time(int(version["timestamp"]))),
+                *(found.cluster_name, found.broker_name, server.id, found.broker_addr, path),
+                *(version["counter"], int(version["timestamp"]) or None),
             )
             for path, version in (files.items() if isinstance(files, dict) else ())
         ]
 
-    return await each_broker(call, await call.servers(broker=broker, cluster=cluster), find)
+    servers = await call.servers(broker=broker, cluster=cluster, slaves=True)
+    return await each_broker(call, servers, find)
 
 
 @app.change("set-account")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -15,8 +13,6 @@ from cometmq.model.errors import ConfigError
 
 COMPLETED_MAX = 200
 """Words that a shell is offered."""
-AGO = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|min|h|d)")
-UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def _names(kind: str) -> Callable[[Any, str], list[str]]:
@@ -66,32 +62,6 @@ SettingsFile = Annotated[
 ]
 
 
-def time_of(text: str, *, now_ms: int) -> int:
-    """Return a point in time in ms since 1970.
-
-    Args:
-        text: ``now``, a time ago such as ``90s``, ``15m``, ``2h`` or ``3d``, an ISO 8601 time such
-            as ``2026-01-31T18:00``, local if it has no zone, or ms since 1970.
-        now_ms: the present time.
-
-    Raises:
-        ConfigError: it is none of these.
-    """
-    if text == "now":
-        return now_ms
-    if ago := AGO.fullmatch(text):
-        return now_ms - round(float(ago[1]) * UNIT_MS[ago[2]])
-    if text.isascii() and text.isdecimal():
-        return int(text)
-    try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        raise ConfigError(
-            f"{text}: expected now, a time ago such as 2h, an ISO 8601 time such as"
-            " 2026-01-31T18:00, or ms since 1970"
-        ) from None
-
-
 def queue_of(text: str) -> tuple[str, int]:
     """Return the broker's name and the number of a queue that is written ``broker:number``.
 
@@ -126,7 +96,9 @@ def settings_in(file: Path, kind: type[S]) -> list[S]:
     """
     try:
         return msgspec.json.decode(file.read_bytes(), type=list[kind])  # type: ignore[valid-type]
-    except (OSError, msgspec.MsgspecError) as error:
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
         raise ConfigError(f"{file}: expected a JSON list of settings: {error}") from None
 
 

@@ -106,13 +106,13 @@ async def lag(
 
 @app.show(
     "replication",
-    "broker master slave end_offset diff_bytes transferred_bytes in_sync last_read_time_ms",
+    "broker master slave end_offset lag_bytes transferred_bytes_per_s in_sync last_read_time_ms",
     watch=True,
 )
 async def replication(call: Call, broker: Broker = None, cluster: Cluster = None) -> Rows:
     """Show the slaves of each master, and how far they are; brokers of 5.0 and later know it.
 
-    end: the end of the master's log; diff: what a slave lacks; transferred: bytes per second.
+    end: the end of the master's log; lag: what a slave lacks.
     """
 
     async def find(server: Server) -> list[Row]:

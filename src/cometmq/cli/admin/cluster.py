@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 import typer
@@ -11,14 +10,15 @@ from cometmq.cli.admin.arguments import Cluster
 from cometmq.cli.admin.broker import each_broker, number, rate
 from cometmq.cli.admin.commands import Call, Commands, Server
 from cometmq.cli.admin.output import Row, Rows
+from cometmq.model.times import now_ms
 
 app = Commands("Clusters: their brokers, load, totals and response times.")
 
 
 @app.show(
     "list",
-    "cluster broker id address version in_tps out_tps send_wait_ms pull_wait_ms oldest_age_ms"
-    " disk_used active",
+    "cluster broker id address version in_tps out_tps send_wait_ms pull_wait_ms"
+    " oldest_message_age_ms disk_used active",
     watch=True,
 )
 async def list_clusters(call: Call, cluster: Cluster = None) -> Rows:
@@ -27,7 +27,7 @@ async def list_clusters(call: Call, cluster: Cluster = None) -> Rows:
     async def find(server: Server) -> list[Row]:
         figures = await call.admin.broker_runtime_info(server.address)
         oldest_ms = number(figures, "earliestMessageTimeStamp")
-        age = round(time.time() * 1000) - oldest_ms if oldest_ms and oldest_ms > 0 else None
+        age = now_ms() - oldest_ms if oldest_ms and oldest_ms > 0 else None
         used = figures.get("commitLogDiskRatio")
         active = figures.get("brokerActive")
         return [

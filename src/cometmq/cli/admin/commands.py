@@ -104,7 +104,7 @@ class Call:
         info = await self.admin.cluster_info()
         clusters = info.cluster_addr_table
         if cluster is not None and cluster not in clusters:
-            raise ConfigError(f"no cluster {cluster}; known are {sorted(clusters)}")
+            raise ConfigError(f"no cluster {cluster}; known are {', '.join(sorted(clusters))}")
         found = [
             Server(name_of_cluster, name, number, address)
             for name_of_cluster in ([cluster] if cluster is not None else sorted(clusters))
@@ -114,9 +114,10 @@ class Call:
             if slaves or number == MASTER_ID
         ]
         if not found:
-            known = sorted(info.broker_addr_table)
+            known = ", ".join(sorted(info.broker_addr_table)) or "none"
             wanted = "broker" if slaves else "master"
-            raise ConfigError(f"no {wanted} {broker or ''} is registered; known are {known}")
+            name = f" {broker}" if broker else ""
+            raise ConfigError(f"no {wanted}{name} is registered; known are {known}")
         return found
 
 
@@ -232,7 +233,7 @@ class Commands(typer.Typer):
                 await show_rows(call, find, names, one=one, watch=shared.get("watch"))
 
             shared = COMMON | (WATCHING if watch else {})
-            text = f"JSON keys: {', '.join(f'`{each}`' for each in names)}."
+            text = _keys_text(names)
             self._register(name, function, shared, run, text, WatchCommand if watch else None)
             return function
 
@@ -268,12 +269,15 @@ class Commands(typer.Typer):
 
         return register
 
-    def action(self, name: str, *, changes: bool = False) -> Callable[[Function], Function]:
+    def action(
+        self, name: str, *, changes: bool = False, keys: str = ""
+    ) -> Callable[[Function], Function]:
         """Register a command that prints itself.
 
         Args:
             name: of the command.
             changes: the function has parameters ``dry_run`` and ``yes``, for these options.
+            keys: what it prints as JSON, for its help; empty if that is no object.
         """
 
         def register(function: Function) -> Function:
@@ -281,7 +285,8 @@ class Commands(typer.Typer):
                 flags = {key: shared[key] for key in CHANGING} if changes else {}
                 await function(call, **values, **flags)
 
-            self._register(name, function, COMMON | (CHANGING if changes else {}), run)
+            shared = COMMON | (CHANGING if changes else {})
+            self._register(name, function, shared, run, _keys_text(keys.split()) if keys else None)
             return function
 
         return register
@@ -317,6 +322,10 @@ class Commands(typer.Typer):
         command.__annotations__ = {each.name: each.annotation for each in parameters}
         command.__doc__ = function.__doc__
         self.command(name, epilog=epilog, cls=cls)(command)
+
+
+def _keys_text(keys: Sequence[str]) -> str:
+    return f"JSON keys: {', '.join(f'`{each}`' for each in keys)}."
 
 
 def execute(work: Callable[[Call], Awaitable[None]], shared: Mapping[str, Any]) -> int:

@@ -7,9 +7,8 @@ import logging
 from pathlib import Path
 
 from cometmq.cli.account import connection_settings, known_name_servers
+from cometmq.cli.admin.names import group_names, topic_names
 from cometmq.client import AdminClient
-from cometmq.model.namespace import is_system_group
-from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX
 
 COMPLETION_S = 1.0
 """Time for the name server to respond to a shell that completes a word."""
@@ -40,16 +39,4 @@ async def _names(kind: str, name_servers: str, config: Path | None) -> list[str]
             return sorted(info.broker_addr_table if kind == "brokers" else info.cluster_addr_table)
         if kind == "groups":
             return await group_names(admin)
-        hidden = (RETRY_PREFIX, DLQ_PREFIX)
-        return [each for each in await admin.topics() if not each.startswith(hidden)]
-
-
-async def group_names(admin: AdminClient) -> list[str]:
-    """Return the groups of applications: those with settings or with a retry topic."""
-    retried = [
-        each.removeprefix(RETRY_PREFIX)
-        for each in await admin.topics()
-        if each.startswith(RETRY_PREFIX)
-    ]
-    found = {*retried, *await admin.groups()}
-    return sorted(each for each in found if not is_system_group(each))
+        return await topic_names(admin)

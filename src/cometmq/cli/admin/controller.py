@@ -39,9 +39,9 @@ def addresses(text: str) -> list[str]:
     return found
 
 
-@app.show("status", "group leader_id leader_address peers", one=True, watch=True)
+@app.show("status", "group active_id active_address peers", one=True, watch=True)
 async def status(call: Call, controller: Addresses) -> Row:
-    """Show the leader and the members of the controllers."""
+    """Show the active controller and all members of the controllers."""
     found = await call.admin.controller_metadata(addresses(controller)[0])
     peers = [each for each in (found.peers or "").split(";") if each]
     return (found.group, found.controller_leader_id, found.controller_leader_address, peers)

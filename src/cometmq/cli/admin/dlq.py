@@ -13,13 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from cometmq.cli.admin.arguments import GroupName, time_of
+from cometmq.cli.admin.arguments import GroupName
 from cometmq.cli.admin.commands import Call, Commands
+from cometmq.cli.admin.dead_letter_files import (
+    RESULT_KEYS,
+    SENDING,
+    UNKNOWN,
+    Export,
+    Report,
+    letters_in,
+    result_row,
+)
 from cometmq.cli.admin.output import Change, Rows, confirmed, printable
 from cometmq.model.errors import ConfigError
+from cometmq.model.times import now_ms, time_of
 
 if TYPE_CHECKING:
-    from cometmq.cli.admin.dead_letter_files import Report
     from cometmq.client.admin import DeadLetter, DeadLetterPage, Resent
     from cometmq.model.queue import MessageQueue
 
@@ -34,10 +43,20 @@ FINISH_S = 30.0
 """Time for the sends in flight to end after Ctrl-C."""
 NOT_RECORDED = "not recorded"
 TABLE_KEYS = (
-    "dead_time_ms", "born_time_ms", "original_topic", "retries", "tags", "keys", "error",
+    "dead_time_ms", "born_time_ms", "original_topic", "retries", "tag", "keys", "error",
     "message_id",
 )  # fmt: skip
 """What a table shows of each dead letter; JSON has all."""
+LIST_KEYS = (
+    "group message_id original_topic original_message_id born_time_ms dead_time_ms retries tag keys"
+    " error error_time_ms resent_from broker queue offset offset_message_id body_bytes"
+)
+FILE_KEYS = (
+    f"{LIST_KEYS} dlq_topic born_host store_host reconsume_times flag properties body_base64"
+)
+EXPORT_KEYS = ("file", "exported", "read", "deleted_meanwhile")
+ONLY_JSON = ("reconsume_times", "body_base64")
+"""What the table of one dead letter leaves out; it has the body as text, if it is text."""
 
 Since = Annotated[
     str | None,
@@ -91,12 +110,10 @@ class Selection(NamedTuple):
         key: str | None,
     ) -> Selection:
         """Read the options."""
-        from cometmq.model.times import now_ms
-
         now = now_ms()
         return cls(
-            0 if since is None else time_of(since, now_ms=now),
-            2**63 - 1 if until is None else time_of(until, now_ms=now),
+            0 if since is None else time_of(since, now=now),
+            2**63 - 1 if until is None else time_of(until, now=now),
             *(topic, tag, key),
         )
 
@@ -142,12 +159,14 @@ def cursor_of(group: str, text: str) -> dict[MessageQueue, range]:
 
     found: dict[MessageQueue, range] = {}
     for part in text.split(","):
-        broker, _, numbers = part.partition("/")
-        queue, _, offset = numbers.partition("/")
+        name, _, offset = part.rpartition(":")
+        broker, _, queue = name.rpartition(":")
         if not broker or not all(
             each.isascii() and each.isdecimal() and len(each) < 19 for each in (queue, offset)
         ):
-            raise ConfigError(f"--from {part}: expected BROKER/QUEUE/OFFSET, such as broker-a/0/64")
+            raise ConfigError(
+                f"--from {part}: expected BROKER:NUMBER:OFFSET, such as broker-a:0:64"
+            )
         found[MessageQueue(dlq_topic(group), broker, int(queue))] = range(int(offset), 2**62)
     return found
 
@@ -155,7 +174,7 @@ def cursor_of(group: str, text: str) -> dict[MessageQueue, range]:
 def cursor_text(rest: dict[MessageQueue, range]) -> str:
     """Return offsets as ``--from`` expects them."""
     return ",".join(
-        f"{queue.broker_name}/{queue.queue_id}/{offsets.start}"
+        f"{queue.broker_name}:{queue.queue_id}:{offsets.start}"
         for queue, offsets in sorted(rest.items())
     )
 
@@ -174,7 +193,7 @@ async def groups(call: Call) -> Rows:
     ]
 
 
-@app.action("list")
+@app.action("list", keys=f"{LIST_KEYS} first_stored_time_ms")
 async def list_letters(
     call: Call,
     group: GroupName,
@@ -190,7 +209,7 @@ async def list_letters(
             "--from",
             metavar="POSITION",
             show_default="the oldest",
-            help="Where the list before ended, as it said: BROKER/QUEUE/OFFSET,...",
+            help="Where the list before ended, as it said: BROKER:NUMBER:OFFSET,...",
         ),
     ] = None,
     originals: Annotated[
@@ -201,8 +220,13 @@ async def list_letters(
 
     If there are more, the last line on standard error says how to go on.
     """  # fmt: skip
+    from cometmq.model.topic import dlq_topic
+
     selection = Selection.of(since, until, topic, tag, key)
     ranges = None if start is None else cursor_of(group, start)
+    if dlq_topic(group) not in await call.admin.topics():
+        call.output.rows((), (), empty=f"group {group} has no dead letters")
+        return
     found: list[DeadLetter] = []
     scanned = 0
     rest: dict[MessageQueue, range] = {}
@@ -253,7 +277,7 @@ async def _row(call: Call, letter: DeadLetter, *, originals: bool) -> dict[str, 
     return row
 
 
-@app.action("show")
+@app.action("show", keys=f"{FILE_KEYS} body first_stored_time_ms first_offset_message_id")
 async def show(
     call: Call,
     group: GroupName,
@@ -263,7 +287,8 @@ async def show(
 ) -> None:
     """Show one dead letter with its properties and its body.
 
-    A message that was sent again and failed again is several dead letters: all are shown.
+    A message that was sent again and failed again is several dead letters: all are shown. In JSON
+    they are an array.
     """
     found = await call.admin.find_dead_letters(group, message_id=message_id)
     if not found:
@@ -273,6 +298,7 @@ async def show(
         original = await call.admin.original_of(letter)
         row = {
             **letter.encode(),
+            "body": letter.message.body.decode(errors="backslashreplace"),
             "first_stored_time_ms": None if original is None else original.store_time_ms,
             "first_offset_message_id": None if original is None else original.offset_message_id,
         }
@@ -283,7 +309,9 @@ async def show(
     for row in rows:
         row["error"] = row["error"] or NOT_RECORDED
         row["original_topic"] = row["original_topic"] or NOT_RECORDED
-        row["body"] = _shown_body(base64.b64decode(row["body"]))
+        row["body"] = _shown_body(base64.b64decode(row["body_base64"]))
+        for key in ONLY_JSON:
+            del row[key]
         call.output.record(list(row), tuple(row.values()))
 
 
@@ -297,7 +325,7 @@ def _shown_body(body: bytes) -> str:
     return text + (f" (the first {len(cut)} bytes)" if len(cut) < len(body) else "")
 
 
-@app.action("export")
+@app.action("export", keys=" ".join(EXPORT_KEYS))
 async def export(
     call: Call,
     group: GroupName,
@@ -313,8 +341,6 @@ async def export(
     The file gets its name when it is complete: it was read again, and has as many dead letters as
     were read from the brokers.
     """
-    from cometmq.cli.admin.dead_letter_files import Export
-
     selection = Selection.of(since, until, topic, tag, key)
     target = Export(file)
     read, deleted, expected = 0, 0, None
@@ -335,11 +361,10 @@ async def export(
         target.finish()
     finally:
         target.abandon()
-    call.output.record(("file", "exported", "read", "deleted_meanwhile"),
-                       (str(file), target.letters, read, deleted))  # fmt: skip
+    call.output.record(EXPORT_KEYS, (str(file), target.letters, read, deleted))
 
 
-@app.action("resend", changes=True)
+@app.action("resend", changes=True, keys=" ".join(RESULT_KEYS))
 async def resend(
     call: Call,
     group: GroupName,
@@ -350,6 +375,7 @@ async def resend(
         To,
         typer.Option(
             "--to",
+            show_default="group",
             help="Only this group, by its retry topic, or the original topic and with it"
             " every group that subscribes to it.",
         ),
@@ -389,8 +415,6 @@ async def resend(
     ids. The exit code is 1 if one has failed. A run that was interrupted goes on if it is repeated:
     what was sent is skipped. Dead letters stay where they are.
     """  # fmt: skip
-    from cometmq.cli.admin.dead_letter_files import Report
-
     selection = Selection.of(since, until, topic, tag, key)
     chosen = [bool(message_ids), file is not None, all_letters]
     if sum(chosen) + (not selection.is_all and not file) != 1:
@@ -454,8 +478,6 @@ def _of_file(file: Path, group: str, selection: Selection) -> Iterator[DeadLette
     Raises:
         ConfigError: one belongs to another group.
     """
-    from cometmq.cli.admin.dead_letter_files import letters_in
-
     for letter in letters_in(file):
         if letter.group != group:
             raise ConfigError(f"{file} has a dead letter of group {letter.group}, not of {group}")
@@ -513,8 +535,6 @@ class _Run:
     def _show(
         self, results: list[Resent], known: dict[str, Resent], letters: list[DeadLetter]
     ) -> None:
-        from cometmq.cli.admin.dead_letter_files import RESULT_KEYS, result_row
-
         self._report.add(results)
         made = known | {each.letter.position: each for each in results}
         rows = [result_row(made[letter.position]) for letter in letters]
@@ -527,7 +547,6 @@ class _Run:
 
     def _of_report(self, letter: DeadLetter) -> Resent | None:
         """Return the result of a dead letter that an earlier run has sent, or may have sent."""
-        from cometmq.cli.admin.dead_letter_files import SENDING, UNKNOWN
         from cometmq.client.admin import ResendStatus, Resent
 
         topic, state = letter.target(self._to), self._report.state_of(letter)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,8 +20,12 @@ from cometmq.cli.admin.arguments import (
 from cometmq.cli.admin.commands import Call, Commands
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import CometError, ConfigError, ResponseError
+from cometmq.model.times import now_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cometmq.client.admin import GroupLag
     from cometmq.model.queue import MessageQueue
     from cometmq.protocol.bodies import ConsumerConnection, OffsetWrapper
 
@@ -91,7 +94,7 @@ async def list_groups(
     ] = False,
 ) -> Rows:
     """List groups with their members and their lag over all topics."""
-    from cometmq.cli.admin.completion import group_names
+    from cometmq.cli.admin.names import group_names
 
     wanted = groups or await group_names(call.admin)
     rows = [await _overview(call, group, age=age) for group in wanted]
@@ -138,9 +141,21 @@ async def _online(call: Call, group: str) -> ConsumerConnection | None:
         return None
 
 
+async def _members(call: Call, group: str) -> ConsumerConnection:
+    """Return the members of a group.
+
+    Raises:
+        ConfigError: none is online.
+    """
+    online = await _online(call, group)
+    if online is None:
+        raise ConfigError(f"no member of group {group} is online")
+    return online
+
+
 async def _ages(call: Call, group: str, topics: set[str]) -> dict[MessageQueue, int | None]:
     """Return the age of the first unconsumed message in each queue, in ms."""
-    now_ms = round(time.time() * 1000)
+    now = now_ms()
     found: dict[MessageQueue, int | None] = {}
     for topic in sorted(topics):
         try:
@@ -149,7 +164,7 @@ async def _ages(call: Call, group: str, topics: set[str]) -> dict[MessageQueue, 
             call.fail(error, f"age of the lag in {topic}")
             continue
         for queue, stored_ms in oldest.items():
-            found[queue] = None if stored_ms is None else max(now_ms - stored_ms, 0)
+            found[queue] = None if stored_ms is None else max(now - stored_ms, 0)
     return found
 
 
@@ -172,22 +187,42 @@ async def lag(
     The age is that of the first message that the group has not consumed.
     """
     stats = await call.admin.consume_stats(group, topic)
-    if not stats:
-        raise ConfigError(f"group {group} has no committed offset{f' in {topic}' if topic else ''}")
-    ages = await _ages(call, group, {queue.topic for queue in stats})
+    topics = {queue.topic for queue in stats}
+    found: dict[MessageQueue, GroupLag] = {}
+    for each in sorted(topics):
+        found |= await call.admin.lag(group, each)
+    await check_committed(call, group, found, topic)
+    ages = await _ages(call, group, topics)
     owners = await _owners(call, group) if members else {}
-    return [
-        (
-            *(queue.topic, queue.broker_name, queue.queue_id),
-            *(row.consumer_offset, row.broker_offset, _lag(row)),
-            max(row.pull_offset - row.consumer_offset, 0),
-            ages.get(queue) if _lag(row) else None,
-            row.last_timestamp if row.last_timestamp > 0 else None,
-            owners.get(queue),
+    rows: list[Row] = []
+    for queue, row in sorted(stats.items()):
+        if (here := found.get(queue)) is None or here.lag < min_lag:
+            continue
+        committed = None if here.committed is None else int(here.committed)
+        rows.append(
+            (
+                *(queue.topic, queue.broker_name, queue.queue_id, committed),
+                *(int(here.end), here.lag),
+                None if committed is None else max(row.pull_offset - committed, 0),
+                ages.get(queue) if here.lag else None,
+                row.last_timestamp if row.last_timestamp > 0 else None,
+                owners.get(queue),
+            )
         )
-        for queue, row in sorted(stats.items())
-        if _lag(row) >= min_lag
-    ]
+    return rows
+
+
+async def check_committed(
+    call: Call, group: str, found: Mapping[MessageQueue, GroupLag], topic: str | None = None
+) -> None:
+    """Check that a group has committed an offset or has a member: it may not exist otherwise.
+
+    Raises:
+        ConfigError: it has no committed offset in any of the queues, and no member is online.
+    """
+    nothing = all(each.committed is None for each in found.values())
+    if nothing and await _online(call, group) is None:
+        raise ConfigError(f"group {group} has no committed offset{f' in {topic}' if topic else ''}")
 
 
 async def _owners(call: Call, group: str) -> dict[MessageQueue, str]:
@@ -226,7 +261,7 @@ async def members(call: Call, group: GroupName) -> Rows:
     """List the members of a group that are online."""
     from cometmq.protocol.version import version_name
 
-    online = await call.admin.consumer_connections(group)
+    online = await _members(call, group)
     return [
         (each.client_id, each.client_addr, str(each.language), version_name(each.version))
         for each in sorted(online.connection_set, key=lambda each: each.client_id)
@@ -236,7 +271,7 @@ async def members(call: Call, group: GroupName) -> Rows:
 @app.show("subscriptions", "topic expression type")
 async def subscriptions(call: Call, group: GroupName) -> Rows:
     """Show what a group subscribes to; its members must agree."""
-    online = await call.admin.consumer_connections(group)
+    online = await _members(call, group)
     return [
         (each.topic, each.sub_string, each.expression_type)
         for each in sorted(online.subscription_table.values(), key=lambda each: each.topic)
@@ -265,7 +300,7 @@ async def producers(
 async def status(call: Call, group: GroupName) -> Rows:
     """Show how fast each member consumes."""
     rows: list[Row] = []
-    for member in (await call.admin.consumer_connections(group)).connection_set:
+    for member in (await _members(call, group)).connection_set:
         try:
             info = await call.admin.running_info(group, member.client_id)
         except CometError as error:
@@ -287,7 +322,7 @@ async def status(call: Call, group: GroupName) -> Rows:
 async def queues(call: Call, group: GroupName) -> Rows:
     """Show the assigned queues of each member, and what it has in memory."""
     rows: list[Row] = []
-    for member in (await call.admin.consumer_connections(group)).connection_set:
+    for member in (await _members(call, group)).connection_set:
         try:
             info = await call.admin.running_info(group, member.client_id)
         except CometError as error:

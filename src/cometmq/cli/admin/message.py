@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import time
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cometmq.cli.admin.arguments import GroupName, OptionalTopic, TopicName, queue_of, time_of
+from cometmq.cli.admin.arguments import GroupName, OptionalTopic, TopicName, queue_of
 from cometmq.cli.admin.commands import Call, Commands
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import ConfigError, InvalidMessageIdError
+from cometmq.model.times import now_ms, time_of
 
 if TYPE_CHECKING:
     from cometmq.client import PullConsumer
@@ -53,6 +54,7 @@ ALL_KEYS = (
     " born_time_ms born_host stored_time_ms store_host retries flag sys_flag record_bytes"
     " body_bytes body body_base64"
 )
+UNIQUE_ID = re.compile(r"[0-9A-Fa-f]{32}")
 PORT_MAX = 65_535
 COUNT = 128
 COUNTED_MAX = 100_000
@@ -88,7 +90,12 @@ async def _by_id(call: Call, message_id: str, topic: str | None) -> StoredMessag
     if _is_offset_id(message_id):
         return await call.admin.message_at(message_id)
     if topic is None:
-        raise ConfigError(f"{message_id} is no broker's id: add --topic to find the unique id")
+        if UNIQUE_ID.fullmatch(message_id):
+            raise ConfigError(f"{message_id} is a unique id: add --topic TOPIC")
+        raise ConfigError(
+            f"{message_id}: expected a broker's id, which has 32 hexadecimal digits, or a unique id"
+            " with --topic TOPIC"
+        )
     found = await call.admin.message_by_unique_id(topic, message_id)
     if found is None:
         raise ConfigError(f"no broker of {topic} has a message with the unique id {message_id}")
@@ -107,9 +114,9 @@ def _is_offset_id(text: str) -> bool:
 
 
 def _range(since: str | None, until: str | None) -> tuple[int, int]:
-    now_ms = round(time.time() * 1000)
-    begin = 0 if since is None else time_of(since, now_ms=now_ms)
-    end = EVER if until is None else time_of(until, now_ms=now_ms)
+    now = now_ms()
+    begin = 0 if since is None else time_of(since, now=now)
+    end = EVER if until is None else time_of(until, now=now)
     if begin > end:
         raise ConfigError(f"--since {since} is after --until {until}")
     return begin, end
@@ -121,7 +128,7 @@ async def show(call: Call, message_id: MessageId, topic: OptionalTopic = None) -
     return _whole(await _by_id(call, message_id, topic))
 
 
-@app.show("find", ROW_KEYS)
+@app.show("find", f"{ROW_KEYS} offset_message_id")
 async def find(
     call: Call,
     topic: TopicName,
@@ -132,7 +139,7 @@ async def find(
     """List the messages with a key, at most 64 of each broker."""
     begin, end = _range(since, until)
     return [
-        _row(message)
+        (*_row(message), message.offset_message_id)
         for message in await call.admin.messages_by_key(topic, key, begin=begin, end=end)
     ]
 

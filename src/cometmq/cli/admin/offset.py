@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cometmq.cli.admin.arguments import GroupName, TopicName, queue_of, time_of
+from cometmq.cli.admin.arguments import GroupName, TopicName, queue_of
 from cometmq.cli.admin.commands import Call, Commands
+from cometmq.cli.admin.group import check_committed
 from cometmq.cli.admin.output import Change, Rows
 from cometmq.model.errors import ConfigError
+from cometmq.model.times import time_of
 
 if TYPE_CHECKING:
     from cometmq.client.admin import GroupLag
@@ -26,13 +27,15 @@ EARLIEST, LATEST = "earliest", "latest"
 @app.show("show", "broker queue min_offset committed end lag", watch=True)
 async def show(call: Call, group: GroupName, topic: TopicName) -> Rows:
     """Show the committed offset of a group in each queue of a topic."""
+    now = await call.admin.lag(group, topic)
+    await check_committed(call, group, now, topic)
     return [
         (
             *(queue.broker_name, queue.queue_id, int(found.begin)),
             None if found.committed is None else int(found.committed),
             *(int(found.end), found.lag),
         )
-        for queue, found in sorted((await call.admin.lag(group, topic)).items())
+        for queue, found in sorted(now.items())
     ]
 
 
@@ -43,12 +46,8 @@ async def at(
     when: Annotated[str, typer.Argument(help="Time: now, 2h ago as 2h, ISO 8601, or ms.")],
 ) -> Rows:
     """Show the offset of the first message stored at or after a time, in each queue."""
-    found = await call.admin.offsets_at(topic, time_of(when, now_ms=_now_ms()))
+    found = await call.admin.offsets_at(topic, time_of(when))
     return [(each.broker_name, each.queue_id, int(offset)) for each, offset in found.items()]
-
-
-def _now_ms() -> int:
-    return round(time.time() * 1000)
 
 
 @app.change("reset")
@@ -89,7 +88,7 @@ async def reset(
             *(group, now, {each: int(found.end) for each, found in now.items()}),
             partial(call.admin.skip_backlog, group, topic),
         )
-    when = 0 if to == EARLIEST else time_of(to or "", now_ms=_now_ms())
+    when = 0 if to == EARLIEST else time_of(to or "")
     targets = await call.admin.offsets_at(topic, when)
     forward = [each for each, found in now.items() if _is_forward(found, targets.get(each))]
     if only_back and forward:
@@ -108,6 +107,11 @@ def _reset_queue(
     broker, number = queue_of(text)
     for queue, found in now.items():
         if (queue.broker_name, queue.queue_id) == (broker, number):
+            if not found.begin <= offset <= found.end:
+                raise ConfigError(
+                    f"--offset {offset}: queue {text} of {queue.topic} has the offsets"
+                    f" {int(found.begin)} to {int(found.end)}"
+                )
             run = partial(call.admin.reset_to_offset, group, queue, offset)
             return _moved(group, {queue: found}, {queue: offset}, run)[0]
     raise ConfigError(f"queue {text}: expected one of {', '.join(map(_short, now))}")

@@ -6,6 +6,7 @@ a table shows it:
     _time_ms   a point in time, in ms since 1970; a local time in tables
     _ms        a duration in ms; with its unit in tables
     _bytes     a number of bytes; with its unit in tables
+    _per_s     so many in a second
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ def shown(key: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
+        if key.endswith("_per_s"):
+            return f"{shown(key.removesuffix('_per_s'), value)}/s"
         if key.endswith("_time_ms"):
             return local_time(value) if value > 0 else "-"
         if key.endswith("_ms"):
@@ -111,6 +114,7 @@ def shown(key: str, value: object) -> str:
 
 def heading(key: str) -> str:
     """Return the head of a column: the words of its key without the unit."""
+    key = key.removesuffix("_per_s")
     for end in ("_time_ms", "_ms", "_bytes"):
         if key.endswith(end) and key != end[1:]:
             key = key.removesuffix(end)
@@ -169,8 +173,17 @@ class Output:
 
     as_json: bool = False
 
-    def rows(self, keys: Sequence[str], rows: Rows, *, line: bool = False) -> None:
-        """Print rows: a table, or a JSON array of objects, in one line if ``line``."""
+    def rows(
+        self, keys: Sequence[str], rows: Rows, *, line: bool = False, empty: str = "nothing found"
+    ) -> None:
+        """Print rows: a table, or a JSON array of objects, in one line if ``line``.
+
+        Args:
+            keys: those of the values of a row.
+            rows: the rows.
+            line: whether JSON is one line.
+            empty: what to say to a person if there are no rows.
+        """
         found = list(rows)
         if self.as_json:
             self._json([dict(zip(keys, row, strict=True)) for row in found], line=line)
@@ -179,7 +192,7 @@ class Output:
         if found:
             console.print(table_of(keys, found, boxed=console.is_terminal))
         else:
-            print("nothing found", file=sys.stderr)
+            print(empty, file=sys.stderr)
 
     def record(self, keys: Sequence[str], row: Row, *, line: bool = False) -> None:
         """Print one row: a line for each key, or a JSON object."""

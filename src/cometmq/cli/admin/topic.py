@@ -90,14 +90,10 @@ async def list_topics(
     ] = False,
 ) -> Rows:
     """List the topics that the name server knows."""
-    from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+    from cometmq.cli.admin.names import topic_names
 
-    return [
-        (topic,)
-        for topic in await call.admin.topics()
-        if all_topics
-        or not (topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or is_system_topic(topic))
-    ]
+    names = await call.admin.topics() if all_topics else await topic_names(call.admin)
+    return [(topic,) for topic in names]
 
 
 @app.show("show", "broker read_queues write_queues perm ordered attributes")
@@ -194,20 +190,16 @@ async def _stats(call: Call, topic: str) -> list[Row]:
 @app.action("export")
 async def export(call: Call, broker: Broker = None, cluster: Cluster = None) -> None:
     """Print the settings of the topics of applications as JSON that 'topic apply' reads."""
-    from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+    from cometmq.model.topic import application_topics
 
     tables = [
         await call.admin.broker_topics(each.address)
         for each in await call.servers(broker=broker, cluster=cluster)
     ]
-    brokers = {each.name for each in await call.servers()}
+    info = await call.admin.cluster_info()
+    brokers, clusters = info.broker_addr_table, info.cluster_addr_table
     print_settings(
-        {
-            name: config
-            for name, config in table.items()
-            if not (name.startswith((RETRY_PREFIX, DLQ_PREFIX)) or is_system_topic(name))
-            and name not in brokers
-        }
+        {name: table[name] for name in application_topics(table, brokers, clusters)}
         for table in tables
     )
 

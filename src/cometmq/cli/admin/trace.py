@@ -8,6 +8,7 @@ import typer
 
 from cometmq.cli.admin.commands import Call, Commands
 from cometmq.cli.admin.output import Row, Rows
+from cometmq.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from cometmq.client.trace.records import ConsumeBefore, Record
@@ -25,11 +26,18 @@ async def show(
     ] = None,
 ) -> Rows:
     """Show who sent and who consumed a message, from the traces that clients have recorded."""
+    from cometmq.client import TopicNotFoundError
     from cometmq.client.admin.messages import records_of
     from cometmq.client.trace.records import ConsumeAfter, ConsumeBefore
     from cometmq.model.topic import TRACE_TOPIC
 
-    messages = await call.admin.messages_by_key(trace_topic or TRACE_TOPIC, message_id)
+    topic = trace_topic or TRACE_TOPIC
+    try:
+        messages = await call.admin.messages_by_key(topic, message_id)
+    except TopicNotFoundError:
+        raise ConfigError(
+            f"no traces: topic {topic} does not exist; clients record traces with trace=True"
+        ) from None
     records = [
         (message.born_host.rpartition(":")[0], record)
         for message in messages

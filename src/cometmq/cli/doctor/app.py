@@ -33,7 +33,7 @@ def doctor(
         raise ConfigError(f"--server {server}: expected one of {', '.join(inside.SERVERS)}")
     findings: list[Finding] = []
     if namesrv is None or config is not None or store is not None:
-        checks = inside.checks(server, config, store, Host())
+        checks = inside.checks(server, config, store, Host(), compares_clocks=namesrv is None)
         findings += run(run_checks(checks, timeout_s))
     if namesrv is not None:
         findings += run(_cluster(namesrv, timeout_s))

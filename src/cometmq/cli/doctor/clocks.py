@@ -7,7 +7,6 @@ run, from which its time follows, to a second. Source: StoreStatsService, Rocket
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -31,12 +30,11 @@ class Offset(NamedTuple):
         return max(0, abs(self.ms) - self.error_ms)
 
     def __str__(self) -> str:
-        return f"{self.ms / 1000:+.1f} s, exact to {self.error_ms / 1000:.1f} s"
-
-
-def now_ms() -> int:
-    """Return the wall clock of this host in ms since 1970."""
-    return time.time_ns() // 1_000_000
+        side = "ahead of" if self.ms >= 0 else "behind"
+        return (
+            f"{abs(self.ms) / 1000:.1f} s {side} the clock of this host"
+            f" (± {self.error_ms / 1000:.1f} s)"
+        )
 
 
 def offset_of(figures: Mapping[str, str], sent_ms: int, received_ms: int) -> Offset | None:
@@ -64,7 +62,7 @@ def judge(subject: str, offset: Offset | None) -> Finding:
     """Return the finding on the clock of a broker."""
     if offset is None:
         return fine("clocks", subject, "the broker does not show its time")
-    met = f"its clock is {offset} from the clock of this host"
+    met = str(offset)
     if offset.least_ms <= WARNING_MS:
         return fine("clocks", subject, met)
     return Finding(

@@ -13,7 +13,7 @@ from cometmq.cli.doctor.findings import Check, Finding, Level, beyond, fine
 from cometmq.client.subscription_check import ComparableFilter
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.namespace import is_system_group
-from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic, reply_topic
+from cometmq.model.topic import RETRY_PREFIX, application_topics
 from cometmq.protocol.bodies import ConsumerConnection, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetConsumerConnectionListRequest, GetRouteinfoByTopicRequest
@@ -57,12 +57,7 @@ async def _each(items: Sequence[str], ask: Callable[[str], Awaitable[T]]) -> lis
 async def _topics(cluster: Cluster) -> Sequence[Finding]:
     """Look for topics to which brokers do not let clients send."""
     clusters = {data.cluster for data in cluster.data.values()}
-    own = {*cluster.data, *clusters, *map(reply_topic, clusters)}
-    names = sorted(
-        topic
-        for topic in cluster.topics - own
-        if not (is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)))
-    )
+    names = application_topics(cluster.topics, cluster.data, clusters)
     some = names[:TOPICS_MAX]
 
     async def route(topic: str) -> TopicRouteData:
@@ -91,8 +86,8 @@ def _permissions(topic: str, route: TopicRouteData) -> Iterator[Finding]:
         topic,
         f"no permission to write at {', '.join(closed)}" + (", its only brokers" * everywhere),
         "permission 6, unless the broker is being emptied",
-        "mqadmin addWritePerm -b BROKER, mqadmin updateTopicPerm -p 6, or brokerPermission=6;"
-        " see docs/howto/resize-a-cluster.md",
+        f"cometmq admin broker resume-writing {closed[0]}, cometmq admin topic update {topic}"
+        " --perm rw, or brokerPermission=6; see docs/howto/resize-a-cluster.md",
     )
 
 
@@ -134,7 +129,7 @@ def _without_consumers(group: str, lag: int) -> Iterator[Finding]:
         yield Finding(
             "groups", Level.WARNING, group, f"no consumer is online, {lag} messages wait",
             "consumers, or a group that is deleted",
-            f"start its consumers, or mqadmin deleteSubGroup -g {group}; {INSPECT}",
+            f"start its consumers, or cometmq admin group delete {group}; {INSPECT}",
         )  # fmt: skip
 
 

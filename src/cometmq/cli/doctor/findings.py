@@ -11,11 +11,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
-from cometmq.model.errors import CometError
+from cometmq.model.errors import CometError, ResponseError
 
 T = TypeVar("T")
 
 CHECKS_AT_ONCE = 32
+GIVE_ADMINISTRATOR = (
+    "give the account of an administrator: COMETMQ_CLIENT_ACCESS_KEY, COMETMQ_CLIENT_SECRET_KEY"
+)
 
 
 class Level(Enum):
@@ -53,12 +56,30 @@ def fine(check: str, subject: str, met: str) -> Finding:
     return Finding(check, Level.FINE, subject, met)
 
 
+def no_result(check: str, level: Level, subject: str, problem: CometError, action: str) -> Finding:
+    """Return the finding that a server has refused a request, or has not responded.
+
+    Args:
+        check: the name of the check.
+        level: how bad it is.
+        subject: the server.
+        problem: the error of the request.
+        action: what to do if there was no response.
+    """
+    refused = isinstance(problem, ResponseError)
+    met = f"it refuses the request: {problem}" if refused else str(problem)
+    return Finding(
+        check, level, subject, met, "a response", GIVE_ADMINISTRATOR if refused else action
+    )
+
+
 def beyond(check: str, what: str, count: int, most: int) -> Iterator[Finding]:
     """Return the finding that there is more than one run checks, if there is."""
     if count > most:
         yield Finding(
             check, Level.WARNING, "the cluster", f"{count} {what}, of which {most} were checked",
-            f"at most {most} {what}", "look at the others with mqadmin; see docs/howto/mqadmin.md",
+            f"at most {most} {what}",
+            "look at the others with cometmq admin; see docs/howto/administer.md",
         )  # fmt: skip
 
 

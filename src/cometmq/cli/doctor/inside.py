@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from cometmq.access.signer import Credentials, credentials_of
+from cometmq.access.signer import credentials_of
 from cometmq.broker.config import BrokerSettings
 from cometmq.cli import configurations
 from cometmq.cli.doctor import clocks, disk, host, settings
 from cometmq.cli.doctor.certificates import certificates
-from cometmq.cli.doctor.findings import Check, Finding, Level, fine, in_thread
+from cometmq.cli.doctor.findings import Check, Finding, Level, fine, in_thread, no_result
 from cometmq.client import AdminClient
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import CometError, ConfigError
+from cometmq.model.times import now_ms
 from cometmq.remoting import TlsClientSettings, TlsSettings
 from cometmq.store import StoreSettings
 from cometmq.system.configuration import Configuration
 
 BROKERS_MAX = 32
 """The clocks of more brokers are not compared."""
+KEYS = {"accessKey": "access_key", "secretKey": "secret_key"}
+"""The settings of clients by the names of the setting innerClientAuthenticationCredentials."""
 
 
 def _broker(config: Path | None, store: Path | None) -> Configuration:
@@ -43,7 +47,14 @@ SERVERS: dict[str, Callable[[Path | None, Path | None], Configuration]] = {
 """Reads the settings of each server."""
 
 
-def checks(server: str, config: Path | None, store: Path | None, machine: host.Host) -> list[Check]:
+def checks(
+    server: str,
+    config: Path | None,
+    store: Path | None,
+    machine: host.Host,
+    *,
+    compares_clocks: bool = True,
+) -> list[Check]:
     """Return the checks of one server on its host.
 
     Args:
@@ -51,6 +62,7 @@ def checks(server: str, config: Path | None, store: Path | None, machine: host.H
         config: its configuration file; None for the defaults.
         store: another directory of the store than that of the settings.
         machine: the host.
+        compares_clocks: whether to compare the clocks of the brokers that its name servers know.
     """
     found = [
         Check(name, machine.name, in_thread(partial(check, machine)))
@@ -73,7 +85,7 @@ def checks(server: str, config: Path | None, store: Path | None, machine: host.H
     ]
     if StoreSettings in parts:
         found += _checks_of_store(parts[StoreSettings], machine)
-    if BrokerSettings in parts and parts[BrokerSettings].namesrv_addr:
+    if compares_clocks and BrokerSettings in parts and parts[BrokerSettings].namesrv_addr:
         names = ";".join(parts[BrokerSettings].namesrv_addr)
         found.append(Check("clocks", names, partial(_clocks, parts, names)))
     return found
@@ -103,32 +115,30 @@ async def _clocks(parts: Configuration, name_servers: str) -> list[Finding]:
             for address in broker.broker_addrs.values()
         ]
         for name, address in addresses[:BROKERS_MAX]:
-            subject, sent_ms = f"{name} ({address})", clocks.now_ms()
+            subject, sent_ms = f"{name} ({address})", now_ms()
             try:
                 figures = await admin.broker_runtime_info(address)
             except CometError as problem:
-                found.append(_silent(subject, problem))
+                action = "look whether this broker runs; see docs/howto/troubleshoot.md"
+                found.append(no_result("clocks", Level.WARNING, subject, problem, action))
                 continue
-            found.append(clocks.judge(subject, clocks.offset_of(figures, sent_ms, clocks.now_ms())))
+            found.append(clocks.judge(subject, clocks.offset_of(figures, sent_ms, now_ms())))
     return found or [fine("clocks", name_servers, "no broker is registered yet")]
-
-
-def _silent(subject: str, problem: CometError) -> Finding:
-    return Finding(
-        "clocks", Level.WARNING, subject, f"not compared: {problem}", "a response",
-        "look whether this broker runs; see docs/howto/troubleshoot.md",
-    )  # fmt: skip
 
 
 def client_settings(parts: Configuration) -> ClientSettings:
     """Return what a client needs to make the requests that this server makes.
 
+    Without an account of the server, that of the client's settings applies.
+
     Raises:
         ConfigError: its account is malformed.
     """
     tls = parts[TlsClientSettings]
-    text = parts[BrokerSettings].inner_client_credentials
-    account = credentials_of(text) if text else Credentials("", "")
+    signing: dict[str, Any] = {}
+    if text := parts[BrokerSettings].inner_client_credentials:
+        account = credentials_of(text)
+        signing = {"access_key": account.access_key, "secret_key": account.secret_key}
     return ClientSettings(
         use_tls=tls.is_enabled(parts[TlsSettings]),
         tls_trusted=tls.trusted,
@@ -136,6 +146,5 @@ def client_settings(parts: Configuration) -> ClientSettings:
         tls_certificate=tls.certificate,
         tls_key=tls.key,
         tls_key_password=tls.key_password,
-        access_key=account.access_key,
-        secret_key=account.secret_key,
+        **signing,
     )

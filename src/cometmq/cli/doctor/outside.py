@@ -13,9 +13,18 @@ from typing import NamedTuple
 
 from cometmq.cli.doctor import clocks, contents, replication
 from cometmq.cli.doctor.cluster import Broker, Cluster
-from cometmq.cli.doctor.findings import Check, Finding, Level, beyond, fine, run_checks
+from cometmq.cli.doctor.findings import (
+    Check,
+    Finding,
+    Level,
+    beyond,
+    fine,
+    no_result,
+    run_checks,
+)
 from cometmq.client import AdminClient
 from cometmq.model.errors import CometError
+from cometmq.model.times import now_ms
 from cometmq.protocol.bodies import BrokerData, ClusterInfo, TopicList
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting.ports import fast_port, ha_port, host_and_port
@@ -101,12 +110,11 @@ async def _ask_name_server(
         topics = await admin.call(address, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     except CometError as problem:
         return [
-            Finding(
+            no_result(
                 "name-servers",
                 Level.PROBLEM,
                 address,
-                str(problem),
-                "a response",
+                problem,
                 "look whether the name server runs and listens on this address (bindAddress)",
             )
         ]
@@ -158,19 +166,18 @@ def shown(names: Sequence[str]) -> str:
 
 
 async def _ask_broker(cluster: Cluster, name: str, number: int, address: str) -> Sequence[Finding]:
-    subject, sent_ms = f"{name} ({address})", clocks.now_ms()
+    subject, sent_ms = f"{name} ({address})", now_ms()
     try:
         figures = await cluster.admin.broker_runtime_info(address)
-        received_ms = clocks.now_ms()
+        received_ms = now_ms()
         config = await cluster.admin.broker_config(address)
     except CometError as problem:
         return [
-            Finding(
+            no_result(
                 "brokers",
                 Level.PROBLEM,
                 subject,
-                str(problem),
-                "a response at the address that the broker has registered",
+                problem,
                 "look whether the broker runs; if it does, set brokerIP1 to an address that clients"
                 f" reach; {TROUBLESHOOT}",
             )

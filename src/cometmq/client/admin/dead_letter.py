@@ -36,9 +36,10 @@ _NOT_RESENT = OF_DELIVERY | OF_DEATH | {names.UNIQ_KEY, names.WAIT, names.KEYS, 
 RETRIES_MAX = 16
 """The limit in the request that sends to a retry topic; it is not stored."""
 _FIELDS = {
-    "dlq_topic": str, "broker": str, "queue_id": int, "queue_offset": int,
+    "dlq_topic": str, "broker": str, "queue": int, "offset": int,
     "offset_message_id": str, "born_time_ms": int, "born_host": str, "dead_time_ms": int,
-    "broker_address": str, "delivery_count": int, "flag": int, "properties": dict, "body": str,
+    "store_host": str, "reconsume_times": int, "flag": int, "properties": dict,
+    "body_base64": str,
 }  # fmt: skip
 """What `DeadLetter.decode` reads, with the types; the other fields are made of these."""
 
@@ -142,14 +143,14 @@ class DeadLetter:
             "born_time_ms": self.born_time_ms,
             "dead_time_ms": self.dead_time_ms,
             "retries": self.retries,
-            "tags": message.tags,
+            "tag": message.tags,
             "keys": message.keys,
             "error": self.error,
             "error_time_ms": self.error_time_ms,
             "resent_from": message.properties.get(RESENT_FROM),
             "broker": message.broker_name,
-            "queue_id": message.queue_id,
-            "queue_offset": message.queue_offset,
+            "queue": message.queue_id,
+            "offset": message.queue_offset,
             "offset_message_id": message.offset_message_id,
             "body_bytes": len(message.body),
         }
@@ -162,13 +163,13 @@ class DeadLetter:
             **self.summary(),
             "dlq_topic": message.topic,
             "born_host": message.born_host,
-            "broker_address": message.store_host,
-            "delivery_count": message.reconsume_times,
+            "store_host": message.store_host,
+            "reconsume_times": message.reconsume_times,
             "flag": message.flag,
             "properties": {
                 name: value for name, value in message.properties.items() if name not in added
             },
-            "body": base64.b64encode(message.body).decode(),
+            "body_base64": base64.b64encode(message.body).decode(),
         }
 
     @classmethod
@@ -180,22 +181,22 @@ class DeadLetter:
                 the text says which.
         """
         _check(fields)
-        offset_id, body = fields["offset_message_id"], _body(fields["body"])
+        offset_id, body = fields["offset_message_id"], _body(fields["body_base64"])
         return cls(
             StoredMessage(
                 topic=fields["dlq_topic"],
                 body=body,
                 properties=dict(fields["properties"]),
-                queue_id=fields["queue_id"],
-                queue_offset=QueueOffset(fields["queue_offset"]),
+                queue_id=fields["queue"],
+                queue_offset=QueueOffset(fields["offset"]),
                 log_offset=LogOffset(decode_offset_id(offset_id).log_offset),
                 flag=fields["flag"],
                 sys_flag=0,
                 born_time_ms=fields["born_time_ms"],
                 born_host=fields["born_host"],
                 store_time_ms=fields["dead_time_ms"],
-                store_host=fields["broker_address"],
-                reconsume_times=fields["delivery_count"],
+                store_host=fields["store_host"],
+                reconsume_times=fields["reconsume_times"],
                 prepared_offset=0,
                 body_crc=body_crc(body),
                 size_bytes=len(body),

@@ -297,7 +297,7 @@ class DeadLetters(Topics, Queries):
             raise ClientError(
                 f"{topic} cannot be read on {', '.join(brokers)}: the topic has no read permission"
                 " there, as brokers before 4.9.2 created it. Add it with"
-                f" mqadmin updateTopicPerm -b <broker address> -t {topic} -p 6"
+                f" cometmq admin topic update {topic} --perm rw"
             )
         return route
 

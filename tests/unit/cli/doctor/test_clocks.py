@@ -36,6 +36,17 @@ def test_a_clock_that_differs_is_found(ahead_ms: int, level: Level) -> None:
     assert clocks.judge("b", offset).level is level
 
 
+@pytest.mark.parametrize(
+    ("ahead_ms", "met"),
+    [
+        (-200, "0.2 s behind the clock of this host (± 0.5 s)"),
+        (1_540, "1.5 s ahead of the clock of this host (± 0.5 s)"),
+    ],
+)
+def test_the_finding_says_which_clock_is_behind(ahead_ms: int, met: str) -> None:
+    assert clocks.judge("b", clocks.Offset(ahead_ms, 500)).met == met
+
+
 def test_a_slow_response_makes_the_measurement_less_exact() -> None:
     offset = clocks.offset_of(figures(4_000), NOW_MS - 3_000, NOW_MS + 3_000)
 

@@ -9,6 +9,7 @@ import pytest
 from cometmq.cli.doctor import inside, settings
 from cometmq.cli.doctor.findings import Level, run_checks
 from cometmq.cli.doctor.host import Host
+from cometmq.client.settings import ClientSettings, resolve_settings
 from cometmq.system.configuration import Configuration
 
 GOOD = "namesrvAddr=127.0.0.1:9876\n"
@@ -167,6 +168,31 @@ async def test_a_mistake_is_a_finding_with_the_nearest_key_and_the_host_is_check
     assert "did you mean flushDiskType?" in mistakes[0].met
     assert mistakes[1].met.startswith(f"{path}:2: there is no setting 'listenPorts'")
     assert {"open-files", "memory"} < {each.check for each in findings}
+
+
+async def test_the_clocks_are_compared_once_if_the_cluster_is_examined_too(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("namesrvAddr=127.0.0.1:1\n")
+
+    names = [
+        [each.name for each in inside.checks("broker", path, None, Host(), compares_clocks=one)]
+        for one in (True, False)
+    ]
+
+    assert [each.count("clocks") for each in names] == [1, 0]
+
+
+def test_without_an_account_of_the_broker_that_of_the_client_applies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMETMQ_CLIENT_ACCESS_KEY", "admin")
+    monkeypatch.setenv("COMETMQ_CLIENT_SECRET_KEY", "a secret key")
+    own = 'innerClientAuthenticationCredentials={"accessKey":"broker","secretKey":"another"}\n'
+    parts = [read(tmp_path, text) for text in ("", own)]
+
+    found = [resolve_settings(ClientSettings, given=inside.client_settings(each)) for each in parts]
+
+    assert [each.access_key for each in found] == ["admin", "broker"]
 
 
 # --- files with secrets ---------------------------------------------------------------------------

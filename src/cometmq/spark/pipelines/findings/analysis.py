@@ -49,7 +49,7 @@ class AnalysisSettings(PipelineSettings):
     options: tuple[str, ...] = setting(())
     """Further options of the source's format, each ``name=value``."""
     since: str = setting("")
-    """Only messages stored at or after this time: ms since 1970, or ``2026-11-21T18:00`` in UTC."""
+    """Only messages stored at or after this time: ``2026-11-21T18:00``, local without a zone."""
     until: str = setting("")
     """Only messages stored before this time."""
     output: str = setting("")

@@ -76,7 +76,7 @@ class Span:
 
     @classmethod
     def parse(cls, since: str, until: str) -> Span:
-        """Read two times, each ms since 1970 or as ``2026-11-21T18:00``, in UTC; empty for none.
+        """Read two times, each as `time_of` does; empty for none.
 
         Raises:
             ConfigError: one is neither, or the end is before the beginning.

@@ -60,7 +60,7 @@ class ReplaySettings(PipelineSettings):
     keys: tuple[str, ...] = setting(())
     """Only messages with one of these keys."""
     since: str = setting("")
-    """Only messages stored at or after this time: ms since 1970, or ``2026-11-21T18:00`` in UTC."""
+    """Only messages stored at or after this time: ``2026-11-21T18:00``, local without a zone."""
     until: str = setting("")
     """Only messages stored before this time."""
     queues: str = setting("ordered", choices=("ordered", "same"))

@@ -23,8 +23,6 @@ from cometmq.system.configuration import Configuration
 
 BROKERS_MAX = 32
 """The clocks of more brokers are not compared."""
-KEYS = {"accessKey": "access_key", "secretKey": "secret_key"}
-"""The settings of clients by the names of the setting innerClientAuthenticationCredentials."""
 
 
 def _broker(config: Path | None, store: Path | None) -> Configuration:

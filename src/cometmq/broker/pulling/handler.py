@@ -38,7 +38,6 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
 from cometmq.protocol.headers import PullMessageRequest
-from cometmq.protocol.signature import ACCESS_KEY
 from cometmq.protocol.subscription import ALL_TAGS, TAG_KIND
 from cometmq.remoting.connection import respond_with_failure
 from cometmq.remoting.requests import DECIMAL, Request, Response, SuccessFormat
@@ -85,6 +84,7 @@ _SUSPEND = int(PullSysFlag.SUSPEND)
 _SUBSCRIPTION = int(PullSysFlag.SUBSCRIPTION)
 _READ = int(Perm.READ)
 _PULL = int(RequestCode.PULL_MESSAGE)
+_ACCESS_KEY = "AccessKey"
 _LITE_PULL = int(RequestCode.LITE_PULL_MESSAGE)
 
 
@@ -264,7 +264,7 @@ class PullHandler:
         pull.version = header.sub_version
         pull.is_lite = request.code == _LITE_PULL
         if self._access is not None:
-            self.note_access(pull, command.fields.get(ACCESS_KEY, "").encode())
+            self.note_access(pull, command.fields.get(_ACCESS_KEY, "").encode())
         return pull
 
     def note_access(self, pull: Pull, access_key: bytes) -> None:

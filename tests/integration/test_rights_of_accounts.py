@@ -129,15 +129,17 @@ async def test_a_member_gets_only_messages_of_topics_that_it_may_consume(guarded
     codes = []
     for topic in ("Payments", "Orders"):
         receipt = await guarded.send(Message(topic, BODY))
-        response = await orders.call(
-            RequestCode.CONSUME_MESSAGE_DIRECTLY,
-            consumerGroup="order-service",
-            clientId="c",
-            msgId=receipt.offset_message_id,
-        )
-        codes.append(response.code)
-    assert codes == [1, 0]
-    assert len(orders.received) == 1
+        for named in ({}, {"topic": "Orders"}):
+            response = await orders.call(
+                RequestCode.CONSUME_MESSAGE_DIRECTLY,
+                consumerGroup="order-service",
+                clientId="c",
+                msgId=receipt.offset_message_id,
+                **named,
+            )
+            codes.append(response.code)
+    assert codes == [1, 1, 0, 0]
+    assert len(orders.received) == 2
     assert b"Payments" not in orders.received[0]
     response = await orders.call(
         RequestCode.QUERY_CONSUME_QUEUE, topic="Payments", queueId="0", index="0", count="10"

@@ -108,9 +108,11 @@ def of_message_id(topic_of_record: TopicOfRecord, message_id: str, action: Actio
 def of_direct_consumption(request: Request, topic_of_record: TopicOfRecord) -> Needs:
     """Return what needs a request that sends a message to a consumer.
 
-    The consumer gets the record that the message id names, whatever topic the header names.
+    The broker sends only a record of the topic that the header names, if it names one.
     """
     header = request.header(ConsumeMessageDirectlyRequest)
-    named = (topic_need(header.topic, Action.SUB),) if header.topic else ()
+    group = group_need(header.consumer_group)
+    if header.topic:
+        return needs_of(group, topic_need(header.topic, Action.SUB))
     record = of_message_id(topic_of_record, header.msg_id or "", Action.SUB)
-    return needs_of(group_need(header.consumer_group), named, record.resources)
+    return needs_of(group, record.resources)

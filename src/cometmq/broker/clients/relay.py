@@ -25,6 +25,7 @@ from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import InvalidMessageIdError, RemotingError, ResponseError
 from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol.bodies import GetConsumerStatusBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
@@ -34,6 +35,7 @@ from cometmq.protocol.headers import (
     InvokeBrokerToGetConsumerStatusRequest,
 )
 from cometmq.protocol.message_id import decode_offset_id
+from cometmq.protocol.record import split_record
 from cometmq.protocol.version import RUNNING_INFO_VERSION_MIN, version_name
 from cometmq.remoting import CallTimeoutError, Request, Response
 from cometmq.remoting.slices import decode, encode
@@ -170,7 +172,7 @@ class RelayHandler:
             client_id,
             request.code,
             fields=self._fields_of_message(request.command.fields, header),
-            body=await self._record(header.msg_id),
+            body=await self._record(header),
         )
         return _relayed(response)
 
@@ -191,11 +193,11 @@ class RelayHandler:
 
     # --- the message of CONSUME_MESSAGE_DIRECTLY ----------------------------------------------
 
-    async def _record(self, message_id: str | None) -> bytes:
-        if not message_id:
+    async def _record(self, header: ConsumeMessageDirectlyRequest) -> bytes:
+        if not header.msg_id:
             return b""
         try:
-            log_offset = decode_offset_id(message_id).log_offset
+            log_offset = decode_offset_id(header.msg_id).log_offset
         except InvalidMessageIdError as problem:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(problem)) from problem
         await self._cold_reads.run(self._store.cold_record(log_offset))
@@ -203,6 +205,13 @@ class RelayHandler:
         if record is None:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {log_offset}"
+            )
+        # the right to consume is that of the topic that the request names, or of the group
+        retries = RETRY_PREFIX + header.consumer_group
+        if header.topic and split_record(record).topic not in (header.topic, retries):
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the message at offset {log_offset} is of another topic than {header.topic}",
             )
         return bytes(record)
 

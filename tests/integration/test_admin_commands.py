@@ -486,9 +486,9 @@ def test_topics_of_applications_are_those_that_no_broker_made(scene: Scene) -> N
 
 
 def test_messages_are_found_with_the_broker_s_id(scene: Scene) -> None:
-    [row] = scene.json("message find {topic} key0")
+    rows = scene.json("message find {topic} key0")  # other tests may have sent it again
 
-    assert row["offset_message_id"] == scene.names["id"]
+    assert scene.names["id"] in {row["offset_message_id"] for row in rows}
 
 
 def test_the_setting_that_the_page_changes_can_be_changed(scene: Scene) -> None:

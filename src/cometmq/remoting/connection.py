@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from cometmq.model.errors import CometError, ResponseError
@@ -155,12 +155,10 @@ class Connection(Peer, asyncio.BufferedProtocol):
             return
         self.language, self.version = command.language, command.version
         incoming = Request(command, self)
-        if self._latencies is not None:
-            incoming.latencies = self._latencies
+        incoming.latencies, slow = self._latencies, self.slow
+        if slow is not None or self._latencies is not None:
             incoming.began_s = perf_counter()
         handler = self._handlers.get(incoming.code, self._unknown)
-        slow = self.slow
-        began_s = 0.0 if slow is None else monotonic()
         try:
             guard = self._guard
             result = handler(incoming) if guard is None else guard(incoming, handler)
@@ -171,28 +169,26 @@ class Connection(Peer, asyncio.BufferedProtocol):
             respond_with_failure(incoming, problem)
             result = None
         if result is not None:
-            self._work(incoming, result, began_s)
-        elif slow is not None and monotonic() - began_s >= slow.limit_s:
-            slow.handled(command, self.peer_text, monotonic() - began_s, {})
+            self._work(incoming, result)
+        elif slow is not None:
+            took_s = perf_counter() - incoming.began_s
+            if took_s >= slow.limit_s:
+                slow.handled(command, self.peer_text, took_s, {})
 
-    def _work(self, incoming: Request, result: Awaitable[Response | None], began_s: float) -> None:
+    def _work(self, incoming: Request, result: Awaitable[Response | None]) -> None:
         """Wait for the response in the background, up to a limit of such requests."""
         if self._working < WORKING_MAX or incoming.is_exclusive:  # of those there is one at most
             self._working += 1
             if incoming.is_exclusive:
                 self.pause_frames()
-            self._supervisor.spawn(
-                self._finish(incoming, result, began_s), f"request-{incoming.code}"
-            )
+            self._supervisor.spawn(self._finish(incoming, result), f"request-{incoming.code}")
             return
         if isinstance(result, Coroutine):
             result.close()
         remark = f"[OVERLOAD]{self._working} requests of this connection are worked on already"
         incoming.reply(Response(ResponseCode.SYSTEM_BUSY, remark))
 
-    async def _finish(
-        self, incoming: Request, result: Awaitable[Response | None], began_s: float
-    ) -> None:
+    async def _finish(self, incoming: Request, result: Awaitable[Response | None]) -> None:
         spent = begin_request()
         try:
             response = await result
@@ -203,7 +199,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
         finally:
             self._working -= 1
             if self.slow is not None:
-                took_s = monotonic() - began_s
+                took_s = perf_counter() - incoming.began_s
                 self.slow.handled(incoming.command, self.peer_text, took_s, spent)
             if incoming.is_exclusive:
                 self.resume_frames()
@@ -212,13 +208,13 @@ class Connection(Peer, asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Write and read nothing until `resume_writing`, and measure how long that takes."""
-        self._full_since_s = monotonic()
+        self._full_since_s = perf_counter()
         super().pause_writing()
 
     def resume_writing(self) -> None:
         """Write the rest, then read on: the peer has read its responses."""
         if self.slow is not None:
-            self.slow.not_read(self.peer_text, monotonic() - self._full_since_s)
+            self.slow.not_read(self.peer_text, perf_counter() - self._full_since_s)
         super().resume_writing()
 
     def end_back_pressure(self) -> None:

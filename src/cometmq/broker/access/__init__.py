@@ -1,1 +1,1 @@
-"""Plain access control of a broker."""
+"""Access control of a broker: accounts in files, or users and policies."""

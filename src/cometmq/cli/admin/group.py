@@ -23,11 +23,11 @@ from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.times import now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from cometmq.client.admin import GroupLag
     from cometmq.model.queue import MessageQueue
-    from cometmq.protocol.bodies import ConsumerConnection, OffsetWrapper
+    from cometmq.protocol.bodies import ConsumerConnection, ConsumerRunningInfo, OffsetWrapper
 
 app = Commands("Consumer groups: their settings, members and lag.")
 
@@ -151,6 +151,17 @@ async def _members(call: Call, group: str) -> ConsumerConnection:
     if online is None:
         raise ConfigError(f"no member of group {group} is online")
     return online
+
+
+async def _running_infos(call: Call, group: str) -> AsyncIterator[tuple[str, ConsumerRunningInfo]]:
+    """Yield each member's client id and what it does; note those that do not respond."""
+    for member in (await _members(call, group)).connection_set:
+        try:
+            info = await call.admin.running_info(group, member.client_id)
+        except CometError as error:
+            call.fail(error, member.client_id)
+            continue
+        yield member.client_id, info
 
 
 async def _ages(call: Call, group: str, topics: set[str]) -> dict[MessageQueue, int | None]:
@@ -300,15 +311,10 @@ async def producers(
 async def status(call: Call, group: GroupName) -> Rows:
     """Show how fast each member consumes."""
     rows: list[Row] = []
-    for member in (await _members(call, group)).connection_set:
-        try:
-            info = await call.admin.running_info(group, member.client_id)
-        except CometError as error:
-            call.fail(error, member.client_id)
-            continue
+    async for client_id, info in _running_infos(call, group):
         rows += [
             (
-                *(member.client_id, topic, each.pull_rt, each.pull_tps, each.consume_rt),
+                *(client_id, topic, each.pull_rt, each.pull_tps, each.consume_rt),
                 *(each.consume_ok_tps, each.consume_failed_tps, each.consume_failed_msgs),
             )
             for topic, each in sorted(info.status_table.items())
@@ -322,15 +328,10 @@ async def status(call: Call, group: GroupName) -> Rows:
 async def queues(call: Call, group: GroupName) -> Rows:
     """Show the assigned queues of each member, and what it has in memory."""
     rows: list[Row] = []
-    for member in (await _members(call, group)).connection_set:
-        try:
-            info = await call.admin.running_info(group, member.client_id)
-        except CometError as error:
-            call.fail(error, member.client_id)
-            continue
+    async for client_id, info in _running_infos(call, group):
         rows += [
             (
-                *(member.client_id, queue.topic, queue.broker_name, queue.queue_id),
+                *(client_id, queue.topic, queue.broker_name, queue.queue_id),
                 *(held.commit_offset, held.cached_msg_count, held.locked, held.droped),
                 held.last_consume_timestamp if held.last_consume_timestamp > 0 else None,
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -12,6 +11,7 @@ from cometmq.cli.mqadmin.call import Call
 from cometmq.cli.mqadmin.groups import connections
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import now_ms
 from cometmq.protocol.bodies import (
     ConsumerRunningInfo,
     ConsumeType,
@@ -87,7 +87,7 @@ async def consumer_status(call: Call) -> None:
         info = await _running_info(call, group, call.text("i"), stacks)
         print(formatted(info, is_4=call.is_4))
         return
-    folder, infos = str(round(time.time() * 1000)), dict[str, ConsumerRunningInfo]()
+    folder, infos = str(now_ms()), dict[str, ConsumerRunningInfo]()
     print("%-10s %-40s %-20s %s" % ("#Index", "#ClientId", "#Version", "#ConsumerRunningInfoFile"))
     for number, each in enumerate(members.connection_set, 1):
         try:
@@ -108,7 +108,7 @@ async def consumer_status(call: Call) -> None:
     print("\n\nSame subscription in the same group of consumer", end="")
     print("\n\nRebalance OK")
     for client_id, info in sorted(infos.items()):
-        for line in stuck_queues(info, round(time.time() * 1000)):
+        for line in stuck_queues(info, now_ms()):
             print(f"{client_id} {line}")
 
 
@@ -133,19 +133,19 @@ def have_same_subscriptions(infos: Mapping[str, ConsumerRunningInfo]) -> bool:
     return all(each == found[0] for each in found)
 
 
-def stuck_queues(info: ConsumerRunningInfo, now_ms: int) -> list[str]:
+def stuck_queues(info: ConsumerRunningInfo, now: int) -> list[str]:
     """Return a line for each queue that a push consumer could not lock, or seems not to consume."""
     if info.properties.get("PROP_CONSUME_TYPE") != ConsumeType.CONSUME_PASSIVELY:
         return []
     ordered = info.properties.get("PROP_CONSUMEORDERLY") == "true"
     lines: list[str] = []
     for queue, held in sorted(info.mq_table.items(), key=lambda item: item[0]):
-        shown, idle_ms = texts.queue(queue), now_ms - held.last_consume_timestamp
+        shown, idle_ms = texts.queue(queue), now - held.last_consume_timestamp
         if not ordered:
             if idle_ms > STUCK_MS and held.cached_msg_count > 0:
                 lines.append(f"{shown} can't consume for a while, maybe blocked, {idle_ms}ms")
         elif not held.locked:
-            lines.append(f"{shown} can't lock for a while, {now_ms - held.last_lock_timestamp}ms")
+            lines.append(f"{shown} can't lock for a while, {now - held.last_lock_timestamp}ms")
         elif held.droped and held.try_unlock_times > 0:
             lines.append(f"{shown} unlock {held.try_unlock_times} times, still failed")
     return lines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from cometmq.cli.mqadmin.call import MASTER_ID, Call, CommandError, brokers_in
 from cometmq.cli.mqadmin.groups import connections
 from cometmq.model.errors import ResponseError
 from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.times import now_ms
 from cometmq.model.topic import (
     DELAY_TOPIC,
     DLQ_PREFIX,
@@ -83,7 +83,7 @@ async def export_metadata(call: Call) -> None:
     elif only_groups:
         name = "subscriptionGroup.json"
         del tables["topicConfigTable"]
-    _write(call, name, tables | {"exportTime": round(time.time() * 1000)}, end="\n")
+    _write(call, name, tables | {"exportTime": now_ms()}, end="\n")
 
 
 async def _export_broker(call: Call, only_topics: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 
 from cometmq.cli.mqadmin.call import Call, parsed_time
@@ -10,6 +9,7 @@ from cometmq.cli.mqadmin.groups import consume_stats
 from cometmq.cli.mqadmin.texts import lower
 from cometmq.model.errors import ResponseError
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import now_ms
 from cometmq.protocol.bodies import ResetOffsetBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import (
@@ -50,7 +50,7 @@ async def _commit(call: Call, broker: str, group: str, queue: MessageQueue, offs
 async def reset_offset_by_time(call: Call) -> None:
     """Move a group to the offsets of a time, or to an offset of one queue."""
     group, topic, text = call.text("g"), call.text("t"), call.text("s")
-    when = parsed_time(text, now=TO_THE_END if call.is_4 else round(time.time() * 1000))
+    when = parsed_time(text, now=TO_THE_END if call.is_4 else now_ms())
     times = f"timestamp(string)[{text}], timestamp(long)[{when}]"
     if call.has("b") and call.has("q"):
         await _reset_queue(call, group, MessageQueue(topic, "", call.number("q")), when, times)

@@ -12,6 +12,7 @@ from cometmq.cli.mqadmin.call import Call, CommandError
 from cometmq.client import Message, Producer
 from cometmq.model.errors import CometError
 from cometmq.model.queue import MessageQueue
+from cometmq.model.times import now_ms
 from cometmq.model.topic import Perm
 
 INTERVAL_S = 10
@@ -37,7 +38,7 @@ async def send_message(call: Call) -> None:
         topic, call.text("p").encode(), tags=call.text("c") or None, keys=call.text("k")
     )
     trace = call.true("m")
-    async with producer_of(call, str(round(time.time() * 1000)), trace=trace) as producer:
+    async with producer_of(call, str(now_ms()), trace=trace) as producer:
         receipt = await producer.send(message, queue=queue)
     form = "%-32s  %-4s  %-20s    %s"
     print(form % ("#Broker Name", "#QID", "#Send Result", "#MsgId"))
@@ -63,7 +64,7 @@ async def check_msg_send_rt(call: Call) -> None:
     form = "%-32s  %-4s  %-20s    %s"
     print(form % ("#Broker Name", "#QID", "#Send Result", "#RT"))
     total = 0
-    async with producer_of(call, str(round(time.time() * 1000))) as producer:
+    async with producer_of(call, str(now_ms())) as producer:
         queues = await _writable(call, topic)
         for number in range(amount):
             queue = queues[number % len(queues)]
@@ -103,7 +104,7 @@ async def cluster_rt(call: Call) -> None:
             "%-24s  %-24s  %-4s  %-8s  %-8s"
             % ("#Cluster Name", "#Broker Name", "#RT", "#successCount", "#failCount")
         )
-    async with producer_of(call, str(round(time.time() * 1000))) as producer:
+    async with producer_of(call, str(now_ms())) as producer:
         while True:
             await _round(call, producer, log)
             await asyncio.sleep(interval)
@@ -120,7 +121,7 @@ async def _round(call: Call, producer: Producer, log: bool) -> None:
             count, size = call.number("a", 100), call.number("s", 128)
             rt, sent, failed = await measured_sends(producer, broker, count=count, size=size)
             if log:
-                now = texts.to_seconds(round(time.time() * 1000))
+                now = texts.to_seconds(now_ms())
                 room = call.text("m", "noname")
                 print(f"{now}|{room}|{cluster}|{broker}|{round(rt)}", flush=True)
             else:

@@ -4,13 +4,13 @@ Source: DefaultMQAdminExtImpl, RocketMQ 5.3."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from cometmq.client.admin.servers import AdminCore
 from cometmq.client.errors import ClientError
+from cometmq.model.times import now_ms
 from cometmq.protocol.bodies import BrokerReplicasInfo, EpochEntryCache
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
@@ -64,7 +64,7 @@ class Controllers(AdminCore):
             broker_name=broker,
             broker_id=broker_id,
             designate_elect=True,
-            invoke_time=round(time.time() * 1000),
+            invoke_time=now_ms(),
         )
         return await self._call(leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
 
@@ -91,7 +91,7 @@ class Controllers(AdminCore):
             broker_name=broker,
             broker_controller_ids_to_clean=";".join(map(str, broker_ids)) or None,
             is_clean_living_broker=living,
-            invoke_time=round(time.time() * 1000),
+            invoke_time=now_ms(),
         )
         await self._call(leader, RequestCode.CLEAN_BROKER_DATA, header)
 

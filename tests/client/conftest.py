@@ -74,7 +74,7 @@ def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> It
         running.start()
         yield running
     finally:
-        running.kill()
+        running.remove()
 
 
 @pytest.fixture(autouse=True)

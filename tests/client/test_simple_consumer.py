@@ -42,7 +42,7 @@ def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> It
         running.start()
         yield running
     finally:
-        running.kill()
+        running.remove()
 
 
 async def send(producer: Producer, topic: str, count: int) -> list[bytes]:

@@ -14,6 +14,7 @@ from cryptography import x509
 from cometmq.client import AdminClient, Message, Producer, PullConsumer
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError, ResponseError
+from cometmq.protocol.bodies import UserInfo
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import ConnectError, ConnectionLostError, RemotingClient, TlsSettings
@@ -74,6 +75,32 @@ class Site:
             return await client.call(address, code, fields=PUT, timeout=TIMEOUT_S)
         finally:
             await client.close()
+
+    def of_broker(self) -> dict[str, str]:
+        """Return the settings of a broker that wants certificates, and shows one."""
+        certificate, key = map(str, self.authority.issue("operations"))
+        return {
+            "tls.server.mode": "enforcing",
+            "tls.server.certPath": str(self.server[0]),
+            "tls.server.keyPath": str(self.server[1]),
+            "tls.server.trustCertPath": str(self.authority.file),
+            "tls.server.need.client.auth": "require",
+            "tls.server.client.account": "cn",
+            "tls.client.trustCertPath": str(self.authority.file),
+            "tls.client.certPath": certificate,
+            "tls.client.keyPath": key,
+            "brokerIP1": "127.0.0.1",
+        }
+
+    def client(self, name: str) -> ClientSettings:
+        """Return the settings of a client that shows a certificate."""
+        certificate, key = map(str, self.authority.issue(name))
+        return ClientSettings(
+            use_tls=True,
+            tls_trusted=str(self.authority.file),
+            tls_certificate=certificate,
+            tls_key=key,
+        )
 
 
 @pytest.fixture
@@ -158,35 +185,11 @@ async def test_an_alternative_name_is_the_account_if_it_is_the_only_one(site: Si
 
 
 async def test_a_broker_and_its_clients_show_certificates_and_sign_nothing(site: Site) -> None:
-    certificate, key = map(str, site.authority.issue("operations"))
-    own = {
-        "aclEnable": "true",
-        "rocketmqHome": str(guarded(site.folder).rocketmq_home),
-        "tls.server.mode": "enforcing",
-        "tls.server.certPath": str(site.server[0]),
-        "tls.server.keyPath": str(site.server[1]),
-        "tls.server.trustCertPath": str(site.authority.file),
-        "tls.server.need.client.auth": "require",
-        "tls.server.client.account": "cn",
-        "tls.client.trustCertPath": str(site.authority.file),
-        "tls.client.certPath": certificate,
-        "tls.client.keyPath": key,
-        "brokerIP1": "127.0.0.1",
-    }
-
-    def client(name: str) -> ClientSettings:
-        certificate, key = map(str, site.authority.issue(name))
-        return ClientSettings(
-            use_tls=True,
-            tls_trusted=str(site.authority.file),
-            tls_certificate=certificate,
-            tls_key=key,
-        )
-
+    own = {"aclEnable": "true", "rocketmqHome": str(guarded(site.folder).rocketmq_home)}
     async with site.running("cn", "require") as pairs:
-        await pairs.start("a", **own)
-        address, service = pairs.name_server.address, client("order-service")
-        async with AdminClient(address, client=client("operations")) as admin:
+        await pairs.start("a", **site.of_broker(), **own)
+        address, service = pairs.name_server.address, site.client("order-service")
+        async with AdminClient(address, client=site.client("operations")) as admin:
             (orders,) = await admin.create_topic("Orders", queues=1)
             await admin.create_topic("Bills", queues=1)
         async with Producer(address, group="p", client=service) as producer:
@@ -197,6 +200,25 @@ async def test_a_broker_and_its_clients_show_certificates_and_sign_nothing(site:
         async with PullConsumer(address, group="order-service", client=service) as consumer:
             found = await consumer.pull(orders, 0)
             assert [message.body for message in found.messages] == [b"0", b"1", b"2"]
+
+
+async def test_a_certificate_of_a_super_user_is_as_good_as_its_signature(site: Site) -> None:
+    users = {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "initAuthenticationUser": '{"username":"operations","password":"a-long-password"}',
+    }
+    async with site.running("cn", "require") as pairs:
+        broker = await pairs.start("a", **site.of_broker(), **users)
+        address = pairs.name_server.address
+        async with AdminClient(address, client=site.client("operations")) as admin:
+            another = UserInfo(username="another", password="its-password", user_type="Super")
+            await admin.create_user(broker.address, another)
+            found = await admin.users(broker.address)
+            assert {(user.username, user.password) for user in found} == {
+                ("operations", "a-long-password"),
+                ("another", "its-password"),
+            }
 
 
 @pytest.mark.parametrize(

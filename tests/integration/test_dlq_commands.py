@@ -112,6 +112,19 @@ def keys_of(name: str) -> list[str]:
     return re.findall(r"`(\w+)`", group.commands[name].epilog)
 
 
+def test_the_question_before_a_resend_names_the_topics(desk: Desk) -> None:
+    desk.give_up(b"1", b"2", b"3")
+    desk.give_up(b"4", topic="refunds")
+
+    refused = desk.error(f"resend {desk.group} --all --to topic")
+    assert f"send 3 dead letters of {desk.group} again (topic {TOPIC})" in refused
+    refused = desk.error(f"resend {desk.group} --to topic --topic refunds")
+    assert f"send 1 dead letters of {desk.group} again (topic refunds)" in refused
+    refused = desk.error(f"resend {desk.group} --all")
+    assert f"send 4 dead letters of {desk.group} again (topic %RETRY%{desk.group})" in refused
+    assert desk.resend("--to topic --topic no-such-topic") == []
+
+
 def test_groups_and_pages_show_every_dead_letter(desk: Desk) -> None:
     desk.give_up(*(b"%d" % number for number in range(10)))
 

@@ -19,7 +19,7 @@ from cometmq.client.settings import ClientSettings
 from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingClient, Request, Response
-from support.pairs import running_pairs
+from support.pairs import running_pairs, until
 
 ACCOUNTS = """
 accounts:
@@ -162,3 +162,31 @@ async def test_a_right_to_all_topics_opens_no_message_that_waits(guarded: Guarde
         assert (refused.code, refused.body) == (1, b""), topic
         allowed = await operations.call(RequestCode.PULL_MESSAGE, **pull)
         assert (BODY in allowed.body) == (topic != "Payments"), topic
+
+
+async def test_half_messages_reach_no_producer_that_may_not_send_to_their_topic(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    operations, orders = guarded.client("operations"), guarded.client("order-service")
+    await orders.heartbeat("o", producer="p")
+    half = send_fields("Payments", "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01A1\x02", 4)
+    assert (await operations.call(RequestCode.SEND_MESSAGE_V2, BODY, **half)).code == 0
+    await until(lambda: "no check is sent, no member of the group may send" in caplog.text)
+    await operations.heartbeat("c", producer="p")
+    await until(lambda: operations.received)
+    assert BODY in operations.received[0]
+    assert orders.received == []
+    half = send_fields("Orders", "TRAN_MSG\x01true\x02PGROUP\x01o\x02UNIQ_KEY\x01A2\x02", 4)
+    assert (await orders.call(RequestCode.SEND_MESSAGE_V2, b"an order", **half)).code == 0
+    await orders.heartbeat("o", producer="o")
+    await until(lambda: orders.received)
+    assert b"an order" in orders.received[0]
+
+
+async def test_replies_reach_the_account_that_named_the_client_first(guarded: Guarded) -> None:
+    operations, orders = guarded.client("operations"), guarded.client("order-service")
+    await operations.heartbeat("requester", producer="p")
+    await orders.heartbeat("requester", producer="p")
+    reply = send_fields("DefaultCluster_REPLY_TOPIC", "REPLY_TO_CLIENT\x01requester\x02")
+    response = await operations.call(RequestCode.SEND_REPLY_MESSAGE_V2, BODY, **reply)
+    assert (response.code, operations.received, orders.received) == (0, [BODY], [])

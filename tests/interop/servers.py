@@ -329,6 +329,12 @@ class CometStandalone(_CometServer):
         self._await_registration(self.namesrv)
 
 
+def free_disk(store: Path) -> None:
+    """Delete the large files of a store that no test needs any more: each log file has 1 GiB."""
+    for name in ("commitlog", "index"):
+        shutil.rmtree(store / name, ignore_errors=True)
+
+
 class Cluster:
     """A name server and a broker for the clients: ours, or the real ones to check a test itself."""
 
@@ -371,6 +377,11 @@ class Cluster:
     def kill(self) -> None:
         for server in reversed(self._servers):
             server.kill()
+
+    def remove(self) -> None:
+        """End the servers, and delete what takes much room of the store."""
+        self.kill()
+        free_disk(self.store)
 
     def kill_broker(self) -> None:
         """End the broker with SIGKILL (ours: the whole process)."""

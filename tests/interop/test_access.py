@@ -13,7 +13,14 @@ from acl_kit import SignedConnection
 from codes import Request
 from mqadmin import MqAdmin
 from programs import JAVA_53, OURS, SIGNING_KINDS, Account, Client, CommandError, Kind
-from servers import CometStandalone, Settings, connect, split_address, wait_for_route
+from servers import (
+    CometStandalone,
+    Settings,
+    connect,
+    free_disk,
+    split_address,
+    wait_for_route,
+)
 from wire import Connection
 
 ALLOWED, DENIED = "Allowed", "Denied"
@@ -96,6 +103,7 @@ def broker(
     yield made
     made.setup.close()
     made.server.stop()
+    free_disk(made.server.store)
 
 
 @pytest.fixture

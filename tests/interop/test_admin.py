@@ -27,7 +27,7 @@ def cluster(
     try:
         yield running
     finally:
-        running.stop()
+        running.remove()
 
 
 def run(cluster: Cluster, words: str) -> Any:

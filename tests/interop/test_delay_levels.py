@@ -32,7 +32,7 @@ def cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
         servers.start()
         yield servers
     finally:
-        servers.stop()
+        servers.remove()
 
 
 @JAVA

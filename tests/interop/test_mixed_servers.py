@@ -21,6 +21,7 @@ from servers import (
     RealBroker,
     RealNameServer,
     connect,
+    free_disk,
     wait_for_route,
 )
 
@@ -67,6 +68,7 @@ def mixed(
             settings={"brokerName": "broker-ours"},
         )
         for broker in (real, ours):
+            stack.callback(free_disk, broker.store)
             stack.callback(broker.kill)
             broker.start()
             create_topic(broker.address)

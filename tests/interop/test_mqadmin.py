@@ -308,7 +308,7 @@ def run_once(admin: MqAdmin, kind: str, folder: Path) -> tuple[Printouts, dict[s
         finally:
             acts.close()
     finally:
-        cluster.kill()
+        cluster.remove()
 
 
 def table(text: str, separator: str) -> dict[str, str]:

@@ -160,7 +160,7 @@ def run_all(target: str, version: str, folders: pytest.TempPathFactory) -> dict[
     finally:
         if namesrv is not None:
             os.environ["NAMESRV_ADDR"] = namesrv
-        cluster.kill()
+        cluster.remove()
 
 
 def run_in(

@@ -180,7 +180,7 @@ def run_all(version: str, folders: pytest.TempPathFactory) -> Run:
             scene.close()
     finally:
         admin.close()
-        cluster.kill()
+        cluster.remove()
 
 
 def run_in(scene: Any, admin: MqAdmin, cluster: Cluster, version: str, files: Path) -> Run:

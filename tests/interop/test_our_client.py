@@ -34,7 +34,7 @@ def name_servers(
         cluster.start()
         yield cluster.namesrv
     finally:
-        cluster.kill()
+        cluster.remove()
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
         servers.start()
         yield servers
     finally:
-        servers.stop()
+        servers.remove()
 
 
 @pytest.fixture(scope="module", params=[JAVA_49, JAVA_53, GO], ids=str)

@@ -33,7 +33,7 @@ def cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
         servers.start()
         yield servers
     finally:
-        servers.kill()
+        servers.remove()
 
 
 @dataclass(frozen=True)

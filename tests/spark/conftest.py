@@ -153,7 +153,7 @@ def cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
         running.start()
         yield running
     finally:
-        running.kill()
+        running.remove()
 
 
 @pytest.fixture

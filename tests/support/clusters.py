@@ -106,7 +106,7 @@ def make_cluster(target: str, tmp_path: Path) -> Iterator[MakeCluster]:
 
     yield make
     for running in started:
-        running.kill()
+        running.remove()
 
 
 @pytest.fixture

@@ -151,4 +151,4 @@ def running_pair(target: str, folder: Path) -> Iterator[Pair]:
         yield Pair(cluster, replica)
     finally:
         replica.kill()
-        cluster.kill()
+        cluster.remove()

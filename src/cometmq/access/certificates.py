@@ -42,6 +42,11 @@ class CertifiedAccount:
         """Whether the account may do everything."""
         return self._account.may_do_everything
 
+    @property
+    def is_administrator(self) -> bool:
+        """Whether the account is an administrator."""
+        return self._account.is_administrator
+
     def refusal(self, code: int, needs: Needs) -> str | None:
         """Return why the account may not make a request; None if it may."""
         return self._account.refusal(code, needs)

@@ -97,6 +97,10 @@ class Account(Protocol):
     def may_do_everything(self) -> bool:
         """Whether a valid signature is enough for every request."""
 
+    @property
+    def is_administrator(self) -> bool:
+        """Whether it manages the server: an administrator, or a super user."""
+
     def refusal(self, code: int, needs: Needs) -> str | None:
         """Return why a request is refused; None if it is not.
 
@@ -210,15 +214,36 @@ class Gate:
         Raises:
             ResponseError: there is no such account any more, or it lacks what the request needs.
         """
-        if request.code in self._open_codes:
-            return
+        self.refuse(request, self.refusal_now(request.connection, request.code, access_key, needs))
+
+    def refusal_now(self, connection: Wire, code: int, access_key: str, needs: Needs) -> str | None:
+        """Return why the accounts of now refuse a request that was signed; None if they do not.
+
+        Args:
+            connection: its connection.
+            code: its code.
+            access_key: the one that it has named; empty for none.
+            needs: what it needs.
+        """
+        if code in self._open_codes:
+            return None
         try:
-            account = self._accounts.sender_of(request.connection, access_key)
+            account = self._accounts.sender_of(connection, access_key)
         except ResponseError as refusal:
-            self._log(request, refusal.remark)
-            raise
-        if not account.may_do_everything and request.code not in self._signed_codes:
-            self.require(request, account, needs)
+            return refusal.remark
+        if account.may_do_everything or code in self._signed_codes:
+            return None
+        return account.refusal(code, needs)
+
+    def is_administrator(self, request: Request) -> bool:
+        """Return whether the sender of a request, whose signature was checked, is one now."""
+        if request.code in self._open_codes:  # no signature has proved the name
+            return False
+        access_key = request.command.fields.get(ACCESS_KEY, "")
+        try:
+            return self._accounts.sender_of(request.connection, access_key).is_administrator
+        except ResponseError:
+            return False
 
     def settle_log(self) -> None:
         """Log how many refusals were only counted."""
@@ -226,9 +251,7 @@ class Gate:
 
     def _log(self, request: Request, remark: str) -> None:
         peer = request.connection.peer_text
-        # Names are the sender's own text, and must not make lines of the log.
-        shown = "".join([unit if unit.isprintable() else "?" for unit in remark])
-        self._refusals.add("access refused peer=%s code=%s: %s", peer, request.code, shown)
+        self._refusals.add("access refused peer=%s code=%s: %s", peer, request.code, remark)
 
 
 def needs_of(*resources: Need | Iterable[Need]) -> Needs:

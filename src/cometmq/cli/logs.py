@@ -9,25 +9,9 @@ import logging
 import sys
 
 from cometmq.model.errors import ConfigError
-from cometmq.system.log_format import FORMATS, TEXT, JsonFormatter
+from cometmq.system.log_format import FORMATS, TEXT, JsonFormatter, TextFormatter
 
 LEVELS = ("debug", "info", "warning", "error")
-
-
-class _Named(logging.Formatter):
-    """Starts each line with the name of the process, those of a traceback too."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            "%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S"
-        )
-        self._start = f"[{name}] " if name else ""
-
-    def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        if not self._start:
-            return text
-        return "\n".join(f"{self._start}{line}" for line in text.splitlines())
 
 
 def configure(level: str, name: str = "", *, form: str = TEXT) -> None:
@@ -46,7 +30,7 @@ def configure(level: str, name: str = "", *, form: str = TEXT) -> None:
     if form not in FORMATS:
         raise ConfigError(f"log format {form!r}: expected one of {', '.join(FORMATS)}")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Named(name) if form == TEXT else JsonFormatter(name))
+    handler.setFormatter(TextFormatter(name) if form == TEXT else JsonFormatter(name))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

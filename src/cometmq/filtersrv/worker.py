@@ -29,6 +29,7 @@ from cometmq.filtersrv.sandboxed import LENGTH, TEXT_BYTES_MAX, Message
 from cometmq.model.errors import CometError
 from cometmq.model.message import StoredMessage
 from cometmq.system.failure_log import FailureLog
+from cometmq.system.log_format import printable
 
 log = logging.getLogger(__name__)
 
@@ -299,7 +300,7 @@ async def _end_of(process: Process) -> str:
 def _text(rest: bytes) -> str:
     """Return a worker's text, in one printable line."""
     text = rest[:TEXT_BYTES_MAX].decode("utf-8", "replace")
-    return "".join(each if each.isprintable() else " " for each in text)
+    return printable(text)
 
 
 def _limit_cpu(pid: int, seconds: int) -> None:

@@ -1,4 +1,7 @@
-"""Log lines as JSON, one object per line, and the setting that chooses them.
+"""Log lines as text and as JSON, and the setting that chooses between them.
+
+Peers choose names, addresses and remarks: none of them makes a line of the log, or controls a
+terminal. As JSON, a line is one object:
 
     {"time":"2026-01-31T12:00:00.123Z","level":"WARNING","logger":"cometmq.remoting.server",
      "message":"refused a connection server=broker: no certificate",
@@ -67,6 +70,41 @@ class JsonFormatter(logging.Formatter):
         if record.stack_info:
             line["stack"] = record.stack_info
         return msgspec.json.encode(_writable(line)).decode()
+
+
+class TextFormatter(logging.Formatter):
+    """Formats a record as one line, followed by the traceback of its exception.
+
+    Args:
+        process: the name of the process, if several share one output; each line begins with it.
+    """
+
+    def __init__(self, process: str = "") -> None:
+        super().__init__(
+            "%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S"
+        )
+        self._start = f"[{process}] " if process else ""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """Return the line."""
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line and the traceback."""
+        text = super().format(record)
+        if not self._start:
+            return text
+        return "\n".join(f"{self._start}{line}" for line in text.splitlines())
+
+
+def printable(text: str) -> str:
+    """Return a text in one line, with escapes for all characters that a terminal cannot show."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def utc_text(seconds: float) -> str:

@@ -444,14 +444,6 @@ async def test_refusals_are_logged_without_secrets_and_in_bounds(
     assert not any(secret in caplog.text for secret in SECRETS.values())
 
 
-async def test_a_name_makes_no_line_of_the_log(
-    broker: Broker, caplog: pytest.LogCaptureFixture
-) -> None:
-    await broker.call(310, SHORT_SEND | {"AccessKey": "x\nERROR forged", "Signature": "x"}, key="")
-    assert any("x?ERROR forged" in line for line in caplog.messages)
-    assert not any("\n" in line for line in caplog.messages)
-
-
 # --- signed requests of a broker ----------------------------------------------------------------
 
 

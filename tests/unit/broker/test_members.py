@@ -188,6 +188,24 @@ async def test_a_producer_that_comes_back_is_found_at_its_new_connection() -> No
     assert [member.connection for member in producers.members("p")] == [new]
 
 
+async def test_a_client_id_stays_with_the_open_connection_of_another_account(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    producers = ProducerRegistry(ManualClock())
+    mine, anew, other = new_connection(), new_connection(), new_connection()
+    producers.register(mine, "a", "p", "me")
+    producers.register(other, "a", "p", "another")
+    assert producers.connection_of("a") is mine
+    assert "client id of an open connection of another account" in caplog.text
+    producers.register(anew, "a", "p", "me")
+    assert producers.connection_of("a") is anew
+    producers.connection_closed(other)
+    assert producers.connection_of("a") is anew
+    anew.close()
+    producers.register(other, "a", "p", "another")
+    assert producers.connection_of("a") is other
+
+
 async def test_all_ids_of_a_producers_connection_go_with_it() -> None:
     producers = ProducerRegistry(ManualClock())
     one = new_connection()

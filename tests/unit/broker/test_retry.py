@@ -26,10 +26,17 @@ def exponential(initial: int, most: int, multiplier: int) -> GroupRetryPolicy:
     return GroupRetryPolicy(type="EXPONENTIAL", exponential_retry_policy=policy)
 
 
-def plan(properties: dict[str, str], *, times: int = 0, most: int = 16, level: int = 3) -> Retry:
+def plan(
+    properties: dict[str, str],
+    *,
+    topic: str = "T",
+    times: int = 0,
+    most: int = 16,
+    level: int = 3,
+) -> Retry:
     return plan_retry(
         properties,
-        topic="T",
+        topic=topic,
         message_id="ID",
         reconsume_times=times,
         reconsume_times_max=most,
@@ -51,10 +58,19 @@ def test_a_first_retry_remembers_where_it_comes_from() -> None:
 
 def test_a_further_retry_keeps_its_first_origin() -> None:
     properties = {"RETRY_TOPIC": "first", "ORIGIN_MESSAGE_ID": "first id", "DELAY": "3"}
-    retry = plan(properties, times=1, level=4)
+    retry = plan(properties, topic="%RETRY%g", times=1, level=4)
     assert retry.properties["RETRY_TOPIC"] == "first"
     assert retry.properties["ORIGIN_MESSAGE_ID"] == "first id"
     assert retry.properties["DELAY"] == "4"
+
+
+def test_a_producer_cannot_make_up_the_origin_of_a_retry() -> None:
+    made_up = {"RETRY_TOPIC": "another", "ORIGIN_MESSAGE_ID": "another id"}
+
+    retry = plan(made_up, topic="T")
+
+    assert retry.properties["RETRY_TOPIC"] == "T"
+    assert retry.properties["ORIGIN_MESSAGE_ID"] == "ID"
 
 
 @pytest.mark.parametrize(("times", "most", "level"), [(16, 16, 3), (0, 0, 5), (0, 16, -1)])

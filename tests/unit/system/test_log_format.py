@@ -1,4 +1,4 @@
-"""Log lines as JSON."""
+"""Log lines as text and as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.system.log_format import JsonFormatter
+from cometmq.system.log_format import JsonFormatter, TextFormatter
 
 NOW_S = 1_769_860_800.123
 
@@ -84,3 +84,25 @@ def test_a_message_with_a_mapping_has_no_fields() -> None:
     found = line(record("a=%(a)s", {"a": 1}))
 
     assert (found["message"], found.get("fields")) == ("a=1", None)
+
+
+@pytest.mark.parametrize("process", ["", "broker-1"])
+def test_a_text_has_one_line_whatever_a_peer_has_named(process: str) -> None:
+    made = record("refused topic=%s", "x\n2026-01-31 WARNING all is well\r\x1b[2J")
+
+    text = TextFormatter(process).format(made)
+
+    assert text.splitlines() == [text]
+    assert text.endswith(r"refused topic=x\n2026-01-31 WARNING all is well\r\x1b[2J")
+
+
+def test_a_text_with_a_traceback_has_a_line_for_each_of_its_lines() -> None:
+    try:
+        raise OSError("no room")
+    except OSError:
+        text = TextFormatter("b").format(record("cannot write", error=sys.exc_info()))
+
+    lines = text.splitlines()
+    assert lines[0].endswith(" WARNING cometmq.store: cannot write")
+    assert lines[-1] == "[b] OSError: no room"
+    assert all(line.startswith("[b] ") for line in lines)

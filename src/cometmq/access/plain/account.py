@@ -118,6 +118,7 @@ class _Anybody:
 
     signing_key = None
     may_do_everything = True
+    is_administrator = True
 
     def refusal(self, code: int, needs: Needs) -> str | None:
         """Refuse nothing."""

@@ -80,13 +80,13 @@ class UserSender:
         host: the address.
     """
 
-    __slots__ = ("_host", "_name", "_rules", "is_super", "may_do_everything", "signing_key")
+    __slots__ = ("_host", "_name", "_rules", "is_administrator", "may_do_everything", "signing_key")
 
     def __init__(self, user: User, rules: Rules | None, host: str) -> None:
         self._name = user.name
         self._rules = rules
         self._host = host
-        self.is_super = user.is_super
+        self.is_administrator = user.is_super
         self.may_do_everything = user.is_super or rules is None
         self.signing_key = SigningKey(user.password)
 
@@ -224,11 +224,6 @@ class UserAccounts:
     def user(self, name: str) -> User | None:
         """Return the user of a name."""
         return self._table.users.get(name)
-
-    def is_super(self, name: str) -> bool:
-        """Return whether a name is that of a super user."""
-        user = self._table.users.get(name)
-        return user is not None and user.is_super
 
     def users(self, part: str = "") -> list[User]:
         """Return the users whose names contain a text, in the order of their names."""

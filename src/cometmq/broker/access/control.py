@@ -9,11 +9,13 @@ from typing import Final
 from cometmq.access.fast_check import FastCheck
 from cometmq.access.gate import Account, Accounts, Action, Gate, group_need, needs_of, topic_need
 from cometmq.access.needs import NeedsReader
+from cometmq.broker.clients.members import Member
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
 from cometmq.model import property_names as names
 from cometmq.model.errors import CometError
 from cometmq.model.topic import HALF_TOPIC, SEND_FORBIDDEN_TOPICS
+from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.properties import decode_properties
 from cometmq.protocol.record import RecordParts, split_record
 from cometmq.remoting import Request, RequestHandler, Response
@@ -40,6 +42,7 @@ class AccessControl:
         self._gate = gate
         self._needs = needs
         self.settle_log = gate.settle_log
+        self.is_administrator = gate.is_administrator
 
     def for_sends(self) -> FastCheck:
         """Return the check of a fast path of sends."""
@@ -67,6 +70,16 @@ class AccessControl:
         """
         needs = needs_of(topic_need(topic, Action.SUB), group_need(group))
         self._gate.check_again(request, access_key, needs)
+
+    def may_send(self, member: Member, topic: str) -> bool:
+        """Return whether a member of a producer group may send to a topic, by the accounts of now.
+
+        Its account is the one that its heartbeat was signed with. If heartbeats need no signature,
+        they prove no account, and every member may.
+        """
+        needs = needs_of(topic_need(topic, Action.PUB))
+        code, connection = RequestCode.HEART_BEAT, member.connection
+        return self._gate.refusal_now(connection, code, member.access_key, needs) is None
 
     def guard(
         self, request: Request, handler: RequestHandler

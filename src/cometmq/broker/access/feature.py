@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cometmq.access.config import user_settings
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import Request, exclusive
+from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job, every
 
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts
 
 LOG_S = 10.0
-ACCESS_KEY = "AccessKey"
 
 
 def build(parts: Parts, endpoint: Endpoint) -> Feature:
@@ -31,7 +28,9 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
     def make_users() -> UserHandler:
         from cometmq.broker.access.user_handler import UserHandler
 
-        return UserHandler(parts.users, _is_super(parts))
+        if parts.access is None:  # nothing is checked
+            return UserHandler(parts.users, lambda request: True)
+        return UserHandler(parts.users, parts.access.is_administrator)
 
     accounts, users = Deferred(make_accounts), Deferred(make_users)
     jobs: list[Job] = []
@@ -65,19 +64,3 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         },
         jobs,
     )
-
-
-def _is_super(parts: Parts) -> Callable[[Request], bool]:
-    """Return what says whether a request that passed the gate comes from a super user."""
-    users = parts.users
-    if parts.access is None or users is None:  # nothing is checked
-        return lambda request: True
-    open_codes = user_settings(parts.configuration).open_codes
-
-    def is_super(request: Request) -> bool:
-        # Of a request that needs no signature, the name is not proved.
-        return request.code not in open_codes and users.is_super(
-            request.command.fields.get(ACCESS_KEY, "")
-        )
-
-    return is_super

@@ -294,6 +294,5 @@ async def _change(change: Callable[[], None]) -> None:
 
 
 def _done(request: Request, text: str, name: str) -> Response:
-    shown = "".join([unit if unit.isprintable() else "?" for unit in name[:NAMES_SHOWN_MAX]])
-    log.info("%s name=%s peer=%s", text, shown, request.connection.peer_text)
+    log.info("%s name=%s peer=%s", text, name[:NAMES_SHOWN_MAX], request.connection.peer_text)
     return Response()

@@ -41,6 +41,7 @@ from cometmq.protocol.bodies import (
     ConsumerData,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
+    ProducerData,
     SubscriptionData,
 )
 from cometmq.protocol.codes import ResponseCode
@@ -49,6 +50,7 @@ from cometmq.protocol.headers import (
     HeartbeatResponse,
     UnregisterClientRequest,
 )
+from cometmq.protocol.signature import ACCESS_KEY
 from cometmq.protocol.subscription import is_tag_kind
 from cometmq.remoting import Peer, Request, Response
 from cometmq.remoting.slices import Slices, decode, decode_at_once, off_loop
@@ -116,7 +118,7 @@ class HeartbeatHandler:
             for each in joined:
                 wants_all |= self._register(request.connection, data, each)
             for producer in data.producer_data_set:
-                self._producers.register(request.connection, data.client_id, producer.group_name)
+                self._register_producer(request, data, producer)
         return _response(data, wants_all)
 
     async def _read_and_register(self, request: Request) -> Response:
@@ -184,7 +186,7 @@ class HeartbeatHandler:
                 wants_all |= self._register(connection, data, each)
         async for producer in slices.each(data.producer_data_set):
             if not connection.closed:
-                self._producers.register(connection, data.client_id, producer.group_name)
+                self._register_producer(request, data, producer)
         return _response(data, wants_all)
 
     def unregister(self, request: Request) -> Response:
@@ -221,6 +223,14 @@ class HeartbeatHandler:
         check = partial(check_client_subscription, body.subscription_data, enabled)
         await after_prerequisites(check)
         return Response()
+
+    def _register_producer(
+        self, request: Request, data: HeartbeatData, producer: ProducerData
+    ) -> None:
+        access_key = request.command.fields.get(ACCESS_KEY, "")
+        self._producers.register(
+            request.connection, data.client_id, producer.group_name, access_key
+        )
 
     def _register(self, connection: Peer, data: HeartbeatData, joined: _GroupOfHeartbeat) -> bool:
         """Register one group; return whether the client must send all its subscriptions."""

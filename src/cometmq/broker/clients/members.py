@@ -17,13 +17,17 @@ class Member:
         connection: its connection.
         client_id: its client id.
         seen_ms: time of its last heartbeat.
+        access_key: the account that its heartbeat has named; empty for none.
     """
 
-    __slots__ = ("client_id", "connection", "language", "seen_ms", "version")
+    __slots__ = ("access_key", "client_id", "connection", "language", "seen_ms", "version")
 
-    def __init__(self, connection: Peer, client_id: str, seen_ms: int) -> None:
+    def __init__(
+        self, connection: Peer, client_id: str, seen_ms: int, access_key: str = ""
+    ) -> None:
         self.connection = connection
         self.client_id = client_id
+        self.access_key = access_key
         self.language = connection.language
         self.version = connection.version
         self.seen_ms = seen_ms

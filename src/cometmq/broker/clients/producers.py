@@ -1,6 +1,9 @@
 """The producer groups that are online, their members, and clients by their id.
 
-group -> connection -> member ;  client id -> connection (for replies)
+group -> connection -> member ;  client id -> member (for replies)
+
+Whoever knows a client id may register it. While the connection that registered it first is open, it
+stays with it: only a client of the same account takes it over, as one does that connects anew.
 
 Kept in memory only; used in the event loop's thread. Source: ProducerManager, RocketMQ 5.3.
 """
@@ -12,6 +15,7 @@ import logging
 from cometmq.broker.clients.members import SILENT_MS_MAX, Member
 from cometmq.remoting import Peer
 from cometmq.system.clock import Clock
+from cometmq.system.failure_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -29,19 +33,36 @@ class ProducerRegistry:
         self._silent_ms_max = silent_ms_max
         self._groups: dict[str, dict[Peer, Member]] = {}
         self._by_connection: dict[Peer, set[str]] = {}
-        self._by_client: dict[str, Peer] = {}
+        self._by_client: dict[str, Member] = {}
         self._clients: dict[Peer, set[str]] = {}
+        self._conflicts = RateLimitedLog(log, "client ids stayed where they were")
 
-    def register(self, connection: Peer, client_id: str, group: str) -> None:
-        """Register a heartbeat of a member."""
+    def register(self, connection: Peer, client_id: str, group: str, access_key: str = "") -> None:
+        """Register a heartbeat of a member.
+
+        Args:
+            connection: its connection.
+            client_id: its client id.
+            group: its group.
+            access_key: the account that the heartbeat names; empty for none.
+        """
         members = self._groups.setdefault(group, {})
         member = members.get(connection)
-        if member is None or member.client_id != client_id:
-            members[connection] = Member(connection, client_id, self._clock.now_ms())
+        if member is None or (member.client_id, member.access_key) != (client_id, access_key):
+            member = Member(connection, client_id, self._clock.now_ms(), access_key)
+            members[connection] = member
         else:
             member.refresh(self._clock.now_ms())
         self._by_connection.setdefault(connection, set()).add(group)
-        self._by_client[client_id] = connection
+        known = self._by_client.get(client_id)
+        if known is None or known.connection.closed or _account(known) == _account(member):
+            self._by_client[client_id] = member
+        else:
+            self._conflicts.add(
+                "a client id of an open connection of another account stays there client=%s"
+                " peer=%s new=%s",
+                *(client_id, known.connection.peer_text, connection.peer_text),
+            )
         self._clients.setdefault(connection, set()).add(client_id)
 
     def unregister(self, connection: Peer, client_id: str, group: str) -> None:
@@ -65,10 +86,12 @@ class ProducerRegistry:
 
     def connection_of(self, client_id: str) -> Peer | None:
         """Return the connection of a client, or None if it is no producer that is online."""
-        return self._by_client.get(client_id)
+        member = self._by_client.get(client_id)
+        return None if member is None else member.connection
 
     def sweep(self) -> list[Member]:
         """Remove the members that were silent for too long, and close their connections."""
+        self._conflicts.settle()
         limit_ms = self._clock.now_ms() - self._silent_ms_max
         silent = [
             member
@@ -94,5 +117,10 @@ class ProducerRegistry:
 
     def _forget_clients(self, connection: Peer) -> None:
         for client_id in self._clients.pop(connection, ()):
-            if self._by_client.get(client_id) is connection:
+            if self.connection_of(client_id) is connection:
                 del self._by_client[client_id]
+
+
+def _account(member: Member) -> tuple[object, ...]:
+    """Return what tells the account of a member: its access key, and what its certificate says."""
+    return member.access_key, *member.connection.certificate_names

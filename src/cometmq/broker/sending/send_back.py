@@ -29,7 +29,14 @@ from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import InvalidMessageError, ResponseError, StoreError
 from cometmq.model.flags import TopicSysFlag
 from cometmq.model.group import SubscriptionGroupConfig
-from cometmq.model.topic import Perm, TopicConfig, dlq_topic, retry_topic
+from cometmq.model.topic import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    Perm,
+    TopicConfig,
+    dlq_topic,
+    retry_topic,
+)
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import ConsumerSendMsgBackRequest
 from cometmq.protocol.message_id import encode_offset_id
@@ -223,8 +230,10 @@ def plan_retry(
         delay_level: the level of the retry; 0 for none, below 0: the message becomes a dead letter.
     """
     kept = dict(properties)
-    kept.setdefault(names.RETRY_TOPIC, topic)
-    kept.setdefault(names.ORIGIN_MESSAGE_ID, message_id)
+    was_stored_again = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    for name, value in ((names.RETRY_TOPIC, topic), (names.ORIGIN_MESSAGE_ID, message_id)):
+        if not was_stored_again or name not in kept:  # else a producer could make up its origin
+            kept[name] = value
     kept[names.WAIT] = "false"
     is_dead = delay_level < 0 or reconsume_times >= reconsume_times_max
     kept[names.DELAY] = "0" if is_dead else str(delay_level)

@@ -61,7 +61,7 @@ from cometmq.protocol.record import RecordError, encode_record
 from cometmq.remoting.slices import Slices, off_loop
 from cometmq.store import Appended, MessageStore, NewMessage, SegmentNotReadyError, StoreSettings
 from cometmq.system.clock import Clock
-from cometmq.system.failure_log import FailureLog
+from cometmq.system.failure_log import FailureLog, RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,8 @@ WAITS_S_MAX = 10.0
 """How long a round waits for all groups together."""
 MEMBERS_MAX = 3
 """Members of a group that are considered for one request."""
+EXAMINED_MAX = 100
+"""Members of which it is found out whether they may be; the next request goes on with others."""
 IMMUNE_MAX = 2_000_000
 """Half messages that may wait for the end of their immunity time; 16 bytes each."""
 IMMUNE_AT_ONCE = 1_000
@@ -130,6 +132,8 @@ class CheckService:
         settings, stored: return the current settings of broker and store.
         clock: decides how old a half message is.
         durability: what the check of a half message that was put back waits for.
+        may_send: returns whether a member may send to a topic; a check shows it the half message,
+            so it must be allowed to. None if every member may.
     """
 
     def __init__(
@@ -144,7 +148,9 @@ class CheckService:
         stored: Callable[[], StoreSettings],
         clock: Clock,
         durability: DurabilityWait,
+        may_send: Callable[[Member, str], bool] | None = None,
     ) -> None:
+        self._may_send = may_send
         self._halves = halves
         self._store = store
         self._producers = producers
@@ -175,6 +181,7 @@ class CheckService:
         """Groups that do not read their requests, in this round."""
         self._waits_s = 0.0
         """How long this round may still wait for groups."""
+        self._strangers = RateLimitedLog(log, "checks were not sent, no member may send")
         self._failures = FailureLog(
             log,
             fails="transaction checks failed, retrying",
@@ -201,6 +208,7 @@ class CheckService:
             self._failures.failed(GROUP, problem)
 
     async def _round(self) -> None:
+        self._strangers.settle()
         self._unresponsive.clear()
         self._waits_s = WAITS_S_MAX
         self._asks_slaves = True
@@ -466,7 +474,7 @@ class CheckService:
             group = check.half.group
             if group not in members:
                 members[group] = self._producers.members(group)
-            member = self._next_member(members[group])
+            member = self._next_member(members[group], check.half)
             if member is not None:
                 await self._send_request(check, member)
 
@@ -505,13 +513,25 @@ class CheckService:
         )
         member.connection.oneway(RequestCode.CHECK_TRANSACTION_STATE, header, data)
 
-    def _next_member(self, members: list[Member]) -> Member | None:
+    def _next_member(self, members: list[Member], half: HalfMessage) -> Member | None:
         """Return the next member of a group, in turn, that reads its requests; None for none."""
-        for _ in range(min(MEMBERS_MAX, len(members))):
+        topic, _ = half.named_target()
+        considered = 0
+        for _ in range(min(EXAMINED_MAX, len(members))):
             self._last_member += 1
             member = members[self._last_member % len(members)]
+            if self._may_send is not None and not self._may_send(member, topic):
+                continue
             if member.connection.ready:
                 return member
+            considered += 1
+            if considered == MEMBERS_MAX:
+                return None
+        if members and not considered:
+            self._strangers.add(
+                "no check is sent, no member of the group may send to the topic group=%s topic=%s",
+                *(half.group, topic),
+            )
         return None
 
 

@@ -57,6 +57,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
             stored=parts.configuration.reader_of(StoreSettings),
             clock=parts.clock,
             durability=parts.durability,
+            may_send=None if parts.access is None else parts.access.may_send,
         )
 
     decisions, checks = Deferred(make_handler), Deferred(make_checks)

@@ -7,6 +7,7 @@ import base64
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -24,9 +25,11 @@ from cometmq.cli.admin.dead_letter_files import (
     letters_in,
     result_row,
 )
-from cometmq.cli.admin.output import Change, Rows, confirmed, printable
+from cometmq.cli.admin.output import Change, Rows, confirmed
 from cometmq.model.errors import ConfigError
 from cometmq.model.times import now_ms, time_of
+from cometmq.model.topic import retry_topic
+from cometmq.system.log_format import printable
 
 if TYPE_CHECKING:
     from cometmq.client.admin import DeadLetter, DeadLetterPage, Resent
@@ -39,6 +42,8 @@ PAGE = 64
 SCANNED_MAX = 100_000
 """Dead letters that one list looks at."""
 BODY_SHOWN_BYTES = 4_096
+TOPICS_ASKED_MAX = 20
+"""Target topics that a question names one by one."""
 FINISH_S = 30.0
 """Time for the sends in flight to end after Ctrl-C."""
 NOT_RECORDED = "not recorded"
@@ -422,27 +427,41 @@ async def resend(
             "expected ids, --file, --all, or a selection with --since, --until, --topic, --tag and"
             " --key; and only one of them"
         )
-    source = _chosen(call, group, selection, message_ids or [], file)
-    if not (dry_run or yes or message_ids) and not await _confirmed(call, group, to, file):
+
+    def source() -> AsyncIterator[list[DeadLetter]]:
+        return _chosen(call, group, selection, message_ids or [], file)
+
+    if not (dry_run or yes or message_ids) and not await _confirmed(group, to, source()):
         call.failed = True
         print("nothing was sent", file=sys.stderr)
         return
     run = _Run(call, Report(report, writes=not dry_run), to, again=again, dry_run=dry_run)
     try:
-        async for letters in source:
+        async for letters in source():
             if letters:
                 await run.send(letters)
     finally:
         run.close()
 
 
-async def _confirmed(call: Call, group: str, to: To, file: Path | None) -> bool:
-    """Ask whether to send what was not named one by one."""
-    [count] = await call.admin.dead_letter_counts([group])
-    number = f"those of {file}" if file else f"of {count.letters}, those that are selected"
-    target = f"%RETRY%{group}" if to is To.GROUP else "original topics: every group receives them"
-    change = Change(f"send dead letters of {group} again", target, None, number, destroys=True)
-    return confirmed([change])
+async def _confirmed(group: str, to: To, source: AsyncIterator[list[DeadLetter]]) -> bool:
+    """Ask whether to send what was not named one by one, with the topics that get it."""
+    counts: Counter[str] = Counter()
+    async for letters in source:
+        for letter in letters:
+            counts[retry_topic(group) if to is To.GROUP else letter.original_topic or ""] += 1
+    rest = counts.total()
+    changes = []
+    for topic, number in counts.most_common(TOPICS_ASKED_MAX):
+        rest -= number
+        target = f"topic {topic}" if topic else "no topic: it is not recorded"
+        changes.append(Change(f"send {number} dead letters of {group} again", target, None))
+    if rest:
+        changes.append(Change(f"send {rest} dead letters of {group} again", "other topics", None))
+    detail = "" if to is To.GROUP else "every group that subscribes to the topic receives them"
+    if not changes:
+        return True
+    return confirmed([replace(change, detail=detail, destroys=True) for change in changes])
 
 
 async def _chosen(

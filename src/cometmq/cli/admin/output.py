@@ -19,6 +19,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from cometmq.model.errors import CometError, ConfigError
+from cometmq.system.log_format import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,15 +50,6 @@ class Change:
     """What a person wants to know before, such as the number of messages that are lost."""
     destroys: bool = False
     """Whether it loses something, or stops clients: the command then asks before."""
-
-
-def printable(text: str) -> str:
-    """Return a text without characters that control a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    )
 
 
 def local_time(time_ms: int) -> str:

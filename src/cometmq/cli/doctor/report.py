@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from cometmq.cli.doctor.findings import Finding, Level
 from cometmq.cli.exit_codes import FAILED
+from cometmq.system.log_format import printable
 
 _ORDER = (Level.PROBLEM, Level.WARNING, Level.FINE)
 
@@ -36,12 +37,10 @@ def as_text(findings: Sequence[Finding], *, everything: bool) -> str:
 def _paragraph(finding: Finding) -> list[str]:
     head = f"{finding.level.value.upper():7} {finding.check}  {finding.subject}: {finding.met}"
     more = (("expected", finding.expected), ("do", finding.action))
-    return [_line(head), *(f"        {_line(name)}: {_line(text)}" for name, text in more if text)]
-
-
-def _line(text: str) -> str:
-    """Return a text of other machines as one line that a terminal can show."""
-    return "".join(each if each.isprintable() else " " for each in text)
+    return [
+        printable(head),
+        *(f"        {printable(name)}: {printable(text)}" for name, text in more if text),
+    ]
 
 
 def _totals(findings: Sequence[Finding]) -> str:

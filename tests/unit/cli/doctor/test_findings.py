@@ -115,7 +115,7 @@ def test_the_text_begins_with_problems_and_ends_with_the_numbers() -> None:
     text = report.as_text([fine("a", "x", "good"), WARNING, PROBLEM], everything=False)
 
     assert text.splitlines() == [
-        "PROBLEM clocks  b: an hour [31m",
+        "PROBLEM clocks  b: an hour\\x1b[31m",
         "        expected: a second",
         "        do: chrony",
         "WARNING disk-space  /data: 80 % used",

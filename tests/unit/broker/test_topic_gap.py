@@ -292,6 +292,18 @@ async def test_a_table_from_before_the_election_of_the_master_is_not_copied(slav
     assert slave.queues_of("new")
 
 
+async def test_topics_are_copied_when_the_controllers_count_epochs_from_1_again(
+    slave: Slave,
+) -> None:
+    """Their data was lost, and the brokers were registered again."""
+    await slave.copy("T", epoch=6)
+    slave.gap = slave.opened()
+    slave.gap.epoch = 1
+
+    assert await slave.tables.topics.copy(table_of(1, "new"), slave.log.written_to)
+    assert "new" in slave.tables.topics
+
+
 @pytest.mark.parametrize("count", [10, 10_000])
 async def test_a_copy_under_way_is_over_before_the_epoch_begins(slave: Slave, count: int) -> None:
     topics = slave.tables.topics

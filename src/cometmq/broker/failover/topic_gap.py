@@ -147,7 +147,7 @@ class TopicGap:
         self.copying = asyncio.Lock()
         """Held while topics are copied, and while those that are missing are created."""
         self.epoch = NO_EPOCH
-        """That of the master whose table a slave copies."""
+        """That of the master whose table a slave copies, or of this master."""
         topics.gap = self
 
     def _read(self, content: Mapping[str, Any]) -> _Known:
@@ -203,6 +203,7 @@ class TopicGap:
             StoreError: the disk refused.
         """
         async with self.copying:
+            self.epoch = epoch
             if fills:
                 await self._fill()
             await self._topics.begin_epoch(epoch)

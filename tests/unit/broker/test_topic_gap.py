@@ -117,6 +117,18 @@ async def test_a_topic_gets_the_further_queues_of_messages_behind_the_last_copy(
     assert (slave.queues_of("narrowed"), slave.queues_of("widened")) == (1, 6)
 
 
+async def test_a_topic_that_gets_further_queues_loses_none_that_is_written(slave: Slave) -> None:
+    topics = slave.tables.topics
+    await topics.put([TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=8)])
+    slave.log.put("T", 5)
+
+    await slave.gap.begin_epoch(1)
+
+    config = topics.get("T")
+    assert config is not None
+    assert (config.read_queue_nums, config.write_queue_nums) == (6, 8)
+
+
 async def test_before_the_first_copy_every_topic_of_the_log_is_created(slave: Slave) -> None:
     slave.log.put("T")
     slave.gap = slave.opened()  # after a crash

@@ -223,7 +223,9 @@ class TopicGap:
                     missing[name] = self._new(name, count)
             elif count > config.read_queue_nums:
                 missing[name] = msgspec.structs.replace(
-                    config, read_queue_nums=count, write_queue_nums=count
+                    config,
+                    read_queue_nums=count,
+                    write_queue_nums=max(count, config.write_queue_nums),
                 )
         # The file first: it counts for the delayed messages, whatever happens then.
         still = known.gap_end > self._store.min_log_offset

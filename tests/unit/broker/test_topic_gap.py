@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -237,6 +239,43 @@ async def test_what_a_power_cut_took_from_the_log_counts_as_not_copied(slave: Sl
     assert slave.queues_of("new")
 
 
+async def test_so_it_does_after_another_crash(slave: Slave) -> None:
+    slave.log.put("a")
+    slave.log.put("b")
+    await slave.copy("a", "b")
+    slave.log.written_to = 100
+    slave.gap = slave.opened()
+    slave.log.put("new")
+    slave.gap = slave.opened()
+
+    await slave.gap.begin_epoch(1)
+
+    assert slave.queues_of("new")
+
+
+async def test_a_copy_that_is_being_saved_does_not_cover_what_replaces_truncated_messages(
+    slave: Slave,
+) -> None:
+    loop, held = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    slave.log.put("a")
+    slave.log.put("b")
+    holding = loop.run_in_executor(None, held.wait, LIMIT_S)
+    saving = asyncio.create_task(slave.gap.copied(slave.log.written_to))
+    await asyncio.sleep(0)
+    slave.log.written_to = 100
+    slave.gap.truncated(100)
+    held.set()
+    await holding
+    await saving
+    slave.log.put("new")
+    slave.gap = slave.opened()  # after a crash
+
+    await slave.gap.begin_epoch(1)
+
+    assert slave.queues_of("new")
+
+
 async def test_topics_that_the_disk_refused_are_created_by_the_next_try(
     slave: Slave,
 ) -> None:
@@ -253,6 +292,27 @@ async def test_topics_that_the_disk_refused_are_created_by_the_next_try(
     assert slave.queues_of("new")
 
 
+async def test_no_epoch_begins_before_the_gap_is_on_the_disk(slave: Slave) -> None:
+    """A slave takes the epoch as the sign that the table has all topics."""
+    slave.log.put("new")
+    (slave.tables.config / f"{FILE_NAME}.tmp").mkdir()
+    with pytest.raises(StoreError):
+        await slave.gap.begin_epoch(7)
+    assert slave.tables.topics.version.state_version < 7
+
+
+async def test_no_epoch_begins_during_a_copy(slave: Slave) -> None:
+    slave.log.put("new")
+    async with slave.gap.copying:
+        beginning = asyncio.create_task(slave.gap.begin_epoch(7))
+        done, _ = await asyncio.wait([beginning], timeout=0.2)
+        assert not done
+        assert slave.tables.topics.version.state_version < 7
+        assert "new" not in slave.tables.topics
+    await beginning
+    assert slave.queues_of("new")
+
+
 async def test_a_master_knew_the_topics_of_its_log(slave: Slave) -> None:
     await slave.gap.begin_epoch(1)
     slave.log.put("deleted")
@@ -263,6 +323,26 @@ async def test_a_master_knew_the_topics_of_its_log(slave: Slave) -> None:
 
     assert slave.queues_of("new")
     assert "deleted" not in slave.tables.topics
+
+
+async def test_after_a_crash_a_master_knew_the_topics_of_its_log_at_the_last_interval(
+    slave: Slave, caplog: pytest.LogCaptureFixture
+) -> None:
+    await slave.gap.begin_epoch(1)
+    slave.log.put("deleted")
+    await slave.gap.note_lead()
+    slave.log.put("new")
+    slave.gap = slave.opened()
+
+    await slave.gap.begin_epoch(2)
+
+    assert slave.queues_of("new")
+    assert "deleted" not in slave.tables.topics
+
+    blocked = slave.tables.config / f"{FILE_NAME}.tmp"
+    blocked.mkdir()
+    await slave.gap.note_lead()
+    assert "after a restart" in caplog.text
 
 
 async def test_two_elections_keep_both_gaps_until_the_log_has_lost_the_first(

@@ -155,6 +155,12 @@ def test_other_streams_are_cleaned_while_a_file_cannot_be_deleted(tmp_path: Path
     later.touch()
     remover.remove(later)
     assert not later.exists()
+    later.touch()
+    files.stuck = later
+    remover.remove(later)
+    files.stuck = paths["consumequeue"][0]
+    remover.retry()
+    assert not later.exists()
     files.stuck = None
     remover.retry()
     assert not any(path.exists() for path in paths["consumequeue"])

@@ -646,6 +646,35 @@ async def test_no_schedule_offset_counts_what_a_truncation_has_removed(
     assert await elected.pairs.consume("g", "T", 2) == [b"0", b"on both"]
 
 
+async def test_no_committed_offset_counts_what_a_truncation_has_removed(
+    elected: ElectedPairs,
+) -> None:
+    """The new master does not know the group yet, so no copy of its offsets corrects that."""
+    first, second = await both(elected)
+    assert (await elected.send(first, b"0")).code == ResponseCode.SUCCESS
+    await until(lambda: log_of(second) == log_of(first))
+    copy = second.parts.log_copy.get()
+    assert copy._connection is not None
+    assert copy._connection._transport is not None
+    copy._connection._transport.pause_reading()  # it stays in the in-sync set for a while
+    for body in (b"1", b"2"):
+        assert (await elected.send(first, body)).code == ResponseCode.SUCCESS
+    first.parts.offsets.commit("g", "TBW102", 0, 3)
+
+    assert (await elected.elect(2)).code == ResponseCode.SUCCESS
+    await until(lambda: is_master(second) and not is_master(first))
+    await until(lambda: members(second) == {1, 2})
+    async with asyncio.timeout(LIMIT_S):
+        while (await elected.send(second, b"3")).code != ResponseCode.SUCCESS:
+            await asyncio.sleep(0.02)
+    for body in (b"4", b"5"):
+        assert (await elected.send(second, body)).code == ResponseCode.SUCCESS
+    await until(lambda: log_of(second) == log_of(first))
+    await elected.pairs.stop(second)
+    await until(lambda: is_master(first))
+    assert first.parts.offsets.committed("g", "TBW102", 0) == 1
+
+
 async def no_copy(_: MetadataCopy) -> None:
     """The tables of the master are not copied for a while."""
 

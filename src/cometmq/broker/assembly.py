@@ -368,7 +368,8 @@ def _build_parts(
             return end, store.next_offset(topic, queue_id)
 
         delay.take_back(log_end)
-        if offsets.take_back(ends):
+        has_halves, has_others = half_queue.take_back(log_end), offsets.take_back(ends)
+        if has_halves or has_others:
             offsets.persist(store.flush)
 
     def make_log_copy() -> LogCopy:

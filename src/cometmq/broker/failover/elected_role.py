@@ -302,7 +302,7 @@ class ElectedRole:
         assert self._id is not None
         if decision.epoch == self._epoch:
             self.replication.adopt(decision.in_sync, decision.in_sync_epoch)
-            await self._gap.note_lead()
+            self._gap.note_lead()
             return
         self._end_lookup()
         self._role.follow_elected("")

@@ -137,6 +137,7 @@ class TopicGap:
         self._creating: set[str] = set()
         self._is_closed = False
         self._saved_s: float | None = None
+        self._saving_lead: asyncio.Task[None] | None = None
         self._truncated_to = OFFSET_MAX
         """Where the log was truncated since the last copy: one under way covers no more."""
         self._saving = threading.Lock()
@@ -196,13 +197,18 @@ class TopicGap:
         except StoreError as problem:
             log.error("after a restart topics may be missing until producers use them: %s", problem)
 
-    async def note_lead(self) -> None:
+    def note_lead(self) -> None:
         """Note that this broker is the master: it knows the topics of its whole log.
 
         Without that it would read all delayed messages of its mastership again after a restart,
-        and create topics that were deleted meanwhile.
+        and create topics that were deleted meanwhile. The file is written in the background: a
+        disk that hangs must not keep this broker from the next decision.
         """
         self._known.known_to = self._store.written_to
+        if self._saving_lead is None or self._saving_lead.done():
+            self._saving_lead = self._tasks.spawn(self._save_lead(), "save-topics-known")
+
+    async def _save_lead(self) -> None:
         try:
             await self._save_at_intervals()
         except StoreError as problem:

@@ -330,7 +330,7 @@ async def until_saved(slave: Slave) -> None:
     file = slave.tables.config / FILE_NAME
     async with asyncio.timeout(LIMIT_S):
         while json.loads(file.read_text())["knownTo"] != slave.log.written_to:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
 
 
 async def test_after_a_crash_a_master_knew_the_topics_of_its_log_at_the_last_interval(
@@ -353,7 +353,7 @@ async def test_after_a_crash_a_master_knew_the_topics_of_its_log_at_the_last_int
     slave.gap.note_lead()
     async with asyncio.timeout(LIMIT_S):
         while "after a restart" not in caplog.text:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
 
 
 async def test_two_elections_keep_both_gaps_until_the_log_has_lost_the_first(

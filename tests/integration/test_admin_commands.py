@@ -232,7 +232,7 @@ CHANGES = [
     "acl delete-policy User:app",
     "acl set-account app --password-file {folder}/password",
     "acl delete-account app",
-    "acl set-trusted-addresses 10.0.0.1",
+    "acl set-white-addresses 10.0.0.1",
 ]
 ELSEWHERE = {
     "topic export": "test_exported_settings_can_be_applied",

@@ -35,6 +35,7 @@ SECRETS = {
     "auditors": "secret-of-auditors",
 }
 BODY = b"a payment"
+STRANGERS = 120
 
 
 def credentials(account: str) -> str:
@@ -181,6 +182,21 @@ async def test_half_messages_reach_no_producer_that_may_not_send_to_their_topic(
     await orders.heartbeat("o", producer="o")
     await until(lambda: orders.received)
     assert b"an order" in orders.received[0]
+
+
+async def test_many_strangers_keep_no_check_from_the_producer_that_may_send(
+    guarded: Guarded,
+) -> None:
+    operations = guarded.client("operations")
+    strangers = [guarded.client("order-service") for _ in range(STRANGERS)]
+    for number, stranger in enumerate(strangers):
+        await stranger.heartbeat(f"o{number}", producer="p")
+    await operations.heartbeat("c", producer="p")
+    half = send_fields("Payments", "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01A1\x02", 4)
+    assert (await operations.call(RequestCode.SEND_MESSAGE_V2, BODY, **half)).code == 0
+    await until(lambda: operations.received)
+    assert b"TRANSACTION_CHECK_TIMES\x011" in operations.received[0]  # by the first check
+    assert not any(stranger.received for stranger in strangers)
 
 
 async def test_replies_reach_the_account_that_named_the_client_first(guarded: Guarded) -> None:

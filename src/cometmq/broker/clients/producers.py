@@ -55,7 +55,7 @@ class ProducerRegistry:
             member.refresh(self._clock.now_ms())
         self._by_connection.setdefault(connection, set()).add(group)
         known = self._by_client.get(client_id)
-        if known is None or known.connection.closed or _account(known) == _account(member):
+        if known is None or known.connection.closed or known.account == member.account:
             self._by_client[client_id] = member
         else:
             self._conflicts.add(
@@ -119,8 +119,3 @@ class ProducerRegistry:
         for client_id in self._clients.pop(connection, ()):
             if self.connection_of(client_id) is connection:
                 del self._by_client[client_id]
-
-
-def _account(member: Member) -> tuple[object, ...]:
-    """Return what tells the account of a member: its access key, and what its certificate says."""
-    return member.access_key, *member.connection.certificate_names

@@ -52,7 +52,7 @@ class Client:
 
     def __init__(self, account: str, address: str) -> None:
         self.received: list[bytes] = []
-        handlers = dict.fromkeys((39, 309, 326), self._take)
+        handlers = dict.fromkeys((39, 307, 309, 326), self._take)
         self.remoting = RemotingClient(
             name="c", hooks=[RequestSigner(credentials(account))], handlers=handlers
         )
@@ -146,6 +146,20 @@ async def test_a_member_gets_only_messages_of_topics_that_it_may_consume(guarded
         RequestCode.QUERY_CONSUME_QUEUE, topic="Payments", queueId="0", index="0", count="10"
     )
     assert response.remark == "No default permission for topic:Payments"
+
+
+async def test_a_consumer_tells_of_itself_only_to_accounts_of_its_group(guarded: Guarded) -> None:
+    auditors, orders = guarded.client("auditors"), guarded.client("order-service")
+    await auditors.heartbeat("c", consumer="auditors")
+    wanted = {"consumerGroup": "auditors", "clientId": "c", "jstackEnable": "true"}
+    refused = await orders.call(RequestCode.GET_CONSUMER_RUNNING_INFO, **wanted)
+    assert refused.remark == "No default permission for group:auditors"
+    status = {"topic": "Orders", "group": "auditors"}
+    refused = await orders.call(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, **status)
+    assert refused.remark == "No default permission for group:auditors"
+    assert auditors.received == []
+    allowed = await auditors.call(RequestCode.GET_CONSUMER_RUNNING_INFO, **wanted)
+    assert (allowed.code, len(auditors.received)) == (0, 1)
 
 
 async def test_a_right_to_all_topics_opens_no_message_that_waits(guarded: Guarded) -> None:

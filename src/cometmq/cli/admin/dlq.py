@@ -26,6 +26,7 @@ from cometmq.cli.admin.dead_letter_files import (
     result_row,
 )
 from cometmq.cli.admin.output import Change, Rows, confirmed
+from cometmq.cli.exit_codes import print_error
 from cometmq.model.errors import ConfigError
 from cometmq.model.times import now_ms, time_of
 from cometmq.model.topic import retry_topic
@@ -257,7 +258,7 @@ async def list_letters(
     keys = list(rows[0]) if rows else []
     call.output.rows(keys, [tuple(row.values()) for row in rows])
     if rest:
-        print(f"there may be more: add --from {cursor_text(rest)}", file=sys.stderr)
+        print_error(f"there may be more: add --from {cursor_text(rest)}")
 
 
 def _with(rest: dict[MessageQueue, range], letters: list[DeadLetter]) -> dict[MessageQueue, range]:

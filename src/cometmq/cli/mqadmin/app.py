@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from cometmq.cli.exit_codes import FAILED, print_error
 from cometmq.cli.mqadmin.command_line import LINES, Command, UsageError, commands, parse
 from cometmq.cli.mqadmin.commands import ABSENT
 
@@ -15,8 +15,6 @@ LIKE = "COMETMQ_MQADMIN_LIKE"
 NEWEST = max(LINES.values())
 """The line that also takes commands that only an older one has, such as those about accounts."""
 HELP = ("help", "-h", "--help")
-FAILED = 1
-"""The exit code of every failure: RocketMQ's tool has no other."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -106,5 +104,5 @@ def _absent(name: str) -> int:
 
 
 def _refuse(reason: str) -> int:
-    print(reason, file=sys.stderr)
+    print_error(reason)
     return FAILED

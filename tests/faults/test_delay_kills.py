@@ -21,7 +21,7 @@ from support.scheduled import Wire, frames_of, journeys
 from support.server import Standalone
 from support.tiers import rounds
 
-KILLS = rounds(test=6, long=30)
+KILLS = rounds(test=4, long=30)
 MESSAGES, LEVELS, QUEUES = 100_000, 10, 4
 TOPIC = "later"
 DELAYS = ["20s", "21s", "22s", "23s", "24s", "24s", "23s", "22s", "21s", "20s"]

@@ -98,7 +98,7 @@ def test_a_store_that_is_held_takes_no_message_until_it_is_released_and_has_room
     with pytest.raises(StoreUnavailableError, match="the disk is full"):
         put(store)
     store.hold("a decision is missing")
-    files.disk = None
+    files.disk = DiskUsage(used_bytes=50, available_bytes=50)
     store.clean()
     with pytest.raises(StoreUnavailableError, match="a decision is missing"):
         put(store)

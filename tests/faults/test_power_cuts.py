@@ -498,7 +498,7 @@ def run(
             case.audit()
 
 
-@pytest.mark.parametrize("first", range(0, rounds(test=300, long=10_000), CASES_EACH))
+@pytest.mark.parametrize("first", range(0, rounds(test=200, long=10_000), CASES_EACH))
 def test_an_error_at_any_operation_breaks_no_promise(
     first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -509,7 +509,7 @@ def test_an_error_at_any_operation_breaks_no_promise(
             raise AssertionError(f"seed {seed}: {problem!r}") from problem
 
 
-@pytest.mark.parametrize("first", range(0, rounds(test=2_000, long=50_000), CASES_EACH))
+@pytest.mark.parametrize("first", range(0, rounds(test=1_200, long=50_000), CASES_EACH))
 def test_a_power_cut_at_any_operation_breaks_no_promise(
     first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -710,7 +710,7 @@ class SlaveCase:
 
 
 @pytest.mark.parametrize("episode", [SlaveCase.cut, SlaveCase.fail], ids=["cut", "error"])
-@pytest.mark.parametrize("first", range(0, rounds(test=60, long=5_000), SLAVE_CASES_EACH))
+@pytest.mark.parametrize("first", range(0, rounds(test=40, long=5_000), SLAVE_CASES_EACH))
 def test_a_slave_keeps_a_beginning_of_its_masters_log(
     first: int, episode: Callable[[SlaveCase], None]
 ) -> None:

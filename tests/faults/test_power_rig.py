@@ -14,7 +14,7 @@ from support.root import as_root
 from support.tiers import rounds
 
 RIG = Path(__file__).parent.parent / "power" / "rig.py"
-CASES = rounds(test=40, long=200)
+CASES = rounds(test=20, long=200)
 START = "-m cometmq standalone --namesrv-port {ns} --broker-port {port} --store {store} -c {conf}"
 
 

@@ -55,6 +55,10 @@ class ShiftedClock(SystemClock):
         return super().now_ms() + self._ahead_ms
 
 
+ANY_DISK = {"diskMaxUsedSpaceRatio": "95", "diskSpaceWarningLevelRatio": "98"}
+"""Limits that the disk of a test keeps, however full it is."""
+
+
 class Servers:
     """Starts servers in this process, and stops them at the end."""
 
@@ -83,6 +87,7 @@ class Servers:
             "listenPort": str(port),
             "namesrvAddr": ";".join(self.names),
             "storePathRootDir": str(self._folder / str(port)),
+            **ANY_DISK,
             **settings,
         }
         configuration = load(BROKER_SETTINGS, known_keys=BROKER_KEYS, command_line=values)

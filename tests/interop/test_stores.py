@@ -124,7 +124,7 @@ def test_the_store_spans_several_files_of_every_kind(written_by_comet: dict[str,
     assert not (store / "abort").exists()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", ["4.9.7", pytest.param("5.3.3", marks=pytest.mark.long)])
 def test_a_real_broker_serves_a_store_that_comet_closed(
     version: str, written_by_comet: dict[str, Written], namesrv: str, tmp_path: Path
 ) -> None:
@@ -142,7 +142,7 @@ def test_a_real_broker_serves_a_store_that_comet_closed(
     serve_with_comet(store, ledger, tmp_path)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", ["5.3.3", pytest.param("4.9.7", marks=pytest.mark.long)])
 def test_a_real_broker_serves_a_store_that_comet_left_when_killed(
     version: str, written_by_comet: dict[str, Written], namesrv: str, tmp_path: Path
 ) -> None:

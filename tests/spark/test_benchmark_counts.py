@@ -69,6 +69,7 @@ def test_the_topics_share_the_messages() -> None:
     assert sum(messages_of(topic, COUNT) for topic in TOPICS) == COUNT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("subject", RATES_OF_FILES, ids=lambda subject: subject.name)
 def test_a_rate_of_files_counts_the_rows(subject: Subject, bench: Bench) -> None:
     assert measured(subject, bench) > 0

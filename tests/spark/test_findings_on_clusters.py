@@ -246,7 +246,7 @@ HOWTO = Path(__file__).resolve().parents[2] / "docs" / "howto"
 PAGES = (
     "analyze-dead-letters",
     pytest.param("measure-latency-from-traces", marks=pytest.mark.long),
-    "compare-two-clusters",
+    pytest.param("compare-two-clusters", marks=pytest.mark.long),
     pytest.param("report-usage", marks=pytest.mark.long),
 )
 """Pages with commands and programs; other tests run the pipelines of those left to long runs."""

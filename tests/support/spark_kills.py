@@ -67,7 +67,11 @@ def place(name: str, folder: Path) -> Iterator[Place]:
 
 
 ON_EVERY_SPARK = pytest.mark.parametrize(
-    "where", ["local", pytest.param("standalone", marks=pytest.mark.standalone_only)]
+    "where",
+    [
+        pytest.param("local", marks=pytest.mark.long),
+        pytest.param("standalone", marks=pytest.mark.standalone_only),
+    ],
 )
 """For tests that take ``where`` they run: in the driver, or with executors of their own."""
 

@@ -23,7 +23,7 @@ cdef class FastCheck:
     cdef FastSender _sender
 
     @cython.locals(
-        key=bytes, fields=SignedFields, content=bytes, sender=FastSender, signing_key=SigningKey)
+        fields=SignedFields, content=bytes, sender=FastSender, signing_key=SigningKey)
     cpdef bint allows(
         self, object wire, bytearray data, bytearray unescaped, Py_ssize_t body_at,
         Py_ssize_t body_end, str topic, str group) except -1

@@ -78,9 +78,8 @@ class FastCheck:
         fields = self.fields
         if not fields.is_usable:
             return False
-        key = fields.access_key(data)
-        if wire is not self._wire or key != self.key:
-            self._find(wire, key)
+        if wire is not self._wire or not fields.has_access_key(data, self.key):
+            self._find(wire, fields.access_key(data))
         sender = self._sender
         if sender is None:
             return False

@@ -173,12 +173,17 @@ class RemoteOffsetStore:
     async def stored(self, queue: MessageQueue) -> QueueOffset | None:
         """Read the offset from the queue's broker and take it into memory; None if it has none.
 
+        An offset in memory that moves meanwhile is newer, and stays.
+
         Raises:
             ClientError: no broker serves the queue now.
             ResponseError: the broker refused for another reason than a missing offset.
             RemotingError: no response.
         """
+        before = self._table.get(queue)
         offset = await self._offsets.committed(self._group, queue)
+        if self._table.get(queue) != before:
+            return offset
         if offset is not None:
             self._table.update(queue, offset)
         if offset:  # 0 may mean that there is none, and then must be sent

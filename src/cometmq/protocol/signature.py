@@ -56,14 +56,17 @@ class SigningKey:
         if len(secret) > _BLOCK_BYTES:
             secret = sha1(secret).digest()
         secret = secret.ljust(_BLOCK_BYTES, b"\0")
-        self._inner = bytes(unit ^ 0x36 for unit in secret)
-        self._outer = bytes(unit ^ 0x5C for unit in secret)
+        self._inner = sha1(bytes(unit ^ 0x36 for unit in secret))
+        self._outer = sha1(bytes(unit ^ 0x5C for unit in secret))
 
     def sign(self, content: bytes) -> bytes:
         """Return the signature of a content, as ASCII text."""
-        # HMAC as in RFC 2104: Python's module takes twice as long for contents of requests.
-        inner = sha1(self._inner + content).digest()
-        return b2a_base64(sha1(self._outer + inner).digest(), newline=False)
+        # HMAC as in RFC 2104. To copy a hash that has read the key already takes a quarter of the
+        # time of a new one, and half of that of Python's module for contents of requests.
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(content)
+        outer.update(inner.digest())
+        return b2a_base64(outer.digest(), newline=False)
 
     def accepts(self, content: bytes, signature: bytes) -> bool:
         """Return whether a signature is that of a content; the time it takes does not show why."""

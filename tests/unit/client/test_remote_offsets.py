@@ -108,6 +108,35 @@ async def test_a_queue_that_is_forgotten_while_offsets_are_stored_is_passed_over
     assert list(store.table()) == [ONE if broker.commits[0].queue_id == 0 else TWO]
 
 
+async def test_an_offset_that_moves_while_the_stored_one_is_read_does_not_go_back() -> None:
+    broker, moving = GroupBroker(), MovingHook()
+    broker.committed["t", 0] = 3
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        ClientCore(cluster.address, hooks=[moving]) as instance,
+    ):
+        store = moving.store = RemoteOffsetStore(instance, "g")
+        store.update(ONE, QueueOffset(3))
+        assert await store.stored(ONE) == 3
+        assert store.position(ONE) == 7
+        assert await store.persist([ONE]) == {}
+
+    assert [commit.commit_offset for commit in broker.commits] == [7]
+
+
+class MovingHook:
+    """Moves the offset of a queue when the broker responds with the stored one."""
+
+    store: RemoteOffsetStore
+
+    def before_request(self, address: str, call: OutgoingCall) -> None:
+        """Nothing is looked at."""
+
+    def after_response(self, address: str, call: OutgoingCall, response: Command) -> None:
+        if call.code == RequestCode.QUERY_CONSUMER_OFFSET:
+            self.store.update(ONE, QueueOffset(7))
+
+
 class ForgettingHook:
     """Forgets one of two queues when the commit of the other is sent."""
 

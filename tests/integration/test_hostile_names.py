@@ -12,6 +12,7 @@ import pytest
 
 from cometmq.cli.mqadmin import queries
 from cometmq.cli.mqadmin.app import run
+from cometmq.client import Message, Producer
 from cometmq.protocol.bodies import ConsumerRunningInfo
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response
@@ -76,6 +77,29 @@ async def test_what_consumers_tell_is_written_below_one_folder_whatever_their_id
     assert keys.read_text() == "mine"
     written = [each for each in files_in(tmp_path) if each != keys]
     assert [each.parent.parent for each in written] == [tmp_path]
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+async def test_a_message_controls_no_terminal_and_reaches_a_program_as_it_is(
+    *, is_terminal: bool
+) -> None:
+    async with Cluster() as cluster:
+        async with Producer(cluster.name_servers, group="p") as producer:
+            await producer.send(Message("TBW102", REMARK.encode(), tags="\x1b[2J"))
+        read, write = os.openpty() if is_terminal else os.pipe()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "cometmq", "mqadmin", "printMsg",
+            "-n", cluster.name_servers, "-t", "TBW102", "-d", "true",
+            stdout=write, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        os.close(write)
+        _, err = await process.communicate()
+        out = os.read(read, 65_536).decode()
+        os.close(read)
+    assert process.returncode == 0, err
+    assert ("BODY: " + REMARK in out) != is_terminal
+    assert ("\\x1b[2J\\x9b31mdone\\u202e" in out) == is_terminal
+    assert not (is_terminal and set(out) & set("\x1b\x07\x9b\u202e"))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ cimport cython
 from cometmq.protocol.signature cimport SigningKey
 from cometmq.protocol.signed_fields cimport SignedFields
 
-cdef int _SENDERS_MAX
+cdef int _SENDERS_MAX, _USES_MAX
 
 
 cdef class FastSender:
@@ -18,6 +18,7 @@ cdef class FastCheck:
     cdef object _action
     cdef object _state
     cdef dict _senders
+    cdef readonly int uses
     cdef object _wire
     cdef readonly bytes key
     cdef FastSender _sender
@@ -30,4 +31,5 @@ cdef class FastCheck:
 
     cpdef release(self)
     cdef _find(self, object wire, bytes key)
+    cdef _forget(self)
     cdef bint _may(self, FastSender sender, object use, str topic, str group) except -1

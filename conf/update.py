@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cometmq.access.account_settings import AccountSettings
-from cometmq.access.config import UserSettings
+from cometmq.access.user_settings import UserSettings
 from cometmq.broker.config import BrokerSettings
 from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.filtersrv.config import FilterServerSettings

@@ -241,7 +241,7 @@ def _included(match: re.Match[str]) -> str:
 def configuration_page() -> str:
     """Every key of the servers' files."""
     from cometmq.access.account_settings import AccountSettings
-    from cometmq.access.config import UserSettings
+    from cometmq.access.user_settings import UserSettings
     from cometmq.broker.config import BrokerSettings
     from cometmq.controller.config import ControllerSettings, EtcdSettings
     from cometmq.filtersrv.config import FilterServerSettings

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import os
+import pty
 import re
 import shlex
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +25,8 @@ import typer.main
 from typer.testing import CliRunner
 
 from cometmq.cli.admin.app import app as admin_app
-from cometmq.cli.admin.output import CHANGE_KEYS, heading
+from cometmq.cli.admin.output import CHANGE_KEYS
+from cometmq.cli.admin.tables import headings
 from cometmq.cli.commands import app
 from cometmq.client import Message, StartFrom
 from cometmq.client.blocking import AdminClient, Producer, PushConsumer
@@ -232,7 +237,7 @@ CHANGES = [
     "acl delete-policy User:app",
     "acl set-account app --password-file {folder}/password",
     "acl delete-account app",
-    "acl set-trusted-addresses 10.0.0.1",
+    "acl set-white-addresses 10.0.0.1",
 ]
 ELSEWHERE = {
     "topic export": "test_exported_settings_can_be_applied",
@@ -293,10 +298,10 @@ def test_a_command_prints_the_keys_of_its_help(scene: Scene, read: Read) -> None
     assert all([*row] == keys for row in rows)
     if isinstance(found, list) and rows:
         head, *lines = table.splitlines()
-        assert all(heading(key) in head for key in keys)
+        assert all(text in head for text in headings(keys))
         assert len(lines) >= len(rows)
     elif rows:
-        assert all(heading(key) in table for key in keys)
+        assert all(text in table for text in headings(keys))
 
 
 @pytest.mark.parametrize("words", CHANGES)
@@ -530,6 +535,60 @@ def test_watching_prints_a_line_of_json_for_each_round(scene: Scene) -> None:
         assert watching.wait(timeout=WAIT_S) == 130
 
     assert [len(each) for each in rounds] == [4, 4]
+
+
+def in_terminal(scene: Scene, width: int, words: str, given: str = "") -> tuple[int, str]:
+    """Run a command in a terminal of some columns; return its exit code and what it printed."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    variables = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
+    line = ["admin", *shlex.split(words.format(**scene.names)), "-n", scene.name_servers]
+    with subprocess.Popen(
+        [sys.executable, "-m", "cometmq", *line],
+        env=variables | {"TERM": "xterm", "NO_COLOR": "1"},
+        stdin=slave, stdout=slave, stderr=slave,
+    ) as running:  # fmt: skip
+        os.close(slave)
+        os.write(master, given.encode())
+        printed = b""
+        try:
+            while part := os.read(master, 65_536):
+                printed += part
+        except OSError:
+            pass  # the command has ended
+        code = running.wait(timeout=WAIT_S)
+    os.close(master)
+    return code, re.sub(r"\x1b\[[0-9;]*m", "", printed.decode()).replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("words", ["cluster list", "group lag {group}", "namesrv config"])
+def test_a_terminal_gets_lines_of_its_width(scene: Scene, width: int, words: str) -> None:
+    code, printed = in_terminal(scene, width, words)
+
+    assert code == 0
+    assert printed.strip()
+    assert max(map(len, printed.splitlines())) <= width
+
+
+def test_a_wide_terminal_shows_a_table_and_a_narrow_one_shows_records(scene: Scene) -> None:
+    words = "message find {topic} key3"
+    tables = in_terminal(scene, 160, words)[1].splitlines()
+    records = in_terminal(scene, 80, words)[1].splitlines()
+
+    assert tables[0].split()[:2] == ["Message", "id"]
+    assert set(tables[1]) == {"─"}
+    assert [line.split("  ")[0] for line in records[:3]] == ["Message id", "Broker", "Queue"]
+
+
+def test_a_question_in_a_terminal_is_answered_with_no(scene: Scene) -> None:
+    before = scene.state()
+    code, printed = in_terminal(scene, 80, "topic delete {topic}", "n\n")
+
+    assert code == 1
+    assert "Make these changes? [y/N]" in printed
+    assert "nothing was changed" in printed
+    assert scene.state() == before
 
 
 @pytest.mark.parametrize(

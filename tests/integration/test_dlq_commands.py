@@ -119,7 +119,7 @@ def test_the_question_before_a_resend_names_the_topics(desk: Desk) -> None:
     refused = desk.error(f"resend {desk.group} --all --to topic")
     assert f"send 3 dead letters of {desk.group} again (topic {TOPIC})" in refused
     refused = desk.error(f"resend {desk.group} --to topic --topic refunds")
-    assert f"send 1 dead letters of {desk.group} again (topic refunds)" in refused
+    assert f"send 1 dead letter of {desk.group} again (topic refunds)" in refused
     refused = desk.error(f"resend {desk.group} --all")
     assert f"send 4 dead letters of {desk.group} again (topic %RETRY%{desk.group})" in refused
     assert desk.resend("--to topic --topic no-such-topic") == []

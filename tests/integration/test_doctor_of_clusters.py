@@ -173,7 +173,7 @@ async def test_a_cluster_in_which_all_is_well(servers: Servers) -> None:
         "name-servers", "brokers", "clocks", "disk-space", "ports", "versions", "masters", "slaves",
         "topics", "groups", "subscriptions",
     }  # fmt: skip
-    assert "1 groups, 1 online" in {finding.met for finding in findings}
+    assert "1 group, 1 online" in {finding.met for finding in findings}
 
 
 # --- name servers ---------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ async def test_a_slave_that_does_not_reach_its_master_is_found(servers: Servers)
 
     [finding] = bad(await servers.examine(), "slaves")
 
-    assert (finding.level, finding.met) == (Level.PROBLEM, "0 of 1 slaves are connected")
+    assert (finding.level, finding.met) == (Level.PROBLEM, "connected slaves: 0 of 1")
 
 
 @asynccontextmanager
@@ -431,7 +431,7 @@ async def test_a_group_with_a_backlog_and_without_consumers_is_found(servers: Se
     [finding] = bad(await servers.examine(), "groups")
 
     assert (finding.level, finding.subject) == (Level.WARNING, "audit")
-    assert "2 messages wait" in finding.met
+    assert "2 messages not consumed" in finding.met
 
 
 async def test_members_with_different_subscriptions_are_found(servers: Servers) -> None:

@@ -466,7 +466,7 @@ CALLS: dict[str, Call] = {
         w.links.broker.address, w.group, w.topic, MessageRequestMode.PULL
     ),
     "AdminClient.set_read_ahead": lambda w: w.admin.set_read_ahead(w.links.broker.address, 0),
-    "AdminClient.set_trusted_addresses": lambda w: w.admin.set_trusted_addresses(
+    "AdminClient.set_white_addresses": lambda w: w.admin.set_white_addresses(
         w.links.broker.address, "127.0.0.1"
     ),
     "AdminClient.sync_state": lambda w: w.admin.sync_state(w.links.broker.address, ["no-broker"]),

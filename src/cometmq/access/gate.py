@@ -43,8 +43,8 @@ class Action(IntFlag):
     LIST = 256
 
 
-class Kind(StrEnum):
-    """A kind of resources."""
+class ResourceType(StrEnum):
+    """What a resource is."""
 
     TOPIC = "Topic"
     GROUP = "Group"
@@ -54,7 +54,7 @@ class Kind(StrEnum):
 class Need(NamedTuple):
     """What a request needs: one of these actions on a resource."""
 
-    kind: Kind
+    resource_type: ResourceType
     name: str
     action: Action
 
@@ -73,7 +73,7 @@ ADMINISTRATOR: Final = Needs(administrator=True)
 
 def group_need(name: str, action: Action = Action.SUB) -> Need:
     """Return the need for an action on a group, by default to consume as it."""
-    return Need(Kind.GROUP, name, action)
+    return Need(ResourceType.GROUP, name, action)
 
 
 def topic_need(name: str, action: Action) -> Need:
@@ -83,7 +83,7 @@ def topic_need(name: str, action: Action) -> Need:
     """
     if name.startswith(RETRY_PREFIX):
         return group_need(name[len(RETRY_PREFIX) :], action & ~Action.PUB or Action.SUB)
-    return Need(Kind.TOPIC, name, action)
+    return Need(ResourceType.TOPIC, name, action)
 
 
 class Account(Protocol):
@@ -282,6 +282,6 @@ def _consumes_messages_of_others(need: Need) -> bool:
     # A route, which producers need, too, shows no message.
     return (
         need.name in TOPICS_OF_WAITING
-        and need.kind == Kind.TOPIC
+        and need.resource_type == ResourceType.TOPIC
         and need.action & (Action.SUB | Action.PUB) == Action.SUB
     )

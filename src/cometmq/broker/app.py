@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cometmq.access.account_settings import signing_hooks
-from cometmq.access.config import UserSettings
+from cometmq.access.user_settings import UserSettings
 from cometmq.broker.assembly import FEATURES, Endpoint, Parts, assemble
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.fast_paths import FastPaths

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cometmq.access.account_settings import warn_of_certificates
-from cometmq.access.config import user_settings
+from cometmq.access.user_settings import user_settings
 from cometmq.broker.access import feature as access
 from cometmq.broker.acting_master import feature as acting_master
 from cometmq.broker.address import BrokerAddress, broker_address

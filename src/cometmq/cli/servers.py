@@ -304,7 +304,7 @@ def _leaves_name_server_open(parts: Configuration) -> bool:
     Raises:
         ConfigError: the name server shall have it, and the broker has none, or cannot register.
     """
-    from cometmq.access.config import UserSettings
+    from cometmq.access.user_settings import UserSettings
     from cometmq.broker.config import BrokerSettings
 
     settings = parts[BrokerSettings]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from cometmq.access.gate import Action, Kind, Need, Needs, group_need, needs_of, topic_need
+from cometmq.access.gate import Action, Need, Needs, ResourceType, group_need, needs_of, topic_need
 from cometmq.access.plain.account import ANYBODY, AccountEntry, PlainAccount
 from cometmq.access.plain.account_file import FILE_BYTES_MAX, parse
 from cometmq.access.plain.accounts import PlainAccounts
@@ -104,10 +104,10 @@ def test_a_permission_allows_what_it_says(text: str, pub: bool, sub: bool) -> No
     listed = account(topic_perms=[f"T={text}"])
     by_default = account(default_topic_perm=text)
     for each in (listed, by_default):
-        assert each.may(Need(Kind.TOPIC, "T", Action.PUB)) is pub
-        assert each.may(Need(Kind.TOPIC, "T", Action.SUB)) is sub
-    assert not listed.may(Need(Kind.TOPIC, "Other", Action.PUB))
-    assert not listed.may(Need(Kind.GROUP, "T", Action.SUB))
+        assert each.may(Need(ResourceType.TOPIC, "T", Action.PUB)) is pub
+        assert each.may(Need(ResourceType.TOPIC, "T", Action.SUB)) is sub
+    assert not listed.may(Need(ResourceType.TOPIC, "Other", Action.PUB))
+    assert not listed.may(Need(ResourceType.GROUP, "T", Action.SUB))
 
 
 def test_a_listed_name_has_no_default() -> None:
@@ -127,8 +127,8 @@ def test_a_retry_topic_is_its_group() -> None:
 
 
 def test_every_account_may_send_traces_but_not_read_them() -> None:
-    assert account().may(Need(Kind.TOPIC, "RMQ_SYS_TRACE_TOPIC", Action.PUB))
-    assert not account().may(Need(Kind.TOPIC, "RMQ_SYS_TRACE_TOPIC", Action.SUB))
+    assert account().may(Need(ResourceType.TOPIC, "RMQ_SYS_TRACE_TOPIC", Action.PUB))
+    assert not account().may(Need(ResourceType.TOPIC, "RMQ_SYS_TRACE_TOPIC", Action.SUB))
 
 
 def test_an_administrator_is_held_to_lists_but_may_administer() -> None:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cometmq.access.config import UserSettings
-from cometmq.access.gate import Action, Kind, Need, Needs, group_need, topic_need
+from cometmq.access.gate import Action, Need, Needs, ResourceType, group_need, topic_need
 from cometmq.access.plain.account import AccountEntry
 from cometmq.access.plain.accounts import PlainAccounts
+from cometmq.access.user_settings import UserSettings
 from cometmq.access.users.accounts import UserAccounts, UserError
 from cometmq.access.users.migration import migrate, policies_of
 from cometmq.access.users.policies import (
@@ -87,7 +87,7 @@ def rules(*entries: PolicyEntry, default: tuple[PolicyEntry, ...] = ()) -> Rules
         ("Group:orders", PUB, None),
         ("Group:*", PUB, None),
         ("Group:g", group_need("g", Action.PUB), True),
-        ("Cluster:c", Need(Kind.CLUSTER, "c", Action.PUB), True),
+        ("Cluster:c", Need(ResourceType.CLUSTER, "c", Action.PUB), True),
         ("Namespace:n", PUB, None),
     ],
 )
@@ -173,7 +173,7 @@ def closest_decides(entries: list[PolicyEntry], need: Need) -> bool | None:
     for each in entries:
         kind, _, name = each.resource.key.partition(":")
         is_about = kind == "*" or (
-            kind == need.kind
+            kind == need.resource_type
             and (need.name.startswith(name[:-1]) if name.endswith("*") else need.name == name)
         )
         if is_about and Action[each.actions[0].name] & need.action:
@@ -216,7 +216,7 @@ def test_a_retry_topic_is_its_group() -> None:
     assert topic_need("%RETRY%g", Action.SUB | Action.GET) == group_need(
         "g", Action.SUB | Action.GET
     )
-    assert topic_need("%DLQ%g", Action.SUB).kind == Kind.TOPIC
+    assert topic_need("%DLQ%g", Action.SUB).resource_type == ResourceType.TOPIC
 
 
 @pytest.mark.parametrize(

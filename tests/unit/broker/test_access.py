@@ -18,9 +18,9 @@ from cometmq.access.gate import (
     NOTHING,
     Action,
     Gate,
-    Kind,
     Need,
     Needs,
+    ResourceType,
     group_need,
     topic_need,
 )
@@ -156,7 +156,7 @@ ANY_OF = {"P": PUB, "S": SUB, "C": Action.CREATE, "U": Action.UPDATE, "D": Actio
 
 def wanted(text: str) -> Needs:
     """Needs such as ``T:T=SG g:G=S c:c=G``: one of the actions on each resource."""
-    kinds = {"t": Kind.TOPIC, "g": Kind.GROUP, "c": Kind.CLUSTER}
+    kinds = {"t": ResourceType.TOPIC, "g": ResourceType.GROUP, "c": ResourceType.CLUSTER}
     every = []
     for part in text.split():
         resource, _, letters = part.partition("=")

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from cometmq.cli.admin import output
 from cometmq.cli.admin.arguments import flag_of, queue_of
 from cometmq.cli.admin.commands import Call, make_changes, show_rows, with_interval
 from cometmq.cli.admin.completion import names
-from cometmq.cli.admin.output import Change, Output, confirmed, duration, heading, shown, size
+from cometmq.cli.admin.output import Change, Output, confirmed
+from cometmq.cli.admin.tables import duration, headings, shown, size
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.times import time_of
 
@@ -84,9 +84,9 @@ def test_a_value_is_shown_as_its_key_says(key: str, value: object, text: str) ->
 
 
 def test_a_head_has_the_words_of_its_key_without_the_unit() -> None:
-    heads = [heading(key) for key in ("min_offset", "stored_time_ms", "age_ms", "log_bytes")]
+    heads = headings(["min_offset", "stored_time_ms", "age_ms", "log_bytes", "read_bytes_per_s"])
 
-    assert heads == ["Min offset", "Stored", "Age", "Log"]
+    assert heads == ["Min offset", "Stored", "Age", "Log", "Read"]
 
 
 def test_units_of_durations_and_sizes() -> None:
@@ -272,7 +272,3 @@ def test_completion_is_quiet_if_no_name_server_responds(
     assert names("topics", "127.0.0.1:1", None) == []
     assert names("topics", "no address", None) == []
     assert capfd.readouterr() == ("", "")
-
-
-def test_widths_are_those_of_a_pipe_or_of_the_terminal() -> None:
-    assert output._console().width == output.WIDTH_MAX

@@ -15,7 +15,7 @@ import pytest
 import typer.main
 
 import cometmq.client
-from cometmq.access.config import UserSettings
+from cometmq.access.user_settings import UserSettings
 from cometmq.broker.config import BrokerSettings
 from cometmq.cli.commands import app
 from cometmq.client.settings import resolve_settings

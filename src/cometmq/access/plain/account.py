@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.access.gate import Action, Kind, Need, Needs
+from cometmq.access.gate import Action, Need, Needs, ResourceType
 from cometmq.access.plain.addresses import AddressSet
 from cometmq.model.errors import ConfigError
 from cometmq.model.topic import TRACE_TOPIC
@@ -99,12 +99,12 @@ class PlainAccount:
             return None
         for need in needs.resources:
             if not self.may(need):
-                return f"No default permission for {need.kind.lower()}:{need.name[:300]}"
+                return f"No default permission for {need.resource_type.lower()}:{need.name[:300]}"
         return None
 
     def may(self, need: Need) -> bool:
         """Return whether the account has a permission, by its list or its default."""
-        if need.kind == Kind.GROUP:
+        if need.resource_type == ResourceType.GROUP:
             owned = self.groups.get(need.name, self.group_default)
         else:
             owned = self.topics.get(need.name, self.topic_default)

@@ -102,8 +102,8 @@ class UserSender:
             if not decided:
                 why = "no matched policies" if decided is None else "the decision is deny"
                 return (
-                    f"{self._subject} has no permission to access {need.kind}:{need.name[:300]}"
-                    f" from {self._host}, {why}."
+                    f"{self._subject} has no permission to access"
+                    f" {need.resource_type}:{need.name[:300]} from {self._host}, {why}."
                 )
         return None
 

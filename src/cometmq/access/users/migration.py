@@ -25,7 +25,7 @@ from cometmq.access.users.policies import (
     PolicyEntry,
     PolicyType,
     Resource,
-    ResourceType,
+    ResourceTypeCode,
 )
 from cometmq.access.users.user import User, UserType
 from cometmq.model.topic import RETRY_PREFIX
@@ -63,25 +63,25 @@ def migrate(plain: PlainAccounts, users: UserAccounts) -> None:
 def policies_of(entry: AccountEntry) -> list[tuple[PolicyType, list[PolicyEntry]]]:
     """Return the entries of an account."""
     custom = [
-        *_named(ResourceType.TOPIC, entry.topic_perms or ()),
-        *_named(ResourceType.GROUP, entry.group_perms or ()),
+        *_named(ResourceTypeCode.TOPIC, entry.topic_perms or ()),
+        *_named(ResourceTypeCode.GROUP, entry.group_perms or ()),
     ]
     defaults = [
         _entry(Resource.of(kind, Pattern.ANY), text)
         for kind, text in (
-            (ResourceType.TOPIC, entry.default_topic_perm),
-            (ResourceType.GROUP, entry.default_group_perm),
+            (ResourceTypeCode.TOPIC, entry.default_topic_perm),
+            (ResourceTypeCode.GROUP, entry.default_group_perm),
         )
         if text.strip()
     ]
     return [(PolicyType.CUSTOM, custom), (PolicyType.DEFAULT, defaults)]
 
 
-def _named(kind: ResourceType, permissions: Sequence[str]) -> Iterator[PolicyEntry]:
+def _named(kind: ResourceTypeCode, permissions: Sequence[str]) -> Iterator[PolicyEntry]:
     for text in permissions:
         name, _, value = text.partition("=")
         name = name.strip()
-        if kind == ResourceType.GROUP:
+        if kind == ResourceTypeCode.GROUP:
             name = name.removeprefix(RETRY_PREFIX)
         yield _entry(Resource.of(kind, Pattern.LITERAL, name), value)
 

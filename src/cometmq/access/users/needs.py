@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 from cometmq.access.gate import (
     NOTHING,
     Action,
-    Kind,
     Need,
     Needs,
+    ResourceType,
     group_need,
     needs_of,
     topic_need,
@@ -249,7 +249,7 @@ class UserNeeds:
         return frozenset((*NAMED, *self._readers, *CLUSTER))
 
     def _of_cluster(self, action: Action, name: str = "") -> Needs:
-        return needs_of(Need(Kind.CLUSTER, name or self._cluster, action))
+        return needs_of(Need(ResourceType.CLUSTER, name or self._cluster, action))
 
     def _of_reply(self, request: Request) -> Needs:
         return of_reply(request, self._reply_topic)

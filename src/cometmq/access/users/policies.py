@@ -31,7 +31,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.access.gate import Action, Kind, Need
+from cometmq.access.gate import Action, Need, ResourceType
 from cometmq.access.users.user import USER_SUBJECT
 from cometmq.model.errors import ConfigError
 
@@ -58,8 +58,8 @@ class ActionCode(IntEnum):
     LIST = 9
 
 
-class ResourceType(IntEnum):
-    """The kinds of resources in the database and, by their names, in requests."""
+class ResourceTypeCode(IntEnum):
+    """The types of resources in the database and, by their names, in requests."""
 
     UNKNOWN = 0
     ANY = 1
@@ -94,8 +94,8 @@ class Decision(IntEnum):
 _ACTIONS: Final = {each.name.lower(): each for each in ActionCode}
 _TYPES: Final = {
     each.name.lower(): each
-    for each in ResourceType
-    if each not in (ResourceType.UNKNOWN, ResourceType.ANY)
+    for each in ResourceTypeCode
+    if each not in (ResourceTypeCode.UNKNOWN, ResourceTypeCode.ANY)
 }
 _POLICY_TYPES: Final = {each.name.lower(): each for each in PolicyType}
 _DECISIONS: Final = {each.name.lower(): each for each in Decision}
@@ -103,10 +103,10 @@ _EVERY_ACTION: Final = sum(Action)
 _MASKS: Final = {
     each: _EVERY_ACTION if each == ActionCode.ALL else int(Action[each.name]) for each in ActionCode
 }
-_KINDS: Final = {
-    Kind.TOPIC: ResourceType.TOPIC,
-    Kind.GROUP: ResourceType.GROUP,
-    Kind.CLUSTER: ResourceType.CLUSTER,
+_TYPE_CODES: Final = {
+    ResourceType.TOPIC: ResourceTypeCode.TOPIC,
+    ResourceType.GROUP: ResourceTypeCode.GROUP,
+    ResourceType.CLUSTER: ResourceTypeCode.CLUSTER,
 }
 _CLOSENESS: Final = {Pattern.LITERAL: 0, Pattern.PREFIXED: 1, Pattern.ANY: 2}
 
@@ -121,10 +121,10 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
     resource_name: str | None = None
     resource_pattern: Pattern
-    resource_type: ResourceType
+    resource_type: ResourceTypeCode
 
     @classmethod
-    def of(cls, kind: ResourceType, pattern: Pattern, name: str | None = None) -> Resource:
+    def of(cls, kind: ResourceTypeCode, pattern: Pattern, name: str | None = None) -> Resource:
         """Return a resource; one of a pattern for every name has none."""
         return cls(resource_name=name, resource_pattern=pattern, resource_type=kind)
 
@@ -137,7 +137,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         """
         text = key or ""
         if text == "*":
-            return cls.of(ResourceType.ANY, Pattern.ANY)
+            return cls.of(ResourceTypeCode.ANY, Pattern.ANY)
         kind_text, found, name = text.partition(":")
         kind = _TYPES.get(kind_text.lower())
         if kind is None or not found or not name:
@@ -154,7 +154,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     @property
     def key(self) -> str:
         """The text that `parse` reads."""
-        if self.resource_type == ResourceType.ANY:
+        if self.resource_type == ResourceTypeCode.ANY:
             return "*"
         end = "" if self.resource_pattern == Pattern.LITERAL else "*"
         name = "" if self.resource_pattern == Pattern.ANY else self.resource_name or ""
@@ -164,7 +164,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     def closeness(self) -> tuple[int, int, int]:
         """Sorts the entries that match: the closest one first."""
         name = self.resource_name or ""
-        is_everything = self.resource_type == ResourceType.ANY
+        is_everything = self.resource_type == ResourceTypeCode.ANY
         # A short prefix comes before a long one, as in RocketMQ.
         return int(is_everything), _CLOSENESS[self.resource_pattern], len(name)
 
@@ -339,10 +339,10 @@ class _Rules:
     __slots__ = ("_everything", "_kinds", "_literals", "_prefixes")
 
     def __init__(self, entries: Iterable[PolicyEntry]) -> None:
-        self._literals: dict[tuple[ResourceType, str], list[_Rule]] = {}
-        self._prefixes: dict[ResourceType, dict[int, dict[str, list[_Rule]]]] = {}
+        self._literals: dict[tuple[ResourceTypeCode, str], list[_Rule]] = {}
+        self._prefixes: dict[ResourceTypeCode, dict[int, dict[str, list[_Rule]]]] = {}
         """By the lengths of the prefixes, the shortest one first, and the prefixes."""
-        self._kinds: dict[ResourceType, list[_Rule]] = {}
+        self._kinds: dict[ResourceTypeCode, list[_Rule]] = {}
         """Those about every name of a kind."""
         self._everything: list[_Rule] = []
         ordered = sorted(
@@ -351,7 +351,7 @@ class _Rules:
         for entry in ordered:
             resource, rule = entry.resource, _Rule(entry)
             kind, name = resource.resource_type, resource.resource_name or ""
-            if kind == ResourceType.ANY:
+            if kind == ResourceTypeCode.ANY:
                 self._everything.append(rule)
             elif resource.resource_pattern == Pattern.LITERAL:
                 self._literals.setdefault((kind, name), []).append(rule)
@@ -361,7 +361,7 @@ class _Rules:
             else:
                 self._kinds.setdefault(kind, []).append(rule)
 
-    def decision(self, kind: ResourceType, name: str, actions: int, host: str) -> bool | None:
+    def decision(self, kind: ResourceTypeCode, name: str, actions: int, host: str) -> bool | None:
         """Return whether the closest entry that matches allows; None if none matches."""
         for rules in self._about(kind, name):
             for rule in rules:
@@ -369,7 +369,7 @@ class _Rules:
                     return rule.allows
         return None
 
-    def _about(self, kind: ResourceType, name: str) -> Iterator[Sequence[_Rule]]:
+    def _about(self, kind: ResourceTypeCode, name: str) -> Iterator[Sequence[_Rule]]:
         """Yield the entries about a name, the closest ones first."""
         yield self._literals.get((kind, name), ())
         for length, prefixes in self._prefixes.get(kind, _NO_PREFIXES).items():
@@ -400,7 +400,7 @@ class Rules:
 
     def decision(self, need: Need, host: str) -> bool | None:
         """Return whether a need is allowed from an address; None if no entry is about it."""
-        kind = _KINDS[need.kind]
+        kind = _TYPE_CODES[need.resource_type]
         for rules in self._of_types:
             decided = rules.decision(kind, need.name, int(need.action), host)
             if decided is not None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cometmq.access.certificates import with_certificates
-from cometmq.access.config import UserSettings, user_settings
 from cometmq.access.gate import Gate
 from cometmq.access.signer import credentials_of
+from cometmq.access.user_settings import UserSettings, user_settings
 from cometmq.access.users.accounts import UserAccounts
 from cometmq.access.users.user import User, UserType
 from cometmq.broker.access.control import AccessControl, RecordTopics

@@ -1,4 +1,4 @@
-"""``cometmq admin acl``: users and policies of access control 2.0, accounts of 1.0."""
+"""``cometmq admin acl``: users and policies, and plain accounts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cometmq.model.errors import ConfigError
 if TYPE_CHECKING:
     from cometmq.protocol.bodies import AclInfo, UserInfo
 
-app = Commands("Access control: users and policies of RocketMQ 5, accounts of 4.9.")
+app = Commands("Access control: users and policies of RocketMQ 5.3, plain accounts of 4.9.")
 
 SECRET_BYTES_MAX = 4096
 User = Annotated[str, typer.Argument(help="Name of the user.")]
@@ -352,7 +352,7 @@ async def copy_policies(
 
 @app.show("account-files", "cluster broker id address file version changed_time_ms")
 async def account_files(call: Call, broker: Broker = None, cluster: Cluster = None) -> Rows:
-    """Show the versions of the files of access control 1.0 on each broker."""
+    """Show the versions of the files of plain accounts on each broker."""
     from cometmq.protocol import fastjson
 
     async def find(server: Server) -> list[Row]:
@@ -376,8 +376,9 @@ async def set_account(
     access_key: AccessKey,
     password_file: SecretFile = None,
     admin: Annotated[bool, typer.Option("--admin", help="It may administrate.")] = False,
-    trusted_address: Annotated[
-        str | None, typer.Option("--trusted-address", help="Addresses that need no signature.")
+    white_address: Annotated[
+        str | None,
+        typer.Option("--white-address", help="White addresses, where it needs no signature."),
     ] = None,
     topic_perm: Annotated[
         str | None, typer.Option("--topic-perm", help="For topics without an entry: PUB|SUB, DENY.")
@@ -394,7 +395,7 @@ async def set_account(
     broker: Broker = None,
     cluster: Cluster = None,
 ) -> list[Change]:
-    """Create an account of access control 1.0, or replace it; the secret key is asked for."""
+    """Create a plain account, or replace it; the secret key is asked for."""
     key = secret(password_file, f"Secret key of {access_key}: ")
 
     async def run(address: str) -> None:
@@ -403,7 +404,7 @@ async def set_account(
             access_key,
             key,
             admin=admin,
-            trusted_address=trusted_address,
+            white_address=white_address,
             topic_perm=topic_perm,
             group_perm=group_perm,
             topic_perms=",".join(topic or ()) or None,
@@ -418,7 +419,7 @@ async def set_account(
 async def delete_account(
     call: Call, access_key: AccessKey, broker: Broker = None, cluster: Cluster = None
 ) -> list[Change]:
-    """Delete an account of access control 1.0."""
+    """Delete a plain account."""
 
     async def run(address: str) -> None:
         await call.admin.delete_account(address, access_key)
@@ -426,8 +427,8 @@ async def delete_account(
     return await _each(call, broker, cluster, f"delete account {access_key}", run, destroys=True)
 
 
-@app.change("set-trusted-addresses")
-async def set_trusted_addresses(
+@app.change("set-white-addresses")
+async def set_white_addresses(
     call: Call,
     addresses: Annotated[list[str], typer.Argument(help="Addresses or patterns.")],
     file: Annotated[
@@ -437,10 +438,10 @@ async def set_trusted_addresses(
     broker: Broker = None,
     cluster: Cluster = None,
 ) -> list[Change]:
-    """Replace the addresses from which brokers expect no account (access control 1.0)."""
+    """Replace the white addresses: from these no request to a broker needs a plain account."""
     text = ",".join(addresses)
 
     async def run(address: str) -> None:
-        await call.admin.set_trusted_addresses(address, text, file=file)
+        await call.admin.set_white_addresses(address, text, file=file)
 
-    return await _each(call, broker, cluster, "set trusted addresses", run, text, destroys=True)
+    return await _each(call, broker, cluster, "set white addresses", run, text, destroys=True)

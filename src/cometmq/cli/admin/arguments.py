@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import typer
 
+from cometmq.cli.admin.output import Change
 from cometmq.model.errors import ConfigError
+from cometmq.model.nouns import counted
+
+if TYPE_CHECKING:
+    from cometmq.cli.admin.commands import Server
 
 COMPLETED_MAX = 200
 """Words that a shell is offered."""
@@ -100,6 +106,34 @@ def settings_in(file: Path, kind: type[S]) -> list[S]:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from None
     except msgspec.MsgspecError as error:
         raise ConfigError(f"{file}: expected a JSON list of settings: {error}") from None
+
+
+def settings_changes(
+    file: Path,
+    kind: type[S],
+    noun: str,
+    servers: Iterable[Server],
+    apply: Callable[[str, list[S]], Awaitable[object]],
+) -> list[Change]:
+    """Return the changes that apply the settings of a JSON file to brokers.
+
+    Args:
+        file: see `settings_in`.
+        kind: the type of the settings; their field ``topic_name`` or ``group_name`` names them.
+        noun: ``topic`` or ``group``.
+        servers: the brokers.
+        apply: applies settings to the broker at an address.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not such a list.
+    """
+    configs = settings_in(file, kind)
+    detail = ", ".join(getattr(each, f"{noun}_name") for each in configs)
+    what = f"apply {counted(len(configs), noun)} of {file}"
+    return [
+        Change(what, each.name, partial(apply, each.address, configs), detail, destroys=True)
+        for each in servers
+    ]
 
 
 def print_settings(tables: Iterable[Mapping[str, msgspec.Struct]]) -> None:

@@ -12,6 +12,7 @@ from cometmq.cli.admin.arguments import Broker, BrokerArgument, Cluster, GroupNa
 from cometmq.cli.admin.commands import Call, Commands, Server
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import CometError, ConfigError
+from cometmq.model.nouns import counted
 
 app = Commands("Brokers: their state, replication, clients and clean-up.")
 
@@ -248,7 +249,7 @@ async def set_cold_limit(
         await call.admin.set_cold_read_limit(address, group, str(limit))
 
     what = f"limit cold reads of group {group}"
-    return _chosen(what, run, servers, detail=f"{limit} bytes per second")
+    return _chosen(what, run, servers, detail=f"{counted(limit, 'byte')} per second")
 
 
 @app.change("remove-cold-limit")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from cometmq.model.errors import ConfigError, InvalidMessageError, InvalidMessageIdError
+from cometmq.model.nouns import counted
 
 if TYPE_CHECKING:
     from cometmq.client.admin import DeadLetter, Resent
@@ -63,7 +64,7 @@ class Export:
         found = sum(1 for _ in letters_in(self._partial))
         if found != self.letters:
             raise ConfigError(
-                f"{self._partial} has {found} dead letters, but {self.letters} were written"
+                f"{self._partial} has {counted(found, 'dead letter')}: expected {self.letters}"
             )
         self._partial.rename(self._path)
 

@@ -28,6 +28,7 @@ from cometmq.cli.admin.dead_letter_files import (
 from cometmq.cli.admin.output import Change, Rows, confirmed
 from cometmq.cli.exit_codes import print_error
 from cometmq.model.errors import ConfigError
+from cometmq.model.nouns import counted
 from cometmq.model.times import now_ms, time_of
 from cometmq.model.topic import retry_topic
 from cometmq.system.log_format import printable
@@ -361,7 +362,7 @@ async def export(
             deleted += page.deleted
         if selection.is_all and read + deleted < (expected or 0):
             raise ConfigError(
-                f"{read} dead letters of {group} were read, but the brokers have {expected}:"
+                f"{counted(read, 'dead letter')} of {group} read, but the brokers have {expected}:"
                 f" {file}.partial is not complete"
             )
         target.finish()
@@ -472,15 +473,19 @@ async def _confirmed(
     for topic, number in counts.most_common(TOPICS_ASKED_MAX):
         rest -= number
         target = f"topic {topic}" if topic else "no topic: it is not recorded"
-        changes.append(Change(f"send {number} dead letters of {group} again", target, None))
+        changes.append(Change(_again(number, group), target, None))
     if rest:
-        changes.append(Change(f"send {rest} dead letters of {group} again", "other topics", None))
+        changes.append(Change(_again(rest, group), "other topics", None))
     detail = "" if to is To.GROUP else "every group that subscribes to the topic receives them"
     if changes and not confirmed(
         [replace(change, detail=detail, destroys=True) for change in changes]
     ):
         return None
     return asked
+
+
+def _again(number: int, group: str) -> str:
+    return f"send {counted(number, 'dead letter')} of {group} again"
 
 
 async def _chosen(

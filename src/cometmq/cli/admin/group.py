@@ -15,11 +15,12 @@ from cometmq.cli.admin.arguments import (
     SettingsFile,
     TopicName,
     print_settings,
-    settings_in,
+    settings_changes,
 )
 from cometmq.cli.admin.commands import Call, Commands
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import CometError, ConfigError, ResponseError
+from cometmq.model.nouns import counted
 from cometmq.model.times import now_ms
 
 if TYPE_CHECKING:
@@ -436,17 +437,9 @@ async def apply(
     """
     from cometmq.model.group import SubscriptionGroupConfig
 
-    configs = settings_in(file, SubscriptionGroupConfig)
-    detail = ", ".join(each.group_name for each in configs)
-    return [
-        Change(
-            *(f"apply {len(configs)} groups of {file}", each.name),
-            partial(call.admin.set_group_configs, each.address, configs),
-            detail,
-            destroys=True,
-        )
-        for each in await call.servers(broker=broker, cluster=cluster)
-    ]
+    servers = await call.servers(broker=broker, cluster=cluster)
+    run = call.admin.set_group_configs
+    return settings_changes(file, SubscriptionGroupConfig, "group", servers, run)
 
 
 @app.change("delete")
@@ -470,7 +463,7 @@ async def delete(
 
     online = await _online(call, group)
     count = len(online.connection_set) if online else 0
-    detail = f"{count} members are online" if count else "no member is online"
+    detail = f"{counted(count, 'member')} online" if count else "no member is online"
     changes = [
         Change(
             *(f"delete group {group}", each.name),
@@ -491,7 +484,7 @@ async def delete(
                 Change(
                     *(f"delete topic {topic}", "all brokers and name servers"),
                     partial(call.admin.delete_topic, topic),
-                    f"{messages} messages",
+                    counted(messages, "message"),
                     destroys=True,
                 )
             )

@@ -15,6 +15,7 @@ from cometmq.cli.admin.arguments import GroupName, OptionalTopic, TopicName, que
 from cometmq.cli.admin.commands import Call, Commands
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import ConfigError, InvalidMessageIdError
+from cometmq.model.nouns import counted
 from cometmq.model.times import now_ms, time_of
 
 if TYPE_CHECKING:
@@ -297,7 +298,7 @@ async def send_again(
     return [
         Change(
             *(f"send message {message.message_id} again", message.topic),
-            *(run, f"{len(message.body)} bytes"),
+            *(run, counted(len(message.body), "byte")),
             destroys=True,
         )
     ]

@@ -14,11 +14,12 @@ from cometmq.cli.admin.arguments import (
     TopicName,
     print_settings,
     queue_of,
-    settings_in,
+    settings_changes,
 )
 from cometmq.cli.admin.commands import MASTER_ID, Call, Commands
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import CometError, ConfigError
+from cometmq.model.nouns import counted
 
 if TYPE_CHECKING:
     from cometmq.model.topic import TopicConfig
@@ -349,17 +350,8 @@ async def apply(
     """
     from cometmq.model.topic import TopicConfig
 
-    configs = settings_in(file, TopicConfig)
-    detail = ", ".join(each.topic_name for each in configs)
-    return [
-        Change(
-            *(f"apply {len(configs)} topics of {file}", each.name),
-            partial(call.admin.set_topic_configs, each.address, configs),
-            detail,
-            destroys=True,
-        )
-        for each in await call.servers(broker=broker, cluster=cluster)
-    ]
+    servers = await call.servers(broker=broker, cluster=cluster)
+    return settings_changes(file, TopicConfig, "topic", servers, call.admin.set_topic_configs)
 
 
 @app.change("delete")
@@ -373,7 +365,13 @@ async def delete(call: Call, topic: TopicName) -> list[Change]:
         messages[queue.broker_name] = messages.get(queue.broker_name, 0) + count
     detail = f"groups {', '.join(groups)}" if groups else "no group"
     brokers = [
-        Change(f"delete topic {topic}", name, None, f"{count} messages, {detail}", destroys=True)
+        Change(
+            f"delete topic {topic}",
+            name,
+            None,
+            f"{counted(count, 'message')}, {detail}",
+            destroys=True,
+        )
         for name, count in sorted(messages.items())
     ]
     first = Change(

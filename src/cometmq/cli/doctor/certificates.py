@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from cometmq.cli.doctor.findings import Finding, Level, fine
 from cometmq.model.errors import ConfigError
+from cometmq.model.nouns import counted
 from cometmq.remoting import TlsClientSettings, TlsSettings
 from cometmq.remoting.tls import client_context, server_context
 from cometmq.system.configuration import Configuration
@@ -177,7 +178,11 @@ def _lifetime(subject: str, content: dict[str, Any], now_s: float, action: str) 
     days = (ssl.cert_time_to_seconds(end) - now_s) / _DAY_S
     if days > DAYS_WARNING:
         return fine("certificates", subject, f"valid until {end}")
-    when = f"it expires on {end}, in {days:.0f} days" if days > 0 else f"it expired on {end}"
+    when = (
+        f"it expires on {end}, in {counted(round(days), 'day')}"
+        if days > 0
+        else f"it expired on {end}"
+    )
     return Finding(
         "certificates",
         Level.PROBLEM if days <= DAYS_PROBLEM else Level.WARNING,

@@ -13,6 +13,7 @@ from cometmq.cli.doctor.findings import Check, Finding, Level, beyond, fine
 from cometmq.client.subscription_check import ComparableFilter
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.namespace import is_system_group
+from cometmq.model.nouns import counted
 from cometmq.model.topic import RETRY_PREFIX, application_topics
 from cometmq.protocol.bodies import ConsumerConnection, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -72,7 +73,7 @@ async def _topics(cluster: Cluster) -> Sequence[Finding]:
     found = [*beyond("topics", "topics", len(names), TOPICS_MAX)]
     for topic, data in zip(some, await _each(some, route), strict=True):
         found += _permissions(topic, data)
-    return found or [fine("topics", "the cluster", f"{len(some)} topics can be written")]
+    return found or [fine("topics", "the cluster", f"{counted(len(some), 'topic')} can be written")]
 
 
 def _permissions(topic: str, route: TopicRouteData) -> Iterator[Finding]:
@@ -115,19 +116,22 @@ async def _groups(cluster: Cluster) -> Sequence[Finding]:
         if not connections:
             found += _without_consumers(group, lags[group])
     online = {group: each for group, each in zip(some, members, strict=True) if each}
-    found = found or [fine("groups", "the cluster", f"{len(some)} groups, {len(online)} online")]
+    found = found or [
+        fine("groups", "the cluster", f"{counted(len(some), 'group')}, {len(online)} online")
+    ]
     differing = await _each(
         list(online), lambda group: _subscriptions(cluster, group, online[group])
     )
     problems = [finding for findings in differing for finding in findings]
-    met = f"the members of each of {len(online)} groups have the same"
+    met = f"{counted(len(online), 'group')} online: members of a group have the same"
     return found + (problems or [fine("subscriptions", "the cluster", met)])
 
 
 def _without_consumers(group: str, lag: int) -> Iterator[Finding]:
     if lag:
         yield Finding(
-            "groups", Level.WARNING, group, f"no consumer is online, {lag} messages wait",
+            "groups", Level.WARNING, group,
+            f"no consumer is online, {counted(lag, 'message')} not consumed",
             "consumers, or a group that is deleted",
             f"start its consumers, or cometmq admin group delete {group}; {INSPECT}",
         )  # fmt: skip

@@ -24,6 +24,7 @@ from cometmq.cli.doctor.findings import (
 )
 from cometmq.client import AdminClient
 from cometmq.model.errors import CometError
+from cometmq.model.nouns import counted
 from cometmq.model.times import now_ms
 from cometmq.protocol.bodies import BrokerData, ClusterInfo, TopicList
 from cometmq.protocol.codes import RequestCode
@@ -121,9 +122,8 @@ async def _ask_name_server(
     brokers = ClusterInfo.decode(info.body).broker_addr_table
     known = TopicList.decode(topics.body).topic_list
     views.append(View(address, brokers, frozenset(known)))
-    return [
-        fine("name-servers", address, f"knows {len(brokers)} broker names, {len(known)} topics")
-    ]
+    names = counted(len(brokers), "broker name")
+    return [fine("name-servers", address, f"knows {names}, {counted(len(known), 'topic')}")]
 
 
 def agreement(views: Sequence[View]) -> Iterator[Finding]:
@@ -142,7 +142,7 @@ def agreement(views: Sequence[View]) -> Iterator[Finding]:
             if {view.addresses.get(key)} != addresses
         ]
         if missing := sorted(topics - view.topics):
-            met.append(f"it does not know {len(missing)} topics: {shown(missing)}")
+            met.append(f"it does not know {counted(len(missing), 'topic')}: {shown(missing)}")
         differ |= bool(met)
         for each in met[:NAMES_SHOWN_MAX]:
             yield Finding(

@@ -10,6 +10,7 @@ import msgspec
 from cometmq.cli.doctor.cluster import MASTER_ID, Broker, Cluster
 from cometmq.cli.doctor.findings import Check, Finding, Level, fine
 from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.nouns import counted
 from cometmq.protocol.bodies import BrokerReplicasInfo
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import ControllerGetMetadataInfoResponse
@@ -39,7 +40,7 @@ def masters(cluster: Cluster) -> Iterator[Finding]:
                 f"add a slave; {REPLICATE}",
             )  # fmt: skip
         else:
-            yield fine("masters", name, f"a master and {len(slaves)} slaves")
+            yield fine("masters", name, f"a master and {counted(len(slaves), 'slave')}")
             yield from _behind(cluster.named(name))
 
 
@@ -52,7 +53,7 @@ def _behind(brokers: Sequence[Broker]) -> Iterator[Finding]:
         if slave.log_end is None:
             continue
         behind = end - slave.log_end
-        met = f"{max(0, behind)} bytes of the log behind its master"
+        met = f"{counted(max(0, behind), 'byte')} of the log behind its master"
         if behind < BEHIND_WARNING_BYTES:
             yield fine("slaves", slave.subject, met)
             continue
@@ -103,7 +104,7 @@ async def _connected(cluster: Cluster, master: Broker) -> Sequence[Finding]:
             raise
         return [fine("slaves", master.subject, "brokers of 4.9 do not show their connections")]
     connected = len(status.ha_connection_info)
-    met = f"{connected} of {registered} slaves are connected"
+    met = f"connected slaves: {connected} of {registered}"
     if connected < registered:
         return [
             Finding(
@@ -120,7 +121,7 @@ async def _connected(cluster: Cluster, master: Broker) -> Sequence[Finding]:
     return [fine("slaves", master.subject, met)] + [
         Finding(
             "slaves", Level.WARNING, f"{master.name} (slave at {slave.addr})",
-            f"not in sync, {slave.diff} bytes behind", "a slave that is in sync",
+            f"not in sync, {counted(slave.diff, 'byte')} behind", "a slave that is in sync",
             f"look at its log, its disk and the network; {REPLICATE}",
         )
         for slave in late

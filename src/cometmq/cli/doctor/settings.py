@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cometmq.access.account_settings import AccountSettings
-from cometmq.access.config import UserSettings
 from cometmq.access.signer import credentials_of
+from cometmq.access.user_settings import UserSettings
 from cometmq.broker.address import broker_address
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.role import SLAVE, SYNC_MASTER

@@ -1,4 +1,4 @@
-"""Commands about the accounts of RocketMQ 4.9's access control."""
+"""Commands about plain accounts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def update_acl_config(call: Call) -> None:
             call.text("a"),
             call.text("s"),
             admin=call.true("m"),
-            trusted_address=given.get("w"),
+            white_address=given.get("w"),
             topic_perm=given.get("i"),
             group_perm=given.get("u"),
             topic_perms=given.get("t"),
@@ -57,7 +57,7 @@ async def update_global_white_addr(call: Call) -> None:
     """Replace the addresses that need no account."""
     file = call.values.get("p")
     for broker in await chosen_brokers(call):
-        await call.admin.set_trusted_addresses(broker, call.text("g"), file=file)
+        await call.admin.set_white_addresses(broker, call.text("g"), file=file)
         print(f"update global white remote addresses to {broker} success.")
 
 

@@ -184,14 +184,14 @@ listAcl@5 users: lists policies
     b|c b=brokerAddr c=clusterName s=subject r=resource
 copyAcl@5 users: copies policies from one broker to another
     f!=fromBroker t!=toBroker s=subjects
-updateAclConfig@4 accounts: creates or changes an account of access control 1.0
+updateAclConfig@4 accounts: creates or changes a plain account
     b|c a!=accessKey b=brokerAddr c=clusterName s!=secretKey t=topicPerms u=defaultGroupPerm
     w=whiteRemoteAddress g=groupPerms i=defaultTopicPerm m=admin
-deleteAclConfig@4 accounts: removes an account of access control 1.0
+deleteAclConfig@4 accounts: removes a plain account
     b|c a!=accessKey b=brokerAddr c=clusterName
 clusterAclConfigVersion@4 accounts: shows the version of the access control file of each broker
     b|c b=brokerAddr c=clusterName
-updateGlobalWhiteAddr@4 accounts: replaces the list of addresses that need no account
+updateGlobalWhiteAddr@4 accounts: replaces the white addresses, which need no account
     b|c p=aclFileFullPath b=brokerAddr c=clusterName g!=globalWhiteRemoteAddresses
 """
 
@@ -244,7 +244,7 @@ filePath: folder to write into; /tmp/rocketmq/export if not given
 filter: part of the name
 force: also move the group forward
 fromBroker: address of the broker to copy from
-globalWhiteRemoteAddresses: addresses or patterns, separated by commas
+globalWhiteRemoteAddresses: white addresses or patterns, separated by commas
 group: consumer group
 groupName: consumer group
 groupPerms: group=permission entries, separated by commas
@@ -321,7 +321,7 @@ userStatus: enable or disable
 userType: Super or Normal
 value: its value
 whichBrokerWhenConsumeSlowly: number of the broker that slow consumers are sent to
-whiteRemoteAddress: addresses from which the account needs no signature
+whiteRemoteAddress: white addresses, from which the account needs no signature
 writeQueueNums: number of queues to write; 8 if not given for a new topic
 brokerConsumeStats.order: look at ordered topics instead of others
 cleanExpiredCQ.cluster: cluster whose brokers to use

@@ -104,19 +104,19 @@ class Access(AdminCore):
         secret_key: str,
         *,
         admin: bool = False,
-        trusted_address: str | None = None,
+        white_address: str | None = None,
         topic_perm: str | None = None,
         group_perm: str | None = None,
         topic_perms: str | None = None,
         group_perms: str | None = None,
     ) -> None:
-        """Create an account of access control 1.0 on a broker, or change it.
+        """Create a plain account on a broker, or change it.
 
         Args:
             address: the broker.
             access_key, secret_key: the keys of the account.
             admin: whether it may administrate.
-            trusted_address: addresses from which it needs no signature.
+            white_address: white addresses, from which it needs no signature.
             topic_perm, group_perm: permission for topics and groups without an entry.
             topic_perms, group_perms: entries ``name=permission`` with commas between them.
 
@@ -126,7 +126,7 @@ class Access(AdminCore):
         header = UpdateAndCreateAclConfigRequest(
             access_key=access_key,
             secret_key=secret_key,
-            white_remote_address=trusted_address,
+            white_remote_address=white_address,
             admin=admin,
             default_topic_perm=topic_perm,
             default_group_perm=group_perm,
@@ -136,14 +136,14 @@ class Access(AdminCore):
         await self._call(address, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header)
 
     async def delete_account(self, address: str, access_key: str) -> None:
-        """Delete an account of access control 1.0 from a broker."""
+        """Delete a plain account from a broker."""
         header = DeleteAclConfigRequest(access_key=access_key)
         await self._call(address, RequestCode.DELETE_ACL_CONFIG, header)
 
-    async def set_trusted_addresses(
+    async def set_white_addresses(
         self, address: str, addresses: str, *, file: str | None = None
     ) -> None:
-        """Replace the addresses from which a broker expects no account (access control 1.0).
+        """Replace the white addresses of a broker, from which no request needs a plain account.
 
         Args:
             address: the broker.
@@ -156,7 +156,7 @@ class Access(AdminCore):
         await self._call(address, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header)
 
     async def account_files(self, address: str) -> GetBrokerClusterAclInfoResponse:
-        """Return the versions of a broker's files of access control 1.0."""
+        """Return the versions of a broker's files of plain accounts."""
         response = await self._call(address, RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
         return response.header(GetBrokerClusterAclInfoResponse)
 

@@ -1392,20 +1392,20 @@ class AdminClient(base.Blocking):
         secret_key: str,
         *,
         admin: bool = False,
-        trusted_address: str | None = None,
+        white_address: str | None = None,
         topic_perm: str | None = None,
         group_perm: str | None = None,
         topic_perms: str | None = None,
         group_perms: str | None = None,
     ) -> None:
-        """Create an account of access control 1.0 on a broker, or change it."""
+        """Create a plain account on a broker, or change it."""
         self._run(
             self._inner.set_account(
                 address,
                 access_key,
                 secret_key,
                 admin=admin,
-                trusted_address=trusted_address,
+                white_address=white_address,
                 topic_perm=topic_perm,
                 group_perm=group_perm,
                 topic_perms=topic_perms,
@@ -1414,17 +1414,15 @@ class AdminClient(base.Blocking):
         )
 
     def delete_account(self, address: str, access_key: str) -> None:
-        """Delete an account of access control 1.0 from a broker."""
+        """Delete a plain account from a broker."""
         self._run(self._inner.delete_account(address, access_key))
 
-    def set_trusted_addresses(
-        self, address: str, addresses: str, *, file: str | None = None
-    ) -> None:
-        """Replace the addresses from which a broker expects no account (access control 1.0)."""
-        self._run(self._inner.set_trusted_addresses(address, addresses, file=file))
+    def set_white_addresses(self, address: str, addresses: str, *, file: str | None = None) -> None:
+        """Replace the white addresses of a broker, from which no request needs a plain account."""
+        self._run(self._inner.set_white_addresses(address, addresses, file=file))
 
     def account_files(self, address: str) -> GetBrokerClusterAclInfoResponse:
-        """Return the versions of a broker's files of access control 1.0."""
+        """Return the versions of a broker's files of plain accounts."""
         return self._run(self._inner.account_files(address))
 
     def controller_metadata(self, address: str) -> ControllerGetMetadataInfoResponse:

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from cometmq.model.errors import ConfigError
+from cometmq.model.nouns import noun_of
 from cometmq.spark.pipelines.findings.figures import count, instant
 from cometmq.spark.pipelines.findings.inputs import Source, Span, Topics
 from cometmq.spark.pipelines.findings.report import Report
@@ -214,4 +215,4 @@ def total(table: pa.Table, column: str) -> int:
 
 def counted(number: int, noun: str) -> str:
     """Write a count with its noun: ``1 message``, ``2 messages``."""
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+    return f"{count(number)} {noun_of(number, noun)}"

@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from cometmq.model.nouns import noun_of
 from cometmq.spark.pipelines.findings import charts
 from cometmq.spark.pipelines.findings.figures import NOTHING, Unit, clipped, count, instant
 from cometmq.spark.pipelines.findings.page import page
@@ -122,7 +123,7 @@ class Report:
 def severity_figures(section: Section, findings: Findings) -> Section:
     """Add how many findings there are of each severity."""
     counts = findings.by_severity()
-    names = {kind: f"{kind.value}{'' if counts[kind] == 1 else 's'}" for kind in Severity}
+    names = {kind: noun_of(counts[kind], kind.value) for kind in Severity}
     kinds = {names[kind]: kind.value for kind, number in counts.items() if number}
     return section.figures({names[kind]: count(number) for kind, number in counts.items()}, kinds)
 

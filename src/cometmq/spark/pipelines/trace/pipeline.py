@@ -248,7 +248,7 @@ def _unread(row: dict[str, Any]) -> Finding:
 
 
 def _backwards(row: dict[str, Any]) -> Finding:
-    text = f"{counted(row['backwards'], 'delivery')} of {row['group']} seem to be before the store"
+    text = f"{counted(row['backwards'], 'delivery')} of {row['group']} before the store"
     text += f", by {duration(-min(row['wait_p50'], 0))} at the median: clocks differ"
     return Finding.shown_by(row, "clocks-differ", Severity.NOTE, text, count=row["backwards"])
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from cometmq.access.account_settings import AccountSettings
+from cometmq.cli import servers as commands
 from cometmq.client import AdminClient, Message, Producer
 from cometmq.client.settings import ClientSettings
 from cometmq.controller import app as controller_app
@@ -18,6 +19,7 @@ from cometmq.controller.app import Controller
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.namesrv import app as namesrv_app
 from cometmq.namesrv.app import NameServer
+from cometmq.protocol.bodies import UserInfo
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import RemotingClient
@@ -25,6 +27,7 @@ from support.accounts import SECRETS, credentials, guarded, home_with_accounts, 
 from support.controllers import listening_controller
 from support.etcd_model import EtcdStore
 from support.pairs import SLAVE, running_pairs, until
+from support.server import Standalone, standalone
 
 TIMEOUT_S = 60.0
 OPERATIONS = ClientSettings(access_key="operations", secret_key=SECRETS["operations"])
@@ -193,3 +196,91 @@ async def test_a_server_without_a_file_of_accounts_does_not_start(tmp_path: Path
     with pytest.raises(ConfigError, match="there is no file of accounts"):
         async with listening_controller(EtcdStore(time.monotonic), accounts=accounts):
             pass
+
+
+# --- cometmq standalone -------------------------------------------------------------------------
+
+SIGNS = {"innerClientAuthenticationCredentials": credentials("operations")}
+USERS = {"authenticationEnabled": "true", "authorizationEnabled": "true"}
+CLOSED = {"namesrvAclEnable": "true"}
+
+
+def of_accounts(folder: Path) -> dict[str, str]:
+    """The settings of a broker with accounts in files."""
+    return {"aclEnable": "true", "rocketmqHome": str(home_with_accounts(folder))}
+
+
+@pytest.fixture(params=["accounts", "users"])
+def guarded_standalone(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Standalone]:
+    """A process whose broker has accounts or users, and its name server the same."""
+    own = of_accounts(tmp_path) if request.param == "accounts" else USERS
+    with standalone(tmp_path / "server", **own, **SIGNS, **CLOSED) as server:
+        yield server
+
+
+async def test_the_name_server_of_standalone_has_the_accounts_of_the_broker(
+    guarded_standalone: Standalone,
+) -> None:
+    host, port = guarded_standalone.namesrv
+    address = f"{host}:{port}"
+    has_users = guarded_standalone.settings.get("authenticationEnabled") == "true"
+    refused = ResponseCode.NO_PERMISSION if has_users else ResponseCode.SYSTEM_ERROR
+    read, change = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, RequestCode.PUT_KV_CONFIG
+    broker = "{}:{}".format(*guarded_standalone.broker)
+    async with AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(AdminClient(address, client=OPERATIONS))
+        await admin.create_topic("Orders", queues=1)
+        if has_users:
+            user = UserInfo(username="order-service", password=SECRETS["order-service"])
+            await admin.create_user(broker, user)
+        clients = {"": RemotingClient(name="unsigned")}
+        for name in SECRETS:
+            clients[name] = RemotingClient(name=name, hooks=[signer(name)])
+        for client in clients.values():
+            stack.push_async_callback(client.close)
+
+        async def code_of(by: str, code: int) -> int:
+            fields = PUT if code == change else None
+            return (await clients[by].call(address, code, fields=fields, timeout=TIMEOUT_S)).code
+
+        assert [await code_of("", code) for code in (read, change)] == [refused, refused]
+        codes = [await code_of("order-service", code) for code in (read, change)]
+        assert codes == [ResponseCode.SUCCESS, refused]
+        codes = [await code_of("operations", code) for code in (read, change)]
+        assert codes == [ResponseCode.SUCCESS, ResponseCode.SUCCESS]
+
+        if has_users:
+            await admin.delete_user(broker, "order-service")
+        else:
+            await admin.delete_account(broker, "order-service")
+        assert await code_of("order-service", read) == refused
+    assert "namesrvAclEnable" not in guarded_standalone.log.read_text()
+
+
+async def test_standalone_warns_of_an_open_name_server_beside_a_guarded_broker(
+    tmp_path: Path,
+) -> None:
+    with standalone(tmp_path / "server", **of_accounts(tmp_path)) as server:
+        unsigned = RemotingClient(name="unsigned")
+        response = await unsigned.call(
+            "{}:{}".format(*server.namesrv), RequestCode.GET_BROKER_CLUSTER_INFO, timeout=TIMEOUT_S
+        )
+        await unsigned.close()
+    assert response.code == ResponseCode.SUCCESS
+    assert server.log.read_text().count("namesrvAclEnable=true makes it check requests") == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (CLOSED | SIGNS, "without access control of the broker"),
+        (CLOSED | USERS, "without innerClientAuthenticationCredentials"),
+    ],
+)
+def test_standalone_does_not_start_if_its_name_server_could_serve_no_broker(
+    lines: dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    with pytest.raises(ConfigError, match=expected):
+        commands.standalone(store=tmp_path / "store", config=file)

@@ -85,15 +85,15 @@ def split_address(text: str) -> Address:
     return host, int(port)
 
 
-def connect(address: str) -> Connection:
-    """A raw connection to a server."""
-    return Connection(split_address(address), timeout=60.0)
+def connect(address: str, source: str | None = None) -> Connection:
+    """A raw connection to a server, perhaps from a certain local address."""
+    return Connection(split_address(address), timeout=60.0, source=source)
 
 
-def registered_brokers(namesrv: str) -> dict[str, str]:
+def registered_brokers(namesrv: str, source: str | None = None) -> dict[str, str]:
     """Master address by broker name, as the name server tells it now; empty when it is silent."""
     try:
-        connection = connect(namesrv)
+        connection = connect(namesrv, source)
     except OSError:
         return {}
     try:
@@ -128,6 +128,8 @@ class _Server:
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
         self.port = port
+        self.source: str | None = None
+        """The local address from which its name server is asked whether it is registered."""
         self._process: Process | None = None
 
     @property
@@ -159,7 +161,10 @@ class _Server:
 
     def _await_registration(self, namesrv: str) -> None:
         self.process.wait_until(
-            lambda: accepts(self.port) and self.address in registered_brokers(namesrv).values(),
+            lambda: (
+                accepts(self.port)
+                and self.address in registered_brokers(namesrv, self.source).values()
+            ),
             "registration at the name server",
             READY_SECONDS_MAX,
         )
@@ -423,9 +428,9 @@ def new_group(cluster: Cluster, broker: Connection) -> str:
     return group
 
 
-def wait_for_route(namesrv: str, topic: str) -> None:
-    """Wait until the name server knows the topic."""
-    connection = connect(namesrv)
+def wait_for_route(namesrv: str, topic: str, source: str | None = None) -> None:
+    """Wait until the name server knows the topic; ask it from a certain local address."""
+    connection = connect(namesrv, source)
     try:
         kit.eventually(lambda: has_route(connection, topic), timeout=120.0)
     finally:

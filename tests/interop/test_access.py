@@ -1,8 +1,9 @@
-"""Clients of every language at a broker with access control: only signed requests pass."""
+"""Clients of every language at servers with access control: only signed requests pass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import acl_kit
@@ -12,12 +13,16 @@ import pytest
 from acl_kit import SignedConnection
 from codes import Request
 from mqadmin import MqAdmin
-from programs import JAVA_53, OURS, SIGNING_KINDS, Account, Client, CommandError, Kind
+from programs import GO, JAVA_53, OURS, SIGNING_KINDS, Account, Client, CommandError, Kind
 from servers import (
+    CometBroker,
+    CometNameServer,
     CometStandalone,
+    RealBroker,
     Settings,
     connect,
     free_disk,
+    registered_brokers,
     split_address,
     wait_for_route,
 )
@@ -52,6 +57,42 @@ OF_USERS: Settings = {
 }
 
 
+AT_BOTH: Settings = {
+    "aclEnable": True,
+    "innerClientAuthenticationCredentials": (
+        '{"accessKey":"operations","secretKey":"secret-of-operations"}'
+    ),
+}
+"""Settings of a broker whose name server has the accounts, too."""
+
+
+def guarded_name_server(folder: Path) -> CometNameServer:
+    """A name server with the accounts, in a file of its own."""
+    (folder / "conf").mkdir(parents=True)
+    (folder / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
+    return CometNameServer(folder, {"aclEnable": True, "rocketmqHome": str(folder)})
+
+
+@contextmanager
+def without_signatures_from(address: str, name_server: CometNameServer) -> Iterator[None]:
+    """Let a name server serve an address for a while."""
+    file = name_server.folder / "conf" / "plain_acl.yml"
+    file.write_text(ACCOUNTS.replace(SETUP, f"{SETUP}, {address}"))
+    kit.eventually(lambda: serves(name_server, address), timeout=60.0)
+    yield
+    file.write_text(ACCOUNTS)
+    kit.eventually(lambda: not serves(name_server, address), timeout=60.0)
+
+
+def serves(name_server: CometNameServer, source: str) -> bool:
+    """Whether a name server responds to a request without signature from an address."""
+    connection = connect(name_server.address, source)
+    try:
+        return connection.request(Request.GET_BROKER_CLUSTER_INFO).code == 0
+    finally:
+        connection.close()
+
+
 class Broker:
     """A name server and a broker of ours with accounts or users, and a connection to set up."""
 
@@ -61,10 +102,26 @@ class Broker:
         self.accounts.write_text(ACCOUNTS)
         # The connection of the set-up is silent while a client is installed.
         patient = {"serverChannelMaxIdleTimeSeconds": 3600}
-        settings = settings | patient | {"rocketmqHome": str(folder)}
-        self.server = CometStandalone(folder / "server", store=folder / "store", settings=settings)
+        home: Settings = {"rocketmqHome": str(folder)}
+        self.store = folder / "store"
+        self.name_server = guarded_name_server(folder / "namesrv")
+        self.server: CometBroker | CometStandalone
+        if settings is AT_BOTH:
+            self.name_server.start()
+            self.namesrv = self.name_server.address
+            self.server = CometBroker(
+                folder / "server",
+                self.namesrv,
+                store=self.store,
+                settings=settings | patient | home,
+            )
+            self.server.source = SETUP
+        else:
+            self.server = CometStandalone(
+                folder / "server", store=self.store, settings=settings | patient | home
+            )
+            self.namesrv = self.server.namesrv
         self.server.start()
-        self.namesrv = self.server.namesrv
         self.has_users = "authenticationEnabled" in settings
         address = split_address(self.server.address)
         if self.has_users:
@@ -80,7 +137,12 @@ class Broker:
             self.setup = Connection(address, timeout=60.0, source=SETUP)
         for topic in (ALLOWED, DENIED):
             kit.ok(kit.create_topic(self.setup, topic, read=4, write=4))
-            wait_for_route(self.namesrv, topic)
+            wait_for_route(self.namesrv, topic, SETUP)
+
+    @property
+    def guards_routes(self) -> bool:
+        """Whether its name server has accounts, too."""
+        return self.name_server.is_running
 
     def stored(self, topic: str) -> int:
         """How many messages a topic has."""
@@ -91,19 +153,28 @@ class Broker:
         group = kit.unique("group")
         kit.ok(kit.heartbeat(self.setup, group, kit.consumer(group, kit.subscription("TBW102"))))
         kit.ok(kit.unregister(self.setup, group, consumer=group))
-        wait_for_route(self.namesrv, f"%RETRY%{group}")
+        wait_for_route(self.namesrv, f"%RETRY%{group}", SETUP)
         return group
 
+    def close(self) -> None:
+        """Stop the servers."""
+        self.setup.close()
+        self.server.stop()
+        self.name_server.stop()
+        free_disk(self.store)
 
-@pytest.fixture(scope="module", params=[OF_ACCOUNTS, OF_USERS], ids=["accounts", "users"])
+
+@pytest.fixture(
+    scope="module",
+    params=[OF_ACCOUNTS, OF_USERS, AT_BOTH],
+    ids=["accounts", "users", "accounts-at-both"],
+)
 def broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Broker]:
     made = Broker(tmp_path_factory.mktemp("access"), request.param)
     yield made
-    made.setup.close()
-    made.server.stop()
-    free_disk(made.server.store)
+    made.close()
 
 
 @pytest.fixture
@@ -136,7 +207,7 @@ def test_signed_requests_pass_and_others_are_refused(
 
     group.wait_for(bodies)
     kit.eventually(lambda: any(e["reconsumed"] == 1 for e in group.received), timeout=120.0)
-    if kind.can_pull:
+    if kind.can_pull and not (kind is GO and broker.guards_routes):
         pulled = client.main.ask(
             "pull", group=broker.make_group(), topic=ALLOWED, expression="*", count=len(bodies)
         )
@@ -152,6 +223,59 @@ def test_signed_requests_pass_and_others_are_refused(
             stranger.send(ALLOWED, [{"body": "no signature"}])
     assert broker.stored(ALLOWED) == before
     assert broker.stored(DENIED) == 0
+
+
+at_both = pytest.mark.parametrize(
+    "broker", [pytest.param(AT_BOTH, id="accounts-at-both")], indirect=True
+)
+
+
+@pytest.mark.long
+@at_both
+def test_pull_consumers_of_go_do_not_sign_requests_to_name_servers(
+    broker: Broker, client_of: Callable[..., Client]
+) -> None:
+    client = client_of(GO, GOOD)
+    body = "pulled without a signed route"
+    client.send(ALLOWED, [{"body": body}])
+    request = {"topic": ALLOWED, "expression": "*", "count": broker.stored(ALLOWED)}
+    with pytest.raises(CommandError, match="route info not found"):
+        client.main.ask("pull", group=broker.make_group(), **request)
+    with without_signatures_from("127.0.0.1", broker.name_server):
+        pulled = client.main.ask("pull", group=broker.make_group(), **request)
+    assert body in {message["body"] for message in pulled}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", ["5.3.3", "4.9.7"])
+def test_real_brokers_register_with_credentials_or_from_a_white_address(
+    version: str, tmp_path: Path
+) -> None:
+    name_server = guarded_name_server(tmp_path / "namesrv")
+    signs: Settings = {
+        "innerClientAuthenticationCredentials": AT_BOTH["innerClientAuthenticationCredentials"],
+        "authenticationMetadataProvider": (
+            "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
+        ),
+    }
+    settings = signs if version == "5.3.3" else {}
+    store = tmp_path / "store"
+    broker = RealBroker(
+        version, tmp_path / "broker", name_server.address, store=store, settings=settings
+    )
+    broker.source = SETUP
+    name_server.start()
+    try:
+        if version == "4.9.7":
+            with without_signatures_from("127.0.0.1", name_server):
+                broker.start()
+        else:
+            broker.start()
+        assert list(registered_brokers(name_server.address, SETUP).values()) == [broker.address]
+    finally:
+        broker.stop()
+        name_server.stop()
+        free_disk(store)
 
 
 @pytest.mark.long
@@ -181,9 +305,13 @@ def test_mqadmin_signs_its_requests(version: str, broker: Broker, tmp_path: Path
         assert "create topic" in admin.run(broker.namesrv, *create).out
         shown = admin.run(broker.namesrv, "topicStatus", "-t", ALLOWED).out
         assert "#Broker Name" in shown
+        listed = admin.run(broker.namesrv, "topicList").out
+        assert ALLOWED in listed
         tools.unlink()
         refused = admin.run(broker.namesrv, *create)
         assert broker.unsigned in refused.out + refused.err
+        listed = admin.run(broker.namesrv, "topicList").out
+        assert (ALLOWED in listed) != broker.guards_routes
     finally:
         admin.close()
 

@@ -36,8 +36,9 @@ NATS_CLIENT = "nats-py==2.16.0"
 UVLOOP = "uvloop==0.23.0"
 KAFKA_VERSION = "4.1.0"
 NATS_SERVER = "github.com/nats-io/nats-server/v2@v2.15.2"
+COLLECTOR_BUILDER = "go.opentelemetry.io/collector/cmd/builder@v0.165.0"
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
-INSTALL_SECONDS_MAX = 600
+INSTALL_SECONDS_MAX = 1200
 
 PACKAGES = {
     "java": "openjdk-17-jdk-headless",
@@ -144,6 +145,21 @@ def nats_server() -> Path:
         if build:
             _run([command("go"), "install", NATS_SERVER], env=os.environ | {"GOBIN": str(build)})
     return folder / "nats-server"
+
+
+def otel_collector() -> Path:
+    """The program of an OpenTelemetry Collector with the parts that otel/builder.yaml names.
+
+    Building it takes three minutes of processor time, so only a long run does.
+    """
+    manifest = HERE / "otel" / "builder.yaml"
+    folder = CACHE / f"collector-{_fingerprint([manifest], COLLECTOR_BUILDER)}"
+    with _built_once(folder) as build:
+        if build:
+            environment = os.environ | {"GOBIN": str(build), "CGO_ENABLED": "0"}
+            _run([command("go"), "install", COLLECTOR_BUILDER], env=environment)
+            _run([str(build / "builder"), "--config", str(manifest)], cwd=build, env=environment)
+    return folder / "built" / "collector"
 
 
 def node_client() -> Path:

@@ -10,17 +10,20 @@ import json
 import random
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import acl_kit
+import wire
 from codes import Request
 
-from cometmq.model.errors import ProtocolError
+from cometmq.model.errors import CometError, ProtocolError
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import command_at
 from cometmq.protocol.frame import FRAME_BYTES_MAX
+from cometmq.protocol.signature import ACCESS_KEY, SIGNATURE, SigningKey, signed_content
 
 T = TypeVar("T")
 
@@ -65,6 +68,7 @@ INTERESTING_TEXT = (
 )  # fmt: skip
 BARE_VALUES = (b"-1", b"0", b"7", b"2147483647", b"-2147483648", b"null", b"true", b"{}", b"[]")
 _VALUE = re.compile(rb'"(\w+)":("(?:[^"\\]|\\.)*"|-?\d+|null|true|false)')
+_SIGNED = re.compile(SIGNATURE.encode() + rb'(?:":"|\x00\x00\x00\x1c)([\w+/=]{28})')
 _OF_THE_COMMAND = (b"code", b"flag", b"opaque", b"version", b"language", b"serializeTypeCurrentRPC")
 
 
@@ -111,20 +115,77 @@ def _values(body: bytes) -> tuple[tuple[int, int], ...]:
     return tuple(match.span(2) for match in _VALUE.finditer(body[:4096]))
 
 
+def made_frame(code: int, fields: Mapping[str, str], body: object = b"") -> Recorded:
+    """A request that no client sent when frames were recorded."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return _parsed(wire.encode(wire.Command(code, dict(fields), content)))
+
+
+class Signer:
+    """Signs frames as accounts, and signs them again when they have changed.
+
+    Args:
+        secrets: the secret key of each account.
+    """
+
+    def __init__(self, secrets: Mapping[str, str]) -> None:
+        self.accounts = [acl_kit.Account(key, secret) for key, secret in secrets.items()]
+        self._keys = {key: SigningKey(secret) for key, secret in secrets.items()}
+
+    def signed(self, recorded: Iterable[Recorded]) -> list[Recorded]:
+        """Each frame once for each account, and signed by it."""
+        return [_signed(one, account) for one in recorded for account in self.accounts]
+
+    def signed_again(self, frame: bytes) -> bytes:
+        """The frame with the signature of its content as it is now.
+
+        A frame that names no account of these, or has no signature, stays as it is.
+        """
+        try:
+            command = command_at(frame, 0, len(frame), FRAME_BYTES_MAX)
+            assert command is not None
+            fields = command.fields
+        except CometError:
+            return frame
+        key = self._keys.get(fields.get(ACCESS_KEY, ""))
+        header_end = 8 + int.from_bytes(frame[5:8])
+        found = _SIGNED.search(frame, 8, header_end)
+        if key is None or found is None:
+            return frame
+        start, end = found.span(1)
+        content = signed_content(fields, command.body, version=command.version)
+        return frame[:start] + key.sign(content) + frame[end:]
+
+
+def _signed(one: Recorded, account: acl_kit.Account) -> Recorded:
+    if one.frame[4]:
+        command = wire.decode(one.frame[4:])
+        command.fields = account(command.fields, one.body)
+        return _parsed(wire.encode(command))
+    header = json.loads(one.header)
+    header["extFields"] = account(header.get("extFields") or {}, one.body)
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":"))
+    return _parsed(wire.frame(text.encode(), one.body))
+
+
 class Mutator:
     """Changes frames at random; the same seed makes the same frames.
 
     Args:
         chance: the source of randomness.
         recorded: the frames.
+        accounts: names that no other field gets: requests with them could delete the accounts.
     """
 
-    def __init__(self, chance: random.Random, recorded: Sequence[Recorded]) -> None:
+    def __init__(
+        self, chance: random.Random, recorded: Sequence[Recorded], accounts: Iterable[str] = ()
+    ) -> None:
         self._chance = chance
         self._random = chance.random
         self._recorded = recorded
         self._frames = [one.frame for one in recorded]
-        self._texts = sorted({one.header[slice(*span)] for one in recorded for span in one.values})
+        texts = {one.header[slice(*span)] for one in recorded for span in one.values}
+        self._texts = sorted(texts - {b'"%s"' % name.encode() for name in accounts})
 
     def readable(self) -> bytes:
         """A changed frame whose lengths and header can be read: its content is for handlers."""

@@ -20,7 +20,7 @@ from cometmq.system.files import Files
 from cometmq.system.settings import setting
 
 if TYPE_CHECKING:
-    from cometmq.access.plain.guard import ServerGuard
+    from cometmq.access.server_guard import ServerGuard
     from cometmq.remoting import RpcHook
 
 log = logging.getLogger(__name__)
@@ -73,13 +73,15 @@ def server_guard(
     if not settings.acl_enable:
         warn_of_certificates(tls)
         return None
-    from cometmq.access.plain.accounts import PlainAccounts  # most servers have no accounts
-    from cometmq.access.plain.guard import ServerGuard
+    from cometmq.access.plain.accounts import RELOAD_S, PlainAccounts  # most servers have none
+    from cometmq.access.server_guard import ServerGuard
+    from cometmq.remoting.jobs import Job
 
     assert settings.rocketmq_home is not None
     accounts = PlainAccounts(settings.rocketmq_home.absolute(), files, clock)
     accounts.load()
-    return ServerGuard(accounts, tls, signed_codes)
+    reload = Job("reload-accounts", lambda: RELOAD_S, accounts.reload, blocking=True)
+    return ServerGuard(accounts, tls, signed_codes, jobs=[reload])
 
 
 def warn_of_certificates(tls: TlsSettings) -> None:

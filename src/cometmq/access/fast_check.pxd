@@ -3,7 +3,7 @@ cimport cython
 from cometmq.protocol.signature cimport SigningKey
 from cometmq.protocol.signed_fields cimport SignedFields
 
-cdef int _SENDERS_MAX
+cdef int _SENDERS_MAX, _USES_MAX
 
 
 cdef class FastSender:
@@ -18,16 +18,18 @@ cdef class FastCheck:
     cdef object _action
     cdef object _state
     cdef dict _senders
+    cdef readonly int uses
     cdef object _wire
     cdef readonly bytes key
     cdef FastSender _sender
 
     @cython.locals(
-        key=bytes, fields=SignedFields, content=bytes, sender=FastSender, signing_key=SigningKey)
+        fields=SignedFields, content=bytes, sender=FastSender, signing_key=SigningKey)
     cpdef bint allows(
         self, object wire, bytearray data, bytearray unescaped, Py_ssize_t body_at,
         Py_ssize_t body_end, str topic, str group) except -1
 
     cpdef release(self)
     cdef _find(self, object wire, bytes key)
+    cdef _forget(self)
     cdef bint _may(self, FastSender sender, object use, str topic, str group) except -1

@@ -16,8 +16,10 @@ from cometmq.model.errors import ResponseError
 from cometmq.protocol.signed_fields import SignedFields
 
 SENDERS_MAX = 10_000
-"""Senders that are remembered, and topics of each that it may use."""
-_SENDERS_MAX = SENDERS_MAX
+"""Senders that are remembered."""
+USES_MAX = 100_000
+"""What all of them together may use, as far as it is remembered: topics, or groups with topics."""
+_SENDERS_MAX, _USES_MAX = SENDERS_MAX, USES_MAX
 
 
 class FastSender:
@@ -49,6 +51,8 @@ class FastCheck:
         """Gets the fields of each header."""
         self._state: object = None
         self._senders: dict[tuple[str, Any, bytes], FastSender] = {}
+        self.uses = 0
+        """How much of what senders may use is remembered."""
         self._wire: Any = None
         self.key = b""
         """The access key of the request that was checked last; empty for none."""
@@ -78,9 +82,8 @@ class FastCheck:
         fields = self.fields
         if not fields.is_usable:
             return False
-        key = fields.access_key(data)
-        if wire is not self._wire or key != self.key:
-            self._find(wire, key)
+        if wire is not self._wire or not fields.has_access_key(data, self.key):
+            self._find(wire, fields.access_key(data))
         sender = self._sender
         if sender is None:
             return False
@@ -103,7 +106,7 @@ class FastCheck:
         state = self._accounts.state
         if state is not self._state:
             self._state = state
-            self._senders.clear()
+            self._forget()
         self._wire, self.key = wire, key
         # An address and a port may be used again, by a client with another certificate.
         sender_key = wire.peer_text, wire.certificate_names, key
@@ -113,7 +116,7 @@ class FastCheck:
                 account = self._accounts.sender_of(wire, key.decode("ascii"))
                 self._sender = FastSender(account)
                 if len(self._senders) >= _SENDERS_MAX:
-                    self._senders.clear()
+                    self._forget()
                 self._senders[sender_key] = self._sender
 
     def _may(self, sender: FastSender, use: object, topic: str, group: str | None) -> bool:
@@ -123,7 +126,14 @@ class FastCheck:
             resources.append(group_need(group))
         if sender.account.refusal(0, needs_of(resources)) is not None:
             return False
-        if len(sender.allowed) >= _SENDERS_MAX:
-            sender.allowed.clear()
+        if self.uses >= _USES_MAX:
+            self._forget()
+            self._wire = None  # the sender of this request is found anew for the next one
         sender.allowed.add(use)
+        self.uses += 1
         return True
+
+    def _forget(self) -> None:
+        """Forget all senders."""
+        self._senders.clear()
+        self.uses = 0

@@ -53,6 +53,7 @@ from cometmq.system.files import Files, SystemFiles
 from cometmq.system.log_format import LogSettings
 
 if TYPE_CHECKING:
+    from cometmq.access.gate import Accounts
     from cometmq.broker.failover.elected_role import ElectedRole
     from cometmq.metrics.endpoint import Exporter
 
@@ -139,6 +140,11 @@ class Broker:
         """The parts of the broker, once started."""
         assert self._parts is not None, "not started"
         return self._parts
+
+    @property
+    def accounts(self) -> Accounts | None:
+        """The accounts or users; None without any, and before they are read."""
+        return None if self._parts is None else self._parts.accounts or self._parts.users
 
     @property
     def port(self) -> int:

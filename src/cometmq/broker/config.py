@@ -200,6 +200,10 @@ class BrokerSettings:
     to a master with access control: ``{"accessKey":"…","secretKey":"…"}``.
     """
 
+    namesrv_acl_enable: bool = setting(False, key="namesrvAclEnable")
+    """In ``cometmq standalone``: whether the name server checks requests, too, with the accounts or
+    the users of the broker. It has no effect in ``cometmq broker``."""
+
     # --- registration ---------------------------------------------------------------------------
 
     register_name_server_period_ms: int = setting(

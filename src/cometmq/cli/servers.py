@@ -18,13 +18,18 @@ from cometmq.cli.configurations import (
     namesrv_configuration,
 )
 from cometmq.cli.serve import serve
+from cometmq.model.errors import ConfigError, ResponseError
+from cometmq.protocol.codes import ResponseCode
 from cometmq.system.configuration import Configuration
 from cometmq.system.log_format import JSON, TEXT, LogSettings
 
 if TYPE_CHECKING:
+    from cometmq.access.gate import Account, Accounts
+    from cometmq.access.server_guard import ServerGuard
     from cometmq.broker.app import Broker
     from cometmq.controller.app import Controller
     from cometmq.namesrv.app import NameServer
+    from cometmq.remoting.wire import Wire
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +54,7 @@ class Standalone:
         from cometmq.namesrv.app import NameServer
         from cometmq.remoting import TlsClientSettings
 
-        self.name_server = NameServer(self._names)
+        self.name_server = NameServer(self._names, access=self._name_server_guard())
         await self.name_server.start()
         self._parts.set({"namesrvAddr": self.name_server.address})
         if self._parts[TlsClientSettings].enable is None:
@@ -58,6 +63,21 @@ class Standalone:
             self._parts.set({"tls.enable": "false"})
         self.broker = Broker(self._parts, config_file=self._config_file)
         await self.broker.start()
+
+    def _name_server_guard(self) -> ServerGuard | None:
+        """Return what checks requests to the name server; None if it serves every client."""
+        from cometmq.broker.config import BrokerSettings
+
+        settings = self._parts[BrokerSettings]
+        if not settings.namesrv_acl_enable:
+            return None
+        from cometmq.access.server_guard import ServerGuard
+        from cometmq.namesrv.app import SIGNED_CODES
+        from cometmq.remoting import TlsSettings
+
+        refused = ResponseCode.SYSTEM_ERROR if settings.acl_enable else ResponseCode.NO_PERMISSION
+        accounts = AccountsOfBroker(lambda: None if self.broker is None else self.broker.accounts)
+        return ServerGuard(accounts, self._names[TlsSettings], SIGNED_CODES, refused=refused)
 
     async def stop(self) -> None:
         """Stop the broker first, so that it can unregister from the name server."""
@@ -70,6 +90,36 @@ class Standalone:
         assert self.name_server is not None
         assert self.broker is not None
         return f"namesrv={self.name_server.address} broker={self.broker.address}"
+
+
+class AccountsOfBroker:
+    """The accounts or users of the broker, for the name server in its process.
+
+    Args:
+        find: returns them; None before the broker has read them.
+    """
+
+    def __init__(self, find: Callable[[], Accounts | None]) -> None:
+        self._find = find
+
+    @property
+    def state(self) -> object:
+        """An object that is another one after each change."""
+        accounts = self._find()
+        return None if accounts is None else accounts.state
+
+    def sender_of(self, connection: Wire, access_key: str) -> Account:
+        """Return the account of a sender, whose signature is not checked yet.
+
+        Raises:
+            ResponseError: there is no such account, or the broker has not read them.
+        """
+        accounts = self._find()
+        if accounts is None:
+            raise ResponseError(
+                ResponseCode.SYSTEM_BUSY, "the broker has not read its accounts yet"
+            )
+        return accounts.sender_of(connection, access_key)
 
 
 class NameServerWithController:
@@ -107,9 +157,15 @@ def standalone(
     names = namesrv_configuration(namesrv_port, host, None, home=store)
     parts = broker_configuration(broker_port, host, store, None, config)
     _take_free_port(parts)
+    leaves_open = _leaves_name_server_open(parts)
     if print_config:
         return _show(names, parts)
     _begin(log_level, log_format, names, parts)
+    if leaves_open:
+        log.warning(
+            "the broker has access control, and the name server serves every client:"
+            " namesrvAclEnable=true makes it check requests, too"
+        )
     both = Standalone(names, parts, config)
     return serve(both, lambda: f"{both} build={build()}")
 
@@ -240,6 +296,32 @@ def _take_free_port(parts: Configuration) -> None:
 
     if parts[BrokerSettings].listen_port == 0:
         parts.set({"listenPort": str(free_broker_port())})
+
+
+def _leaves_name_server_open(parts: Configuration) -> bool:
+    """Return whether only the broker has access control.
+
+    Raises:
+        ConfigError: the name server shall have it, and the broker has none, or cannot register.
+    """
+    from cometmq.access.user_settings import UserSettings
+    from cometmq.broker.config import BrokerSettings
+
+    settings = parts[BrokerSettings]
+    has_accounts = settings.acl_enable or parts[UserSettings].checks_requests
+    if not settings.namesrv_acl_enable:
+        return has_accounts
+    if not has_accounts:
+        raise ConfigError(
+            "namesrvAclEnable=true without access control of the broker: expected aclEnable=true or"
+            " authenticationEnabled=true, too"
+        )
+    if not settings.inner_client_credentials:
+        raise ConfigError(
+            "namesrvAclEnable=true without innerClientAuthenticationCredentials: expected the"
+            " account of an administrator, with which the broker registers"
+        )
+    return False
 
 
 def _show(*configurations: Configuration) -> int:

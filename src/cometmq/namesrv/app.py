@@ -36,6 +36,7 @@ from cometmq.system.log_format import LogSettings
 from cometmq.system.rocketmq_keys import NAMESRV_KEYS
 
 if TYPE_CHECKING:
+    from cometmq.access.server_guard import ServerGuard
     from cometmq.metrics.endpoint import Exporter
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ class NameServer:
             may then change.
         clock: measures how long brokers have been silent.
         files: the disk, for the file of the key-value table and of changed settings.
+        access: checks requests, in place of the accounts of the settings.
 
     Raises:
         StoreError: the key-value table's file cannot be read.
@@ -89,6 +91,7 @@ class NameServer:
         *,
         clock: Clock | None = None,
         files: Files | None = None,
+        access: ServerGuard | None = None,
     ) -> None:
         self.configuration = _configuration(settings or NameServerSettings())
         self._clock = clock or SystemClock()
@@ -104,7 +107,8 @@ class NameServer:
             hooks=signing_hooks(self.configuration[AccountSettings].inner_client_credentials),
         )
         files = files or SystemFiles()
-        access = server_guard(self.configuration, SIGNED_CODES, self._clock, files)
+        if access is None:
+            access = server_guard(self.configuration, SIGNED_CODES, self._clock, files)
         self.parts = assemble(
             self.configuration,
             client=self._client,

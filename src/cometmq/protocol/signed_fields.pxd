@@ -1,16 +1,13 @@
 cimport cython
 
 from cometmq.protocol cimport header_scanner, octets
-from cometmq.protocol.octets cimport copy_of
 
 cdef int _FIELDS_MAX, _NAME_BYTES, _ESCAPED
-cdef Py_ssize_t _SPACE_BYTES
 cdef bytes _ACCESS_KEY, _SIGNATURE
 
 
 cdef class SignedFields:
     cdef readonly bint is_usable
-    cdef bytearray _space
     cdef int _count
     cdef Py_ssize_t _key_at
     cdef Py_ssize_t _key_end
@@ -27,18 +24,19 @@ cdef class SignedFields:
 
     @cython.locals(
         size=cython.Py_ssize_t, count=cython.int, place=cython.int, other=cython.int,
-        compared=cython.Py_ssize_t)
-    cdef int note(
+        compared=cython.Py_ssize_t, is_of_account=cython.bint)
+    cdef bint note(
         self, const unsigned char* memory, Py_ssize_t name, Py_ssize_t name_end, Py_ssize_t at,
         Py_ssize_t end, int kind) except -1
 
+    cdef bint has_access_key(self, bytearray data, bytes key) except -1
     cpdef bytes access_key(self, bytearray data)
     cpdef bytes signature(self, bytearray data)
 
     @cython.locals(
         size=cython.Py_ssize_t, at=cython.int, place=cython.int, filled=cython.Py_ssize_t,
         value=cython.Py_ssize_t, value_bytes=cython.Py_ssize_t, space=cython.p_uchar,
-        memory=cython.p_uchar, other=cython.p_uchar, source=cython.p_uchar)
+        memory=cython.p_uchar, other=cython.p_uchar, source=cython.p_uchar, content=bytes)
     cpdef bytes content(
         self, bytearray data, bytearray unescaped, Py_ssize_t body_at, Py_ssize_t body_end)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from cometmq.protocol import header_scanner, octets
-from cometmq.protocol.octets import copy_of
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -18,11 +17,11 @@ except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
 
 if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize  # type: ignore
     from cython.cimports.libc.string import memcmp, memcpy  # type: ignore
 
 FIELDS_MAX: Final = 64
 _FIELDS_MAX = FIELDS_MAX
-_SPACE_BYTES = 16 * 1024
 _NAME_BYTES = 9
 _ACCESS_KEY, _SIGNATURE = b"AccessKey", b"Signature"
 _ESCAPED = header_scanner.ESCAPED
@@ -34,7 +33,6 @@ class SignedFields:
     def __init__(self) -> None:
         self.is_usable = False
         """Whether no field is there twice, and there are not too many."""
-        self._space = bytearray(_SPACE_BYTES)
         self._count = 0
         self._key_at = self._key_end = 0
         self._signature_at = self._signature_end = 0
@@ -53,21 +51,27 @@ class SignedFields:
         self._key_at = self._key_end = 0
         self._signature_at = self._signature_end = 0
 
-    def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> int:
-        """Take one field; the arguments are those of `HeaderScanner.note`. The result is 0."""
+    def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
+        """Take one field; the arguments are those of `HeaderScanner.note`.
+
+        Returns:
+            Whether the field is about the account, and so says nothing else of the request.
+        """
+        is_of_account = False
         size = name_end - name
         if size == _NAME_BYTES:
             if octets.equals(memory, name, size, _SIGNATURE):
                 if self._signature_end:
                     self.is_usable = False
                 self._signature_at, self._signature_end = at, end
-                return 0
+                return True
             if octets.equals(memory, name, size, _ACCESS_KEY):
                 self._key_at, self._key_end = at, end
+                is_of_account = True
         count = self._count
         if count == _FIELDS_MAX:
             self.is_usable = False
-            return 0
+            return is_of_account
         place = count
         while place > 0:  # most headers are sorted already
             other = self._order[place - 1]
@@ -83,7 +87,11 @@ class SignedFields:
         self._values[count], self._value_ends[count] = at, end
         self._escaped[count] = kind == _ESCAPED
         self._count = count + 1
-        return 0
+        return is_of_account
+
+    def has_access_key(self, data: bytearray, key: bytes) -> bool:
+        """Return whether the access key is this one; empty for none."""
+        return octets.equals(octets.start_of(data), self._key_at, self._key_end - self._key_at, key)
 
     def access_key(self, data: bytearray) -> bytes:
         """Return the access key; empty if there is none."""
@@ -106,9 +114,11 @@ class SignedFields:
         size = body_end - body_at
         for at in range(self._count):
             size += self._value_ends[at] - self._values[at]
-        if size > len(self._space):
-            self._space = bytearray(size)
-        space = octets.start_of(self._space)
+        if cython.compiled:
+            content = PyBytes_FromStringAndSize(cython.NULL, size)
+            space = cython.cast(cython.p_uchar, content)
+        else:
+            space = bytearray(size)
         memory = octets.start_of(data)
         other = octets.start_of(unescaped) if unescaped else memory
         filled = 0
@@ -123,17 +133,16 @@ class SignedFields:
             filled += value_bytes
         if cython.compiled:
             memcpy(space + filled, memory + body_at, body_end - body_at)
-        else:
-            space[filled:size] = memory[body_at:body_end]
-        content = copy_of(self._space, 0, size)
-        if size > _SPACE_BYTES:
-            self._space = bytearray(_SPACE_BYTES)
-        return content
+            return content  # type: ignore[no-any-return]
+        space[filled:size] = memory[body_at:body_end]
+        return bytes(space)
 
 
 def _compare(memory: Any, name: int, size: int, other: int, other_end: int) -> int:
     """Return below, above or equal to 0 as a name is before, behind or equal to another one."""
     other_size = other_end - other
+    if size == 1 and other_size == 1:
+        return memory[name] - memory[other]  # type: ignore[no-any-return]
     least = min(size, other_size)
     if cython.compiled:
         compared = memcmp(memory + name, memory + other, least)

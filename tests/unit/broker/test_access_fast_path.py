@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cometmq.access.fast_check import USES_MAX
 from cometmq.access.plain.accounts import PlainAccounts
 from cometmq.access.users.accounts import UserAccounts
 from cometmq.access.users.migration import migrate
@@ -528,3 +529,15 @@ async def test_a_certificate_is_not_that_of_the_next_client_with_its_address(bot
     ]
     assert both.fast.handled == 0
     assert len(all_messages(both.fast.store, "T", 1)) == 2
+
+
+async def test_what_senders_may_use_is_remembered_up_to_a_limit(of_accounts: Both) -> None:
+    """An account with a right to all topics may name any number of them, on many connections."""
+    check = of_accounts.fast.access.for_sends()
+    data = bytearray(b"body")
+    for number in range(4):
+        wire = of_accounts.fast.connect(("10.9.9.9", number)).connection
+        for topic in range(USES_MAX // 3):
+            check.fields.begin()
+            assert check.allows(wire, data, bytearray(), 0, 4, f"Topic-{topic}", None)
+        assert 0 < check.uses <= USES_MAX

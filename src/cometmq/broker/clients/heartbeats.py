@@ -50,7 +50,6 @@ from cometmq.protocol.headers import (
     HeartbeatResponse,
     UnregisterClientRequest,
 )
-from cometmq.protocol.signature import ACCESS_KEY
 from cometmq.protocol.subscription import is_tag_kind
 from cometmq.remoting import Peer, Request, Response
 from cometmq.remoting.slices import Slices, decode, decode_at_once, off_loop
@@ -67,6 +66,7 @@ EXPRESSIONS_MAX = 100
 """Limits of one heartbeat."""
 ACTIVELY = "CONSUME_ACTIVELY"
 CLUSTERING = "CLUSTERING"
+_ACCESS_KEY = "AccessKey"  # the module of signatures would be loaded by brokers without accounts
 
 
 class _GroupOfHeartbeat(NamedTuple):
@@ -227,7 +227,7 @@ class HeartbeatHandler:
     def _register_producer(
         self, request: Request, data: HeartbeatData, producer: ProducerData
     ) -> None:
-        access_key = request.command.fields.get(ACCESS_KEY, "")
+        access_key = request.command.fields.get(_ACCESS_KEY, "")
         self._producers.register(
             request.connection, data.client_id, producer.group_name, access_key
         )

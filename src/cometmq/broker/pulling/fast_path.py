@@ -81,8 +81,8 @@ class PullHeaderReader(HeaderScanner):
 
     def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
         """Take one field of a pull; return False if it is not common."""
-        if self._signed is not None:
-            self._signed.note(memory, name, name_end, at, end, kind)
+        if self._signed is not None and self._signed.note(memory, name, name_end, at, end, kind):
+            return kind != _ESCAPED
         field = header_scanner.find_name(memory, name, name_end, _NAMES)
         if field < 0:
             return kind != _ESCAPED

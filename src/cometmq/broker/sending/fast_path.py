@@ -131,8 +131,8 @@ class SendHeaderReader(HeaderScanner):
 
     def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
         """Take one field of a send; return False if it is not common."""
-        if self._signed is not None:
-            self._signed.note(memory, name, name_end, at, end, kind)
+        if self._signed is not None and self._signed.note(memory, name, name_end, at, end, kind):
+            return kind != _ESCAPED
         field = _field_of(memory, name, name_end)
         if field < 0:
             return kind != _ESCAPED

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from cometmq.access.certificates import with_certificates
-from cometmq.access.gate import ADMINISTRATOR, Gate
-from cometmq.access.plain.accounts import RELOAD_S, PlainAccounts
+from cometmq.access.gate import ADMINISTRATOR, Accounts, Gate
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Request, RequestHandler, Response, TlsSettings
 from cometmq.remoting.jobs import Job, every
@@ -23,15 +22,21 @@ class ServerGuard:
         tls: whether certificates name accounts.
         signed_codes: the codes of requests that need a signature only; all others need an
             administrator.
+        refused: the response code of refusals.
+        jobs: keep the accounts up to date.
     """
 
     def __init__(
-        self, accounts: PlainAccounts, tls: TlsSettings, signed_codes: frozenset[int]
+        self,
+        accounts: Accounts,
+        tls: TlsSettings,
+        signed_codes: frozenset[int],
+        *,
+        refused: int = ResponseCode.SYSTEM_ERROR,
+        jobs: Sequence[Job] = (),
     ) -> None:
-        self._accounts = accounts
-        self._gate = Gate(
-            with_certificates(accounts, tls), ResponseCode.SYSTEM_ERROR, signed_codes=signed_codes
-        )
+        self._gate = Gate(with_certificates(accounts, tls), refused, signed_codes=signed_codes)
+        self._jobs = jobs
 
     def guard(
         self, request: Request, handler: RequestHandler
@@ -47,8 +52,5 @@ class ServerGuard:
         return handler(request)
 
     def jobs(self) -> Sequence[Job]:
-        """Return the reading of changed files, and the log of refusals."""
-        return [
-            Job("reload-accounts", lambda: RELOAD_S, self._accounts.reload, blocking=True),
-            every(LOG_S, self._gate.settle_log, "log-refused-requests"),
-        ]
+        """Return the jobs of the accounts, and the log of refusals."""
+        return [*self._jobs, every(LOG_S, self._gate.settle_log, "log-refused-requests")]

@@ -93,7 +93,7 @@ def test_the_recorded_epoch_files(name: str) -> None:
 
 def test_the_epoch_file_and_its_backup_of_an_elected_broker(tmp_path: Path) -> None:
     epochs = EpochFile(tmp_path, SystemFiles())
-    epochs.received(1, 0)
+    epochs.received(Epoch(1, 0))
     epochs.begin(5, 93229)
     for name in ("epochFileCheckpoint", "epochFileCheckpoint.bak"):
         recorded = FILES / f"3-second-master.broker2.{name}"

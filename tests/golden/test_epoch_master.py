@@ -88,7 +88,7 @@ async def test_our_master_sends_what_the_recorded_one_sent(tmp_path: Path, numbe
         store.replica.begin()
         *older, last = recorded.epochs
         for epoch in older:
-            master.epochs.received(*epoch)
+            master.epochs.received(epoch)
         for header, data in before:
             if header.log_offset < last.start:
                 store.replica.append(data)

@@ -77,7 +77,7 @@ async def test_our_slave_does_what_the_recorded_one_did(tmp_path: Path, number: 
         before = slave.store.written_to
         for epoch in (Epoch(1, 0), Epoch(5, 93229)):
             if (epoch.start < before and number != 2) or (epoch.number == 1 and before):
-                slave.epochs.received(*epoch)
+                slave.epochs.received(epoch)
         async with listening() as masters:
             slave.follow(masters.address)
             master = await masters.accept()

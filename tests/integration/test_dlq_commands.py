@@ -125,6 +125,33 @@ def test_the_question_before_a_resend_names_the_topics(desk: Desk) -> None:
     assert desk.resend("--to topic --topic no-such-topic") == []
 
 
+def test_a_resend_sends_no_dead_letter_that_came_after_its_question(desk: Desk) -> None:
+    desk.give_up(b"1", b"2")
+    terminal, stdin = os.openpty()
+    words = f"-m cometmq admin dlq resend {desk.group} --all --to topic --json"
+    process = subprocess.Popen(
+        [sys.executable, *words.split(), "--namesrv", desk.name_servers],
+        stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        question = b""
+        while b"[y/N]" not in question:
+            found = os.read(process.stderr.fileno(), 4096)
+            assert found, question
+            question += found
+        desk.give_up(b"3", topic="refunds")
+        os.write(terminal, b"y\n")
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        os.close(terminal)
+        os.close(stdin)
+    assert b"refunds" not in question
+    sent = [json.loads(line) for line in out.splitlines()]
+    assert [(each["status"], each["topic"]) for each in sent] == [("sent", TOPIC)] * 2
+
+
 def test_groups_and_pages_show_every_dead_letter(desk: Desk) -> None:
     desk.give_up(*(b"%d" % number for number in range(10)))
 

@@ -789,7 +789,7 @@ async def diverged(start: Start, own: list[int], other: list[int]) -> tuple[Epoc
     slave.follow("")
     border = master.store.written_to
     await master.lead(2)
-    slave.epochs.received(2, border)
+    slave.epochs.received(Epoch(2, border))
     for replica, name, sizes in ((slave, b"s", own), (master, b"m", other)):
         for size in sizes:
             put(replica.store, name * size)

@@ -572,6 +572,29 @@ async def test_no_committed_offset_is_behind_messages_that_a_new_master_stores(
     assert {second.parts.offsets.committed(group, "TBW102", 0) for group in groups} == {1}
 
 
+async def test_a_broker_that_leaves_an_epoch_before_it_has_begun_is_no_master_of_it(
+    elected: ElectedPairs,
+) -> None:
+    """Its role would be that of a master which acknowledges nothing."""
+    settings = {"allAckInSyncStateSet": "true"}
+    first, second = await both(elected, **settings)
+    await elected.send(first, b"0")
+    await until(lambda: log_of(second) == log_of(first))
+    role = second.parts.elected
+    assert role is not None
+
+    async with role._gap.copying:  # as if many messages were read, or the disk was slow
+        assert (await elected.elect(2)).code == ResponseCode.SUCCESS
+        await until(lambda: role.replication.in_sync is not None)
+        role._leave_epoch()  # a controller of RocketMQ did not renew the in-sync set
+
+    await until(lambda: is_master(second))
+    assert role.epochs[-1].number > 2
+    async with asyncio.timeout(LIMIT_S):
+        while (await elected.send(second, b"1")).code != ResponseCode.SUCCESS:
+            await asyncio.sleep(0.02)
+
+
 async def test_a_topic_of_delayed_messages_only_outlives_two_restarts(
     elected: ElectedPairs,
 ) -> None:
@@ -621,6 +644,35 @@ async def test_no_schedule_offset_counts_what_a_truncation_has_removed(
     await until(lambda: is_master(first))
     await elected.start("b", messageDelayLevel="2s")
     assert await elected.pairs.consume("g", "T", 2) == [b"0", b"on both"]
+
+
+async def test_no_committed_offset_counts_what_a_truncation_has_removed(
+    elected: ElectedPairs,
+) -> None:
+    """The new master does not know the group yet, so no copy of its offsets corrects that."""
+    first, second = await both(elected)
+    assert (await elected.send(first, b"0")).code == ResponseCode.SUCCESS
+    await until(lambda: log_of(second) == log_of(first))
+    copy = second.parts.log_copy.get()
+    assert copy._connection is not None
+    assert copy._connection._transport is not None
+    copy._connection._transport.pause_reading()  # it stays in the in-sync set for a while
+    for body in (b"1", b"2"):
+        assert (await elected.send(first, body)).code == ResponseCode.SUCCESS
+    first.parts.offsets.commit("g", "TBW102", 0, 3)
+
+    assert (await elected.elect(2)).code == ResponseCode.SUCCESS
+    await until(lambda: is_master(second) and not is_master(first))
+    await until(lambda: members(second) == {1, 2})
+    async with asyncio.timeout(LIMIT_S):
+        while (await elected.send(second, b"3")).code != ResponseCode.SUCCESS:
+            await asyncio.sleep(0.02)
+    for body in (b"4", b"5"):
+        assert (await elected.send(second, body)).code == ResponseCode.SUCCESS
+    await until(lambda: log_of(second) == log_of(first))
+    await elected.pairs.stop(second)
+    await until(lambda: is_master(first))
+    assert first.parts.offsets.committed("g", "TBW102", 0) == 1
 
 
 async def no_copy(_: MetadataCopy) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import struct
 import sys
 import threading
 import time
@@ -253,6 +255,26 @@ async def test_a_broker_shows_what_tools_are_shown(scene: Scene) -> None:
 def randbytes(count: int) -> bytes:
     """Bytes that no client compresses to fewer."""
     return Random(1).randbytes(count)
+
+
+async def test_clients_make_no_series_by_the_numbers_of_their_versions(scene: Scene) -> None:
+    host, _, port = scene.address.rpartition(":")
+    writers = []
+    try:
+        for version in (-1, -7, -(2**31)):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writers.append(writer)
+            body = b'{"clientID":"c","producerDataSet":[{"groupName":"shop"}]}'
+            head = {"code": RequestCode.HEART_BEAT, "flag": 0, "opaque": 1, "version": version}
+            header = json.dumps(head).encode()
+            writer.write(struct.pack(">ii", 4 + len(header) + len(body), len(header)))
+            writer.write(header + body)
+            assert await reader.readexactly(4)
+        found = await scrape(scene.port)
+    finally:
+        for writer in writers:
+            writer.close()
+    assert found.value("rocketmq_producer_connections", version="other") == 3
 
 
 async def test_sizes_are_counted_by_rocketmqs_buckets(scene: Scene) -> None:

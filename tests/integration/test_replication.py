@@ -31,6 +31,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import ResetMasterFlushOffsetRequest
 from cometmq.remoting import RemotingClient
 from cometmq.system.clock import SystemClock
+from cometmq.system.failure_log import LINES_MAX
 from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
 from support.replication import Peer, listening
 from support.stores import opened, put, split
@@ -344,6 +345,26 @@ async def test_a_slave_that_has_more_than_its_master_is_disconnected(
     await peer.closed()
     assert str(offset) in caplog.text
     assert not master.parts.master.slaves
+
+
+@pytest.mark.parametrize("offset", [-1, 0])
+async def test_the_log_stays_short_however_many_strangers_connect(
+    pairs: Pairs, offset: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "cometmq.broker.replication")
+    master = await pairs.start("master")
+    caplog.clear()
+    for _ in range(3 * LINES_MAX):
+        peer = await Peer.connect(master.parts.master.port)
+        peer.write(REPORT.pack(offset))
+        if offset < 0:
+            await peer.closed()
+        else:
+            await until(lambda: master.parts.master.slaves)
+            peer.close()
+            await until(lambda: not master.parts.master.slaves)
+    lines = [each for each in caplog.records if each.name == "cometmq.broker.replication.master"]
+    assert 0 < len(lines) <= LINES_MAX + 1
 
 
 async def test_too_many_slaves_are_refused(

@@ -35,6 +35,7 @@ SECRETS = {
     "auditors": "secret-of-auditors",
 }
 BODY = b"a payment"
+STRANGERS = 120
 
 
 def credentials(account: str) -> str:
@@ -51,7 +52,7 @@ class Client:
 
     def __init__(self, account: str, address: str) -> None:
         self.received: list[bytes] = []
-        handlers = dict.fromkeys((39, 309, 326), self._take)
+        handlers = dict.fromkeys((39, 307, 309, 326), self._take)
         self.remoting = RemotingClient(
             name="c", hooks=[RequestSigner(credentials(account))], handlers=handlers
         )
@@ -147,6 +148,20 @@ async def test_a_member_gets_only_messages_of_topics_that_it_may_consume(guarded
     assert response.remark == "No default permission for topic:Payments"
 
 
+async def test_a_consumer_tells_of_itself_only_to_accounts_of_its_group(guarded: Guarded) -> None:
+    auditors, orders = guarded.client("auditors"), guarded.client("order-service")
+    await auditors.heartbeat("c", consumer="auditors")
+    wanted = {"consumerGroup": "auditors", "clientId": "c", "jstackEnable": "true"}
+    refused = await orders.call(RequestCode.GET_CONSUMER_RUNNING_INFO, **wanted)
+    assert refused.remark == "No default permission for group:auditors"
+    status = {"topic": "Orders", "group": "auditors"}
+    refused = await orders.call(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, **status)
+    assert refused.remark == "No default permission for group:auditors"
+    assert auditors.received == []
+    allowed = await auditors.call(RequestCode.GET_CONSUMER_RUNNING_INFO, **wanted)
+    assert (allowed.code, len(auditors.received)) == (0, 1)
+
+
 async def test_a_right_to_all_topics_opens_no_message_that_waits(guarded: Guarded) -> None:
     await guarded.send(Message("Payments", BODY, delay_level=5))
     operations, auditors = guarded.client("operations"), guarded.client("auditors")
@@ -181,6 +196,21 @@ async def test_half_messages_reach_no_producer_that_may_not_send_to_their_topic(
     await orders.heartbeat("o", producer="o")
     await until(lambda: orders.received)
     assert b"an order" in orders.received[0]
+
+
+async def test_many_strangers_keep_no_check_from_the_producer_that_may_send(
+    guarded: Guarded,
+) -> None:
+    operations = guarded.client("operations")
+    strangers = [guarded.client("order-service") for _ in range(STRANGERS)]
+    for number, stranger in enumerate(strangers):
+        await stranger.heartbeat(f"o{number}", producer="p")
+    await operations.heartbeat("c", producer="p")
+    half = send_fields("Payments", "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01A1\x02", 4)
+    assert (await operations.call(RequestCode.SEND_MESSAGE_V2, BODY, **half)).code == 0
+    await until(lambda: operations.received)
+    assert b"TRANSACTION_CHECK_TIMES\x011" in operations.received[0]  # by the first check
+    assert not any(stranger.received for stranger in strangers)
 
 
 async def test_replies_reach_the_account_that_named_the_client_first(guarded: Guarded) -> None:

@@ -362,6 +362,16 @@ def _build_parts(
             clock=clock,
         )
 
+    def before_truncation(log_end: int) -> None:
+        def ends(topic: str, queue_id: int) -> tuple[int, int]:
+            end = store.end_at(topic, queue_id, log_end)
+            return end, store.next_offset(topic, queue_id)
+
+        delay.take_back(log_end)
+        has_halves, has_others = half_queue.take_back(log_end), offsets.take_back(ends)
+        if has_halves or has_others:
+            offsets.persist(store.flush)
+
     def make_log_copy() -> LogCopy:
         if elected_log is not None:
             return elected_log.copy
@@ -389,7 +399,7 @@ def _build_parts(
             sync_flush=store_settings().sync_flush,
             clock=clock,
             files=files,
-            before_truncation=delay.take_back,
+            before_truncation=before_truncation,
         )
     master = Master(role, store, settings) if elected_log is None else elected_log.master
     waits = master.acknowledgements

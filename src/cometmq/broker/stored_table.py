@@ -140,13 +140,18 @@ class StoredTable:
         sections: Mapping[str, Mapping[str, Any]],
         *,
         keeps: Callable[[str], bool],
-    ) -> None:
+        is_current: Callable[[], bool] = lambda: True,
+    ) -> bool:
         """Take over the entries and the version of another table; returns when they are on disk.
 
         Args:
             version: of that table.
             sections: its entries.
             keeps: returns whether an entry with a name stays if that table does not have it.
+            is_current: returns whether the other table still has to be taken over.
+
+        Returns:
+            Whether it was taken over.
 
         Raises:
             StoreError: the file cannot be written; nothing was changed.
@@ -159,7 +164,10 @@ class StoredTable:
             async for name in slices.each(list(self.sections[section])):
                 if name not in entries and not keeps(name):
                     changes.append(remove(section, name))
+        if not is_current():
+            return False
         await self._write_soon(changes, version)
+        return True
 
     async def _write_soon(self, wanted: list[Change], version: DataVersion | None) -> None:
         if self._changes_waiting >= CHANGES_MAX:
@@ -381,8 +389,9 @@ class ConfigTable(Generic[C]):
         sections: Mapping[str, Mapping[str, Any]],
         *,
         keeps: Callable[[str], bool],
+        is_current: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Take over another table; return whether this one has another version.
+        """Take over another table, if it has another version and is current; return whether so.
 
         Raises:
             StoreError: the file cannot be written; nothing was changed.
@@ -391,8 +400,7 @@ class ConfigTable(Generic[C]):
             return False
         async for name, config in Slices().each(sections[self._section].items()):
             setattr(config, self._name_field, name)
-        await self._stored.replace(version, sections, keeps=keeps)
-        return True
+        return await self._stored.replace(version, sections, keeps=keeps, is_current=is_current)
 
     def put_now(self, configs: Iterable[C]) -> None:
         """Create or change entries before the event loop runs.

@@ -37,5 +37,12 @@ def exit_with(run: Callable[[], int], name: str) -> NoReturn:
 
 
 def _give_up(reason: str, code: int) -> NoReturn:
-    print(reason, file=sys.stderr)
+    print_error(reason)
     sys.exit(code)
+
+
+def print_error(reason: str) -> None:
+    """Print an error to standard error; servers choose parts of its text, which control nothing."""
+    from cometmq.system.log_format import printable_lines
+
+    print(printable_lines(reason), file=sys.stderr)

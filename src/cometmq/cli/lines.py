@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from cometmq.model.message import StoredMessage
+from cometmq.system.log_format import printable
 
 BODY_CHARS_MAX = 200
 
@@ -18,4 +19,4 @@ def line_of(message: StoredMessage) -> str:
     place = f"{message.topic}{broker}:{message.queue_id} offset={message.queue_offset}"
     tag = f" tag={message.tags}" if message.tags else ""
     keys = f" keys={','.join(message.keys)}" if message.keys else ""
-    return f"{when} {place}{tag}{keys} {shown!r}"
+    return printable(f"{when} {place}{tag}{keys} {shown!r}")

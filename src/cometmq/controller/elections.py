@@ -23,6 +23,7 @@ from cometmq.remoting import RemotingClient, Supervisor
 
 log = logging.getLogger(__name__)
 
+_NOT_REPLACED = "cannot replace a master broker=%s: %s"
 NONE_ELECTED = "no_master_elected"
 _RESULTS: dict[int, str] = {
     ResponseCode.SUCCESS: "new_master_elected",
@@ -106,15 +107,22 @@ class Elections:
                 continue
             try:
                 known = await self._table.get(broker.name)
-                if known is not None and known.master_id == broker.id:
-                    await self._elect_lost(known)
             except EtcdUnavailableError:
                 raise
             except CometError as problem:
-                log.error("cannot replace a master broker=%s: %s", broker.name, problem)
+                log.error(_NOT_REPLACED, broker.name, problem)
+                continue
+            if known is not None and known.master_id == broker.id:
+                await self._elect_lost(known)
 
     async def scan(self) -> None:
-        """Elect a master for each set that has no living one while another broker lives."""
+        """Elect a master for each set that has no living one while another broker lives.
+
+        A set that cannot be read or changed does not stop the others.
+
+        Raises:
+            EtcdUnavailableError: etcd gave no response.
+        """
         if not self._is_active():
             return
         for known in await self._table.all():
@@ -126,10 +134,14 @@ class Elections:
     async def _elect_lost(self, known: BrokerSet) -> None:
         try:
             election = await self.elect(known.name)
-        except ResponseError as refusal:
-            if refusal.code != ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
-                raise
-            log.info("the broker set is gone, no election broker=%s", known.name)
+        except EtcdUnavailableError:
+            raise
+        except CometError as problem:
+            code = problem.code if isinstance(problem, ResponseError) else None
+            if code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
+                log.info("the broker set is gone, no election broker=%s", known.name)
+            else:
+                log.error(_NOT_REPLACED, known.name, problem)
             return
         if election.after != known and election.after.master_id is None:
             log.error(

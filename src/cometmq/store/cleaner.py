@@ -186,14 +186,19 @@ def drop_log_files(
         oldest = segments.items[0]
         if oldest.end_offset > needed_from:
             break
-        modified_ms = files.modified_ms(oldest.file.path)
+        name = oldest.file.path.name
+        try:
+            modified_ms = files.modified_ms(oldest.file.path)
+        except FileNotFoundError:  # its space is free only when it is out of use
+            logger.warning("commit-log file was deleted by another program name=%s", name)
+            segments.drop_first()
+            dropped += 1
+            continue
         expired = modified_ms + settings.file_reserved_hours * _HOUR_MS < now_ms
         if not (expired or delete_any):
             break
         segments.drop_first()
         level = logging.INFO if expired else logging.WARNING
-        logger.log(
-            level, "commit-log file deleted name=%s expired=%s", oldest.file.path.name, expired
-        )
+        logger.log(level, "commit-log file deleted name=%s expired=%s", name, expired)
         dropped += 1
     return dropped

@@ -107,6 +107,11 @@ def printable(text: str) -> str:
     )
 
 
+def printable_lines(text: str) -> str:
+    """Return a text of several lines, each of them `printable`."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def utc_text(seconds: float) -> str:
     """Return a time in UTC as ISO 8601 with milliseconds."""
     whole, ms = divmod(int(seconds * 1000), 1000)

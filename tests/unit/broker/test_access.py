@@ -106,6 +106,8 @@ NEEDS = [
     (35, {"clientID": "c", "consumerGroup": "G", "producerGroup": "p"}, {}, needs(group_need("G"))),
     (35, {"clientID": "c", "producerGroup": "p"}, {}, NOTHING),
     (38, {"consumerGroup": "G"}, {}, needs(group_need("G"))),
+    (307, {"consumerGroup": "G", "clientId": "c"}, {}, needs(group_need("G"))),
+    (223, {"group": "G", "topic": "T"}, {}, needs(group_need("G"))),
     (309, {"consumerGroup": "G"}, {}, needs(group_need("G"))),
     (309, {"consumerGroup": "G", "msgId": "x"}, {}, needs(group_need("G"))),
     (309, {"consumerGroup": "G", "msgId": STORED_ID}, {},

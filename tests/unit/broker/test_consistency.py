@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from cometmq.protocol.bodies import ConsumerConnection, SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Connection
 from cometmq.system.clock import ManualClock
+from cometmq.system.failure_log import RateLimitedLog
 from support.administered import Administered
 from support.memory_link import link
 
@@ -32,7 +34,7 @@ def wants(**topics: str) -> list[Subscription]:
 
 @pytest.fixture
 def views() -> MemberSubscriptions:
-    return MemberSubscriptions("g")
+    return MemberSubscriptions("g", RateLimitedLog(logging.getLogger("g"), "changes"))
 
 
 def connection() -> Connection:

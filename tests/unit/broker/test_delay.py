@@ -1061,6 +1061,38 @@ async def test_too_much_to_read_takes_back_what_was_due_since_the_new_end(
     assert delayed.delivery.offsets() == {1: 1}
 
 
+async def test_too_much_to_read_takes_back_what_was_delivered_late(
+    delayed: Delayed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.broker.delay.delivered.SCAN_BYTES_MAX", 10)
+    for body in ("a", "b", "c"):
+        delayed.park(body, 1)
+    delayed.clock.advance(1005)
+    delayed.delivery.start()
+    await delayed.bodies_become("a", "b", "c")
+    delayed.delivery.stop()
+    end = list(delayed.store.written_units("T", 0, 0))[1][0]
+    delayed.store.truncate_log(end, delayed.delivery.take_back)
+    assert delayed.delivery.offsets() == {1: 1}
+
+
+async def test_many_skipped_messages_hide_none_whose_copy_is_truncated(delayed: Delayed) -> None:
+    delayed.park("a", 1)
+    delayed.park("b", 1)
+    for _ in range(delivered.SKIPPED_MAX + 1):
+        delayed.park("skipped", 1, topic="deleted")
+    count = delayed.store.next_offset(DELAY_TOPIC, 0)
+    delayed.clock.advance(1000)
+    delayed.delivery.start()
+    async with asyncio.timeout(60):
+        while delayed.delivery.offsets() != {1: count}:
+            await asyncio.sleep(0.002)
+    delayed.delivery.stop()
+    end = list(delayed.store.written_units("T", 0, 0))[1][0]
+    delayed.store.truncate_log(end, delayed.delivery.take_back)
+    assert delayed.delivery.offsets() == {1: 1}
+
+
 async def test_a_disk_that_refuses_the_offsets_leaves_the_log_as_it_is(delayed: Delayed) -> None:
     await delayed.deliver_one_by_one("a", "b")
     delayed.delivery.persist()

@@ -9,6 +9,7 @@ import pytest
 
 from cometmq.broker.failover.epochs.epoch_file import (
     ENTRIES_MAX,
+    FILE_NAME,
     NO_EPOCH,
     OFFSET_MAX,
     Epoch,
@@ -36,11 +37,20 @@ def test_a_new_store_has_no_epoch_and_no_file(tmp_path: Path) -> None:
 def test_epochs_are_there_after_a_start(tmp_path: Path) -> None:
     epochs = opened(tmp_path)
     epochs.begin(1, 0)
-    epochs.received(5, 700)
-    epochs.received(5, 900)
-    epochs.received(3, 900)
+    epochs.received(Epoch(5, 700))
+    epochs.received(Epoch(5, 900))
+    epochs.received(Epoch(3, 900))
     assert opened(tmp_path).epochs == epochs.epochs == [Epoch(1, 0), Epoch(5, 700)]
     assert epochs.last == 5
+
+
+def test_epochs_that_are_received_together_are_one_write(tmp_path: Path) -> None:
+    """A slave that missed a thousand elections writes no thousand files."""
+    epochs = opened(tmp_path)
+    epochs.begin(1, 0)
+    epochs.received(*(Epoch(number, 700) for number in range(1, 500)))
+    assert len(opened(tmp_path).epochs) == len(epochs.epochs) == 499
+    assert parse((tmp_path / f"{FILE_NAME}.bak").read_bytes()) == [Epoch(1, 0)]
 
 
 def test_an_epoch_without_a_byte_has_an_entry(tmp_path: Path) -> None:
@@ -65,7 +75,7 @@ def test_an_epoch_begins_once(tmp_path: Path, number: int) -> None:
     with pytest.raises(ValueError, match=f"met epoch {number}, expected 6 or more"):
         epochs.begin(number, 10)
     with pytest.raises(ValueError, match="from log offset -1 on"):
-        epochs.received(6, -1)
+        epochs.received(Epoch(6, -1))
     assert opened(tmp_path).epochs == epochs.epochs == [Epoch(5, 0)]
 
 
@@ -92,7 +102,7 @@ def test_epochs_of_deleted_files_go_and_the_last_stays(tmp_path: Path) -> None:
 def test_the_epoch_of_a_byte(tmp_path: Path) -> None:
     epochs = opened(tmp_path)
     for number, start in ((1, 10), (2, 100), (3, 100), (4, 200)):
-        epochs.received(number, start)
+        epochs.received(Epoch(number, start))
     assert epochs.covering(9) is None
     assert epochs.covering(10) == (Epoch(1, 10), 100)
     assert epochs.covering(99) == (Epoch(1, 10), 100)

@@ -14,6 +14,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.groups.table import PREDEFINED_GROUPS, GroupTable
 from cometmq.model.errors import InvalidNameError, StoreError
 from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.protocol.bodies import DataVersion, SubscriptionGroupWrapper
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
@@ -55,6 +56,28 @@ async def test_unknown_group_is_made_at_its_first_use(world: World) -> None:
     assert made == SubscriptionGroupConfig(group_name="g")
     assert await world.table.get_or_create("g") is made
     assert "g" in json.loads(world.path.read_text())["subscriptionGroupTable"]
+
+
+async def test_a_copy_that_began_before_an_election_removes_no_group_of_the_new_master(
+    world: World,
+) -> None:
+    names = [f"g{number}" for number in range(20_000)]
+    table = {name: SubscriptionGroupConfig(group_name=name) for name in names}
+    version = DataVersion(timestamp=1, counter=9)
+    is_slave = True
+    copying = asyncio.create_task(
+        world.table.copy(
+            SubscriptionGroupWrapper(subscription_group_table=table, data_version=version),
+            lambda: is_slave,
+        )
+    )
+    await asyncio.sleep(0)
+    assert not copying.done()
+    is_slave = False
+    await world.table.get_or_create("new")
+    assert not await copying
+    assert "new" in world.table
+    assert "g1" not in world.table
 
 
 async def test_making_groups_can_be_switched_off_but_for_system_groups(world: World) -> None:

@@ -8,11 +8,13 @@ import pytest
 
 from cometmq.broker.clients.consumers import ConsumerGroup, ConsumerRegistry
 from cometmq.broker.clients.members import SILENT_MS_MAX
-from cometmq.broker.clients.producers import ProducerRegistry
+from cometmq.broker.clients.producers import CLIENT_IDS_MAX, GROUPS_MAX, ProducerRegistry
 from cometmq.broker.filters.subscriptions import Subscription
+from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import SubscriptionData
 from cometmq.remoting import Connection
 from cometmq.system.clock import ManualClock
+from cometmq.system.failure_log import LINES_MAX
 from support.memory_link import link
 
 
@@ -152,6 +154,23 @@ async def test_a_connection_that_changes_its_client_id_stays_one_member(
     )  # fmt: skip
 
 
+async def test_the_log_stays_short_however_often_heartbeats_change_ids_and_topics(
+    online: Online, caplog: pytest.LogCaptureFixture
+) -> None:
+    online.beat(new_connection(), "other")
+    one = new_connection()
+    for number in range(3 * LINES_MAX):
+        online.beat(one, f"c{number}", topics={f"T{number}": 1})
+    assert len(caplog.records) == LINES_MAX
+    silent = new_connection()
+    for number in range(3 * LINES_MAX):
+        online.beat(silent, "c", f"g{number}")
+    online.clock.advance(SILENT_MS_MAX + 1)
+    caplog.clear()
+    online.registry.sweep()
+    assert len(caplog.records) == LINES_MAX
+
+
 async def test_silent_members_are_removed_and_their_connections_closed(online: Online) -> None:
     one, two = new_connection(), new_connection()
     online.beat(one, "a")
@@ -214,6 +233,33 @@ async def test_all_ids_of_a_producers_connection_go_with_it() -> None:
     producers.connection_closed(one)
     assert producers.connection_of("a") is None
     assert producers.connection_of("b") is None
+
+
+async def test_a_connection_has_some_client_ids_however_many_it_names() -> None:
+    producers = ProducerRegistry(ManualClock())
+    one, other = new_connection(), new_connection()
+    producers.register(one, "c0", "p")
+    producers.register(other, "c0", "p")
+    for number in range(3 * CLIENT_IDS_MAX):
+        producers.register(one, f"c{number}", "p")
+    found = [producers.connection_of(f"c{number}") for number in range(3 * CLIENT_IDS_MAX)]
+    assert found.count(one) == CLIENT_IDS_MAX
+    assert found[-1] is one
+    producers.register(other, "c0", "p")
+    producers.connection_closed(one)
+    assert producers.connection_of("c0") is other
+
+
+async def test_a_connection_has_a_limit_of_producer_groups() -> None:
+    producers = ProducerRegistry(ManualClock())
+    one = new_connection()
+    for number in range(GROUPS_MAX):
+        producers.register(one, "a", f"p{number}")
+    producers.check_room(one, ["p0", "p1"])
+    with pytest.raises(ResponseError, match=f"{GROUPS_MAX + 1} producer groups"):
+        producers.check_room(one, ["p0", "another"])
+    producers.unregister(one, "a", "p0")
+    producers.check_room(one, ["another"])
 
 
 async def test_silent_producers_are_removed() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,18 @@ async def test_a_topic_gets_the_further_queues_of_messages_behind_the_last_copy(
     assert (slave.queues_of("narrowed"), slave.queues_of("widened")) == (1, 6)
 
 
+async def test_a_topic_that_gets_further_queues_loses_none_that_is_written(slave: Slave) -> None:
+    topics = slave.tables.topics
+    await topics.put([TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=8)])
+    slave.log.put("T", 5)
+
+    await slave.gap.begin_epoch(1)
+
+    config = topics.get("T")
+    assert config is not None
+    assert (config.read_queue_nums, config.write_queue_nums) == (6, 8)
+
+
 async def test_before_the_first_copy_every_topic_of_the_log_is_created(slave: Slave) -> None:
     slave.log.put("T")
     slave.gap = slave.opened()  # after a crash
@@ -225,6 +239,43 @@ async def test_what_a_power_cut_took_from_the_log_counts_as_not_copied(slave: Sl
     assert slave.queues_of("new")
 
 
+async def test_so_it_does_after_another_crash(slave: Slave) -> None:
+    slave.log.put("a")
+    slave.log.put("b")
+    await slave.copy("a", "b")
+    slave.log.written_to = 100
+    slave.gap = slave.opened()
+    slave.log.put("new")
+    slave.gap = slave.opened()
+
+    await slave.gap.begin_epoch(1)
+
+    assert slave.queues_of("new")
+
+
+async def test_a_copy_that_is_being_saved_does_not_cover_what_replaces_truncated_messages(
+    slave: Slave,
+) -> None:
+    loop, held = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    slave.log.put("a")
+    slave.log.put("b")
+    holding = loop.run_in_executor(None, held.wait, LIMIT_S)
+    saving = asyncio.create_task(slave.gap.copied(slave.log.written_to))
+    await asyncio.sleep(0)
+    slave.log.written_to = 100
+    slave.gap.truncated(100)
+    held.set()
+    await holding
+    await saving
+    slave.log.put("new")
+    slave.gap = slave.opened()  # after a crash
+
+    await slave.gap.begin_epoch(1)
+
+    assert slave.queues_of("new")
+
+
 async def test_topics_that_the_disk_refused_are_created_by_the_next_try(
     slave: Slave,
 ) -> None:
@@ -241,6 +292,27 @@ async def test_topics_that_the_disk_refused_are_created_by_the_next_try(
     assert slave.queues_of("new")
 
 
+async def test_no_epoch_begins_before_the_gap_is_on_the_disk(slave: Slave) -> None:
+    """A slave takes the epoch as the sign that the table has all topics."""
+    slave.log.put("new")
+    (slave.tables.config / f"{FILE_NAME}.tmp").mkdir()
+    with pytest.raises(StoreError):
+        await slave.gap.begin_epoch(7)
+    assert slave.tables.topics.version.state_version < 7
+
+
+async def test_no_epoch_begins_during_a_copy(slave: Slave) -> None:
+    slave.log.put("new")
+    async with slave.gap.copying:
+        beginning = asyncio.create_task(slave.gap.begin_epoch(7))
+        done, _ = await asyncio.wait([beginning], timeout=0.2)
+        assert not done
+        assert slave.tables.topics.version.state_version < 7
+        assert "new" not in slave.tables.topics
+    await beginning
+    assert slave.queues_of("new")
+
+
 async def test_a_master_knew_the_topics_of_its_log(slave: Slave) -> None:
     await slave.gap.begin_epoch(1)
     slave.log.put("deleted")
@@ -251,6 +323,37 @@ async def test_a_master_knew_the_topics_of_its_log(slave: Slave) -> None:
 
     assert slave.queues_of("new")
     assert "deleted" not in slave.tables.topics
+
+
+async def until_saved(slave: Slave) -> None:
+    """Wait until the file says that the topics of the whole log are known."""
+    file = slave.tables.config / FILE_NAME
+    async with asyncio.timeout(LIMIT_S):
+        while json.loads(file.read_text())["knownTo"] != slave.log.written_to:
+            await asyncio.sleep(0)
+
+
+async def test_after_a_crash_a_master_knew_the_topics_of_its_log_at_the_last_interval(
+    slave: Slave, caplog: pytest.LogCaptureFixture
+) -> None:
+    await slave.gap.begin_epoch(1)
+    slave.log.put("deleted")
+    slave.gap.note_lead()
+    await until_saved(slave)
+    slave.log.put("new")
+    slave.gap = slave.opened()
+
+    await slave.gap.begin_epoch(2)
+
+    assert slave.queues_of("new")
+    assert "deleted" not in slave.tables.topics
+
+    blocked = slave.tables.config / f"{FILE_NAME}.tmp"
+    blocked.mkdir()
+    slave.gap.note_lead()
+    async with asyncio.timeout(LIMIT_S):
+        while "after a restart" not in caplog.text:
+            await asyncio.sleep(0)
 
 
 async def test_two_elections_keep_both_gaps_until_the_log_has_lost_the_first(
@@ -290,6 +393,18 @@ async def test_a_table_from_before_the_election_of_the_master_is_not_copied(slav
     assert "other" not in slave.tables.topics
     await slave.gap.begin_epoch(8)
     assert slave.queues_of("new")
+
+
+async def test_topics_are_copied_when_the_controllers_count_epochs_from_1_again(
+    slave: Slave,
+) -> None:
+    """Their data was lost, and the brokers were registered again."""
+    await slave.copy("T", epoch=6)
+    slave.gap = slave.opened()
+    slave.gap.epoch = 1
+
+    assert await slave.tables.topics.copy(table_of(1, "new"), slave.log.written_to)
+    assert "new" in slave.tables.topics
 
 
 @pytest.mark.parametrize("count", [10, 10_000])

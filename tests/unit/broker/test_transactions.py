@@ -542,6 +542,32 @@ async def test_offsets_are_committed_when_their_decisions_are_confirmed(
     world.store.close()
 
 
+async def test_a_half_message_whose_decision_is_truncated_is_checked_again(
+    tmp_path: Path, tables: Tables
+) -> None:
+    """Else it would never be decided if this broker is elected again soon."""
+    world = await World(tmp_path, tables).start()
+    halves = [world.half() for _ in range(3)]
+    await world.end(halves[0], ROLLBACK)
+    end = world.store.written_to
+    for half in halves[1:]:
+        await world.end(half, COMMIT)
+    await world.round(0)
+    await world.round(0)
+    assert world.committed() == (3, 3)
+    world.become_slave()
+    world.store.truncate_log(end, world.halves.take_back)
+    await world.become_master()
+    assert [world.halves.is_decided(half.queue_offset) for half in halves] == [True, False, False]
+
+    asked = Asked(world)
+    await world.round()
+    assert len(await asked.until(2)) == 2
+    assert world.bodies() == []
+    await world.stop()
+    world.store.close()
+
+
 @pytest.mark.parametrize("target", [{"REAL_TOPIC": "../T"}, {"REAL_QID": "x"}])
 async def test_a_half_message_without_a_target_cannot_be_committed(
     world: World, target: dict[str, str]

@@ -9,7 +9,7 @@ import pytest
 from cometmq.controller.broker_set import BrokerSet
 from cometmq.controller.broker_set_table import ATTEMPTS, BrokerSetTable
 from cometmq.controller.config import ControllerSettings
-from cometmq.controller.etcd import Delete, KeyValue, Put
+from cometmq.controller.etcd import Compare, Delete, KeyValue, Put
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import SyncStateSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -339,6 +339,41 @@ async def test_a_set_that_is_removed_while_its_master_is_replaced_stops_no_other
     left = await group.table.get(other)
     assert left is not None
     assert left.master_id is None
+
+
+@pytest.mark.parametrize("way", ["replace", "scan"])
+async def test_a_set_that_cannot_be_changed_stops_no_other(
+    caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    group = Group()
+    await group.begin()
+    other = "broker-b"
+    for id_ in (1, 2):
+        await group.first.ask(RequestCode.CONTROLLER_APPLY_BROKER_ID, applies(id_, name=other))
+    await group.first.ask(RequestCode.CONTROLLER_ELECT_MASTER, elects(1, name=other))
+    await group.first.heartbeat(other, 1)
+    lost = [group.first.controller._live.living(name)[1] for name in (SET, other)]
+    group.clock.advance(3_600_000)
+    await group.first.renew()
+    await group.first.heartbeat(SET, 3)
+    await group.first.heartbeat(other, 2)
+    transact = group.first.etcd.transact
+    key = f"/cometmq/controllers/cometmq/brokerSets/{SET}"
+
+    async def overtaken(compares: list[Compare], operations: list[Put]) -> bool:
+        if operations[0].key == key:  # another controller, each time
+            found = group.store.get(key)
+            assert found is not None
+            group.store.transact([], [Put(key, found.value)])
+        return await transact(compares, operations)
+
+    group.first.etcd.transact = overtaken  # type: ignore[assignment,method-assign]
+    elections = group.first.controller._elections
+    await (elections.replace(lost) if way == "replace" else elections.scan())
+    assert "cannot replace a master broker=broker-a: " in caplog.text
+    left = await group.table.get(other)
+    assert left is not None
+    assert left.master_epoch == 2
 
 
 ADDRESSES = ("1.2.3.4\0:1", "", "host", "a b:1", ":1", "h:0", f"{'h' * 300}:1")

@@ -135,6 +135,19 @@ def test_a_file_that_could_not_be_deleted_is_deleted_by_a_later_round(
     assert log_files(tmp_path) == 1
 
 
+def test_files_that_an_operator_has_deleted_stop_no_cleaning(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """When a disk is full operators delete the oldest files by hand."""
+    store = open_store(file_reserved_hours=72)
+    fill(store, tmp_path, local_ms(4) - 100 * HOUR_MS)
+    for number in (0, 1):
+        (tmp_path / "commitlog" / segment_name(number * LOG_FILE_BYTES)).unlink()
+    assert store.clean(local_ms(4)) == 4
+    assert log_files(tmp_path) == 1
+    assert store.min_log_offset == 4 * LOG_FILE_BYTES
+
+
 def test_other_streams_are_cleaned_while_a_file_cannot_be_deleted(tmp_path: Path) -> None:
     files = StuckFiles()
     remover = Remover(files, in_thread=False)
@@ -154,6 +167,12 @@ def test_other_streams_are_cleaned_while_a_file_cannot_be_deleted(tmp_path: Path
     later = tmp_path / "commitlog" / segment_name(200)
     later.touch()
     remover.remove(later)
+    assert not later.exists()
+    later.touch()
+    files.stuck = later
+    remover.remove(later)
+    files.stuck = paths["consumequeue"][0]
+    remover.retry()
     assert not later.exists()
     files.stuck = None
     remover.retry()

@@ -50,7 +50,7 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
     """Writes without anchors: two accounts may have equal lists."""
 
     def ignore_aliases(self, data: Any) -> bool:

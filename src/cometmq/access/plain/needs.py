@@ -41,6 +41,8 @@ from cometmq.protocol.headers import (
     EndTransactionRequest,
     ExchangeBrokerHaInfoRequest,
     GetConsumerListByGroupRequest,
+    GetConsumerRunningInfoRequest,
+    InvokeBrokerToGetConsumerStatusRequest,
     QueryConsumeQueueRequest,
     QueryMessageRequest,
     UpdateAndGetGroupForbiddenRequest,
@@ -130,6 +132,8 @@ class PlainNeeds:
             RequestCode.HEART_BEAT: of_heartbeat,
             RequestCode.UNREGISTER_CLIENT: of_unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: _of_members,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: _of_running_info,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _of_consumer_status,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._of_direct_consumption,
             RequestCode.LOCK_BATCH_MQ: _of_lock,
             RequestCode.UNLOCK_BATCH_MQ: _of_unlock,
@@ -194,6 +198,16 @@ def _of_commit(request: Request) -> Needs:
 
 def _of_members(request: Request) -> Needs:
     return needs_of(group_need(request.header(GetConsumerListByGroupRequest).consumer_group))
+
+
+def _of_running_info(request: Request) -> Needs:
+    """The broker sends such a request to the consumer, which may show the stacks of its threads."""
+    return needs_of(group_need(request.header(GetConsumerRunningInfoRequest).consumer_group))
+
+
+def _of_consumer_status(request: Request) -> Needs:
+    """The broker sends such a request to each consumer of the group."""
+    return needs_of(group_need(request.header(InvokeBrokerToGetConsumerStatusRequest).group))
 
 
 def _of_lock(request: Request) -> Needs:

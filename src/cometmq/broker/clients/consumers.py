@@ -26,6 +26,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import NotifyConsumerIdsChangedRequest
 from cometmq.remoting import Peer
 from cometmq.system.clock import Clock
+from cometmq.system.failure_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +34,15 @@ BROADCASTING = "BROADCASTING"
 
 
 class ConsumerGroup:
-    """A group that is online."""
+    """A group that is online.
+
+    Args:
+        name: its name.
+        changes: the log of what heartbeats change; clients decide how often that is.
+    """
 
     __slots__ = (
+        "_changes",
         "consume_from",
         "fingerprint",
         "kind",
@@ -46,8 +53,9 @@ class ConsumerGroup:
         "views",
     )
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, changes: RateLimitedLog) -> None:
         self.name = name
+        self._changes = changes
         self.kind = ""
         self.model = ""
         self.consume_from = ""
@@ -55,7 +63,7 @@ class ConsumerGroup:
         """The fingerprint of the last heartbeat in its second form."""
         self.subscriptions: dict[str, Subscription] = {}
         self.members: dict[Peer, Member] = {}
-        self.views = MemberSubscriptions(name)
+        self.views = MemberSubscriptions(name, self._changes)
         """The subscriptions of each member."""
 
     @property
@@ -74,7 +82,7 @@ class ConsumerGroup:
             member.refresh(now_ms)
             return False
         if member is not None:
-            log.warning(
+            self._changes.add(
                 "connection changed its client id group=%s old=%s new=%s peer=%s",
                 self.name,
                 member.client_id,
@@ -160,6 +168,8 @@ class ConsumerRegistry:
         """Called with a group and the topics for which its expression has changed."""
         self._groups: dict[str, ConsumerGroup] = {}
         self._by_connection: dict[Peer, set[str]] = {}
+        self._changes = RateLimitedLog(log, "changes of client ids and subscriptions")
+        self._silences = RateLimitedLog(log, "consumer heartbeats timed out")
 
     def group(self, name: str) -> ConsumerGroup | None:
         """Return the group, or None if it is not online."""
@@ -206,7 +216,7 @@ class ConsumerRegistry:
         Returns:
             Whether members or topics of the group changed.
         """
-        group = self._groups.setdefault(name, ConsumerGroup(name))
+        group = self._groups.setdefault(name, ConsumerGroup(name, self._changes))
         changed = group.join(connection, client_id, self._clock.now_ms())
         self._by_connection.setdefault(connection, set()).add(name)
         group.kind, group.model, group.consume_from = kind, model, consume_from
@@ -241,6 +251,8 @@ class ConsumerRegistry:
 
     def sweep(self) -> list[Member]:
         """Remove the members that were silent for too long, and close their connections."""
+        self._changes.settle()
+        self._silences.settle()
         limit_ms = self._clock.now_ms() - self._silent_ms_max
         silent = [
             member
@@ -249,7 +261,7 @@ class ConsumerRegistry:
             if member.seen_ms < limit_ms
         ]
         for member in silent:
-            log.warning("consumer heartbeat timed out client=%s", member.client_id)
+            self._silences.add("consumer heartbeat timed out client=%s", member.client_id)
             self.connection_closed(member.connection)
             member.connection.close()
         return silent

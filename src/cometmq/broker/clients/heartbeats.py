@@ -110,6 +110,7 @@ class HeartbeatHandler:
             request.is_exclusive = True
             return self._read_and_register(request)
         joined = _joined_groups(data)
+        self._check_room(request, data)
         if any(self._is_new(consumer) for consumer in data.consumer_data_set):
             request.is_exclusive = True  # an unregistration of this client must not overtake it
             return self._create_and_register(request, data, joined)
@@ -123,7 +124,12 @@ class HeartbeatHandler:
 
     async def _read_and_register(self, request: Request) -> Response:
         data, joined = await off_loop(partial(_read, request.body))
+        self._check_room(request, data)
         return await self._create_and_register(request, data, joined)
+
+    def _check_room(self, request: Request, data: HeartbeatData) -> None:
+        groups = (producer.group_name for producer in data.producer_data_set)
+        self._producers.check_room(request.connection, groups)
 
     def _is_new(self, consumer: ConsumerData) -> bool:
         """Return whether a group or its retry topic has to be created."""

@@ -10,7 +10,6 @@ order of tags in an expression.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -19,8 +18,7 @@ from typing import NamedTuple
 from cometmq.broker.filters.subscriptions import Subscription
 from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol.subscription import ExpressionError, is_tag_kind, parse_tag_expression
-
-log = logging.getLogger(__name__)
+from cometmq.system.failure_log import RateLimitedLog
 
 LOGGED_CHARS_MAX = 200
 LOGGED_TOPICS_MAX = 10
@@ -62,10 +60,12 @@ class MemberSubscriptions:
 
     Args:
         group: the group's name.
+        changes: the log of differences; clients decide how many they are.
     """
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, changes: RateLimitedLog) -> None:
         self._group = group
+        self._changes = changes
         self._by_client: dict[str, Subscriptions] = {}
         self._shared: Counter[Subscriptions] = Counter()
         """Each view, held once, and how many members have it."""
@@ -97,7 +97,7 @@ class MemberSubscriptions:
         if not view or not others:
             return
         for topic, has, others_have in _differing(view, others):
-            log.warning(
+            self._changes.add(
                 "subscription of a member differs from its group "
                 "group=%s member=%s topic=%s has=%s others_have=%s",
                 self._group,

@@ -32,6 +32,16 @@ class Member:
         self.version = connection.version
         self.seen_ms = seen_ms
 
+    @property
+    def account(self) -> tuple[object, ...]:
+        """What tells its account: its access key, and what its certificate says."""
+        return self.access_key, *self.connection.certificate_names
+
+    @property
+    def sender(self) -> tuple[object, ...]:
+        """What permissions depend on: its account and its address."""
+        return self.connection.peer_text.rpartition(":")[0], *self.account
+
     def refresh(self, now_ms: int) -> None:
         """Register a further heartbeat."""
         self.seen_ms = now_ms

@@ -11,13 +11,21 @@ Kept in memory only; used in the event loop's thread. Source: ProducerManager, R
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from cometmq.broker.clients.members import SILENT_MS_MAX, Member
+from cometmq.model.errors import ResponseError
+from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Peer
 from cometmq.system.clock import Clock
 from cometmq.system.failure_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
+
+GROUPS_MAX = 2_000
+"""The limit of the groups of one connection: twice those of one heartbeat."""
+CLIENT_IDS_MAX = 100
+"""The client ids of one connection that are found; a client has one. The newest ones count."""
 
 
 class ProducerRegistry:
@@ -34,8 +42,24 @@ class ProducerRegistry:
         self._groups: dict[str, dict[Peer, Member]] = {}
         self._by_connection: dict[Peer, set[str]] = {}
         self._by_client: dict[str, Member] = {}
-        self._clients: dict[Peer, set[str]] = {}
+        self._clients: dict[Peer, dict[str, None]] = {}
+        """The client ids that each connection has named, the newest last."""
         self._conflicts = RateLimitedLog(log, "client ids stayed where they were")
+        self._silences = RateLimitedLog(log, "producer heartbeats timed out")
+
+    def check_room(self, connection: Peer, groups: Iterable[str]) -> None:
+        """Refuse a heartbeat with more groups than one connection may have.
+
+        Raises:
+            ResponseError: 29.
+        """
+        known = self._by_connection.get(connection) or set()
+        count = len(known) + len(set(groups).difference(known))
+        if count > GROUPS_MAX:
+            raise ResponseError(
+                ResponseCode.INVALID_PARAMETER,
+                f"a connection with {count} producer groups, expected at most {GROUPS_MAX}",
+            )
 
     def register(self, connection: Peer, client_id: str, group: str, access_key: str = "") -> None:
         """Register a heartbeat of a member.
@@ -55,7 +79,7 @@ class ProducerRegistry:
             member.refresh(self._clock.now_ms())
         self._by_connection.setdefault(connection, set()).add(group)
         known = self._by_client.get(client_id)
-        if known is None or known.connection.closed or _account(known) == _account(member):
+        if known is None or known.connection.closed or known.account == member.account:
             self._by_client[client_id] = member
         else:
             self._conflicts.add(
@@ -63,7 +87,13 @@ class ProducerRegistry:
                 " peer=%s new=%s",
                 *(client_id, known.connection.peer_text, connection.peer_text),
             )
-        self._clients.setdefault(connection, set()).add(client_id)
+        client_ids = self._clients.setdefault(connection, {})
+        client_ids.pop(client_id, None)
+        client_ids[client_id] = None
+        if len(client_ids) > CLIENT_IDS_MAX:
+            oldest = next(iter(client_ids))
+            del client_ids[oldest]
+            self._forget_client(connection, oldest)
 
     def unregister(self, connection: Peer, client_id: str, group: str) -> None:
         """Remove a client from a group; does nothing if it is no member."""
@@ -92,6 +122,7 @@ class ProducerRegistry:
     def sweep(self) -> list[Member]:
         """Remove the members that were silent for too long, and close their connections."""
         self._conflicts.settle()
+        self._silences.settle()
         limit_ms = self._clock.now_ms() - self._silent_ms_max
         silent = [
             member
@@ -100,7 +131,7 @@ class ProducerRegistry:
             if member.seen_ms < limit_ms
         ]
         for member in silent:
-            log.warning("producer heartbeat timed out client=%s", member.client_id)
+            self._silences.add("producer heartbeat timed out client=%s", member.client_id)
             self.connection_closed(member.connection)
             member.connection.close()
         return silent
@@ -117,10 +148,8 @@ class ProducerRegistry:
 
     def _forget_clients(self, connection: Peer) -> None:
         for client_id in self._clients.pop(connection, ()):
-            if self.connection_of(client_id) is connection:
-                del self._by_client[client_id]
+            self._forget_client(connection, client_id)
 
-
-def _account(member: Member) -> tuple[object, ...]:
-    """Return what tells the account of a member: its access key, and what its certificate says."""
-    return member.access_key, *member.connection.certificate_names
+    def _forget_client(self, connection: Peer, client_id: str) -> None:
+        if self.connection_of(client_id) is connection:
+            del self._by_client[client_id]

@@ -40,6 +40,7 @@ from cometmq.protocol.version import RUNNING_INFO_VERSION_MIN, version_name
 from cometmq.remoting import CallTimeoutError, Request, Response
 from cometmq.remoting.slices import decode, encode
 from cometmq.store import MessageStore
+from cometmq.system.failure_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -153,6 +154,7 @@ class RelayHandler:
         self._topics = topics
         self._groups = groups
         self._broker_name = broker_name
+        self._failures = RateLimitedLog(log, "consumers did not return their offsets")
 
     async def running_info(self, request: Request) -> Response:
         """Return the running information of one consumer."""
@@ -256,7 +258,7 @@ class RelayHandler:
             body = await decode(GetConsumerStatusBody, response.body)
             return body.message_queue_table
         except ResponseError as problem:
-            log.warning(
+            self._failures.add(
                 "consumer did not return its offsets client=%s: %s", member.client_id, problem
             )
             return None

@@ -31,6 +31,8 @@ SCAN_BYTES_MAX: Final = 512 * 1024 * 1024
 """A start does not read more of the log: a few seconds at most."""
 SKIPPED_MAX: Final = 128
 """Messages that the broker may have skipped between two that it delivered."""
+SEARCHED_MAX: Final = 100_000
+"""Messages among which that of the first copy behind a new end of the log is looked for."""
 COUNTED_MAX: Final = 2048
 """Messages that the offsets of a master may count beyond the log that its slave had then."""
 
@@ -69,8 +71,8 @@ def offsets_before(store: MessageStore, offsets: Mapping[int, int], log_offset: 
     """Return the offsets of the levels that count messages whose copies the log has behind an end.
 
     The first of these copies shows from which message on they are; none is counted any more. If
-    there is more of the log than a scan may read, messages that were due since that end are not
-    counted either.
+    there is more of the log than a scan may read, a level without a copy there counts no message
+    that was due since that end. So does one whose first copy is that of no message.
 
     Args:
         store: the store.
@@ -78,10 +80,11 @@ def offsets_before(store: MessageStore, offsets: Mapping[int, int], log_offset: 
         log_offset: the end, before which the log stays as it is.
     """
     found = {n: store.end_at(DELAY_TOPIC, delay_queue(n), log_offset) for n in offsets}
+    firsts = _first_copied(store, offsets, log_offset)
     if store.written_to - log_offset > SCAN_BYTES_MAX:
-        firsts = _first_due(store, offsets, log_offset)
-    else:
-        firsts = _first_copied(store, offsets, log_offset)
+        since_ms = _store_ms_at(store, log_offset)
+        for level in offsets.keys() - firsts.keys():
+            firsts[level] = _first_due(store, level, offsets[level], since_ms)
     for level, first in firsts.items():
         found[level] = min(found[level], first)
     found = {level: offset for level, offset in found.items() if offset < offsets[level]}
@@ -99,6 +102,8 @@ def _first_copied(store: MessageStore, offsets: Mapping[int, int], log_offset: i
     firsts: dict[int, RecordParts] = {}
     counts: Counter[int] = Counter()
     for facts in store.written_facts_from(log_offset):
+        if facts.log_offset - log_offset >= SCAN_BYTES_MAX:
+            break
         level = _level_of_copy(facts)
         if not offsets.get(level):
             continue
@@ -107,32 +112,48 @@ def _first_copied(store: MessageStore, offsets: Mapping[int, int], log_offset: i
             copy = _parts(store.written_record_at(facts.log_offset, facts.total))
             if copy is not None:
                 firsts[level] = copy
-    found: Numbers = {}
-    for level, copy in firsts.items():
-        begin = max(0, offsets[level] - counts[level] - SKIPPED_MAX)
-        queue = DELAY_TOPIC, delay_queue(level)
-        for at, unit in enumerate(store.written_units(*queue, begin, offsets[level]), begin):
+    return {
+        level: _message_of(store, level, offsets[level], counts[level], copy)
+        for level, copy in firsts.items()
+    }
+
+
+def _message_of(store: MessageStore, level: int, offset: int, count: int, copy: RecordParts) -> int:
+    """Return the message of a copy, or the first that may be it.
+
+    Args:
+        store: the store.
+        level: of the message.
+        offset: of the level.
+        count: how many messages before it have been delivered since, that one included.
+        copy: the copy.
+    """
+    queue = DELAY_TOPIC, delay_queue(level)
+    low = store.bounds(*queue)[0]
+    near = max(low, offset - count - SKIPPED_MAX)
+    later = _first_due(store, level, offset, copy.store_time_ms + 1)
+    for begin, end in ((near, offset), (max(low, later - SEARCHED_MAX), min(near, later))):
+        for at, unit in enumerate(store.written_units(*queue, begin, end), begin):
             scheduled = _parts(store.written_record_at(*unit))
             if scheduled is not None and _is_copy(copy, scheduled):
-                found[level] = at
-                break
-    return found
+                return at
+    return min(near, _first_due(store, level, offset, copy.store_time_ms))
 
 
-def _first_due(store: MessageStore, offsets: Mapping[int, int], log_offset: int) -> Numbers:
-    """Return the first message of each level that was due since an end of the log."""
-    since_ms = next((facts.store_ms for facts in store.written_facts_from(log_offset)), 0)
-    found: Numbers = {}
-    for level, offset in offsets.items():
-        queue = DELAY_TOPIC, delay_queue(level)
+def _store_ms_at(store: MessageStore, log_offset: int) -> int:
+    return next((facts.store_ms for facts in store.written_facts_from(log_offset)), 0)
 
-        def due_ms(at: int, queue: tuple[str, int] = queue) -> int:
-            units = store.consume_queue_units(*queue, at, 1)
-            return units[0][2] if units else since_ms
 
-        low = min(store.bounds(*queue)[0], offset)
-        found[level] = low + bisect_left(range(low, offset), since_ms, key=due_ms)
-    return found
+def _first_due(store: MessageStore, level: int, offset: int, since_ms: int) -> int:
+    """Return the first message of a level before an offset that was due since a time."""
+    queue = DELAY_TOPIC, delay_queue(level)
+
+    def due_ms(at: int) -> int:
+        units = store.consume_queue_units(*queue, at, 1)
+        return units[0][2] if units else since_ms
+
+    low = min(store.bounds(*queue)[0], offset)
+    return low + bisect_left(range(low, offset), since_ms, key=due_ms)
 
 
 def _level_of_copy(facts: RecordFacts) -> int:

@@ -302,6 +302,7 @@ class ElectedRole:
         assert self._id is not None
         if decision.epoch == self._epoch:
             self.replication.adopt(decision.in_sync, decision.in_sync_epoch)
+            self._gap.note_lead()
             return
         self._end_lookup()
         self._role.follow_elected("")
@@ -316,6 +317,8 @@ class ElectedRole:
             if isinstance(problem, EpochError):
                 await self._wait_for_newer_epoch(decision.epoch, problem)
             raise
+        if self.replication.in_sync is None:  # its in-sync set could not be renewed meanwhile
+            raise UndecidedError(f"this broker has left epoch {decision.epoch} before it began")
         self._epoch = decision.epoch
         log.info("this broker is the master controller_id=%d epoch=%d", self._id, decision.epoch)
         self._role.change(SYNC_MASTER, MASTER_ID)

@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any, Final, Protocol
@@ -136,28 +137,29 @@ class TopicGap:
         self._creating: set[str] = set()
         self._is_closed = False
         self._saved_s: float | None = None
+        self._saving_lead: asyncio.Task[None] | None = None
         self._truncated_to = OFFSET_MAX
         """Where the log was truncated since the last copy: one under way covers no more."""
+        self._saving = threading.Lock()
         content = file.load()
         if content is None:  # a new store, or one that had no controller and has its topics
             self._known = _Known(known_to=store.written_to)
             file.save(self._known)
         else:
             self._known = self._read(content)
+            # Other messages may come where a power cut took the end of the log.
+            self._know_to_at_most(store.written_to)
         self.copying = asyncio.Lock()
         """Held while topics are copied, and while those that are missing are created."""
         self.epoch = NO_EPOCH
-        """That of the master whose table a slave copies."""
+        """That of the master whose table a slave copies, or of this master."""
         topics.gap = self
 
     def _read(self, content: Mapping[str, Any]) -> _Known:
         try:
-            known = read_struct(content, _Known)
+            return read_struct(content, _Known)
         except FastJsonError as problem:
             raise StoreError(f"{self._file.path}: {problem}") from problem
-        # Other messages may come where a power cut took the end of the log.
-        known.known_to = min(known.known_to, self._store.written_to)
-        return known
 
     async def copied(self, log_end: int) -> None:
         """Note that the topics of the master were copied.
@@ -170,23 +172,47 @@ class TopicGap:
         """
         self._known.known_to = min(log_end, self._truncated_to)
         self._truncated_to = OFFSET_MAX
+        await self._save_at_intervals()
+
+    async def _save_at_intervals(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        if self._is_closed:
+        if self._is_closed or (
+            self._saved_s is not None and now_s - self._saved_s < SAVE_INTERVAL_S
+        ):
             return
-        if self._saved_s is None or now_s - self._saved_s >= SAVE_INTERVAL_S:
-            await self._save()
-            self._saved_s = now_s
+        self._saved_s = now_s
+        await self._save()
 
     def truncated(self, log_end: int) -> None:
         """Note that the log was truncated: other messages may come behind its end."""
         self._truncated_to = min(self._truncated_to, log_end)
+        self._know_to_at_most(log_end)
+
+    def _know_to_at_most(self, log_end: int) -> None:
         if self._known.known_to <= log_end:
             return
         self._known.known_to = log_end
         try:
-            self._file.save(self._known)
+            self._write()
         except StoreError as problem:
             log.error("after a restart topics may be missing until producers use them: %s", problem)
+
+    def note_lead(self) -> None:
+        """Note that this broker is the master: it knows the topics of its whole log.
+
+        Without that it would read all delayed messages of its mastership again after a restart,
+        and create topics that were deleted meanwhile. The file is written in the background: a
+        disk that hangs must not keep this broker from the next decision.
+        """
+        self._known.known_to = self._store.written_to
+        if self._saving_lead is None or self._saving_lead.done():
+            self._saving_lead = self._tasks.spawn(self._save_lead(), "save-topics-known")
+
+    async def _save_lead(self) -> None:
+        try:
+            await self._save_at_intervals()
+        except StoreError as problem:
+            log.warning("after a restart topics that were deleted may exist again: %s", problem)
 
     def ended_lead(self) -> None:
         """Note that this broker is no longer the master: it knows the topics of its whole log."""
@@ -203,6 +229,7 @@ class TopicGap:
             StoreError: the disk refused.
         """
         async with self.copying:
+            self.epoch = epoch
             if fills:
                 await self._fill()
             await self._topics.begin_epoch(epoch)
@@ -222,7 +249,9 @@ class TopicGap:
                     missing[name] = self._new(name, count)
             elif count > config.read_queue_nums:
                 missing[name] = msgspec.structs.replace(
-                    config, read_queue_nums=count, write_queue_nums=count
+                    config,
+                    read_queue_nums=count,
+                    write_queue_nums=max(count, config.write_queue_nums),
                 )
         # The file first: it counts for the delayed messages, whatever happens then.
         still = known.gap_end > self._store.min_log_offset
@@ -315,8 +344,12 @@ class TopicGap:
         return internal_topic(name, max(count, least))
 
     async def _save(self) -> None:
-        content = msgspec.structs.replace(self._known)
-        await asyncio.get_running_loop().run_in_executor(None, self._file.save, content)
+        await asyncio.get_running_loop().run_in_executor(None, self._write)
+
+    def _write(self) -> None:
+        """Write the file, from any thread; what is written last is the newest."""
+        with self._saving:
+            self._file.save(msgspec.structs.replace(self._known))
 
     async def close(self) -> None:
         """Stop; the file is not written any more."""

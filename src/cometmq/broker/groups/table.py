@@ -93,14 +93,22 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         if missing:
             self.put_now(SubscriptionGroupConfig(group_name=name) for name in missing)
 
-    async def copy(self, master: SubscriptionGroupWrapper) -> bool:
+    async def copy(
+        self, master: SubscriptionGroupWrapper, is_current: Callable[[], bool] = lambda: True
+    ) -> bool:
         """Take over the groups of the master of this slave; return whether anything changed.
+
+        Args:
+            master: its groups.
+            is_current: returns whether that broker is still the master of this slave; nothing
+                changes if it is not: this broker may be the master, with newer groups.
 
         Raises:
             StoreError: the file cannot be written; nothing was changed.
         """
+        keeps = PREDEFINED_GROUPS.__contains__
         return await self._replace(
-            master.data_version, _sections(master), keeps=PREDEFINED_GROUPS.__contains__
+            master.data_version, _sections(master), keeps=keeps, is_current=is_current
         )
 
     # --- creation and change --------------------------------------------------------------------

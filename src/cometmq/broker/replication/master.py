@@ -29,6 +29,7 @@ from cometmq.remoting import Supervisor
 from cometmq.remoting.server import listening_socket
 from cometmq.remoting.tls import HANDSHAKE_BYTE
 from cometmq.store import MessageStore
+from cometmq.system.failure_log import RateLimitedLog
 
 if TYPE_CHECKING:
     import ssl
@@ -84,6 +85,9 @@ class Master:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.port = 0
         self._is_closed = False
+        # Whoever reaches the port may connect and break off without end.
+        self.arrivals = RateLimitedLog(log, "slaves came and went", level=logging.INFO)
+        self.refusals = RateLimitedLog(log, "slaves were refused")
         role.on_change(self._role_changed)
 
     async def start(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> None:
@@ -136,10 +140,14 @@ class Master:
         if self._is_closed:
             return False
         if self.role.is_slave:
-            log.warning("slave refused, this broker is a slave itself peer=%s", connection.peer)
+            self.refusals.add(
+                "slave refused, this broker is a slave itself peer=%s", connection.peer
+            )
             return False
         if len(self._connections) >= SLAVES_MAX:
-            log.warning("slave refused, %d are connected peer=%s", SLAVES_MAX, connection.peer)
+            self.refusals.add(
+                "slave refused, %d are connected peer=%s", SLAVES_MAX, connection.peer
+            )
             return False
         self._connections.append(connection)
         return True
@@ -244,7 +252,9 @@ class SlaveConnection(asyncio.Protocol):
             self._timer.cancel()
         self._master.remove(self)
         if self.acknowledged_to >= 0:
-            log.info("slave disconnected peer=%s acknowledged=%d", self.peer, self.acknowledged_to)
+            self._master.arrivals.add(
+                "slave disconnected peer=%s acknowledged=%d", self.peer, self.acknowledged_to
+            )
 
     def data_received(self, data: bytes) -> None:
         """Take the reports of the slave."""
@@ -296,7 +306,7 @@ class SlaveConnection(asyncio.Protocol):
             self._transport.abort()
 
     def _refuse(self, reason: str) -> None:
-        log.warning("slave disconnected peer=%s: %s", self.peer, reason)
+        self._master.refusals.add("slave disconnected peer=%s: %s", self.peer, reason)
         self.abort()
 
     # --- others if a controller elects masters ----------------------------------------------------
@@ -334,7 +344,9 @@ class SlaveConnection(asyncio.Protocol):
     def _begin(self, reported: int) -> None:
         end = self._store.written_to
         self.sent_to = reported or self._first_offset()
-        log.info("slave connected peer=%s from=%d end=%d", self.peer, self.sent_to, end)
+        self._master.arrivals.add(
+            "slave connected peer=%s from=%d end=%d", self.peer, self.sent_to, end
+        )
         self._master.began(self)
         self._beat()
         self._schedule()
@@ -401,7 +413,7 @@ class SlaveConnection(asyncio.Protocol):
         if self._has_warned or self.sent_to >= self._store.min_log_offset or self._is_reading:
             return
         self._has_warned = True
-        log.error(
+        self._master.refusals.add(
             "slave needs deleted messages, empty its store and start it again peer=%s"
             " needs=%d first=%d",
             *(self.peer, self.sent_to, self._store.min_log_offset),

@@ -229,7 +229,7 @@ class MetadataCopy:
         found = await self._fetch(
             master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupWrapper
         )
-        if found is not None and await self._groups.copy(found):
+        if found is not None and await self._groups.copy(found, lambda: self._follows(master)):
             count = len(found.subscription_group_table)
             log.info("copied groups master=%s groups=%d", master, count)
 

@@ -322,7 +322,9 @@ def _sums(queues: Mapping[int, Cell]) -> tuple[int, int]:
 
 
 def _software(member: Member) -> tuple[str, str]:
-    return (member.language or "other").lower(), version_name(member.version).lower()
+    """Return language and version; a version that no release has would be any number."""
+    version = version_name(member.version).lower() if member.version >= 0 else "other"
+    return (member.language or "other").lower(), version
 
 
 def _flag(value: bool) -> str:

@@ -391,12 +391,10 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Return whether a table lacks the epoch of the master that this broker has, or is.
 
         The master may not have created the topics that it has not copied, or this broker has been
-        elected meanwhile.
+        elected meanwhile. The epoch in the table here does not count: it is larger if the
+        controllers have lost their data and count from 1 again.
         """
-        least = self.version.state_version
-        if self.gap is not None:
-            least = max(least, self.gap.epoch)
-        return version.state_version < least
+        return self.gap is not None and version.state_version < self.gap.epoch
 
     def file_beside(self, name: str) -> JsonFile:
         """Return another file in the directory of the table's file."""

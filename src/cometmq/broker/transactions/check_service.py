@@ -73,8 +73,8 @@ WAITS_S_MAX = 10.0
 """How long a round waits for all groups together."""
 MEMBERS_MAX = 3
 """Members of a group that are considered for one request."""
-EXAMINED_MAX = 100
-"""Members of which it is found out whether they may be; the next request goes on with others."""
+NAME_CHARS_MAX = 255
+"""The characters of a name in the log: producers set any group in a half message."""
 IMMUNE_MAX = 2_000_000
 """Half messages that may wait for the end of their immunity time; 16 bytes each."""
 IMMUNE_AT_ONCE = 1_000
@@ -469,14 +469,35 @@ class CheckService:
                 end, asks_slaves=self._asks_slaves
             )
         unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
-        members: dict[str, list[Member]] = {}  # a group may have ten thousand
+        members: dict[tuple[str, str], list[Member]] = {}  # a group may have ten thousand
+        slices = Slices()
         for check in unsent if is_synced else ():
-            group = check.half.group
-            if group not in members:
-                members[group] = self._producers.members(group)
-            member = self._next_member(members[group], check.half)
+            group, topic = check.half.group, check.half.named_target()[0]
+            if (group, topic) not in members:
+                members[group, topic] = await self._allowed_members(group, topic, slices)
+            member = self._next_member(members[group, topic])
             if member is not None:
                 await self._send_request(check, member)
+
+    async def _allowed_members(self, group: str, topic: str, slices: Slices) -> list[Member]:
+        """Return the members of a group that may send to a topic; all if that is not checked."""
+        members = self._producers.members(group)
+        if self._may_send is None:
+            return members
+        decided: dict[object, bool] = {}
+        allowed: list[Member] = []
+        async for member in slices.each(members):
+            sender = member.sender
+            if sender not in decided:
+                decided[sender] = self._may_send(member, topic)
+            if decided[sender]:
+                allowed.append(member)
+        if members and not allowed:
+            self._strangers.add(
+                "no check is sent, no member of the group may send to the topic group=%s topic=%s",
+                *(group[:NAME_CHARS_MAX], topic[:NAME_CHARS_MAX]),
+            )
+        return allowed
 
     async def _send_request(self, check: _Check, member: Member) -> None:
         half, stored = check
@@ -513,25 +534,13 @@ class CheckService:
         )
         member.connection.oneway(RequestCode.CHECK_TRANSACTION_STATE, header, data)
 
-    def _next_member(self, members: list[Member], half: HalfMessage) -> Member | None:
+    def _next_member(self, members: list[Member]) -> Member | None:
         """Return the next member of a group, in turn, that reads its requests; None for none."""
-        topic, _ = half.named_target()
-        considered = 0
-        for _ in range(min(EXAMINED_MAX, len(members))):
+        for _ in range(min(MEMBERS_MAX, len(members))):
             self._last_member += 1
             member = members[self._last_member % len(members)]
-            if self._may_send is not None and not self._may_send(member, topic):
-                continue
             if member.connection.ready:
                 return member
-            considered += 1
-            if considered == MEMBERS_MAX:
-                return None
-        if members and not considered:
-            self._strangers.add(
-                "no check is sent, no member of the group may send to the topic group=%s topic=%s",
-                *(half.group, topic),
-            )
         return None
 
 

@@ -597,6 +597,39 @@ class HalfQueue:
             if done_to != (self._offsets.committed(GROUP, topic, HALF_QUEUE) or 0):
                 self._offsets.commit(GROUP, topic, HALF_QUEUE, done_to)
 
+    def take_back(self, log_end: int) -> bool:
+        """Count the half messages as undecided whose op messages are about to be truncated.
+
+        Args:
+            log_end: the end that the log gets.
+
+        Returns:
+            Whether the committed offsets were moved back.
+        """
+        store = self._store
+        committed = self._offsets.committed(GROUP, HALF_TOPIC, HALF_QUEUE) or 0
+        op_end = store.end_at(OP_HALF_TOPIC, HALF_QUEUE, log_end)
+        records = (
+            store.written_record_at(*unit)
+            for unit in store.written_units(OP_HALF_TOPIC, HALF_QUEUE, op_end)
+        )
+        bodies = (_intact_body(memoryview(record)) for record in records if record is not None)
+        named = (offset for body in bodies if body is not None for offset in op_offsets(body))
+        first = min(named, default=committed)
+        half = next(store.written_units(HALF_TOPIC, HALF_QUEUE, first, first + 1), None)
+        if first >= committed or half is None:
+            return False
+        # The op messages of all half messages from there on are behind it.
+        op_offset = min(op_end, store.end_at(OP_HALF_TOPIC, HALF_QUEUE, half[0]))
+        log.warning(
+            "the log is truncated where it has decisions, their transactions are checked again"
+            " from=%d to=%d",
+            *(committed, first),
+        )
+        self._offsets.commit(GROUP, HALF_TOPIC, HALF_QUEUE, first)
+        self._offsets.commit(GROUP, OP_HALF_TOPIC, HALF_QUEUE, op_offset)
+        return True
+
     def _confirmed(self, base: int, op_offset: int) -> tuple[int, int] | None:
         """Return offsets to commit whose op messages cannot be truncated any more.
 

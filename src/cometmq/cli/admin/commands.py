@@ -22,7 +22,7 @@ from typer.core import TyperCommand
 
 from cometmq.cli import options
 from cometmq.cli.admin.output import PLANNED, Change, Output, confirmed, make
-from cometmq.cli.exit_codes import FAILED
+from cometmq.cli.exit_codes import FAILED, print_error
 from cometmq.model.errors import CometError, ConfigError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Call:
     def fail(self, error: CometError, where: str = "") -> None:
         """Print an error; the command goes on, and ends with exit code 1."""
         self.failed = True
-        print(f"cometmq admin: {where}{': ' if where else ''}{error}", file=sys.stderr)
+        print_error(f"cometmq admin: {where}{': ' if where else ''}{error}")
 
     async def servers(
         self, *, broker: str | None = None, cluster: str | None = None, slaves: bool = False

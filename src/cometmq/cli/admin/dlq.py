@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import sys
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -26,6 +26,7 @@ from cometmq.cli.admin.dead_letter_files import (
     result_row,
 )
 from cometmq.cli.admin.output import Change, Rows, confirmed
+from cometmq.cli.exit_codes import print_error
 from cometmq.model.errors import ConfigError
 from cometmq.model.nouns import counted
 from cometmq.model.times import now_ms, time_of
@@ -258,7 +259,7 @@ async def list_letters(
     keys = list(rows[0]) if rows else []
     call.output.rows(keys, [tuple(row.values()) for row in rows])
     if rest:
-        print(f"there may be more: add --from {cursor_text(rest)}", file=sys.stderr)
+        print_error(f"there may be more: add --from {cursor_text(rest)}")
 
 
 def _with(rest: dict[MessageQueue, range], letters: list[DeadLetter]) -> dict[MessageQueue, range]:
@@ -432,24 +433,40 @@ async def resend(
     def source() -> AsyncIterator[list[DeadLetter]]:
         return _chosen(call, group, selection, message_ids or [], file)
 
-    if not (dry_run or yes or message_ids) and not await _confirmed(group, to, source()):
-        call.failed = True
-        print("nothing was sent", file=sys.stderr)
-        return
+    asked = None
+    if not (dry_run or yes or message_ids):
+        asked = await _confirmed(group, to, source())
+        if asked is None:
+            call.failed = True
+            print("nothing was sent", file=sys.stderr)
+            return
     run = _Run(call, Report(report, writes=not dry_run), to, again=again, dry_run=dry_run)
     try:
         async for letters in source():
+            if asked is not None:  # others came meanwhile, perhaps for other topics
+                letters = [
+                    each for each in letters if each.message.queue_offset in asked[each.queue]
+                ]
             if letters:
                 await run.send(letters)
     finally:
         run.close()
 
 
-async def _confirmed(group: str, to: To, source: AsyncIterator[list[DeadLetter]]) -> bool:
-    """Ask whether to send what was not named one by one, with the topics that get it."""
+async def _confirmed(
+    group: str, to: To, source: AsyncIterator[list[DeadLetter]]
+) -> Mapping[MessageQueue, range] | None:
+    """Ask whether to send what was not named one by one, with the topics that get it.
+
+    Returns:
+        The offsets that the question was about; None if the answer is no.
+    """
     counts: Counter[str] = Counter()
+    asked: defaultdict[MessageQueue, range] = defaultdict(lambda: range(0))
     async for letters in source:
         for letter in letters:
+            end = letter.message.queue_offset + 1
+            asked[letter.queue] = range(max(asked[letter.queue].stop, end))
             counts[retry_topic(group) if to is To.GROUP else letter.original_topic or ""] += 1
     rest = counts.total()
     changes = []
@@ -460,9 +477,11 @@ async def _confirmed(group: str, to: To, source: AsyncIterator[list[DeadLetter]]
     if rest:
         changes.append(Change(_again(rest, group), "other topics", None))
     detail = "" if to is To.GROUP else "every group that subscribes to the topic receives them"
-    if not changes:
-        return True
-    return confirmed([replace(change, detail=detail, destroys=True) for change in changes])
+    if changes and not confirmed(
+        [replace(change, detail=detail, destroys=True) for change in changes]
+    ):
+        return None
+    return asked
 
 
 def _again(number: int, group: str) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
+from typing import TextIO
 
+from cometmq.cli.exit_codes import FAILED, print_error
 from cometmq.cli.mqadmin.command_line import LINES, Command, UsageError, commands, parse
 from cometmq.cli.mqadmin.commands import ABSENT
 
@@ -15,15 +20,41 @@ LIKE = "COMETMQ_MQADMIN_LIKE"
 NEWEST = max(LINES.values())
 """The line that also takes commands that only an older one has, such as those about accounts."""
 HELP = ("help", "-h", "--help")
-FAILED = 1
-"""The exit code of every failure: RocketMQ's tool has no other."""
+_KEPT = ("\n", "\t")
+_BREAKS = re.compile(r"([\n\t])")
 
 
 def main(words: Sequence[str]) -> int:
     """Run a command line and return the exit code."""
     from cometmq.cli.event_loop import run as run_loop
 
-    return run_loop(run(words))
+    if not sys.stdout.isatty():  # programs get what messages have, byte for byte
+        return run_loop(run(words))
+    with redirect_stdout(_Terminal(sys.stdout)):
+        return run_loop(run(words))
+
+
+class _Terminal(io.TextIOBase):
+    """A terminal, which bodies and names of messages do not control.
+
+    Args:
+        terminal: gets the text, with escapes.
+    """
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        from cometmq.system.log_format import printable
+
+        parts = _BREAKS.split(text)
+        self._terminal.write("".join(each if each in _KEPT else printable(each) for each in parts))
+        return len(text)
+
+    def flush(self) -> None:
+        """Show what was written."""
+        self._terminal.flush()
 
 
 async def run(words: Sequence[str]) -> int:
@@ -106,5 +137,5 @@ def _absent(name: str) -> int:
 
 
 def _refuse(reason: str) -> int:
-    print(reason, file=sys.stderr)
+    print_error(reason)
     return FAILED

@@ -6,10 +6,10 @@ Source: CommandUtil and DefaultMQAdminExtImpl, RocketMQ 5.3.
 from __future__ import annotations
 
 import random
-import sys
 from dataclasses import dataclass
 from datetime import datetime
 
+from cometmq.cli.exit_codes import print_error
 from cometmq.cli.mqadmin.command_line import Command
 from cometmq.client import AdminClient, ClientInstance
 from cometmq.client.errors import QueueNotFoundError, TopicNotFoundError
@@ -76,7 +76,7 @@ class Call:
     def fail(self, error: CometError) -> None:
         """Print an error; the command goes on, and ends with exit code 1."""
         self.failed = True
-        print(f"cometmq mqadmin {self.command.name}: {described(error)}", file=sys.stderr)
+        print_error(f"cometmq mqadmin {self.command.name}: {described(error)}")
 
     def print_usage(self) -> None:
         """Print the flags of the command."""

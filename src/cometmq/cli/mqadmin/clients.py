@@ -96,7 +96,7 @@ async def consumer_status(call: Call) -> None:
             call.fail(error)
             continue
         infos[each.client_id] = info
-        path = Path(folder) / each.client_id
+        path = Path(folder) / texts.file_name(each.client_id)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(formatted(info, is_4=call.is_4))
         print("%-10d %-40s %-20s %s" % (number, each.client_id, version_name(each.version), path))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import msgspec
 
+from cometmq.cli.exit_codes import print_error
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import MASTER_ID, Call, CommandError, brokers_in
 from cometmq.cli.mqadmin.topics import attributes, lag_in, read_list, remove_topic, show_removed
@@ -247,7 +247,7 @@ async def _owners(call: Call, group: str) -> dict[MessageQueue, str]:
         try:
             info = await call.admin.running_info(group, member.client_id)
         except CometError as error:
-            print(f"{member.client_id}: {error}", file=sys.stderr)
+            print_error(f"{member.client_id}: {error}")
             continue
         found |= dict.fromkeys(info.mq_table, member.client_id.partition("@")[0])
     return found

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
+from cometmq.cli.exit_codes import print_error
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError, parsed_time
 from cometmq.cli.mqadmin.reads import existing_queue, pulled, reader
@@ -193,14 +193,14 @@ def _decoded(body: bytes, charset: str) -> str:
 
 
 def _write_body(message: StoredMessage) -> Path:
-    path = BODIES / message.message_id
+    path = BODIES / texts.file_name(message.message_id)
     try:
         BODIES.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
             file.write(message.body)
     except OSError as error:
-        print(f"cannot write the body of {message.message_id}: {error}", file=sys.stderr)
+        print_error(f"cannot write the body of {message.message_id}: {error}")
     return path
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -15,6 +16,8 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.property_names import KEYS
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import Perm, TopicConfig
+
+FILE_NAME_CHARS_MAX: Final = 255
 
 
 def to_seconds(time_ms: int) -> str:
@@ -201,3 +204,9 @@ def columns(form: str, rows: Iterable[tuple[object, ...]]) -> None:
 def members(value: msgspec.Struct) -> dict[str, Any]:
     """Return the members of a struct by their names in JSON."""
     return {each.encode_name: getattr(value, each.name) for each in msgspec.structs.fields(value)}
+
+
+def file_name(text: str) -> str:
+    """Return the name of a file for an id that a client has chosen: it leaves no folder."""
+    name = quote(text, safe="@#:")[:FILE_NAME_CHARS_MAX]
+    return name if name.strip(".") else f"%{name}"

@@ -155,15 +155,16 @@ class EpochFile:
             older = [Epoch(UNKNOWN_EPOCH, 0)]
         self._replace([*older, Epoch(number, start)])
 
-    def received(self, number: int, start: int) -> None:
-        """Take the epoch that a master sent with its log, unless it is known.
+    def received(self, *epochs: Epoch) -> None:
+        """Take the epochs that a master sent with its log, except those that are known; one write.
 
         Raises:
-            ValueError: it starts before the last one.
+            ValueError: they do not ascend, or start before the last one.
             StoreError: the disk refused; nothing has changed.
         """
-        if number > self.last:
-            self._replace([*self._epochs, Epoch(number, start)])
+        new = [epoch for epoch in epochs if epoch.number > self.last]
+        if new:
+            self._replace([*self._epochs, *new])
 
     def keep(self, epochs: Sequence[Epoch]) -> None:
         """Keep these epochs only: those of `Common`, after the log was truncated.

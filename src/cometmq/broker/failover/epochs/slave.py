@@ -234,9 +234,7 @@ class EpochMasterConnection(MasterConnection):
 
     def _note_joined(self) -> None:
         """Note the epochs of the log here: a member of the in-sync set has that of its master."""
-        for epoch in self._master_epochs:
-            if epoch.start <= self._whole_to:
-                self._note(epoch)
+        self._note(*(epoch for epoch in self._master_epochs if epoch.start <= self._whole_to))
 
     def _append(self, data: memoryview) -> int:
         if self._compared_to < 0:
@@ -310,17 +308,21 @@ class EpochMasterConnection(MasterConnection):
                 " master has sent"
             )
         if epoch.start <= header.log_offset:
-            self._note(epoch)
+            self._note_all_to(epoch)
 
-    def _note(self, epoch: Epoch) -> None:
+    def _note_all_to(self, epoch: Epoch) -> None:
         """Add an epoch of the master, and those before it in which it has written nothing."""
-        if epoch.number <= self._epochs.last:
-            return
+        if epoch.number > self._epochs.last:
+            older = (
+                known
+                for known in self._master_epochs
+                if known.number < epoch.number and known.start <= epoch.start
+            )
+            self._note(*older, epoch)
+
+    def _note(self, *epochs: Epoch) -> None:
         try:
-            for known in self._master_epochs:
-                if known.number < epoch.number and known.start <= epoch.start:
-                    self._epochs.received(*known)
-            self._epochs.received(*epoch)
+            self._epochs.received(*epochs)
         except ValueError as problem:
             raise ProtocolError(f"an epoch of the master: {problem}") from problem
 
@@ -331,7 +333,7 @@ class EpochMasterConnection(MasterConnection):
         header = self._chunk
         assert header is not None
         if header.size:  # RocketMQ names the next epoch with the last bytes of one
-            self._note(header.epoch)
+            self._note_all_to(header.epoch)
         self._store.confirm(min(header.confirm_offset, self._store.written_to))
 
 

@@ -60,8 +60,8 @@ def run_demo(*, seconds: float, rate: int) -> int:
     try:
         figures = run(_demo(seconds, rate, console))
     except (CometError, TimeoutError) as error:
-        reason = str(error) or "timed out"
-        console.print(f"the demo failed: {reason}", style="red", highlight=False)
+        reason = failure_text(error, seconds)
+        console.print(f"the demo failed: {reason}", style="red", highlight=False, soft_wrap=True)
         return 1
     except asyncio.CancelledError:
         return 143
@@ -73,6 +73,14 @@ def run_demo(*, seconds: float, rate: int) -> int:
         verdict = "no message was lost" if figures.acknowledged else "no message was acknowledged"
     console.print(verdict, highlight=False)
     return 0 if figures.acknowledged and not figures.lost else 1
+
+
+def failure_text(error: Exception, seconds: float) -> str:
+    """Return why the demo failed; a timeout has no text of its own."""
+    return str(error) or (
+        f"it was not done after {seconds + PATIENCE_S:g} s, expected {seconds:g} s: a busy machine"
+        f" needs more, such as --seconds {3 * seconds:g}"
+    )
 
 
 async def _demo(seconds: float, rate: int, console: Console) -> Figures:

@@ -123,18 +123,20 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     arguments = record.args
     if not arguments or isinstance(arguments, Mapping):
         return {}
-    names = _names_in(str(record.msg))
-    return {name: _plain(value) for name, value in zip(names, arguments, strict=False) if name}
+    found = zip(_conversions_in(str(record.msg)), arguments, strict=False)
+    return {name: _plain(letter, value) for (name, letter), value in found if name}
 
 
 @lru_cache(_MESSAGES_KEPT_MAX)
-def _names_in(message: str) -> tuple[str, ...]:
-    """Return the key before each conversion of a message; empty for none."""
-    return tuple(name for name, kind in _CONVERSION.findall(message) if kind)
+def _conversions_in(message: str) -> tuple[tuple[str, str], ...]:
+    """Return the letter of each conversion of a message, and the key before it; empty for none."""
+    return tuple((name, letter) for name, letter in _CONVERSION.findall(message) if letter)
 
 
-def _plain(value: Any) -> Any:
-    """Return a value that JSON has; the text of any other."""
+def _plain(letter: str, value: Any) -> Any:
+    """Return a value that JSON has, whole if the message shows it whole; the text of any other."""
+    if letter == "d" and isinstance(value, float):
+        return int(value)
     return value if isinstance(value, (bool, int, float)) or value is None else str(value)
 
 

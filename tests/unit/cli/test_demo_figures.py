@@ -1,11 +1,13 @@
-"""What the demo counts."""
+"""What the demo counts, and why it fails."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 
+from cometmq.cli.demo import failure_text
 from cometmq.cli.demo_figures import Figures, percentile
+from cometmq.model.errors import StoreError
 
 
 def test_a_message_is_lost_while_it_is_acknowledged_and_not_received() -> None:
@@ -50,3 +52,11 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert percentile(values, 0.5) == 51
     assert percentile(values, 0.99) == 100
     assert percentile(deque(), 0.5) == 0
+
+
+def test_a_demo_that_takes_too_long_says_what_was_expected() -> None:
+    text = failure_text(TimeoutError(), 20)
+
+    assert "not done after 35 s, expected 20 s" in text
+    assert "--seconds 60" in text
+    assert failure_text(StoreError("no room"), 20) == "no room"

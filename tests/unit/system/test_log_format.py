@@ -48,6 +48,7 @@ def test_one_of_several_processes_has_its_name() -> None:
         ("a peer=%s: %s", ("1:2", "lost"), {"peer": "1:2"}),
         ("a role=%s id=%d", ("SLAVE", 1), {"role": "SLAVE", "id": 1}),
         ("took %.1f ms=%.2f", (0.5, 0.25), {"ms": 0.25}),
+        ("slow ms=%d", (105.5166,), {"ms": 105}),
         ("100%% full of=%s", ("disk",), {"of": "disk"}),
         ("%s", ("x=1",), None),
         ("ok=%s none=%s", (True, None), {"ok": True, "none": None}),

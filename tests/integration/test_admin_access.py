@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import yaml
 from typer.testing import CliRunner
 
 from cometmq.cli.commands import app
 from cometmq.testing import ThreadedCluster
+from support.accounts import SECRETS, home_with_accounts
 
 PACKAGE = "org.apache.rocketmq.auth"
 PROVIDERS = {
@@ -77,6 +79,51 @@ def test_account_files_show_when_they_changed_as_a_number(tmp_path: Path) -> Non
 
     assert (row["broker"], row["id"], row["file"]) == ("broker-0", 0, str(accounts))
     assert row["changed_time_ms"] is None or row["changed_time_ms"] > 0
+
+
+def test_accounts_and_white_addresses_are_set_and_deleted(tmp_path: Path) -> None:
+    file = home_with_accounts(tmp_path) / "conf" / "plain_acl.yml"
+    settings = {"aclEnable": "true", "rocketmqHome": str(tmp_path / "home")}
+    with ThreadedCluster(settings=settings) as cluster:
+        as_operations = account_of(tmp_path, "operations")
+        [done] = run(
+            cluster,
+            "set-account new-service --password-file - --topic Orders=PUB --group billing=SUB"
+            f" --topic-perm DENY --group-perm DENY --white-address 10.0.0.9 --yes {as_operations}",
+            given="a password of it\n",
+        )
+        set_account = yaml.safe_load(file.read_text())
+        [files] = run(cluster, f"account-files {as_operations}")
+        [white] = run(cluster, f"set-white-addresses 10.1.0.1 10.2.0.* --yes {as_operations}")
+        addresses = yaml.safe_load(file.read_text())["globalWhiteRemoteAddresses"]
+        [deleted] = run(cluster, f"delete-account new-service --yes {as_operations}")
+        left = yaml.safe_load(file.read_text())["accounts"]
+        [refused] = run(
+            cluster,
+            f"delete-account operations --yes {account_of(tmp_path, 'order-service')}",
+            code=1,
+        )
+
+    assert [each["state"] for each in (done, white, deleted)] == ["done"] * 3
+    [new] = [each for each in set_account["accounts"] if each["accessKey"] == "new-service"]
+    assert new["secretKey"] == "a password of it"
+    assert (new["topicPerms"], new["groupPerms"]) == (["Orders=PUB"], ["billing=SUB"])
+    assert (new["defaultTopicPerm"], new["defaultGroupPerm"]) == ("DENY", "DENY")
+    assert new["whiteRemoteAddress"] == "10.0.0.9"
+    assert files["version"] > 0
+    assert addresses == ["10.1.0.1", "10.2.0.*"]
+    assert [each["accessKey"] for each in left] == ["operations", "order-service"]
+    assert "admin" in refused["error"]
+
+
+def account_of(folder: Path, access_key: str) -> str:
+    """Return the option with which a command uses an account."""
+    file = folder / f"{access_key}.toml"
+    file.write_text(
+        f'[client]\naccess_key = "{access_key}"\nsecret_key = "{SECRETS[access_key]}"\n'
+    )
+    file.chmod(0o600)
+    return f"--config {file}"
 
 
 def test_a_broker_without_access_control_says_so_and_the_command_fails() -> None:

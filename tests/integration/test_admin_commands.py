@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import functools
 import json
@@ -16,7 +17,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -252,6 +253,85 @@ ELSEWHERE = {
 }
 """Commands that a cluster of ours without controllers does not serve, and what tests them."""
 
+MADE = {
+    "test_admin_commands.py": {
+        "test_a_topic_is_created_updated_and_deleted": (
+            "topic create",
+            "topic update",
+            "topic delete",
+        ),
+        "test_exported_settings_can_be_applied": ("topic apply",),
+        "test_the_order_of_a_topic_is_set_and_deleted": ("topic set-order", "topic delete-order"),
+        "test_a_group_is_created_updated_and_deleted": (
+            "group create",
+            "group update",
+            "group delete",
+        ),
+        "test_groups_of_a_file_are_applied": ("group apply",),
+        "test_a_message_is_passed_to_one_member_and_sent_again": (
+            "message deliver",
+            "message send-again",
+        ),
+        "test_a_group_is_moved_by_offset_time_and_to_the_end": ("offset reset", "offset skip"),
+        "test_offsets_are_copied_to_another_group": ("offset clone",),
+        "test_cleaning_keeps_what_is_not_expired": ("broker clean",),
+        "test_producers_leave_a_broker_and_come_back": (
+            "broker stop-writing",
+            "broker resume-writing",
+        ),
+        "test_a_limit_of_cold_reads_is_set_and_removed": (
+            "broker set-cold-limit",
+            "broker remove-cold-limit",
+        ),
+        "test_reading_ahead_is_set": ("broker set-read-ahead",),
+        "test_a_broker_learns_how_far_its_master_has_flushed": ("broker set-flushed-of-master",),
+        "test_a_request_that_our_brokers_do_not_serve_is_refused": (
+            "broker add-to-container",
+            "broker remove-from-container",
+            "group set-mode",
+        ),
+        "test_settings_of_brokers_are_changed_and_compared": ("config set",),
+        "test_a_setting_of_name_servers_is_changed": ("namesrv set-config",),
+        "test_an_entry_of_the_key_value_table_is_written_and_deleted": (
+            "namesrv kv-put",
+            "namesrv kv-delete",
+        ),
+    },
+    "test_admin_transactions.py": {
+        "test_a_half_message_that_was_discarded_is_checked_again": ("message resume-check",),
+    },
+    "test_admin_access.py": {
+        "test_users_and_policies_are_created_copied_changed_and_deleted": (
+            "acl create-user",
+            "acl update-user",
+            "acl delete-user",
+            "acl copy-users",
+            "acl create-policy",
+            "acl update-policy",
+            "acl delete-policy",
+            "acl copy-policies",
+        ),
+        "test_accounts_and_white_addresses_are_set_and_deleted": (
+            "acl set-account",
+            "acl delete-account",
+            "acl set-white-addresses",
+        ),
+    },
+    "test_admin_controllers.py": {
+        "test_a_setting_is_changed_after_a_dry_run_that_changes_nothing": (
+            "controller set-config",
+        ),
+        "test_a_master_is_elected_and_a_broker_that_is_gone_is_forgotten": (
+            "controller elect",
+            "controller forget",
+        ),
+    },
+    "test_dlq_commands.py": {
+        "test_a_run_is_repeated_without_sending_anything_twice": ("dlq resend",),
+    },
+}
+"""Which tests make the changes of commands, and do not only plan them."""
+
 
 @functools.cache
 def commands() -> dict[str, Any]:
@@ -272,6 +352,32 @@ def test_every_command_is_tested() -> None:
     }
 
     assert missing == set()
+
+
+def test_every_change_is_made_by_a_test() -> None:
+    changing = {
+        name
+        for name, command in commands().items()
+        if any(parameter.name == "dry_run" for parameter in command.params)
+    }
+    made: set[str] = set()
+    for file, tests in MADE.items():
+        text = Path(__file__).with_name(file).read_text()
+        lines = text.splitlines(keepends=True)
+        sources = {
+            each.name: "".join(lines[_first_line(each) - 1 : each.end_lineno])
+            for each in ast.parse(text).body
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+        for test, names in tests.items():
+            assert [name for name in names if name.split()[1] not in sources[test]] == [], test
+            made |= {*names}
+
+    assert made == changing
+
+
+def _first_line(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return min([function.lineno, *(each.lineno for each in function.decorator_list)])
 
 
 @pytest.mark.parametrize("name", commands())
@@ -454,6 +560,142 @@ def test_settings_of_brokers_are_changed_and_compared(scene: Scene) -> None:
     rows = {row["key"]: row["values"] for row in scene.json("config compare")}
     assert rows["maxMessageSize"]["broker-0:0"] == "100000"
     assert rows["maxMessageSize"]["broker-1:0"] != "100000"
+
+
+def eventually(look: Callable[[], Any], expected: Any) -> None:
+    """Wait until a command shows what is expected: brokers do some changes after they respond."""
+    deadline = time.monotonic() + WAIT_S
+    while (met := look()) != expected:
+        assert time.monotonic() < deadline, f"met {met}, expected {expected}"
+        time.sleep(0.05)
+
+
+def test_the_order_of_a_topic_is_set_and_deleted(scene: Scene) -> None:
+    scene.run("topic create ordered --queues 2 --ordered")
+    created = scene.json("topic order ordered")
+    scene.run("topic set-order ordered broker-0:4 broker-1:2")
+    changed = scene.json("topic order ordered")
+    scene.run("topic delete-order ordered")
+
+    assert [(row["broker"], row["queues"]) for row in created] == [("broker-0", 2), ("broker-1", 2)]
+    assert [(row["broker"], row["queues"]) for row in changed] == [("broker-0", 4), ("broker-1", 2)]
+    assert scene.json("topic order ordered") == []
+    scene.run("topic delete ordered --yes")
+
+
+def test_groups_of_a_file_are_applied(scene: Scene) -> None:
+    def retries() -> set[Any]:
+        return {
+            row["value"]
+            for row in scene.json("group show {group}")
+            if row["setting"] == "retryMaxTimes"
+        }
+
+    before = retries()
+    exported = json.loads(scene.run("group export"))
+    [group] = [each for each in exported if each["groupName"] == GROUP]
+    file = Path(scene.names["folder"]) / "one-group.json"
+    file.write_text(json.dumps([group | {"retryMaxTimes": 7}]))
+    [planned, _] = scene.json("group apply {folder}/one-group.json", "--dry-run")
+    scene.run("group apply {folder}/one-group.json --yes")
+
+    eventually(retries, {7})
+    assert before == {16}
+    assert planned["change"] == f"apply 1 group of {file}"
+
+
+def test_offsets_are_copied_to_another_group(scene: Scene) -> None:
+    def committed(group: str) -> list[Any]:
+        return [row["committed"] for row in scene.json(f"offset show {group} {{topic}}")]
+
+    scene.run("group create cloned")
+    scene.run("group create source")
+    scene.run("offset reset source {topic} --to latest --yes")
+    scene.run("offset clone source cloned {topic} --yes")
+
+    assert committed("cloned") == committed("source")
+    assert None not in committed("cloned")
+
+
+def test_cleaning_keeps_what_is_not_expired(scene: Scene) -> None:
+    before = scene.json("topic status {topic}")
+    rows = scene.json("broker clean --yes")
+
+    assert [row["state"] for row in rows] == ["done"] * 6
+    assert scene.json("topic status {topic}") == before
+
+
+def test_producers_leave_a_broker_and_come_back(scene: Scene) -> None:
+    def perms() -> list[Any]:
+        return [row["perm"] for row in scene.json("topic route {topic}")]
+
+    scene.run("broker stop-writing broker-0 --yes")
+    stopped = perms()
+    scene.run("broker resume-writing {address}")
+
+    assert (stopped, perms()) == (["r", "rw"], ["rw", "rw"])
+
+
+def test_a_limit_of_cold_reads_is_set_and_removed(scene: Scene) -> None:
+    def limits() -> list[Any]:
+        return [row["info"]["configTable"].get(GROUP) for row in scene.json("broker cold-reads")]
+
+    scene.run("broker set-cold-limit {group} 1000")
+    eventually(limits, [1000, 1000])
+    scene.run("broker remove-cold-limit {group}")
+    eventually(limits, [None, None])
+
+
+def test_reading_ahead_is_set(scene: Scene) -> None:
+    for mode in ("random", "normal"):
+        rows = scene.json(f"broker set-read-ahead {mode}")
+        assert [row["state"] for row in rows] == ["done", "done"]
+
+
+def test_a_broker_learns_how_far_its_master_has_flushed(scene: Scene) -> None:
+    [row] = scene.json("broker set-flushed-of-master {address} 0 --yes")
+
+    assert row["state"] == "done"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "broker add-to-container {address} /broker.conf",
+        "broker remove-from-container {address} c:broker-0:0 --yes",
+        "group set-mode {group} {topic} pop --broker {address}",
+    ],
+)
+def test_a_request_that_our_brokers_do_not_serve_is_refused(scene: Scene, words: str) -> None:
+    """They are no containers, and have no pop mode."""
+    [row] = scene.json(words, code=1)
+
+    assert row["state"] == "failed"
+    assert "not supported" in row["error"]
+
+
+def test_a_setting_of_name_servers_is_changed(scene: Scene) -> None:
+    def value() -> str:
+        [row] = scene.json("namesrv config --name orderMessageEnable")
+        return str(row["value"])
+
+    before = value()
+    scene.run("namesrv set-config orderMessageEnable=true --yes")
+    after = value()
+    scene.run(f"namesrv set-config orderMessageEnable={before} --yes")
+
+    assert (before, after, value()) == ("false", "true", "false")
+
+
+def test_an_entry_of_the_key_value_table_is_written_and_deleted(scene: Scene) -> None:
+    scene.run("namesrv kv-put space key value")
+    written = scene.json("namesrv kv space")
+    [replaced] = scene.json("namesrv kv-put space key other --yes")
+    scene.run("namesrv kv-delete space key --yes")
+
+    assert written == [{"key": "key", "value": "value"}]
+    assert replaced["detail"] == "value -> other"
+    assert scene.json("namesrv kv space") == []
 
 
 @pytest.mark.parametrize(

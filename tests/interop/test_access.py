@@ -28,14 +28,14 @@ from servers import (
 )
 from wire import Connection
 
-ALLOWED, DENIED = "Allowed", "Denied"
+ALLOWED, DENIED, TRACES = "Allowed", "Denied", "RMQ_SYS_TRACE_TOPIC"
 SETUP = "127.0.9.1"
 ACCOUNTS = f"""
 globalWhiteRemoteAddresses: [{SETUP}]
 accounts:
 - accessKey: clients
   secretKey: secret-of-clients
-  topicPerms: [{ALLOWED}=PUB|SUB, RMQ_SYS_TRACE_TOPIC=DENY]
+  topicPerms: [{ALLOWED}=PUB|SUB, {TRACES}=DENY]
   defaultGroupPerm: SUB
 - accessKey: operations
   secretKey: secret-of-operations
@@ -101,7 +101,7 @@ class Broker:
         self.accounts.parent.mkdir(parents=True)
         self.accounts.write_text(ACCOUNTS)
         # The connection of the set-up is silent while a client is installed.
-        patient = {"serverChannelMaxIdleTimeSeconds": 3600}
+        patient = {"serverChannelMaxIdleTimeSeconds": 3600, "traceTopicEnable": True}
         home: Settings = {"rocketmqHome": str(folder)}
         self.store = folder / "store"
         self.name_server = guarded_name_server(folder / "namesrv")
@@ -128,7 +128,7 @@ class Broker:
             self.unsigned = "username cannot be null"
             self.setup: Connection = SignedConnection(address, OPERATIONS, timeout=60.0)
             kit.ok(auth_kit.create_user(self.setup, *GOOD))
-            topics = [f"Topic:{name}" for name in (ALLOWED, "RMQ_SYS_TRACE_TOPIC")]
+            topics = [f"Topic:{name}" for name in (ALLOWED, TRACES)]
             entries = [auth_kit.entry(topic, "Pub", "Sub", "Get") for topic in topics]
             entries.append(auth_kit.entry("Group:*", "Sub"))
             kit.ok(auth_kit.create_acl(self.setup, f"User:{GOOD[0]}", *entries))
@@ -137,6 +137,7 @@ class Broker:
             self.setup = Connection(address, timeout=60.0, source=SETUP)
         for topic in (ALLOWED, DENIED):
             kit.ok(kit.create_topic(self.setup, topic, read=4, write=4))
+        for topic in (ALLOWED, DENIED, TRACES):
             wait_for_route(self.namesrv, topic, SETUP)
 
     @property
@@ -291,6 +292,23 @@ def test_signed_transactions_are_decided(
     )
     group.wait_for(bodies)
     group.stop()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [SIGNING_KINDS[0], JAVA_53, GO, OURS], ids=str)
+def test_traces_are_signed(kind: Kind, broker: Broker, client_of: Callable[..., Client]) -> None:
+    before = kit.max_offset(broker.setup, TRACES)
+    client = client_of(kind, GOOD)
+
+    def is_sent() -> bool:
+        try:
+            client.send(ALLOWED, [{"body": "traced"}], group="traced-producers", trace=True)
+        except CommandError:  # a JVM that has just started on a busy machine takes too long
+            return False
+        return True
+
+    kit.eventually(is_sent, timeout=120.0)
+    kit.eventually(lambda: kit.max_offset(broker.setup, TRACES) > before, timeout=60.0)
 
 
 @pytest.mark.long

@@ -144,6 +144,7 @@ func received(m *primitive.MessageExt) object {
 func traces() *primitive.TraceConfig {
 	return &primitive.TraceConfig{
 		GroupName: "traces", Access: primitive.Local, NamesrvAddrs: []string{namesrv},
+		Credentials: account(),
 	}
 }
 

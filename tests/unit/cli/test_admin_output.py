@@ -103,6 +103,19 @@ def test_json_has_an_object_for_each_row(capsys: pytest.CaptureFixture[str]) -> 
     ]
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_json_controls_no_terminal(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "é\x9b31m\u202e"
+    out = Terminal() if is_terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+
+    Output(as_json=True).record(["name", "lag"], (name, 1))
+
+    assert (name in out.getvalue()) != is_terminal
+    assert ('"é\\x9b31m\\u202e"' in out.getvalue()) == is_terminal
+    assert out.getvalue().count("\n") == 4
+
+
 def test_a_table_keeps_long_values_whole_if_it_is_no_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cometmq.model.errors import CometError, ConfigError
+from cometmq.system.log_format import printable
 
 Row = tuple[object, ...]
 Rows = Iterable[Row]
@@ -72,6 +73,8 @@ class Output:
 
     def _json(self, value: Any, *, line: bool) -> None:
         text = json.dumps(value, ensure_ascii=False, indent=None if line else 2, default=str)
+        if sys.stdout.isatty():
+            text = "\n".join(map(printable, text.split("\n")))
         print(text, flush=True)
 
     def round(self, time_text: str) -> None:

@@ -103,7 +103,9 @@ async def _connected(cluster: Cluster, master: Broker) -> Sequence[Finding]:
         if problem.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise
         return [fine("slaves", master.subject, "brokers of 4.9 do not show their connections")]
-    connected = len(status.ha_connection_info)
+    # A master also lists connections that copy nothing, such as that of the check of ports.
+    slaves = [each for each in status.ha_connection_info if each.slave_ack_offset >= 0]
+    connected = len(slaves)
     met = f"connected slaves: {connected} of {registered}"
     if connected < registered:
         return [
@@ -117,7 +119,7 @@ async def _connected(cluster: Cluster, master: Broker) -> Sequence[Finding]:
                 f" logs; {REPLICATE}",
             )
         ]
-    late = [slave for slave in status.ha_connection_info if not slave.in_sync]
+    late = [slave for slave in slaves if not slave.in_sync]
     return [fine("slaves", master.subject, met)] + [
         Finding(
             "slaves", Level.WARNING, f"{master.name} (slave at {slave.addr})",

@@ -41,6 +41,12 @@ def test_users_and_policies_are_created_copied_changed_and_deleted() -> None:
         assert [(row["resource"], row["actions"]) for row in policies] == [("Topic:o", ["Sub"])] * 2
         run(cluster, "update-user app --status disable --yes")
         assert {row["status"] for row in run(cluster, "users")} == {"disable"}
+        for words in ("update-user app --status off", "update-user app --type Admin"):
+            refused = CliRunner().invoke(
+                app, ["admin", "acl", *words.split(), "--yes", "-n", cluster.name_servers]
+            )
+            assert refused.exit_code != 0, words
+            assert ": expected " in f"{refused.exception} {refused.stderr}", words
         run(cluster, "delete-policy User:app --yes")
         run(cluster, "delete-user app --yes")
         assert [run(cluster, "users"), run(cluster, "policies")] == [[], []]

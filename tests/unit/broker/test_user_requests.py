@@ -81,6 +81,20 @@ async def test_a_body_that_is_none_is_refused_and_not_shown(
     assert SECRET not in str(refused.value)
 
 
+@pytest.mark.parametrize("field", ["userType", "userStatus"])
+async def test_a_word_that_is_no_type_or_status_is_refused_and_changes_nothing(
+    handled: Handled, field: str
+) -> None:
+    await handled("create_user", {"password": SECRET, "userType": "", field: None}, username="bob")
+    before = await handled("get_user", username="bob")
+    for name, user in (("create_user", "eve"), ("update_user", "bob")):
+        with pytest.raises(ResponseError, match=f"{field}='off': expected") as refused:
+            await handled(name, {"password": "new", field: "off"}, username=user)
+        assert refused.value.code == 16
+    assert await handled("get_user", username="bob") == before
+    assert [user["username"] for user in await handled("list_users")] == ["bob", "root"]
+
+
 async def test_changes_are_logged_without_secrets(
     handled: Handled, caplog: pytest.LogCaptureFixture
 ) -> None:

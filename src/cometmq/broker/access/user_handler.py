@@ -82,8 +82,8 @@ class UserHandler:
         user = User(
             name,
             info.password or "",
-            UserType.named(info.user_type) or UserType.NORMAL,
-            UserStatus.named(info.user_status) or UserStatus.ENABLE,
+            _type_of(info) or UserType.NORMAL,
+            _status_of(info) or UserStatus.ENABLE,
         )
         await _change(partial(users.create, user, by_super=self._is_super(request)))
         return _done(request, "user created", name)
@@ -98,8 +98,8 @@ class UserHandler:
                 users.update,
                 name,
                 password=info.password,
-                type=UserType.named(info.user_type),
-                status=UserStatus.named(info.user_status),
+                type=_type_of(info),
+                status=_status_of(info),
                 by_super=self._is_super(request),
             )
         )
@@ -199,6 +199,22 @@ def _user_body(request: Request) -> UserInfo:
             f"the body of {len(request.body)} bytes is no UserInfo: expected JSON with password,"
             " userType and userStatus",
         ) from None
+
+
+def _type_of(info: UserInfo) -> UserType | None:
+    """Return the type that a request names; None if it names none."""
+    found = UserType.named(info.user_type)
+    if info.user_type and found is None:
+        raise UserError(f"userType={info.user_type[:200]!r}: expected Super or Normal")
+    return found
+
+
+def _status_of(info: UserInfo) -> UserStatus | None:
+    """Return the status that a request names; None if it names none."""
+    found = UserStatus.named(info.user_status)
+    if info.user_status and found is None:
+        raise UserError(f"userStatus={info.user_status[:200]!r}: expected enable or disable")
+    return found
 
 
 def _user_of(subject: str | None) -> str:

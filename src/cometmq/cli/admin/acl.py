@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 app = Commands("Access control: users and policies of RocketMQ 5.3, plain accounts of 4.9.")
 
 SECRET_BYTES_MAX = 4096
+TYPES, STATUSES = ("Super", "Normal"), ("enable", "disable")
 User = Annotated[str, typer.Argument(help="Name of the user.")]
 Subject = Annotated[str, typer.Argument(help="Subject, such as User:app.")]
 AccessKey = Annotated[str, typer.Argument(help="Access key of the account.")]
@@ -73,6 +74,16 @@ def secret(file: str | None, prompt: str) -> str:
     return text
 
 
+def _check_word(option: str, word: str | None, expected: tuple[str, str]) -> None:
+    """Check a type or a status: RocketMQ's brokers ignore another word without an error.
+
+    Raises:
+        ConfigError: it is another word.
+    """
+    if word is not None and word.lower() not in (each.lower() for each in expected):
+        raise ConfigError(f"{option} {word}: expected {' or '.join(expected)}")
+
+
 async def _each(
     call: Call,
     broker: str | None,
@@ -121,6 +132,7 @@ async def create_user(
     """Create a user. The password comes from a file or is asked for, never from the arguments."""
     from cometmq.protocol.bodies import UserInfo
 
+    _check_word("--type", user_type, TYPES)
     password = secret(password_file, f"Password of {user}: ")
     info = UserInfo(username=user, password=password, user_type=user_type)
 
@@ -151,6 +163,8 @@ async def update_user(
     asks = change_password or password_file is not None
     if not (asks or user_type or status):
         raise ConfigError("expected --change-password, --password-file, --type or --status")
+    _check_word("--type", user_type, TYPES)
+    _check_word("--status", status, STATUSES)
     password = secret(password_file, f"New password of {user}: ") if asks else None
     info = UserInfo(username=user, password=password, user_type=user_type, user_status=status)
     parts = ["new password" if asks else "", user_type or "", status or ""]

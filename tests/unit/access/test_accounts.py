@@ -500,6 +500,14 @@ def test_a_change_keeps_what_it_does_not_know(home: Home) -> None:
     assert document["accounts"][-1]["secretKey"] == "tenth-secret"
 
 
+def test_accounts_that_are_not_changed_are_administrators_in_the_same_form(home: Home) -> None:
+    home.replace(TEXT + "- {accessKey: Orders-8, secretKey: eighth-secret, admin: true}\n")
+    put(home, access_key="Orders-9", admin=True)
+
+    accounts = yaml.safe_load(home.main.read_text())["accounts"]
+    assert [each["admin"] for each in accounts if each["accessKey"] >= "Orders-8"] == [True, True]
+
+
 @pytest.mark.parametrize(
     "secret", ["01234567", "yes-or-no", "~~~~~~~", "a: b # c", "ümläut!", "'" * 7]
 )

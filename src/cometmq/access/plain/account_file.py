@@ -121,6 +121,8 @@ def of_document(document: Any) -> AccountFile:
         if not isinstance(each, dict):
             raise ConfigError(f"account {number}: expected keys and values")
         entry = _entry(each)
+        if "admin" in each:
+            each["admin"] = entry.admin  # every scalar of the file was read as text
         if not entry.access_key or not entry.secret_key:
             raise ConfigError(f"account {number}: expected an accessKey and a secretKey")
         if entry.access_key in accounts:

@@ -87,12 +87,18 @@ async def test_a_word_that_is_no_type_or_status_is_refused_and_changes_nothing(
 ) -> None:
     await handled("create_user", {"password": SECRET, "userType": "", field: None}, username="bob")
     before = await handled("get_user", username="bob")
-    for name, user in (("create_user", "eve"), ("update_user", "bob")):
+    calls = [("update_user", "bob")] + [("create_user", "eve")] * (field == "userStatus")
+    for name, user in calls:
         with pytest.raises(ResponseError, match=f"{field}='off': expected") as refused:
             await handled(name, {"password": "new", field: "off"}, username=user)
         assert refused.value.code == 16
     assert await handled("get_user", username="bob") == before
     assert [user["username"] for user in await handled("list_users")] == ["bob", "root"]
+
+
+async def test_a_user_of_an_unknown_type_is_a_normal_one(handled: Handled) -> None:
+    await handled("create_user", {"password": SECRET, "userType": "off"}, username="bob")
+    assert (await handled("get_user", username="bob"))["userType"] == "Normal"
 
 
 async def test_changes_are_logged_without_secrets(

@@ -75,14 +75,14 @@ class UserHandler:
     # --- users ----------------------------------------------------------------------------------
 
     async def create_user(self, request: Request) -> Response:
-        """AUTH_CREATE_USER (3001)."""
+        """AUTH_CREATE_USER (3001): a user of an unknown type is a normal one, as in RocketMQ."""
         users = self._required()
         name = _name(request.header(AuthCreateUserRequest).username)
         info = _user_body(request)
         user = User(
             name,
             info.password or "",
-            _type_of(info) or UserType.NORMAL,
+            UserType.named(info.user_type) or UserType.NORMAL,
             _status_of(info) or UserStatus.ENABLE,
         )
         await _change(partial(users.create, user, by_super=self._is_super(request)))

@@ -1,7 +1,7 @@
 cimport cython
 
 from cometmq.protocol.signature cimport SigningKey
-from cometmq.protocol.signed_fields cimport SignedFields
+from cometmq.protocol.signed_fields cimport RequestCheck, SignedFields
 
 cdef int _SENDERS_MAX, _USES_MAX
 
@@ -12,15 +12,13 @@ cdef class FastSender:
     cdef readonly set allowed
 
 
-cdef class FastCheck:
-    cdef readonly SignedFields fields
+cdef class FastCheck(RequestCheck):
     cdef object _accounts
     cdef object _action
     cdef object _state
     cdef dict _senders
     cdef readonly int uses
     cdef object _wire
-    cdef readonly bytes key
     cdef FastSender _sender
 
     @cython.locals(

@@ -13,7 +13,7 @@ from typing import Any
 
 from cometmq.access.gate import Account, Accounts, Action, group_need, needs_of, topic_need
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.signed_fields import SignedFields
+from cometmq.protocol.signed_fields import RequestCheck
 
 SENDERS_MAX = 10_000
 """Senders that are remembered."""
@@ -36,7 +36,7 @@ class FastSender:
         """The topics that it may use, or groups with topics."""
 
 
-class FastCheck:
+class FastCheck(RequestCheck):
     """Checks one request after the other.
 
     Args:
@@ -45,17 +45,14 @@ class FastCheck:
     """
 
     def __init__(self, accounts: Accounts, action: Action) -> None:
+        super().__init__()
         self._accounts = accounts
         self._action = action
-        self.fields = SignedFields()
-        """Gets the fields of each header."""
         self._state: object = None
         self._senders: dict[tuple[str, Any, bytes], FastSender] = {}
         self.uses = 0
         """How much of what senders may use is remembered."""
         self._wire: Any = None
-        self.key = b""
-        """The access key of the request that was checked last; empty for none."""
         self._sender: FastSender | None = None
         """The sender with this key on this wire; None if it is unknown."""
 
@@ -69,16 +66,7 @@ class FastCheck:
         topic: str,
         group: str | None,
     ) -> bool:
-        """Return whether the request is sure to be allowed.
-
-        Args:
-            wire: its connection.
-            data: contains the header and the body.
-            unescaped: contains values whose escapes were resolved.
-            body_at, body_end: where the body is.
-            topic: the topic that it uses.
-            group: the group that it consumes as; None for none.
-        """
+        """Return whether the request is sure to be allowed; see `RequestCheck`."""
         fields = self.fields
         if not fields.is_usable:
             return False
@@ -98,7 +86,7 @@ class FastCheck:
         return use in sender.allowed or self._may(sender, use, topic, group)
 
     def release(self) -> None:
-        """Forget the connection that was read last: accounts may change before the next read."""
+        """Forget the connection that was read last."""
         self._wire = None
 
     def _find(self, wire: Any, key: bytes) -> None:

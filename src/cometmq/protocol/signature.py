@@ -18,6 +18,7 @@ from hashlib import sha1
 from hmac import compare_digest
 from typing import Final
 
+_update, _digest = type(sha1()).update, type(sha1()).digest
 _BLOCK_BYTES: Final = 64
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
@@ -49,24 +50,25 @@ class SigningKey:
         secret_key: the secret.
     """
 
-    __slots__ = ("_inner", "_outer")
+    __slots__ = ("_new_inner", "_new_outer")
 
     def __init__(self, secret_key: str) -> None:
         secret = secret_key.encode()
         if len(secret) > _BLOCK_BYTES:
             secret = sha1(secret).digest()
         secret = secret.ljust(_BLOCK_BYTES, b"\0")
-        self._inner = sha1(bytes(unit ^ 0x36 for unit in secret))
-        self._outer = sha1(bytes(unit ^ 0x5C for unit in secret))
+        self._new_inner = sha1(bytes(unit ^ 0x36 for unit in secret)).copy
+        self._new_outer = sha1(bytes(unit ^ 0x5C for unit in secret)).copy
 
     def sign(self, content: bytes) -> bytes:
         """Return the signature of a content, as ASCII text."""
         # HMAC as in RFC 2104. To copy a hash that has read the key already takes a quarter of the
-        # time of a new one, and half of that of Python's module for contents of requests.
-        inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(content)
-        outer.update(inner.digest())
-        return b2a_base64(outer.digest(), newline=False)
+        # time of a new one, and half of that of Python's module for contents of requests. Methods
+        # that are found once make compiled code a sixteenth faster.
+        inner, outer = self._new_inner(), self._new_outer()
+        _update(inner, content)
+        _update(outer, _digest(inner))
+        return b2a_base64(_digest(outer), newline=False)
 
     def accepts(self, content: bytes, signature: bytes) -> bool:
         """Return whether a signature is that of a content; the time it takes does not show why."""

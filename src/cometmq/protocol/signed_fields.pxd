@@ -6,6 +6,16 @@ cdef int _FIELDS_MAX, _NAME_BYTES, _ESCAPED
 cdef bytes _ACCESS_KEY, _SIGNATURE
 
 
+cdef class RequestCheck:
+    cdef readonly SignedFields fields
+    cdef readonly bytes key
+
+    cpdef bint allows(
+        self, object wire, bytearray data, bytearray unescaped, Py_ssize_t body_at,
+        Py_ssize_t body_end, str topic, str group) except -1
+    cpdef release(self)
+
+
 cdef class SignedFields:
     cdef readonly bint is_usable
     cdef int _count

@@ -27,6 +27,44 @@ _ACCESS_KEY, _SIGNATURE = b"AccessKey", b"Signature"
 _ESCAPED = header_scanner.ESCAPED
 
 
+class RequestCheck:
+    """Decides whether a request that a fast path has read is allowed.
+
+    Attributes:
+        fields: gets the fields of each header.
+        key: the access key of the request that was checked last; empty for none.
+    """
+
+    def __init__(self) -> None:
+        self.fields = SignedFields()
+        self.key = b""
+
+    def allows(
+        self,
+        wire: Any,
+        data: bytearray,
+        unescaped: bytearray,
+        body_at: int,
+        body_end: int,
+        topic: str,
+        group: str | None,
+    ) -> bool:
+        """Return whether the request is sure to be allowed.
+
+        Args:
+            wire: its connection.
+            data: contains the header and the body.
+            unescaped: contains values whose escapes were resolved.
+            body_at, body_end: where the body is.
+            topic: the topic that it uses.
+            group: the group that it consumes as; None for none.
+        """
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Forget the connection that was read last: accounts may change before the next read."""
+
+
 class SignedFields:
     """Where the fields of one header are, in the order of their names."""
 

@@ -4,7 +4,7 @@ from cometmq.broker.pulling.handler cimport Pull, PullHandler
 from cometmq.protocol cimport header_scanner, octets
 from cometmq.protocol.header_scanner cimport HeaderScanner
 from cometmq.protocol.octets cimport two_u32
-from cometmq.protocol.signed_fields cimport SignedFields
+from cometmq.protocol.signed_fields cimport RequestCheck, SignedFields
 from cometmq.remoting.wire cimport FastPath, Wire
 
 
@@ -39,7 +39,7 @@ cdef class PullHeaderReader(HeaderScanner):
 
 cdef class PullFastPath(FastPath):
     cdef PullHandler _pulls
-    cdef object _check
+    cdef RequestCheck _check
     cdef PullHeaderReader _reader
 
     @cython.locals(

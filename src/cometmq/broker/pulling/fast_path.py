@@ -11,19 +11,16 @@ Faster only if compiled; interpreted, only tests call it.
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.broker.pulling.handler import Pull, PullHandler
 from cometmq.protocol import header_scanner, octets
 from cometmq.protocol.header_scanner import HeaderScanner
 from cometmq.protocol.octets import two_u32
-from cometmq.protocol.signed_fields import SignedFields
+from cometmq.protocol.signed_fields import RequestCheck, SignedFields
 from cometmq.remoting.connection import respond_with_failure
 from cometmq.remoting.wire import FastPath, Wire
-
-if TYPE_CHECKING:
-    from cometmq.access.fast_check import FastCheck
 
 _PREFIX_BYTES = 8
 _INT32_MAX, _NOT_PLAIN = 2**31 - 1, header_scanner.NOT_PLAIN
@@ -148,7 +145,7 @@ class PullFastPath(FastPath):
         check: decides whether a pull is allowed; None without access control.
     """
 
-    def __init__(self, pulls: PullHandler, check: FastCheck | None = None) -> None:
+    def __init__(self, pulls: PullHandler, check: RequestCheck | None = None) -> None:
         self._pulls = pulls
         self._check = check
         self._reader = PullHeaderReader(None if check is None else check.fields)

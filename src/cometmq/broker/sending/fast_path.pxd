@@ -6,7 +6,7 @@ from cometmq.broker.sending.validation cimport SendValidation
 from cometmq.protocol cimport header_scanner, octets
 from cometmq.protocol.header_scanner cimport HeaderScanner
 from cometmq.protocol.octets cimport copy_of, two_u32
-from cometmq.protocol.signed_fields cimport SignedFields
+from cometmq.protocol.signed_fields cimport RequestCheck, SignedFields
 from cometmq.remoting.wire cimport FastPath, Wire
 
 
@@ -53,7 +53,7 @@ cdef class SendFastPath(FastPath):
     cdef Py_ssize_t _frame_bytes_max
     cdef SendValidation _validation
     cdef object _flow
-    cdef object _check
+    cdef RequestCheck _check
     cdef SendHeaderReader _reader
     cdef int _count
     cdef int _code

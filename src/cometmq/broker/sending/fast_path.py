@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from sys import intern
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cometmq.broker.sending.handler import SendHandler
 from cometmq.broker.sending.send import Send
@@ -24,16 +24,13 @@ from cometmq.protocol.command import send_header
 from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.header_scanner import HeaderScanner
 from cometmq.protocol.octets import copy_of, two_u32
-from cometmq.protocol.signed_fields import SignedFields
+from cometmq.protocol.signed_fields import RequestCheck, SignedFields
 from cometmq.remoting.wire import FastPath, Wire
 
 try:
     import cython  # type: ignore[import-untyped]
 except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
-
-if TYPE_CHECKING:
-    from cometmq.access.fast_check import FastCheck
 
 _PREFIX_BYTES = 8
 _TOPICS_MAX = 20_000
@@ -218,7 +215,7 @@ class SendFastPath(FastPath):
         frame_bytes_max: int = FRAME_BYTES_MAX,
         *,
         scans: bool = bool(cython.compiled),
-        check: FastCheck | None = None,
+        check: RequestCheck | None = None,
     ) -> None:
         self._handler = handler
         self._frame_bytes_max = frame_bytes_max

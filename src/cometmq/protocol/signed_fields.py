@@ -179,9 +179,9 @@ class SignedFields:
 def _compare(memory: Any, name: int, size: int, other: int, other_end: int) -> int:
     """Return below, above or equal to 0 as a name is before, behind or equal to another one."""
     other_size = other_end - other
-    if size == 1 and other_size == 1:
-        return memory[name] - memory[other]  # type: ignore[no-any-return]
     least = min(size, other_size)
+    if least and memory[name] != memory[other]:  # as in most names
+        return memory[name] - memory[other]  # type: ignore[no-any-return]
     if cython.compiled:
         compared = memcmp(memory + name, memory + other, least)
         return compared if compared != 0 else size - other_size

@@ -21,11 +21,10 @@ cdef class FastCheck(RequestCheck):
     cdef object _wire
     cdef FastSender _sender
 
-    @cython.locals(
-        fields=SignedFields, content=bytes, sender=FastSender, signing_key=SigningKey)
+    @cython.locals(content=bytes, sender=FastSender, signing_key=SigningKey)
     cpdef bint allows(
-        self, object wire, bytearray data, bytearray unescaped, Py_ssize_t body_at,
-        Py_ssize_t body_end, str topic, str group) except -1
+        self, object wire, SignedFields fields, bytearray data, bytearray unescaped,
+        Py_ssize_t body_at, Py_ssize_t body_end, str topic, str group) except -1
 
     cpdef release(self)
     cdef _find(self, object wire, bytes key)

@@ -13,7 +13,7 @@ from typing import Any
 
 from cometmq.access.gate import Account, Accounts, Action, group_need, needs_of, topic_need
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.signed_fields import RequestCheck
+from cometmq.protocol.signed_fields import RequestCheck, SignedFields
 
 SENDERS_MAX = 10_000
 """Senders that are remembered."""
@@ -59,6 +59,7 @@ class FastCheck(RequestCheck):
     def allows(
         self,
         wire: Any,
+        fields: SignedFields,
         data: bytearray,
         unescaped: bytearray,
         body_at: int,
@@ -67,7 +68,6 @@ class FastCheck(RequestCheck):
         group: str | None,
     ) -> bool:
         """Return whether the request is sure to be allowed; see `RequestCheck`."""
-        fields = self.fields
         if not fields.is_usable:
             return False
         if wire is not self._wire or not fields.has_access_key(data, self.key):

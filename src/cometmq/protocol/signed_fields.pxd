@@ -6,13 +6,15 @@ cdef int _FIELDS_MAX, _NAME_BYTES, _ESCAPED
 cdef bytes _ACCESS_KEY, _SIGNATURE
 
 
+cdef class SignedFields
+
+
 cdef class RequestCheck:
-    cdef readonly SignedFields fields
     cdef readonly bytes key
 
     cpdef bint allows(
-        self, object wire, bytearray data, bytearray unescaped, Py_ssize_t body_at,
-        Py_ssize_t body_end, str topic, str group) except -1
+        self, object wire, SignedFields fields, bytearray data, bytearray unescaped,
+        Py_ssize_t body_at, Py_ssize_t body_end, str topic, str group) except -1
     cpdef release(self)
 
 
@@ -23,10 +25,10 @@ cdef class SignedFields:
     cdef Py_ssize_t _key_end
     cdef Py_ssize_t _signature_at
     cdef Py_ssize_t _signature_end
-    cdef Py_ssize_t _names[64]
-    cdef Py_ssize_t _name_ends[64]
-    cdef Py_ssize_t _values[64]
-    cdef Py_ssize_t _value_ends[64]
+    cdef int _names[64]
+    cdef int _name_ends[64]
+    cdef int _values[64]
+    cdef int _value_ends[64]
     cdef bint _escaped[64]
     cdef int _order[64]
 

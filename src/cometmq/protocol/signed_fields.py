@@ -31,17 +31,16 @@ class RequestCheck:
     """Decides whether a request that a fast path has read is allowed.
 
     Attributes:
-        fields: gets the fields of each header.
         key: the access key of the request that was checked last; empty for none.
     """
 
     def __init__(self) -> None:
-        self.fields = SignedFields()
         self.key = b""
 
     def allows(
         self,
         wire: Any,
+        fields: SignedFields,
         data: bytearray,
         unescaped: bytearray,
         body_at: int,
@@ -53,6 +52,7 @@ class RequestCheck:
 
         Args:
             wire: its connection.
+            fields: those of its header.
             data: contains the header and the body.
             unescaped: contains values whose escapes were resolved.
             body_at, body_end: where the body is.

@@ -30,7 +30,7 @@ from cometmq.model.errors import CometError
 from cometmq.protocol.command import Command, command_at
 from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.signature import signed_content
-from cometmq.protocol.signed_fields import FIELDS_MAX
+from cometmq.protocol.signed_fields import FIELDS_MAX, SignedFields
 from cometmq.remoting import TlsSettings
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
@@ -534,10 +534,10 @@ async def test_a_certificate_is_not_that_of_the_next_client_with_its_address(bot
 async def test_what_senders_may_use_is_remembered_up_to_a_limit(of_accounts: Both) -> None:
     """An account with a right to all topics may name any number of them, on many connections."""
     check = of_accounts.fast.access.for_sends()
-    data = bytearray(b"body")
+    fields, data = SignedFields(), bytearray(b"body")
     for number in range(4):
         wire = of_accounts.fast.connect(("10.9.9.9", number)).connection
         for topic in range(USES_MAX // 3):
-            check.fields.begin()
-            assert check.allows(wire, data, bytearray(), 0, 4, f"Topic-{topic}", None)
+            fields.begin()
+            assert check.allows(wire, fields, data, bytearray(), 0, 4, f"Topic-{topic}", None)
         assert 0 < check.uses <= USES_MAX

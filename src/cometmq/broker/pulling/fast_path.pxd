@@ -19,7 +19,7 @@ cdef bytes _CODE_MEMBER, _PULL_MEMBER
 
 cdef class PullHeaderReader(HeaderScanner):
     cdef Pull pull
-    cdef SignedFields _signed
+    cdef readonly SignedFields signed
     cdef int _seen
     cdef dict _texts
 
@@ -44,6 +44,7 @@ cdef class PullFastPath(FastPath):
 
     @cython.locals(
         at=cython.Py_ssize_t, left=cython.int, memory=cython.p_uchar, length=cython.uint,
+        check=RequestCheck, signed=SignedFields,
         word=cython.uint, frame_end=cython.Py_ssize_t, header_end=cython.Py_ssize_t, pull=Pull,
         began_s=cython.double)
     cpdef Py_ssize_t take(

@@ -57,7 +57,7 @@ class PullHeaderReader(HeaderScanner):
 
     def __init__(self, signed: SignedFields | None = None) -> None:
         super().__init__()
-        self._signed = signed
+        self.signed = signed
         self.pull: Pull | None = None
         self._seen = 0
         self._texts: dict[bytes, str] = {}
@@ -66,8 +66,8 @@ class PullHeaderReader(HeaderScanner):
         """Read the header from ``at`` to ``end``; False if it is not common."""
         self.pull = pull
         self._seen = 0
-        if self._signed is not None:
-            self._signed.begin()
+        if self.signed is not None:
+            self.signed.begin()
         if pull.is_binary:
             if not self.scan_binary(memory, at, end):
                 return False
@@ -78,7 +78,7 @@ class PullHeaderReader(HeaderScanner):
 
     def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
         """Take one field of a pull; return False if it is not common."""
-        if self._signed is not None and self._signed.note(memory, name, name_end, at, end, kind):
+        if self.signed is not None and self.signed.note(memory, name, name_end, at, end, kind):
             return kind != _ESCAPED
         field = header_scanner.find_name(memory, name, name_end, _NAMES)
         if field < 0:
@@ -148,7 +148,7 @@ class PullFastPath(FastPath):
     def __init__(self, pulls: PullHandler, check: RequestCheck | None = None) -> None:
         self._pulls = pulls
         self._check = check
-        self._reader = PullHeaderReader(None if check is None else check.fields)
+        self._reader = PullHeaderReader(None if check is None else SignedFields())
 
     def take(self, data: bytearray, start: int, end: int, wire: Wire) -> int:
         """Respond to the common pulls at ``start`` or hold them; return how many bytes they take.
@@ -162,6 +162,7 @@ class PullFastPath(FastPath):
         at = start
         left = _FRAMES_MAX
         began_s = monotonic()
+        check, signed = self._check, self._reader.signed
         memory = octets.start_of(data)
         while left and _may_begin(memory, at, end):
             left -= 1
@@ -173,12 +174,20 @@ class PullFastPath(FastPath):
             pull = Pull(self._pulls, wire, 0, word >> 24 == 1)
             if not self._reader.read(pull, memory, at + _PREFIX_BYTES, frame_end):
                 break
-            if self._check is not None and not self._check.allows(
-                wire, data, self._reader.space, frame_end, frame_end, pull.topic, pull.group
-            ):
-                break
-            if self._check is not None:
-                self._pulls.note_access(pull, self._check.key)
+            if check is not None:
+                assert signed is not None
+                if not check.allows(
+                    wire,
+                    signed,
+                    data,
+                    self._reader.space,
+                    frame_end,
+                    frame_end,
+                    pull.topic,
+                    pull.group,
+                ):
+                    break
+                self._pulls.note_access(pull, check.key)
             if not self._handle(pull):
                 break
             at = frame_end
@@ -187,8 +196,8 @@ class PullFastPath(FastPath):
             if monotonic() - began_s > _WORK_S_MAX:
                 break
         self._reader.pull = None
-        if self._check is not None:
-            self._check.release()
+        if check is not None:
+            check.release()
         return at - start
 
     def _handle(self, pull: Pull) -> bool:

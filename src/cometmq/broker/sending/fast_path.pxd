@@ -10,7 +10,7 @@ from cometmq.protocol.signed_fields cimport RequestCheck, SignedFields
 from cometmq.remoting.wire cimport FastPath, Wire
 
 
-cdef int _PREFIX_BYTES, _FRAMES_MAX, _ESCAPED, _BARE
+cdef int _PREFIX_BYTES, _FRAMES_MAX, _RUN_MAX, _ESCAPED, _BARE
 cdef long long _INT32_MAX, _NOT_PLAIN
 cdef int _GROUP, _TOPIC, _TEMPLATE, _TEMPLATE_QUEUES, _QUEUE, _SYS_FLAG, _BORN, _FLAG
 cdef int _PROPERTIES, _RECONSUMED, _UNIT_MODE, _RETRIES_MAX, _BATCH, _BROKER
@@ -22,8 +22,9 @@ cdef bytearray _NO_DATA
 
 cdef class SendHeaderReader(HeaderScanner):
     cdef readonly Send send
+    cdef readonly SignedFields signed
+    cdef public bint is_binary
     cdef bint _scans
-    cdef SignedFields _signed
     cdef int _seen
     cdef bytearray _data
     cdef bytes _topic
@@ -54,21 +55,39 @@ cdef class SendFastPath(FastPath):
     cdef SendValidation _validation
     cdef object _flow
     cdef RequestCheck _check
-    cdef SendHeaderReader _reader
+    cdef list _readers
+    cdef int _run_max
+    cdef int _read_max
     cdef int _count
     cdef int _code
     cdef Py_ssize_t _responses_end
 
-    @cython.locals(at=cython.Py_ssize_t, began_s=cython.double, handler=SendHandler)
+    @cython.locals(
+        at=cython.Py_ssize_t, began_s=cython.double, handler=SendHandler, number=cython.int,
+        reader=SendHeaderReader)
     cpdef Py_ssize_t take(
         self, bytearray data, Py_ssize_t start, Py_ssize_t end, Wire wire) except -1
 
     @cython.locals(
-        memory=cython.p_uchar, send=Send, length=cython.uint, word=cython.uint,
-        header_at=cython.Py_ssize_t, body_at=cython.Py_ssize_t, frame_end=cython.Py_ssize_t,
-        is_binary=cython.bint)
+        wanted=cython.int, found=cython.int, allowed=cython.int, stored=cython.int,
+        reader=SendHeaderReader)
     cdef Py_ssize_t _take_all(
         self, bytearray data, Py_ssize_t at, Py_ssize_t end, Wire wire) except -1
+
+    @cython.locals(
+        memory=cython.p_uchar, reader=SendHeaderReader, send=Send, found=cython.int,
+        length=cython.uint, word=cython.uint, header_at=cython.Py_ssize_t,
+        body_at=cython.Py_ssize_t, frame_end=cython.Py_ssize_t)
+    cdef int _read_run(
+        self, bytearray data, Py_ssize_t at, Py_ssize_t end, int wanted, Wire wire) except -1
+
+    @cython.locals(
+        check=RequestCheck, reader=SendHeaderReader, send=Send, signed=SignedFields,
+        number=cython.int)
+    cdef int _allowed_in_run(self, bytearray data, int count, Wire wire) except -1
+
+    @cython.locals(reader=SendHeaderReader, number=cython.int)
+    cdef int _store_run(self, int count) except -1
 
 
 @cython.locals(

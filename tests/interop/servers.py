@@ -254,10 +254,12 @@ class _CometServer(_Server):
         super().__init__(folder, port)
         self.env: dict[str, str] = {}
         """Further environment variables, from the next start on."""
+        self.under: list[str] = []
+        """A program that runs the server, with its options."""
 
     def _launch(self, *arguments: str) -> None:
         env = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"} | self.env
-        command = [sys.executable, "-m", "cometmq", *arguments]
+        command = [*self.under, sys.executable, "-m", "cometmq", *arguments]
         self._process = Process(command, self.folder / "cometmq.out", env=env, cwd=self.folder)
 
     def start(self) -> None:

@@ -238,6 +238,23 @@ async def test_what_is_refused_is_refused_on_both_paths(both: Both, name: str) -
     assert len(all_messages(both.fast.store, "T", 1)) == 2
 
 
+@pytest.mark.parametrize("step", [2, 7, 32, 33, 50])
+async def test_sends_of_one_read_keep_their_order_around_refused_ones(
+    both: Both, step: int
+) -> None:
+    refused = [REFUSED["a changed body"], REFUSED["a topic that is denied"]]
+    stream, expected = b"", []
+    for number in range(150):
+        is_good = (number + 1) % step != 0
+        fields = FIELDS | {"i": f"KEYS\x01{number}\x02"}
+        good = signed(java(fields, opaque=str(number)), b"%d" % number, "Publisher")
+        stream += good if is_good else refused[number % 2]
+        expected.append(0 if is_good else both.refused)
+    assert await both.same(stream) == expected
+    bodies = [message.body for message in all_messages(both.fast.store, "T", 1)]
+    assert bodies == [b"%d" % number for number, code in enumerate(expected) if code == 0]
+
+
 FIELD_NAMES = sorted(FIELDS)
 
 

@@ -217,6 +217,20 @@ async def test_other_requests_between_plain_ones_keep_their_place(both: Both) ->
     await both.same(b"".join(parts))
 
 
+@pytest.mark.parametrize("step", [2, 7, 32, 33, 50])
+async def test_sends_of_one_read_keep_their_order_around_others(both: Both, step: int) -> None:
+    stream, long_way = b"", 0
+    for number in range(150):
+        is_plain = (number + 1) % step != 0
+        topic = "T" if is_plain else ("unknown", "Many")[number % 2]
+        fields = FIELDS | {"b": topic, "c": "none", "i": f"KEYS\x01{number}\x02"}
+        stream += frame(java(fields, opaque=str(number)), b"%d" % number)
+        long_way += not is_plain
+    assert await both.same(stream) == long_way
+    stored = [message.body for message in all_messages(both.fast.store, "T", 1)]
+    assert stored == [b"%d" % number for number in range(150) if (number + 1) % step]
+
+
 async def test_what_follows_malformed_input_is_not_stored(both: Both) -> None:
     good = frame(java(FIELDS))
     assert await both.same(good + b"\xff" * 12 + good) == 0

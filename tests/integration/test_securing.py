@@ -1,4 +1,4 @@
-"""Follows the how-to page about accounts with its own files and commands."""
+"""Follows the how-to pages about accounts and users with their own files and commands."""
 
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ OPERATIONS = ClientSettings(access_key="operations", secret_key="change-this-sec
 @pytest.fixture
 def guide(tmp_path: Path) -> Iterator[Guide]:
     with following("secure-a-broker", tmp_path) as guide:
+        yield guide
+
+
+@pytest.fixture
+def users_guide(tmp_path: Path) -> Iterator[Guide]:
+    with following("users-and-policies", tmp_path) as guide:
         yield guide
 
 
@@ -73,7 +79,8 @@ async def test_a_name_server_has_the_accounts_of_the_page(guide: Guide) -> None:
                 await admin.cluster_info()
 
 
-async def test_the_page_about_users_holds(guide: Guide) -> None:
+async def test_the_page_about_users_holds(users_guide: Guide) -> None:
+    guide = users_guide
     guide.run("chmod 600 users.conf")
     guide.start("namesrv")
     guide.start("users.conf")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from typer.testing import CliRunner
 
@@ -134,3 +135,27 @@ def test_a_broker_without_access_control_says_so_and_the_command_fails() -> None
 
     assert [row["state"] for row in changes] == ["failed"]
     assert "aclEnable=false" in changes[0]["error"]
+
+
+@pytest.mark.parametrize(
+    ("option", "admin"), [("", True), ("--not-admin", False), ("--admin", True)]
+)
+def test_a_new_secret_key_leaves_an_administrator_what_it_is(
+    tmp_path: Path, option: str, admin: bool
+) -> None:
+    """What is not given stays, so that a new secret key locks no administrator out."""
+    file = home_with_accounts(tmp_path) / "conf" / "plain_acl.yml"
+    settings = {"aclEnable": "true", "rocketmqHome": str(tmp_path / "home")}
+    with ThreadedCluster(settings=settings) as cluster:
+        words = f"set-account operations --password-file - {option} --yes"
+        [done] = run(
+            cluster, f"{words} {account_of(tmp_path, 'operations')}", given="a password of it\n"
+        )
+
+    [account] = [
+        each
+        for each in yaml.safe_load(file.read_text())["accounts"]
+        if each["accessKey"] == "operations"
+    ]
+    assert (account["secretKey"], account["admin"]) == ("a password of it", admin)
+    assert ("not an administrator" in done["detail"]) is not admin

@@ -389,7 +389,13 @@ async def set_account(
     call: Call,
     access_key: AccessKey,
     password_file: SecretFile = None,
-    admin: Annotated[bool, typer.Option("--admin", help="It may administrate.")] = False,
+    admin: Annotated[
+        bool | None,
+        typer.Option(
+            "--admin/--not-admin", show_default="as it is",
+            help="Whether it may administrate. RocketMQ's brokers take none as --not-admin.",
+        ),
+    ] = None,
     white_address: Annotated[
         str | None,
         typer.Option("--white-address", help="White addresses, where it needs no signature."),
@@ -409,7 +415,10 @@ async def set_account(
     broker: Broker = None,
     cluster: Cluster = None,
 ) -> list[Change]:
-    """Create a plain account, or replace it; the secret key is asked for."""
+    """Create a plain account, or change it: what is not given stays. The secret key is asked for.
+
+    It changes the files of brokers only; name servers and controllers have their own.
+    """
     key = secret(password_file, f"Secret key of {access_key}: ")
 
     async def run(address: str) -> None:
@@ -425,8 +434,9 @@ async def set_account(
             group_perms=",".join(group or ()) or None,
         )
 
-    change = f"set account {access_key}"
-    return await _each(call, broker, cluster, change, run, destroys=True)
+    roles = {None: "", True: ", an administrator", False: ", not an administrator"}
+    detail, change = f"new secret key{roles[admin]}", f"set account {access_key}"
+    return await _each(call, broker, cluster, change, run, detail, destroys=True)
 
 
 @app.change("delete-account")

@@ -48,6 +48,8 @@ def test_users_and_policies_are_created_copied_changed_and_deleted() -> None:
             )
             assert refused.exit_code != 0, words
             assert ": expected " in f"{refused.exception} {refused.stderr}", words
+        [unknown, _] = run(cluster, "delete-user ap --yes", code=1)
+        assert (unknown["state"], unknown["error"]) == ("failed", "there is no user ap")
         run(cluster, "delete-policy User:app --yes")
         run(cluster, "delete-user app --yes")
         assert [run(cluster, "users"), run(cluster, "policies")] == [[], []]

@@ -71,7 +71,9 @@ class AccountHandler:
         accounts = self._required(failed)
         access_key = request.header(DeleteAclConfigRequest).access_key
         await _change(failed, partial(accounts.delete_account, access_key))
-        log.info("account deleted accessKey=%.200s peer=%s", access_key, request.connection.peer_text)
+        log.info(
+            "account deleted accessKey=%.200s peer=%s", access_key, request.connection.peer_text
+        )
         return Response()
 
     async def put_addresses(self, request: Request) -> Response:

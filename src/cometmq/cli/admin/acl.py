@@ -183,6 +183,9 @@ async def delete_user(
     """Delete a user."""
 
     async def run(address: str) -> None:
+        # A broker acknowledges the deletion of a user that it does not have.
+        if user not in [each.username for each in await call.admin.users(address, user)]:
+            raise ConfigError(f"there is no user {user}")
         await call.admin.delete_user(address, user)
 
     return await _each(call, broker, cluster, f"delete user {user}", run, destroys=True)
@@ -392,7 +395,8 @@ async def set_account(
     admin: Annotated[
         bool | None,
         typer.Option(
-            "--admin/--not-admin", show_default="as it is",
+            "--admin/--not-admin",
+            show_default="as it is",
             help="Whether it may administrate. RocketMQ's brokers take none as --not-admin.",
         ),
     ] = None,

@@ -28,6 +28,7 @@ from cometmq.protocol.headers import (
 )
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import off_loop
+from cometmq.remoting.slow_requests import spent_on
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +160,8 @@ def _split(text: str | None) -> list[str] | None:
 async def _change(code: int, change: Callable[[], None]) -> None:
     """Make a change in a thread, because it waits for the disk."""
     try:
-        await asyncio.get_running_loop().run_in_executor(None, change)
+        with spent_on("thread"):
+            await asyncio.get_running_loop().run_in_executor(None, change)
     except ConfigError as problem:
         raise ResponseError(code, str(problem)) from None
 

@@ -32,7 +32,7 @@ Subscriptions = Mapping[str, Mapping[str, ComparableFilter]]
 
 
 def checks(cluster: Cluster) -> list[Check]:
-    """Return the checks of what the brokers hold."""
+    """Return the checks of topics, and of groups with their subscriptions."""
     if not cluster.brokers:
         return []
     return [

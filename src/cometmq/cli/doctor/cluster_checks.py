@@ -1,4 +1,4 @@
-"""Examines a cluster by requests: its name servers first, then its brokers, then what they hold.
+"""Examines a cluster by requests: name servers first, then brokers, then topics and groups.
 
 Each phase runs its checks side by side, and knows what the phase before found.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from cometmq.cli.doctor import clocks, contents, replication
+from cometmq.cli.doctor import clocks, replication, topics_and_groups
 from cometmq.cli.doctor.cluster import Broker, Cluster
 from cometmq.cli.doctor.findings import (
     Check,
@@ -96,7 +96,7 @@ async def examine(admin: AdminClient, timeout_s: float) -> list[Finding]:
     found += await run_checks(ports, timeout_s)
     found += versions(cluster)
     found += replication.masters(cluster)
-    later = [*replication.checks(cluster), *contents.checks(cluster)]
+    later = [*replication.checks(cluster), *topics_and_groups.checks(cluster)]
     return found + await run_checks(later, timeout_s)
 
 

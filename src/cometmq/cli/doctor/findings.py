@@ -12,6 +12,8 @@ from enum import Enum
 from typing import NamedTuple, TypeVar
 
 from cometmq.model.errors import CometError, ResponseError
+from cometmq.protocol.bodies import InvalidBodyError
+from cometmq.protocol.codes import ResponseCode
 
 T = TypeVar("T")
 
@@ -19,6 +21,8 @@ CHECKS_AT_ONCE = 32
 GIVE_ADMINISTRATOR = (
     "give the account of an administrator: COMETMQ_CLIENT_ACCESS_KEY, COMETMQ_CLIENT_SECRET_KEY"
 )
+_ACCESS_REFUSED = (ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION)
+"""The codes with which servers refuse a request for its account: plain accounts, and users."""
 
 
 class Level(Enum):
@@ -27,6 +31,9 @@ class Level(Enum):
     FINE = "fine"
     WARNING = "warning"
     PROBLEM = "problem"
+
+
+WORST_FIRST = (Level.PROBLEM, Level.WARNING, Level.FINE)
 
 
 class Finding(NamedTuple):
@@ -57,20 +64,23 @@ def fine(check: str, subject: str, met: str) -> Finding:
 
 
 def no_result(check: str, level: Level, subject: str, problem: CometError, action: str) -> Finding:
-    """Return the finding that a server has refused a request, or has not responded.
+    """Return the finding that a server has not responded, or not with what was requested.
 
     Args:
         check: the name of the check.
         level: how bad it is.
         subject: the server.
         problem: the error of the request.
-        action: what to do if there was no response.
+        action: what to do, unless another account may help.
     """
-    refused = isinstance(problem, ResponseError)
-    met = f"it refuses the request: {problem}" if refused else str(problem)
-    return Finding(
-        check, level, subject, met, "a response", GIVE_ADMINISTRATOR if refused else action
-    )
+    met = str(problem)
+    if isinstance(problem, InvalidBodyError):
+        met = f"its response cannot be read: {problem}"
+    elif isinstance(problem, ResponseError):
+        met = f"it refuses the request: {problem}"
+        if problem.code in _ACCESS_REFUSED:
+            action = GIVE_ADMINISTRATOR
+    return Finding(check, level, subject, met, "a response", action)
 
 
 def beyond(check: str, what: str, count: int, most: int) -> Iterator[Finding]:

@@ -41,7 +41,11 @@ def test_users_and_policies_are_created_copied_changed_and_deleted() -> None:
         assert [(row["resource"], row["actions"]) for row in policies] == [("Topic:o", ["Sub"])] * 2
         run(cluster, "update-user app --status disable --yes")
         assert {row["status"] for row in run(cluster, "users")} == {"disable"}
-        for words in ("update-user app --status off", "update-user app --type Admin"):
+        for words in (
+            "update-user app --status off",
+            "update-user app --type Admin",
+            "update-policy User:app --resource Topic:o --action Sub --decision Maybe",
+        ):
             refused = CliRunner().invoke(
                 app, ["admin", "acl", *words.split(), "--yes", "-n", cluster.name_servers]
             )
@@ -50,6 +54,21 @@ def test_users_and_policies_are_created_copied_changed_and_deleted() -> None:
         run(cluster, "delete-policy User:app --yes")
         run(cluster, "delete-user app --yes")
         assert [run(cluster, "users"), run(cluster, "policies")] == [[], []]
+
+
+def test_a_dry_run_asks_for_no_password() -> None:
+    with ThreadedCluster(settings=PROVIDERS) as cluster:
+        planned = [
+            row
+            for words in (
+                "create-user app",
+                "update-user app --change-password",
+                "set-account new-service",
+            )
+            for row in run(cluster, f"{words} --dry-run")
+        ]
+
+    assert [row["state"] for row in planned] == ["planned"] * 3
 
 
 def test_users_policies_and_files_of_slaves_are_shown_too() -> None:

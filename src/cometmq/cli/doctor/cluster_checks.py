@@ -201,7 +201,7 @@ def disk_space(broker: Broker) -> Iterator[Finding]:
         yield fine("disk-space", broker.subject, "the broker does not show it")
         return
     met, action = (
-        f"{percent:.0f} % used",
+        f"{percent:.1f} % used",
         "free space or reduce fileReservedTime; see docs/howto/full-disk.md",
     )
     full = broker.setting("diskSpaceWarningLevelRatio", 90)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 from cometmq.model.errors import ResponseError
 from cometmq.model.topic import RETRY_PREFIX, TOPICS_OF_WAITING
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.signature import ACCESS_KEY, SIGNATURE, SigningKey, signed_content
+from cometmq.protocol.signature import SIGNATURE, SigningKey, signed_content
 from cometmq.remoting.requests import Request
 from cometmq.remoting.wire import Wire
 from cometmq.system.failure_log import RateLimitedLog
@@ -171,8 +171,7 @@ class Gate:
         return account
 
     def _identify(self, request: Request) -> Account:
-        fields = request.command.fields
-        access_key = fields.get(ACCESS_KEY, "")
+        fields, access_key = request.command.fields, request.command.access_key
         account = self._accounts.sender_of(request.connection, access_key)
         signing_key = account.signing_key
         if signing_key is not None:
@@ -239,7 +238,7 @@ class Gate:
         """Return whether the sender of a request, whose signature was checked, is one now."""
         if request.code in self._open_codes:  # no signature has proved the name
             return False
-        access_key = request.command.fields.get(ACCESS_KEY, "")
+        access_key = request.command.access_key
         try:
             return self._accounts.sender_of(request.connection, access_key).is_administrator
         except ResponseError:

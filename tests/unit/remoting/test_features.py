@@ -19,7 +19,7 @@ NOT_AT_REST = {
     "cometmq.access.signer",
     "cometmq.access.users",
     "cometmq.broker.access.control",
-    "cometmq.broker.access.handler",
+    "cometmq.broker.access.account_handler",
     "cometmq.broker.access.sources",
     "cometmq.broker.access.user_handler",
     "cometmq.broker.admin.handler",

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from cometmq.access.gate import NAMES_SHOWN_MAX, Account, Accounts, Needs
+from cometmq.access.gate import NAMES_SHOWN_MAX, Account, Accounts
+from cometmq.access.needs import Needs
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.signature import SigningKey
 from cometmq.remoting.config import NO_ACCOUNT, TlsSettings

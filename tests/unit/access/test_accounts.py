@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from cometmq.access.gate import Action, Need, Needs, ResourceType, group_need, needs_of, topic_need
+from cometmq.access.needs import Action, Need, Needs, ResourceType, group_need, needs_of, topic_need
 from cometmq.access.plain.account import ANYBODY, AccountEntry, PlainAccount
 from cometmq.access.plain.account_file import FILE_BYTES_MAX, parse
 from cometmq.access.plain.accounts import PlainAccounts

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from cometmq.access.gate import (
+from cometmq.access.gate import Gate
+from cometmq.access.needs import (
     ADMINISTRATOR,
     NEEDS_MAX,
     NOTHING,
     Action,
-    Gate,
     Need,
     Needs,
     ResourceType,

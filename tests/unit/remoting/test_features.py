@@ -15,6 +15,7 @@ NOT_AT_REST = {
     "cometmq.access.fast_check",
     "cometmq.access.gate",
     "cometmq.access.needs",
+    "cometmq.access.request_needs",
     "cometmq.access.plain",
     "cometmq.access.signer",
     "cometmq.access.users",

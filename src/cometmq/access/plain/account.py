@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.access.gate import Action, Need, Needs, ResourceType
+from cometmq.access.needs import Action, Need, Needs, ResourceType
 from cometmq.access.plain.addresses import AddressSet
 from cometmq.model.errors import ConfigError
 from cometmq.model.topic import TRACE_TOPIC

@@ -18,7 +18,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
 
-from cometmq.access.gate import NAMES_SHOWN_MAX, Account, Needs
+from cometmq.access.gate import NAMES_SHOWN_MAX, Account
+from cometmq.access.needs import Needs
 from cometmq.access.users.policies import (
     SUBJECT_PREFIX,
     Policy,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from cometmq.access.gate import (
+from cometmq.access.needs import (
     NOTHING,
     Action,
     Need,
@@ -24,7 +24,7 @@ from cometmq.access.gate import (
     needs_of,
     topic_need,
 )
-from cometmq.access.needs import (
+from cometmq.access.request_needs import (
     TopicOfRecord,
     field,
     of_direct_consumption,

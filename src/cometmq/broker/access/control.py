@@ -7,8 +7,9 @@ from functools import partial
 from typing import Final
 
 from cometmq.access.fast_check import FastCheck
-from cometmq.access.gate import Account, Accounts, Action, Gate, group_need, needs_of, topic_need
-from cometmq.access.needs import NeedsReader
+from cometmq.access.gate import Account, Accounts, Gate
+from cometmq.access.needs import Action, group_need, needs_of, topic_need
+from cometmq.access.request_needs import NeedsReader
 from cometmq.broker.clients.members import Member
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites

@@ -48,6 +48,7 @@ NOT_AT_REST = {
     "cometmq.cli.mqadmin",
     "cometmq.controller",
     "cometmq.metrics.endpoint",
+    "cometmq.metrics.exporter",
     "cometmq.metrics.page",
     "cometmq.namesrv.admin.metrics",
     "cometmq.namesrv.kv_config.handler",

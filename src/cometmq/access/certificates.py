@@ -100,7 +100,7 @@ class CertificateAccounts:
 
 
 def with_certificates(accounts: Accounts, tls: TlsSettings) -> Accounts:
-    """Return the accounts as the settings of TLS want them found."""
+    """Return the accounts, found by certificates too if the settings of TLS say so."""
     if tls.client_account == NO_ACCOUNT:
         return accounts
     return CertificateAccounts(accounts, tls.client_account)

@@ -1,4 +1,4 @@
-"""Starts what shows the metrics of a server: the endpoint for Prometheus, the log or a collector."""
+"""Starts what shows the metrics of a server: an endpoint, or pages to the log or a collector."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class PlainAccount:
         return owned & need.action == need.action
 
 
-class _Anybody:
+class _WhiteSender:
     """The sender of a request from a white address."""
 
     signing_key = None
@@ -125,7 +125,7 @@ class _Anybody:
         return None
 
 
-ANYBODY: Final = _Anybody()
+WHITE_SENDER: Final = _WhiteSender()
 
 
 def permission(text: str) -> int:

@@ -24,7 +24,7 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 from cometmq.access.gate import NAMES_SHOWN_MAX, Account
-from cometmq.access.plain.account import ANYBODY, AccountEntry, PlainAccount
+from cometmq.access.plain.account import WHITE_SENDER, AccountEntry, PlainAccount
 from cometmq.access.plain.account_file import (
     AccountFile,
     Document,
@@ -99,7 +99,7 @@ class PlainAccounts:
     # --- deciding -------------------------------------------------------------------------------
 
     def sender_of(self, connection: Wire, access_key: str) -> Account:
-        """Return the account with an access key; `ANYBODY` if the address is white.
+        """Return the account with an access key; `WHITE_SENDER` if the address is white.
 
         Raises:
             ResponseError: 1, there is no such account.
@@ -118,13 +118,13 @@ class PlainAccounts:
 
     def _find(self, host: str, access_key: str) -> Account:
         if any(host in each.file.white for each in self._table.files.values()):
-            return ANYBODY
+            return WHITE_SENDER
         if not access_key:
             raise _refused("No accessKey is configured")
         account = self._table.accounts.get(access_key)
         if account is None:
             raise _refused(f"No acl config for {_short(access_key)}")
-        return ANYBODY if host in account.white else account
+        return WHITE_SENDER if host in account.white else account
 
     @property
     def state(self) -> object:

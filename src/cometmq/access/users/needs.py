@@ -1,9 +1,9 @@
 """What each request to a broker needs under users and policies.
 
-RocketMQ reads what some requests need, and leaves the others open to every user with a signature;
-it believes the topic that a request names, be it another one than that of its message. Here each
-request that a broker serves needs something, and a request about a message needs the topic of that
-message, too.
+RocketMQ reads what some requests need, and leaves the others open to every user with a signature.
+It checks the topic that a request names, which may be another one than that of its message. Here
+each request that a broker serves needs something, and a request about a message needs the topic of
+that message, too.
 
 Source: DefaultAuthorizationContextBuilder and the annotations RocketMQAction and RocketMQResource
 of the headers, RocketMQ 5.3.

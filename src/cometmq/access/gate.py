@@ -141,7 +141,7 @@ class Gate:
             raise ResponseError(self._refused, remark)
 
     def check_again(self, request: Request, access_key: str, needs: Needs) -> None:
-        """Check a request that has waited, by the accounts of now.
+        """Check a request that has waited, by the current accounts.
 
         Args:
             request: the request, whose signature was checked when it came.
@@ -154,7 +154,7 @@ class Gate:
         self.refuse(request, self.refusal_now(request.connection, request.code, access_key, needs))
 
     def refusal_now(self, connection: Wire, code: int, access_key: str, needs: Needs) -> str | None:
-        """Return why the accounts of now refuse a request that was signed; None if they do not.
+        """Return why the current accounts refuse a request that was signed; None if they do not.
 
         Args:
             connection: its connection.

@@ -17,10 +17,10 @@ from cometmq.cli.doctor.findings import (
     Check,
     Finding,
     Level,
-    beyond,
     fine,
     no_result,
     run_checks,
+    too_many,
 )
 from cometmq.client import AdminClient
 from cometmq.model.errors import CometError
@@ -70,7 +70,7 @@ async def examine(admin: AdminClient, timeout_s: float) -> list[Finding]:
     cluster = Cluster(admin)
     cluster.topics = frozenset().union(*(view.topics for view in views))
     for view in reversed(views):
-        cluster.data |= view.brokers
+        cluster.registered |= view.brokers
     registered = {key: address for view in views for key, address in view.addresses.items()}
     brokers = sorted(registered.items())
     if views and not brokers:
@@ -91,7 +91,7 @@ async def examine(admin: AdminClient, timeout_s: float) -> list[Finding]:
             Check("brokers", subject, partial(_ask_broker, cluster, name, number, address))
         )
     found += await run_checks(checks, timeout_s)
-    found += beyond("brokers", "brokers", len(brokers), BROKERS_MAX)
+    found += too_many("brokers", len(brokers), BROKERS_MAX)
     ports = [Check("ports", broker.subject, partial(_ports, broker)) for broker in cluster.brokers]
     found += await run_checks(ports, timeout_s)
     found += versions(cluster)

@@ -83,12 +83,18 @@ def no_result(check: str, level: Level, subject: str, problem: CometError, actio
     return Finding(check, level, subject, met, "a response", action)
 
 
-def beyond(check: str, what: str, count: int, most: int) -> Iterator[Finding]:
-    """Return the finding that there is more than one run checks, if there is."""
+def too_many(check: str, count: int, most: int) -> Iterator[Finding]:
+    """Return the finding that there are more brokers, topics or groups than one run checks, if so.
+
+    Args:
+        check: the name of the check, which is also what it counts.
+        count: how many there are.
+        most: how many were checked.
+    """
     if count > most:
         yield Finding(
-            check, Level.WARNING, "the cluster", f"{count} {what}, of which {most} were checked",
-            f"at most {most} {what}",
+            check, Level.WARNING, "the cluster", f"{count} {check}, of which {most} were checked",
+            f"at most {most} {check}",
             "look at the others with cometmq admin; see docs/howto/administer.md",
         )  # fmt: skip
 
@@ -135,13 +141,13 @@ async def run_checks(checks: Iterable[Check], timeout_s: float) -> list[Finding]
         checks: what to run, at most `CHECKS_AT_ONCE` at a time.
         timeout_s: how long each of them may take.
     """
-    gate = asyncio.Semaphore(CHECKS_AT_ONCE)
-    found = await asyncio.gather(*(_run(check, timeout_s, gate) for check in checks))
+    limit = asyncio.Semaphore(CHECKS_AT_ONCE)
+    found = await asyncio.gather(*(_run(check, timeout_s, limit) for check in checks))
     return [finding for findings in found for finding in findings]
 
 
-async def _run(check: Check, timeout_s: float, gate: asyncio.Semaphore) -> Sequence[Finding]:
-    async with gate:
+async def _run(check: Check, timeout_s: float, limit: asyncio.Semaphore) -> Sequence[Finding]:
+    async with limit:
         try:
             async with asyncio.timeout(timeout_s):
                 return await check.run()

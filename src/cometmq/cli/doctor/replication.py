@@ -24,7 +24,7 @@ FAIL_OVER = "see docs/howto/fail-over.md"
 
 def masters(cluster: Cluster) -> Iterator[Finding]:
     """Check that every broker name has a master, and slaves that follow it."""
-    for name, data in sorted(cluster.data.items()):
+    for name, data in sorted(cluster.registered.items()):
         slaves = sorted(number for number in data.broker_addrs if number != MASTER_ID)
         if MASTER_ID not in data.broker_addrs:
             yield Finding(
@@ -73,7 +73,7 @@ def checks(cluster: Cluster) -> list[Check]:
     found = [
         Check("slaves", master.subject, partial(_connected, cluster, master))
         for master in cluster.masters
-        if len(cluster.data[master.name].broker_addrs) > 1
+        if len(cluster.registered[master.name].broker_addrs) > 1
     ]
     elected = [
         broker
@@ -96,7 +96,7 @@ def checks(cluster: Cluster) -> list[Check]:
 
 async def _connected(cluster: Cluster, master: Broker) -> Sequence[Finding]:
     """Compare the slaves that are registered with those that copy the log."""
-    registered = len(cluster.data[master.name].broker_addrs) - 1
+    registered = len(cluster.registered[master.name].broker_addrs) - 1
     try:
         status = await cluster.admin.replication(master.address)
     except ResponseError as problem:

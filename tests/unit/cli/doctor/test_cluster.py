@@ -22,7 +22,7 @@ def cluster(*brokers: Broker) -> Cluster:
     found = Cluster(AdminClient("127.0.0.1:1"))
     found.brokers += brokers
     addresses = {each.number: each.address for each in brokers}
-    found.data["a"] = BrokerData(cluster="c", broker_name="a", broker_addrs=addresses)
+    found.registered["a"] = BrokerData(cluster="c", broker_name="a", broker_addrs=addresses)
     return found
 
 

@@ -16,6 +16,7 @@ NOT_AT_REST = {
     "cometmq.access.gate",
     "cometmq.access.needs",
     "cometmq.access.request_needs",
+    "cometmq.access.senders",
     "cometmq.access.plain",
     "cometmq.access.signer",
     "cometmq.access.users",

@@ -13,12 +13,14 @@ LOST_CONNECTION = re.compile(
     r"RemotingSendRequestException|Invoke Broker\[.*\] exception"
     r"|sendDefaultImpl call timeout|RemotingTimeoutException|RemotingTooMuchRequestException"
     r"|query message by key finished, but no message"
+    r"|broker busy"
 )
 """The parts of a command name their connections by the millisecond: two that begin in the same one
 share theirs, and the first to end closes it under the other. About one send in a hundred meets
 this, on RocketMQ's own servers as on ours, and it may have been carried out. A request that times
-out, as on a slow machine, may have been carried out as well. A query by key keeps such a failure to
-itself and says that it has found no message."""
+out, as on a slow machine, may have been carried out as well. There a broker also refuses sends that
+it cannot handle in time. A query by key keeps such a failure to itself and says that it has found
+no message."""
 SENDS = ("sendMessage", "sendMsgStatus", "checkMsgSendRT")
 """Commands that do more when they are repeated."""
 TRIES_MAX = 3

@@ -249,7 +249,11 @@ def run_script(admin: MqAdmin, acts: Acts) -> Printouts:
     printed = {}
     for step in SCRIPT:
         if step.before is not None:
-            step.before(acts)
+            try:
+                step.before(acts)
+            except AssertionError as problem:
+                problem.add_note(f"on {acts.cluster.target}, before {step.name}: {printed}")
+                raise
         command = step.command.format_map(acts.values)
         printed[step.name] = result = admin.run(acts.cluster.namesrv, *command.split())
         for name, pattern in step.find.items():

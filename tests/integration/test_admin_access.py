@@ -135,6 +135,26 @@ def test_accounts_and_white_addresses_are_set_and_deleted(tmp_path: Path) -> Non
     assert "admin" in refused["error"]
 
 
+def test_a_changed_account_keeps_what_no_option_names_but_the_rights_of_an_administrator(
+    tmp_path: Path,
+) -> None:
+    file = home_with_accounts(tmp_path) / "conf" / "plain_acl.yml"
+    settings = {"aclEnable": "true", "rocketmqHome": str(tmp_path / "home")}
+    as_operations = account_of(tmp_path, "operations")
+    found = []
+    with ThreadedCluster(settings=settings) as cluster:
+        for options in ("--admin --topic Orders=PUB --topic-perm DENY", "--group billing=SUB"):
+            words = f"set-account new-service --password-file - {options} --yes {as_operations}"
+            run(cluster, words, given="a password of it\n")
+            accounts = yaml.safe_load(file.read_text())["accounts"]
+            found += [each for each in accounts if each["accessKey"] == "new-service"]
+
+    assert [each["admin"] for each in found] == [True, False]
+    assert [each["topicPerms"] for each in found] == [["Orders=PUB"]] * 2
+    assert [each["defaultTopicPerm"] for each in found] == ["DENY"] * 2
+    assert found[1]["groupPerms"] == ["billing=SUB"]
+
+
 def account_of(folder: Path, access_key: str) -> str:
     """Return the option with which a command uses an account."""
     file = folder / f"{access_key}.toml"

@@ -21,6 +21,7 @@ CHECKS_AT_ONCE = 32
 GIVE_ADMINISTRATOR = (
     "give the account of an administrator: COMETMQ_CLIENT_ACCESS_KEY, COMETMQ_CLIENT_SECRET_KEY"
 )
+LOOK = "look whether what is checked responds; --timeout gives checks more time"
 _ACCESS_REFUSED = (ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION)
 """The codes with which servers refuse a request for its account: plain accounts, and users."""
 
@@ -153,6 +154,8 @@ async def _run(check: Check, timeout_s: float, limit: asyncio.Semaphore) -> Sequ
                 return await check.run()
         except TimeoutError:
             return [_not_checked(check, f"no result within {timeout_s:g} s")]
+        except ResponseError as error:
+            return [no_result(check.name, Level.PROBLEM, check.subject, error, LOOK)]
         except CometError as error:
             return [_not_checked(check, f"{type(error).__name__}: {error}")]
         except Exception as error:  # a defect of one check must not hide what the others find
@@ -166,5 +169,5 @@ def _not_checked(check: Check, met: str) -> Finding:
         check.subject,
         met,
         "a result",
-        "look whether what is checked responds; --timeout gives checks more time",
+        LOOK,
     )

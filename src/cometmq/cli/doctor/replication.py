@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from cometmq.cli.doctor.cluster import MASTER_ID, Broker, Cluster
-from cometmq.cli.doctor.findings import Check, Finding, Level, fine
+from cometmq.cli.doctor.findings import Check, Finding, Level, fine, no_result
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.nouns import counted
 from cometmq.protocol.bodies import BrokerReplicasInfo
@@ -140,16 +140,8 @@ async def _controllers(
         try:
             response = await cluster.admin.call(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
         except CometError as problem:
-            found.append(
-                Finding(
-                    "controllers",
-                    Level.PROBLEM,
-                    address,
-                    str(problem),
-                    "a response",
-                    "look whether the controller runs; see docs/howto/run-a-controller.md",
-                )
-            )
+            action = "look whether the controller runs; see docs/howto/run-a-controller.md"
+            found.append(no_result("controllers", Level.PROBLEM, address, problem, action))
             continue
         leader = response.header(ControllerGetMetadataInfoResponse).controller_leader_address or ""
         leaders.setdefault(leader, []).append(address)

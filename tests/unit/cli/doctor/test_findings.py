@@ -49,6 +49,7 @@ async def test_the_findings_have_the_order_of_the_checks() -> None:
     [
         (StoreError("no room"), "StoreError: no room"),
         (KeyError("k"), "the check failed: KeyError: 'k'"),
+        (ResponseError(1, "no"), "it refuses the request: response code 1: no"),
     ],
 )
 async def test_a_check_that_fails_is_a_finding_and_hides_no_other(
@@ -64,6 +65,15 @@ async def test_a_check_that_fails_is_a_finding_and_hides_no_other(
         ("a", Level.FINE),
     ]
     assert findings[0].met == met
+
+
+async def test_a_check_that_is_refused_asks_for_the_account_of_an_administrator() -> None:
+    async def fail() -> Sequence[Finding]:
+        raise ResponseError(ResponseCode.NO_PERMISSION, "no")
+
+    [finding] = await run_checks([Check("groups", "x", fail)], 5)
+
+    assert finding.action == GIVE_ADMINISTRATOR
 
 
 @pytest.mark.usefixtures("virtual_time")

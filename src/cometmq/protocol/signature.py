@@ -18,9 +18,10 @@ from hashlib import sha1
 from hmac import compare_digest
 from typing import Final
 
+from cometmq.protocol.command import ACCESS_KEY
+
 _update, _digest = type(sha1()).update, type(sha1()).digest
 _BLOCK_BYTES: Final = 64
-ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"

@@ -161,7 +161,15 @@ class Both:
 
 def read(wired: Wired) -> list[tuple[Any, ...]]:
     return [
-        (answer.opaque, answer.code, answer.remark, answer.fields, answer.flag, answer.body)
+        (
+            answer.opaque,
+            answer.code,
+            answer.remark,
+            answer.fields,
+            answer.flag,
+            answer.body,
+            answer.serialization,
+        )
         for answer in wired.answers
     ]
 

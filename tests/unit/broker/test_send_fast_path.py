@@ -33,6 +33,7 @@ from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.record import encode_host
+from cometmq.protocol.signed_fields import RequestCheck
 from cometmq.remoting.latencies import Latencies
 from cometmq.remoting.wire import FastPath, write_batch_of
 from cometmq.system.clock import ManualClock
@@ -243,6 +244,37 @@ async def test_sends_of_one_read_keep_their_order_around_others(both: Both, step
     assert await both.same(stream) == long_way
     stored = [message.body for message in all_messages(both.fast.store, "T", 1)]
     assert stored == [b"%d" % number for number in range(150) if (number + 1) % step]
+
+
+class CountedCheck(RequestCheck):
+    """Allows every send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checked = 0
+
+    def allows(self, *_: Any) -> bool:
+        self.checked += 1
+        return True
+
+
+@pytest.mark.parametrize("step", [2, 7, 32, 33, 50])
+async def test_no_send_is_checked_in_vain_because_of_others_before_it(
+    both: Both, step: int
+) -> None:
+    """The check of a signature takes longer than anything else on the fast path."""
+    side, check = both.fast, CountedCheck()
+    stream, plain = b"", 0
+    for number in range(150):
+        is_plain = (number + 1) % step != 0
+        odd = ({"i": "DELAY\x011\x02"}, {"e": "9"}, {"b": "Many"}, {"k": "1", "m": "1"})[number % 4]
+        stream += frame(java(FIELDS if is_plain else FIELDS | odd, opaque=str(number)))
+        plain += is_plain
+    path = SendFastPath(side.send, scans=True, check=check)
+    client = Wired(dict.fromkeys((310, 10, 320), side._handle), fast_path=path)
+    client.transport.send(stream)
+    assert [answer.opaque for answer in client.answers] == list(range(150))
+    assert (check.checked, side.handled) == (plain, 150 - plain)
 
 
 async def test_what_follows_malformed_input_is_not_stored(both: Both) -> None:

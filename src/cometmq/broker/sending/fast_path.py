@@ -280,7 +280,7 @@ class SendFastPath(FastPath):
     def _take_all(self, data: bytearray, at: int, end: int, wire: Wire) -> int:
         """Store the common sends from ``at`` on; return where the first other frame begins.
 
-        A run of them is read, then checked, then stored: the code of one step at a time fits in the
+        A run of them is read and routed, then checked, then stored: the code of one step at a time fits in the
         innermost cache of a processor, that of all of them does not.
         """
         while self._count < _FRAMES_MAX:
@@ -300,7 +300,7 @@ class SendFastPath(FastPath):
         return at
 
     def _read_run(self, data: bytearray, at: int, end: int, wanted: int, wire: Wire) -> int:
-        """Read the common sends from ``at`` on, up to a number; return how many there are."""
+        """Read and route the common sends from ``at`` on, up to a number; return how many."""
         memory = octets.start_of(data)
         found = 0
         while found < wanted and _may_begin(memory, at, end):
@@ -327,6 +327,8 @@ class SendFastPath(FastPath):
             send = reader.send
             send.wire, send.source = wire, data
             send.body_at, send.body_end = body_at, frame_end
+            if not self._validation.route_common(send):
+                break  # before those behind it are checked in vain
             found += 1
             at = frame_end
         return found
@@ -356,8 +358,6 @@ class SendFastPath(FastPath):
         """Store the sends that were read; return how many, from the first on, are stored."""
         for number in range(count):
             reader = self._readers[number]
-            if not self._validation.route_common(reader.send):
-                return number
             try:
                 self._responses_end = self._handler.store(
                     reader.send, reader.opaque, reader.is_binary, self._responses_end

@@ -162,15 +162,15 @@ class Counter:
 
     def during(self, work: Callable[[], object]) -> int:
         """Do some work; return how many instructions the process executed meanwhile."""
-        self._tell("-i", "on")
+        self._control("-i", "on")
         work()
-        self._tell("-i", "off")
-        self._tell("-d")
+        self._control("-i", "off")
+        self._control("-d")
         self._dumps += 1
         text = (self._folder / f"counted.{self._dumps}").read_text(errors="replace")
         return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("totals:"))
 
-    def _tell(self, *options: str) -> None:
+    def _control(self, *options: str) -> None:
         command = ["callgrind_control", *options, str(self._pid)]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
 

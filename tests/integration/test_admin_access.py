@@ -41,7 +41,11 @@ def test_users_and_policies_are_created_copied_changed_and_deleted() -> None:
         assert [(row["resource"], row["actions"]) for row in policies] == [("Topic:o", ["Sub"])] * 2
         run(cluster, "update-user app --status disable --yes")
         assert {row["status"] for row in run(cluster, "users")} == {"disable"}
-        for words in ("update-user app --status off", "update-user app --type Admin"):
+        for words in (
+            "update-user app --status off",
+            "update-user app --type Admin",
+            "update-policy User:app --resource Topic:o --action Sub --decision Maybe",
+        ):
             refused = CliRunner().invoke(
                 app, ["admin", "acl", *words.split(), "--yes", "-n", cluster.name_servers]
             )
@@ -50,6 +54,21 @@ def test_users_and_policies_are_created_copied_changed_and_deleted() -> None:
         run(cluster, "delete-policy User:app --yes")
         run(cluster, "delete-user app --yes")
         assert [run(cluster, "users"), run(cluster, "policies")] == [[], []]
+
+
+def test_a_dry_run_asks_for_no_password() -> None:
+    with ThreadedCluster(settings=PROVIDERS) as cluster:
+        planned = [
+            row
+            for words in (
+                "create-user app",
+                "update-user app --change-password",
+                "set-account new-service",
+            )
+            for row in run(cluster, f"{words} --dry-run")
+        ]
+
+    assert [row["state"] for row in planned] == ["planned"] * 3
 
 
 def test_users_policies_and_files_of_slaves_are_shown_too() -> None:
@@ -114,6 +133,26 @@ def test_accounts_and_white_addresses_are_set_and_deleted(tmp_path: Path) -> Non
     assert addresses == ["10.1.0.1", "10.2.0.*"]
     assert [each["accessKey"] for each in left] == ["operations", "order-service"]
     assert "admin" in refused["error"]
+
+
+def test_a_changed_account_keeps_what_no_option_names_but_the_rights_of_an_administrator(
+    tmp_path: Path,
+) -> None:
+    file = home_with_accounts(tmp_path) / "conf" / "plain_acl.yml"
+    settings = {"aclEnable": "true", "rocketmqHome": str(tmp_path / "home")}
+    as_operations = account_of(tmp_path, "operations")
+    found = []
+    with ThreadedCluster(settings=settings) as cluster:
+        for options in ("--admin --topic Orders=PUB --topic-perm DENY", "--group billing=SUB"):
+            words = f"set-account new-service --password-file - {options} --yes {as_operations}"
+            run(cluster, words, given="a password of it\n")
+            accounts = yaml.safe_load(file.read_text())["accounts"]
+            found += [each for each in accounts if each["accessKey"] == "new-service"]
+
+    assert [each["admin"] for each in found] == [True, False]
+    assert [each["topicPerms"] for each in found] == [["Orders=PUB"]] * 2
+    assert [each["defaultTopicPerm"] for each in found] == ["DENY"] * 2
+    assert found[1]["groupPerms"] == ["billing=SUB"]
 
 
 def account_of(folder: Path, access_key: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from cometmq.broker.app import SETTINGS as BROKER_SETTINGS
 from cometmq.broker.app import Broker
-from cometmq.cli.doctor import outside
+from cometmq.cli.doctor import cluster_checks
 from cometmq.cli.doctor.findings import GIVE_ADMINISTRATOR, Finding, Level
 from cometmq.client import (
     AdminClient,
@@ -98,7 +98,7 @@ class Servers:
 
     async def examine(self) -> list[Finding]:
         async with AdminClient(self.names) as admin:
-            return await outside.examine(admin, CHECK_S)
+            return await cluster_checks.examine(admin, CHECK_S)
 
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
         async with asyncio.timeout(LIMIT_S):

@@ -21,9 +21,9 @@ from codes import Request
 
 from cometmq.model.errors import CometError, ProtocolError
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.command import command_at
+from cometmq.protocol.command import ACCESS_KEY, command_at
 from cometmq.protocol.frame import FRAME_BYTES_MAX
-from cometmq.protocol.signature import ACCESS_KEY, SIGNATURE, SigningKey, signed_content
+from cometmq.protocol.signature import SIGNATURE, SigningKey, signed_content
 
 T = TypeVar("T")
 

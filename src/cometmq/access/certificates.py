@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from cometmq.access.gate import NAMES_SHOWN_MAX, Account, Accounts, Needs
+from cometmq.access.gate import NAMES_SHOWN_MAX, Account, Accounts
+from cometmq.access.needs import Needs
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.signature import SigningKey
 from cometmq.remoting.config import NO_ACCOUNT, TlsSettings
@@ -99,7 +100,7 @@ class CertificateAccounts:
 
 
 def with_certificates(accounts: Accounts, tls: TlsSettings) -> Accounts:
-    """Return the accounts as the settings of TLS want them found."""
+    """Return the accounts, found by certificates too if the settings of TLS say so."""
     if tls.client_account == NO_ACCOUNT:
         return accounts
     return CertificateAccounts(accounts, tls.client_account)

@@ -11,7 +11,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from cometmq.access.gate import Account, Accounts, Action, group_need, needs_of, topic_need
+from cometmq.access.gate import Account, Accounts
+from cometmq.access.needs import Action, group_need, needs_of, topic_need
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.signed_fields import RequestCheck, SignedFields
 

@@ -9,14 +9,11 @@ general path.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from enum import IntFlag, StrEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
+from cometmq.access.needs import Needs
 from cometmq.model.errors import ResponseError
-from cometmq.model.topic import RETRY_PREFIX, TOPICS_OF_WAITING
-from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.signature import ACCESS_KEY, SIGNATURE, SigningKey, signed_content
+from cometmq.protocol.signature import SIGNATURE, SigningKey, signed_content
 from cometmq.remoting.requests import Request
 from cometmq.remoting.wire import Wire
 from cometmq.system.failure_log import RateLimitedLog
@@ -25,65 +22,6 @@ log = logging.getLogger(__name__)
 
 NAMES_SHOWN_MAX: Final = 200
 """The characters of a name in a refusal."""
-
-
-NEEDS_MAX: Final = 10_000
-"""The topics and groups that one request may name, each as often as it names it."""
-
-
-class Action(IntFlag):
-    """What a request does with a resource."""
-
-    PUB = 4
-    SUB = 8
-    CREATE = 16
-    UPDATE = 32
-    DELETE = 64
-    GET = 128
-    LIST = 256
-
-
-class ResourceType(StrEnum):
-    """What a resource is."""
-
-    TOPIC = "Topic"
-    GROUP = "Group"
-    CLUSTER = "Cluster"
-
-
-class Need(NamedTuple):
-    """What a request needs: one of these actions on a resource."""
-
-    resource_type: ResourceType
-    name: str
-    action: Action
-
-
-class Needs(NamedTuple):
-    """All that a request needs beside a signature."""
-
-    administrator: bool = False
-    resources: tuple[Need, ...] = ()
-
-
-NOTHING: Final = Needs()
-"""A signature is enough."""
-ADMINISTRATOR: Final = Needs(administrator=True)
-
-
-def group_need(name: str, action: Action = Action.SUB) -> Need:
-    """Return the need for an action on a group, by default to consume as it."""
-    return Need(ResourceType.GROUP, name, action)
-
-
-def topic_need(name: str, action: Action) -> Need:
-    """Return the need for an action on a topic; a retry topic is its group.
-
-    A send to a retry topic is a retry of a consumer: it needs to consume as the group.
-    """
-    if name.startswith(RETRY_PREFIX):
-        return group_need(name[len(RETRY_PREFIX) :], action & ~Action.PUB or Action.SUB)
-    return Need(ResourceType.TOPIC, name, action)
 
 
 class Account(Protocol):
@@ -171,8 +109,7 @@ class Gate:
         return account
 
     def _identify(self, request: Request) -> Account:
-        fields = request.command.fields
-        access_key = fields.get(ACCESS_KEY, "")
+        fields, access_key = request.command.fields, request.command.access_key
         account = self._accounts.sender_of(request.connection, access_key)
         signing_key = account.signing_key
         if signing_key is not None:
@@ -204,7 +141,7 @@ class Gate:
             raise ResponseError(self._refused, remark)
 
     def check_again(self, request: Request, access_key: str, needs: Needs) -> None:
-        """Check a request that has waited, by the accounts of now.
+        """Check a request that has waited, by the current accounts.
 
         Args:
             request: the request, whose signature was checked when it came.
@@ -217,7 +154,7 @@ class Gate:
         self.refuse(request, self.refusal_now(request.connection, request.code, access_key, needs))
 
     def refusal_now(self, connection: Wire, code: int, access_key: str, needs: Needs) -> str | None:
-        """Return why the accounts of now refuse a request that was signed; None if they do not.
+        """Return why the current accounts refuse a request that was signed; None if they do not.
 
         Args:
             connection: its connection.
@@ -239,7 +176,7 @@ class Gate:
         """Return whether the sender of a request, whose signature was checked, is one now."""
         if request.code in self._open_codes:  # no signature has proved the name
             return False
-        access_key = request.command.fields.get(ACCESS_KEY, "")
+        access_key = request.command.access_key
         try:
             return self._accounts.sender_of(request.connection, access_key).is_administrator
         except ResponseError:
@@ -252,36 +189,3 @@ class Gate:
     def _log(self, request: Request, remark: str) -> None:
         peer = request.connection.peer_text
         self._refusals.add("access refused peer=%s code=%s: %s", peer, request.code, remark)
-
-
-def needs_of(*resources: Need | Iterable[Need]) -> Needs:
-    """Combine needs of topics and groups, each one once.
-
-    Whoever consumes a topic with messages of other topics has to be an administrator: a right to
-    all topics, or a default, says nothing about the topics that those messages are for.
-
-    Raises:
-        ResponseError: the request names too many.
-    """
-    every: list[Need] = []
-    for resource in resources:
-        if isinstance(resource, Need):
-            every.append(resource)
-        else:
-            every.extend(resource)
-    if len(every) > NEEDS_MAX:
-        raise ResponseError(
-            ResponseCode.SYSTEM_ERROR,
-            f"the request names {len(every)} topics and groups, expected at most {NEEDS_MAX}",
-        )
-    unique = tuple(dict.fromkeys(every))
-    return Needs(any(map(_consumes_messages_of_others, unique)), unique)
-
-
-def _consumes_messages_of_others(need: Need) -> bool:
-    # A route, which producers need, too, shows no message.
-    return (
-        need.name in TOPICS_OF_WAITING
-        and need.resource_type == ResourceType.TOPIC
-        and need.action & (Action.SUB | Action.PUB) == Action.SUB
-    )

@@ -1,118 +1,102 @@
-"""What requests of clients need under each kind of access control.
-
-The needs are read with the headers and bodies that the handlers read.
-"""
+"""What a request needs: to be signed only, actions on topics and groups, or an administrator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Iterable
+from enum import IntFlag, StrEnum
+from typing import Final, NamedTuple
 
-from cometmq.access.gate import NOTHING, Action, Need, Needs, group_need, needs_of, topic_need
-from cometmq.model.errors import InvalidMessageIdError
-from cometmq.protocol.bodies import HeartbeatData
-from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import (
-    ConsumeMessageDirectlyRequest,
-    PullMessageRequest,
-    SendMessageRequest,
-    SendMessageV2Request,
-    UnregisterClientRequest,
-)
-from cometmq.protocol.message_id import decode_offset_id
-from cometmq.remoting.requests import Request
+from cometmq.model.errors import ResponseError
+from cometmq.model.topic import RETRY_PREFIX, TOPICS_OF_WAITING
+from cometmq.protocol.codes import ResponseCode
 
-TopicOfRecord = Callable[[int], str | None]
-"""Returns the topic of the record at an offset of the log; None if none begins there."""
+NEEDS_MAX: Final = 10_000
+"""The topics and groups that one request may name, each as often as it names it."""
 
 
-class NeedsReader(Protocol):
-    """Reads what requests need."""
+class Action(IntFlag):
+    """What a request does with a resource."""
 
-    @property
-    def in_body(self) -> frozenset[int]:
-        """The codes of requests whose bodies say what they need."""
-
-    def of(self, request: Request) -> Needs:
-        """Return what a request needs beside a signature.
-
-        Raises:
-            CometError: its header or its body cannot be read, or the disk refuses a record.
-        """
+    PUB = 4
+    SUB = 8
+    CREATE = 16
+    UPDATE = 32
+    DELETE = 64
+    GET = 128
+    LIST = 256
 
 
-def field(request: Request, name: str) -> str:
-    """Return a field of the header; nothing if it is missing."""
-    return request.command.fields.get(name, "")
+class ResourceType(StrEnum):
+    """What a resource is."""
+
+    TOPIC = "Topic"
+    GROUP = "Group"
+    CLUSTER = "Cluster"
 
 
-def sent_topic(request: Request) -> str:
-    """Return the topic of a send or a reply."""
-    if request.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
-        return request.header(SendMessageRequest).topic
-    return request.header(SendMessageV2Request).topic
+class Need(NamedTuple):
+    """What a request needs: one of these actions on a resource."""
+
+    resource_type: ResourceType
+    name: str
+    action: Action
 
 
-def of_send(request: Request) -> Needs:
-    """Return what a send needs, whatever group its header names."""
-    return needs_of(topic_need(sent_topic(request), Action.PUB))
+class Needs(NamedTuple):
+    """All that a request needs beside a signature."""
+
+    administrator: bool = False
+    resources: tuple[Need, ...] = ()
 
 
-def of_reply(request: Request, reply_topic: str) -> Needs:
-    """Return what a reply needs: one to another topic than that of replies is a send."""
-    topic = sent_topic(request)
-    return NOTHING if topic == reply_topic else needs_of(topic_need(topic, Action.PUB))
+NOTHING: Final = Needs()
+"""A signature is enough."""
+ADMINISTRATOR: Final = Needs(administrator=True)
 
 
-def of_recall(request: Request) -> Needs:
-    """Return what the recall of a message needs."""
-    return needs_of(topic_need(field(request, "topic"), Action.PUB))
+def group_need(name: str, action: Action = Action.SUB) -> Need:
+    """Return the need for an action on a group, by default to consume as it."""
+    return Need(ResourceType.GROUP, name, action)
 
 
-def of_pull(request: Request) -> Needs:
-    """Return what a pull needs."""
-    header = request.header(PullMessageRequest)
-    return needs_of(topic_need(header.topic, Action.SUB), group_need(header.consumer_group))
+def topic_need(name: str, action: Action) -> Need:
+    """Return the need for an action on a topic; a retry topic is its group.
 
-
-def of_heartbeat(request: Request) -> Needs:
-    """Return what a heartbeat needs: its consumers only."""
-    needs: list[Need] = []
-    for consumer in HeartbeatData.decode(request.body).consumer_data_set:
-        needs.append(group_need(consumer.group_name))
-        needs += [topic_need(each.topic, Action.SUB) for each in consumer.subscription_data_set]
-    return needs_of(needs)
-
-
-def of_unregister(request: Request) -> Needs:
-    """Return what the end of a client needs: that of a consumer only."""
-    group = request.header(UnregisterClientRequest).consumer_group
-    return needs_of(group_need(group)) if group else NOTHING
-
-
-def of_record(topic_of_record: TopicOfRecord, offset: int, action: Action) -> Needs:
-    """Return what the use of the record at an offset needs; nothing if there is none."""
-    topic = topic_of_record(offset)
-    return NOTHING if topic is None else needs_of(topic_need(topic, action))
-
-
-def of_message_id(topic_of_record: TopicOfRecord, message_id: str, action: Action) -> Needs:
-    """Return what the use of the record that an offset message id names needs."""
-    try:
-        offset = decode_offset_id(message_id).log_offset
-    except InvalidMessageIdError:
-        return NOTHING
-    return of_record(topic_of_record, offset, action)
-
-
-def of_direct_consumption(request: Request, topic_of_record: TopicOfRecord) -> Needs:
-    """Return what needs a request that sends a message to a consumer.
-
-    The broker sends only a record of the topic that the header names, if it names one.
+    A send to a retry topic is a retry of a consumer: it needs to consume as the group.
     """
-    header = request.header(ConsumeMessageDirectlyRequest)
-    group = group_need(header.consumer_group)
-    if header.topic:
-        return needs_of(group, topic_need(header.topic, Action.SUB))
-    record = of_message_id(topic_of_record, header.msg_id or "", Action.SUB)
-    return needs_of(group, record.resources)
+    if name.startswith(RETRY_PREFIX):
+        return group_need(name[len(RETRY_PREFIX) :], action & ~Action.PUB or Action.SUB)
+    return Need(ResourceType.TOPIC, name, action)
+
+
+def needs_of(*resources: Need | Iterable[Need]) -> Needs:
+    """Combine needs of topics and groups, each one once.
+
+    To consume a topic with messages of other topics, the sender has to be an administrator: a right
+    to all topics, or a default, says nothing about the topics that those messages are for.
+
+    Raises:
+        ResponseError: the request names too many.
+    """
+    every: list[Need] = []
+    for resource in resources:
+        if isinstance(resource, Need):
+            every.append(resource)
+        else:
+            every.extend(resource)
+    if len(every) > NEEDS_MAX:
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the request names {len(every)} topics and groups, expected at most {NEEDS_MAX}",
+        )
+    unique = tuple(dict.fromkeys(every))
+    return Needs(any(map(_consumes_messages_of_others, unique)), unique)
+
+
+def _consumes_messages_of_others(need: Need) -> bool:
+    # A route, which producers need, too, shows no message.
+    return (
+        need.name in TOPICS_OF_WAITING
+        and need.resource_type == ResourceType.TOPIC
+        and need.action & (Action.SUB | Action.PUB) == Action.SUB
+    )

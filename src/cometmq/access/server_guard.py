@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from cometmq.access.certificates import with_certificates
-from cometmq.access.gate import ADMINISTRATOR, Accounts, Gate
+from cometmq.access.gate import Accounts, Gate
+from cometmq.access.needs import ADMINISTRATOR
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Request, RequestHandler, Response, TlsSettings
 from cometmq.remoting.jobs import Job, every

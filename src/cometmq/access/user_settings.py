@@ -1,4 +1,4 @@
-"""Settings of users and policies, which all servers with access control may share.
+"""Settings of users and policies of a broker.
 
 Source: AuthConfig, RocketMQ 5.3.
 """
@@ -128,7 +128,7 @@ class UserSettings:
 
     @property
     def keeps_users(self) -> bool:
-        """Whether there are users, be it for later."""
+        """Whether there are users; they may be for later."""
         return bool(
             self.checks_requests
             or self.migrate_from_plain
@@ -179,5 +179,5 @@ def _codes(key: str, text: str) -> frozenset[int]:
 
 
 def user_settings(configuration: Configuration) -> UserSettings:
-    """Return the settings of users; the defaults if a server does not read any."""
+    """Return the settings of users; the defaults if the configuration has none."""
     return configuration[UserSettings] if UserSettings in configuration else UserSettings()

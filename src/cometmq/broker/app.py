@@ -55,7 +55,7 @@ from cometmq.system.log_format import LogSettings
 if TYPE_CHECKING:
     from cometmq.access.gate import Accounts
     from cometmq.broker.failover.elected_role import ElectedRole
-    from cometmq.metrics.endpoint import Exporter
+    from cometmq.metrics.exporter import Exporter
 
 log = logging.getLogger(__name__)
 

@@ -488,7 +488,7 @@ def _open_access(
     clock: Clock,
     files: Files,
 ) -> AccessSources | None:
-    """Read the accounts or users of the broker; None if the settings want neither."""
+    """Read the accounts or users of the broker; None if the settings turn on neither."""
     settings, of_users = configuration[BrokerSettings], user_settings(configuration)
     if not settings.acl_enable and not of_users.checks_requests:
         warn_of_certificates(configuration[TlsSettings])

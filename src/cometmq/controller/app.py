@@ -44,7 +44,7 @@ from cometmq.system.files import Files, SystemFiles
 from cometmq.system.log_format import LogSettings
 
 if TYPE_CHECKING:
-    from cometmq.metrics.endpoint import Exporter
+    from cometmq.metrics.exporter import Exporter
     from cometmq.remoting.latencies import Latencies
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from cometmq.controller.active import ActiveController
 from cometmq.controller.config import ControllerSettings
 from cometmq.controller.elections import Elections
 from cometmq.controller.live_brokers import LiveBrokers
-from cometmq.metrics.endpoint import Exporter, start_exporter
+from cometmq.metrics.exporter import Exporter, start_exporter
 from cometmq.metrics.page import Buckets, Page, buckets
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting.latencies import Latencies, request_name

@@ -20,7 +20,7 @@ _HEADER: Final = re.compile(r"[0-9a-z_.-]{1,64}:[ -+\--~]{1,4096}")
 _HEADERS_MAX = 20
 _LABEL = re.compile(r"(?!__)[A-Za-z_][A-Za-z0-9_]{0,63}:[^:,\n]{1,128}")
 _LABELS_MAX = 20
-_OF_METRICS = frozenset(
+_LABELS_OF_METRICS = frozenset(
     (
         "broker",
         "broker_version",
@@ -142,7 +142,7 @@ class MetricsSettings:
         if (
             len(parts) > _LABELS_MAX
             or len(names) < len(parts)
-            or not names.isdisjoint(_OF_METRICS)
+            or not names.isdisjoint(_LABELS_OF_METRICS)
             or not all(_LABEL.fullmatch(part) for part in parts)
         ):
             raise ConfigError(

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final
 
-from cometmq.metrics.config import LOG, OTLP, MetricsSettings
-from cometmq.metrics.page import CONTENT_TYPE, Page, TextPage
+from cometmq.metrics.config import MetricsSettings
+from cometmq.metrics.page import CONTENT_TYPE, Collect, TextPage
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.server import listening_socket
 from cometmq.remoting.slices import join
-from cometmq.system.configuration import Configuration
 from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
@@ -29,19 +27,6 @@ REQUEST_S: Final = 5.0
 RESPONSE_S: Final = 30.0
 """The time to collect a page, and the time that a client has to read it."""
 PATH: Final = "/metrics"
-
-Collect = Callable[[Page], Awaitable[None]]
-"""Fills a page with the metrics of one server; it pauses if that takes long."""
-
-
-class Exporter(Protocol):
-    """Shows the metrics of a server from `start` to `stop`."""
-
-    async def start(self) -> None:
-        """Begin."""
-
-    async def stop(self) -> None:
-        """End."""
 
 
 class MetricsEndpoint:
@@ -172,29 +157,3 @@ async def _respond(
         await writer.drain()
         writer.close()
         await writer.wait_closed()
-
-
-async def start_exporter(
-    configuration: Configuration, labels: dict[str, str], collect: Collect
-) -> Exporter:
-    """Start what shows the metrics of a server; put the port of an endpoint into the settings.
-
-    Raises:
-        ConfigError: the endpoint's address cannot be bound, or a package is not installed.
-    """
-    settings = configuration[MetricsSettings]
-    exporter: Exporter
-    if settings.exporter == LOG:
-        from cometmq.metrics.push import LogPush
-
-        exporter = LogPush(settings, labels | settings.labels, collect)
-    elif settings.exporter == OTLP:
-        from cometmq.metrics.otlp import OtlpPush  # loads gRPC
-
-        exporter = OtlpPush(settings, labels | settings.labels, collect)
-    else:
-        exporter = MetricsEndpoint(settings, labels, collect)
-    await exporter.start()
-    if isinstance(exporter, MetricsEndpoint) and settings.port == 0:
-        configuration.set({"metricsPromExporterPort": str(exporter.port)})
-    return exporter

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from cometmq.metrics.config import MetricsSettings
-from cometmq.metrics.page import COUNTER, GAUGE, Buckets, Head, Metric, Number, Page
+from cometmq.metrics.page import COUNTER, GAUGE, Buckets, Collect, Head, Metric, Number, Page
 from cometmq.metrics.push import MetricsPush
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.remoting.slices import Slices
@@ -156,7 +156,7 @@ class OtlpPush(MetricsPush):
         self,
         settings: MetricsSettings,
         labels: dict[str, str],
-        collect: Callable[[Page], Awaitable[None]],
+        collect: Collect,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(collect, settings.grpc_interval_ms / 1000, settings.grpc_target)

@@ -10,7 +10,7 @@ Source: Prometheus, "Text-based format", version 0.0.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -157,6 +157,10 @@ class Page:
         assert head.name not in self._names, head.name
         self._names.add(head.name)
         return self.make(head, merge)
+
+
+Collect = Callable[[Page], Awaitable[None]]
+"""Fills a page with the metrics of one server; it pauses if that takes long."""
 
 
 class TextMetric(Metric):

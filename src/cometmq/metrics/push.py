@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from cometmq.metrics.config import MetricsSettings
-from cometmq.metrics.page import Page, TextPage
+from cometmq.metrics.page import Collect, Page, TextPage
 from cometmq.remoting.slices import Slices
 from cometmq.remoting.tasks import Supervisor
 from cometmq.system.failure_log import FailureLog
@@ -35,9 +34,7 @@ class MetricsPush:
         target: where they go, for the log.
     """
 
-    def __init__(
-        self, collect: Callable[[Page], Awaitable[None]], interval_s: float, target: str
-    ) -> None:
+    def __init__(self, collect: Collect, interval_s: float, target: str) -> None:
         self._collect = collect
         self._interval_s = interval_s
         self._target = target
@@ -93,7 +90,7 @@ class LogPush(MetricsPush):
         self,
         settings: MetricsSettings,
         labels: dict[str, str],
-        collect: Callable[[Page], Awaitable[None]],
+        collect: Collect,
     ) -> None:
         super().__init__(collect, settings.log_interval_ms / 1000, "log")
         self._labels = labels

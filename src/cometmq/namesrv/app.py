@@ -37,7 +37,7 @@ from cometmq.system.rocketmq_keys import NAMESRV_KEYS
 
 if TYPE_CHECKING:
     from cometmq.access.server_guard import ServerGuard
-    from cometmq.metrics.endpoint import Exporter
+    from cometmq.metrics.exporter import Exporter
 
 log = logging.getLogger(__name__)
 

@@ -46,6 +46,9 @@ OUR_LANGUAGE: Final = LanguageCode.PYTHON
 OUR_VERSION: Final = 479
 """RocketMQ's number of the release whose protocol we speak: 5.3.3."""
 
+ACCESS_KEY: Final = "AccessKey"
+"""The header field that names the account of a request."""
+
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT16_MAX = 2**15 - 1
 BINARY_FIELDS_MAX, JSON_FIELDS_MAX = 2_000, 10_000
@@ -182,6 +185,11 @@ class Command:
                 return {}  # not kept: that there was no map at all stays known
             self._fields = _read_raw_fields(raw)
         return self._fields
+
+    @property
+    def access_key(self) -> str:
+        """The access key of the account that it names; empty for none."""
+        return self.fields.get(ACCESS_KEY, "")
 
     def header(self, kind: type[H]) -> H:
         """The fields as the typed header ``kind``.

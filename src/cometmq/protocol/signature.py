@@ -19,11 +19,12 @@ from hashlib import sha1
 from hmac import compare_digest
 from typing import Final
 
+from cometmq.protocol.command import ACCESS_KEY
+
 _new_hash = partial(sha1, usedforsecurity=False)
 """OpenSSL may refuse SHA-1 for security; as a part of HMAC it is approved."""
 _update, _digest = type(_new_hash()).update, type(_new_hash()).digest
 _BLOCK_BYTES: Final = 64
-ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from cometmq.access.gate import Action, Need, Needs, ResourceType, group_need, needs_of, topic_need
-from cometmq.access.plain.account import ANYBODY, AccountEntry, PlainAccount
+from cometmq.access.needs import Action, Need, Needs, ResourceType, group_need, needs_of, topic_need
+from cometmq.access.plain.account import WHITE_SENDER, AccountEntry, PlainAccount
 from cometmq.access.plain.account_file import FILE_BYTES_MAX, parse
 from cometmq.access.plain.accounts import PlainAccounts
 from cometmq.broker.config import BrokerSettings
@@ -233,9 +233,9 @@ async def test_a_sender_is_found_by_its_key(home: Home) -> None:
 
 
 async def test_white_addresses_need_no_signature(home: Home) -> None:
-    assert await sender(home, "", "10.10.3.4") is ANYBODY
-    assert await sender(home, "Unknown", "10.10.3.4") is ANYBODY
-    assert await sender(home, "Orders-1", "10.7.7.7") is ANYBODY
+    assert await sender(home, "", "10.10.3.4") is WHITE_SENDER
+    assert await sender(home, "Unknown", "10.10.3.4") is WHITE_SENDER
+    assert await sender(home, "Orders-1", "10.7.7.7") is WHITE_SENDER
     assert isinstance(await sender(home, "Administrator", "10.7.7.7"), PlainAccount)
     assert await sender(home, "", "10.7.7.7") == (1, "No accessKey is configured")
 
@@ -243,7 +243,7 @@ async def test_white_addresses_need_no_signature(home: Home) -> None:
 async def test_ipv6_senders_are_found_by_address(tmp_path: Path) -> None:
     home = Home(tmp_path, TEXT.replace("10.10.*.*", "2001:db8::*"))
     home.accounts.load()
-    assert await sender(home, "", "2001:db8::5") is ANYBODY
+    assert await sender(home, "", "2001:db8::5") is WHITE_SENDER
     assert await sender(home, "", "2001:db9::5") == (1, "No accessKey is configured")
 
 
@@ -287,10 +287,10 @@ async def test_a_changed_file_counts_and_an_unchanged_one_is_not_read(home: Home
 
 
 async def test_white_addresses_change_with_their_file(home: Home) -> None:
-    assert await sender(home, "", "10.10.3.4") is ANYBODY
+    assert await sender(home, "", "10.10.3.4") is WHITE_SENDER
     home.replace(TEXT.replace("10.10.*.*", "10.11.*.*"))
     assert await sender(home, "", "10.10.3.4") == (1, "No accessKey is configured")
-    assert await sender(home, "", "10.11.3.4") is ANYBODY
+    assert await sender(home, "", "10.11.3.4") is WHITE_SENDER
 
 
 async def test_a_broken_file_keeps_what_it_said_and_is_reported_once(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.access.gate import Action, Need, Needs, ResourceType, group_need, topic_need
+from cometmq.access.needs import Action, Need, Needs, ResourceType, group_need, topic_need
 from cometmq.access.plain.account import AccountEntry
 from cometmq.access.plain.accounts import PlainAccounts
 from cometmq.access.user_settings import UserSettings

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from cometmq.access.gate import (
+from cometmq.access.gate import Gate
+from cometmq.access.needs import (
     ADMINISTRATOR,
     NEEDS_MAX,
     NOTHING,
     Action,
-    Gate,
     Need,
     Needs,
     ResourceType,
@@ -29,8 +29,8 @@ from cometmq.access.plain.needs import ADMINISTRATION, PlainNeeds
 from cometmq.access.signer import RequestSigner
 from cometmq.access.users.needs import UserNeeds
 from cometmq.broker.access import feature
+from cometmq.broker.access.account_handler import AccountHandler
 from cometmq.broker.access.control import LARGE_BYTES_MIN, AccessControl
-from cometmq.broker.access.handler import AccountHandler
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ConfigError

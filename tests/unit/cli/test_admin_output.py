@@ -73,6 +73,8 @@ def call(*, as_json: bool = False) -> Call:
         ("log_bytes", 1536, "1.5 KiB"),
         ("log_bytes", 5 << 50, "5120.0 TiB"),
         ("tps", 1.234, "1.23"),
+        ("disk_used_ratio", 0.4321, "43.2 %"),
+        ("disk_used_ratio", None, "-"),
         ("keys", ["a", "b"], "a, b"),
         ("keys", [], "-"),
         ("attributes", {"a": 1}, "a=1"),
@@ -87,6 +89,10 @@ def test_a_head_has_the_words_of_its_key_without_the_unit() -> None:
     heads = headings(["min_offset", "stored_time_ms", "age_ms", "log_bytes", "read_bytes_per_s"])
 
     assert heads == ["Min offset", "Stored", "Age", "Log", "Read"]
+
+
+def test_abbreviations_in_a_head_have_capital_letters() -> None:
+    assert headings(["dlq_position", "in_tps", "tps"]) == ["DLQ position", "In TPS", "TPS"]
 
 
 def test_units_of_durations_and_sizes() -> None:

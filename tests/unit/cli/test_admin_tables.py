@@ -65,7 +65,7 @@ def test_heads_are_broken_before_values() -> None:
     assert table("topic consume_failed_tps", ("orders and bills", 1), width=26) == [
         "Topic             Consume",
         "                   failed",
-        "                      tps",
+        "                      TPS",
         "─" * 25,
         "orders and bills        1",
     ]

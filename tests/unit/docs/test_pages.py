@@ -99,7 +99,7 @@ def test_commands_in_the_text_exist_with_their_options(page: Path) -> None:
     root = typer.main.get_command(app)
     for block in blocks(page, "sh"):
         for line in block.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
+            words = shlex.split(line.partition(" > ")[0], comments=True)
             if words and Path(words[0]).name == "cometmq":
                 command, rest = root, words[1:]
                 while getattr(command, "commands", None) and rest:

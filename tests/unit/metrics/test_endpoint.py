@@ -11,8 +11,8 @@ import pytest
 
 from cometmq.metrics import endpoint
 from cometmq.metrics.config import MetricsSettings
-from cometmq.metrics.endpoint import CONNECTIONS_MAX, Collect, MetricsEndpoint
-from cometmq.metrics.page import Page
+from cometmq.metrics.endpoint import CONNECTIONS_MAX, MetricsEndpoint
+from cometmq.metrics.page import Collect, Page
 from cometmq.model.errors import ConfigError
 from support.scraped import http, scrape
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.access.gate import Action, Need, Needs, ResourceType
+from cometmq.access.needs import Action, Need, Needs, ResourceType
 from cometmq.access.plain.addresses import AddressSet
 from cometmq.model.errors import ConfigError
 from cometmq.model.topic import TRACE_TOPIC
@@ -113,7 +113,7 @@ class PlainAccount:
         return owned & need.action == need.action
 
 
-class _Anybody:
+class _WhiteSender:
     """The sender of a request from a white address."""
 
     signing_key = None
@@ -125,7 +125,7 @@ class _Anybody:
         return None
 
 
-ANYBODY: Final = _Anybody()
+WHITE_SENDER: Final = _WhiteSender()
 
 
 def permission(text: str) -> int:

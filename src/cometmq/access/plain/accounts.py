@@ -24,7 +24,7 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 from cometmq.access.gate import NAMES_SHOWN_MAX, Account
-from cometmq.access.plain.account import ANYBODY, AccountEntry, PlainAccount
+from cometmq.access.plain.account import WHITE_SENDER, AccountEntry, PlainAccount
 from cometmq.access.plain.account_file import (
     AccountFile,
     Document,
@@ -35,6 +35,7 @@ from cometmq.access.plain.account_file import (
     with_addresses,
     without_account,
 )
+from cometmq.access.senders import Senders
 from cometmq.model.errors import ConfigError, ResponseError, StoreError
 from cometmq.protocol.bodies.common import DataVersion
 from cometmq.protocol.codes import ResponseCode
@@ -48,8 +49,6 @@ log = logging.getLogger(__name__)
 RELOAD_S: Final = 1.0
 """How often the files are looked at."""
 FILES_MAX: Final = 1_000
-SENDERS_MAX: Final = 10_000
-"""Senders whose accounts are remembered, each an address with an access key."""
 _FOR_TOOLS: Final = "tools.yml"
 _ONLY_OWNER: Final = 0o600
 _GONE: Final = (FileNotFoundError, NotADirectoryError)
@@ -93,38 +92,27 @@ class PlainAccounts:
             name="folder",
         )
         self._table = _Table({}, {})
-        self._senders: dict[tuple[str, str], Account] = {}
-        self._cached: _Table | None = None
+        self._senders = Senders(self._find)
 
     # --- deciding -------------------------------------------------------------------------------
 
     def sender_of(self, connection: Wire, access_key: str) -> Account:
-        """Return the account with an access key; `ANYBODY` if the address is white.
+        """Return the account with an access key; `WHITE_SENDER` if the address is white.
 
         Raises:
             ResponseError: 1, there is no such account.
         """
-        if self._cached is not self._table:
-            self._cached = self._table
-            self._senders.clear()
-        host = connection.peer_text.rpartition(":")[0].strip("[]")
-        found = self._senders.get((host, access_key))
-        if found is None:
-            found = self._find(host, access_key)
-            if len(self._senders) >= SENDERS_MAX:
-                self._senders.clear()
-            self._senders[host, access_key] = found
-        return found
+        return self._senders.account(connection, access_key, self._table)
 
     def _find(self, host: str, access_key: str) -> Account:
         if any(host in each.file.white for each in self._table.files.values()):
-            return ANYBODY
+            return WHITE_SENDER
         if not access_key:
             raise _refused("No accessKey is configured")
         account = self._table.accounts.get(access_key)
         if account is None:
             raise _refused(f"No acl config for {_short(access_key)}")
-        return ANYBODY if host in account.white else account
+        return WHITE_SENDER if host in account.white else account
 
     @property
     def state(self) -> object:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from cometmq.access.gate import (
+from cometmq.access.needs import (
     ADMINISTRATOR,
     NOTHING,
     Action,
@@ -21,7 +21,7 @@ from cometmq.access.gate import (
     needs_of,
     topic_need,
 )
-from cometmq.access.needs import (
+from cometmq.access.request_needs import (
     TopicOfRecord,
     field,
     of_direct_consumption,

@@ -18,7 +18,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
 
-from cometmq.access.gate import NAMES_SHOWN_MAX, Account, Needs
+from cometmq.access.gate import NAMES_SHOWN_MAX, Account
+from cometmq.access.needs import Needs
+from cometmq.access.senders import SENDERS_MAX, Senders
 from cometmq.access.users.policies import (
     SUBJECT_PREFIX,
     Policy,
@@ -48,8 +50,6 @@ from cometmq.remoting.wire import Wire
 log = logging.getLogger(__name__)
 
 USERS_MAX: Final = 100_000
-SENDERS_MAX: Final = 10_000
-"""Senders that are remembered, each an address with a user."""
 
 LONG_ENTRIES_MIN: Final = 100
 """Policies with so many entries are made ready to decide by a start, not by the first request."""
@@ -128,7 +128,7 @@ class UserAccounts:
     def __init__(self, folder: Path, first: Iterable[User] = (), *, authorizes: bool) -> None:
         self._authorizes = authorizes
         self._changing = Lock()
-        self._senders: dict[tuple[str, str], UserSender] = {}
+        self._senders = Senders(self._find)
         self._rules: dict[str, tuple[tuple[Policy, ...], Rules]] = {}
         """What is ready to decide, with the policies that it was made of: those of users that have
         sent a request, and long ones."""
@@ -139,7 +139,7 @@ class UserAccounts:
             self._users.close()
             raise
         try:
-            self._table = self._cached = self._read()
+            self._table = self._read()
             for user in first:
                 if user.name not in self._table.users:
                     self.create(user)
@@ -182,22 +182,12 @@ class UserAccounts:
         Raises:
             ResponseError: 16, there is none, or it is disabled.
         """
-        table = self._table
-        if self._cached is not table:
-            self._cached = table
-            self._senders.clear()
-        host = connection.peer_text.rpartition(":")[0].strip("[]")
-        found = self._senders.get((host, access_key))
-        if found is None:
-            found = self._find(table, host, access_key)
-            if len(self._senders) >= SENDERS_MAX:
-                self._senders.clear()
-            self._senders[host, access_key] = found
-        return found
+        return self._senders.account(connection, access_key, self._table)
 
-    def _find(self, table: _Table, host: str, name: str) -> UserSender:
+    def _find(self, host: str, name: str) -> UserSender:
         if not name:
             raise UserError("username cannot be null.")
+        table = self._table
         user = table.users.get(name)
         if user is None:
             raise UserError(f"User:{name[:NAMES_SHOWN_MAX]} is not found.")

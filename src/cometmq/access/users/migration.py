@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
-from cometmq.access.gate import Action
+from cometmq.access.needs import Action
 from cometmq.access.plain.account import AccountEntry, permission
 from cometmq.access.plain.accounts import PlainAccounts
 from cometmq.access.users.accounts import UserAccounts

@@ -1,9 +1,9 @@
 """What each request to a broker needs under users and policies.
 
-RocketMQ reads what some requests need, and leaves the others open to every user with a signature;
-it believes the topic that a request names, be it another one than that of its message. Here each
-request that a broker serves needs something, and a request about a message needs the topic of that
-message, too.
+RocketMQ reads what some requests need, and leaves the others open to every user with a signature.
+It checks the topic that a request names, which may be another one than that of its message. Here
+each request that a broker serves needs something, and a request about a message needs the topic of
+that message, too.
 
 Source: DefaultAuthorizationContextBuilder and the annotations RocketMQAction and RocketMQResource
 of the headers, RocketMQ 5.3.
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from cometmq.access.gate import (
+from cometmq.access.needs import (
     NOTHING,
     Action,
     Need,
@@ -24,7 +24,7 @@ from cometmq.access.gate import (
     needs_of,
     topic_need,
 )
-from cometmq.access.needs import (
+from cometmq.access.request_needs import (
     TopicOfRecord,
     field,
     of_direct_consumption,

@@ -31,7 +31,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.access.gate import Action, Need, ResourceType
+from cometmq.access.needs import Action, Need, ResourceType
 from cometmq.access.users.user import USER_SUBJECT
 from cometmq.model.errors import ConfigError
 

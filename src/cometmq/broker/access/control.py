@@ -7,8 +7,9 @@ from functools import partial
 from typing import Final
 
 from cometmq.access.fast_check import FastCheck
-from cometmq.access.gate import Account, Accounts, Action, Gate, group_need, needs_of, topic_need
-from cometmq.access.needs import NeedsReader
+from cometmq.access.gate import Account, Accounts, Gate
+from cometmq.access.needs import Action, group_need, needs_of, topic_need
+from cometmq.access.request_needs import NeedsReader
 from cometmq.broker.clients.members import Member
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
@@ -58,7 +59,7 @@ class AccessControl:
         return self._accounts.state
 
     def check_pull_again(self, request: Request, access_key: str, topic: str, group: str) -> None:
-        """Check a pull that has waited, by the accounts of now.
+        """Check a pull that has waited, by the current accounts.
 
         Args:
             request: the pull.
@@ -72,7 +73,7 @@ class AccessControl:
         self._gate.check_again(request, access_key, needs)
 
     def may_send(self, member: Member, topic: str) -> bool:
-        """Return whether a member of a producer group may send to a topic, by the accounts of now.
+        """Return whether a member of a producer group may send to a topic, by the current accounts.
 
         Its account is the one that its heartbeat was signed with. If heartbeats need no signature,
         they prove no account, and every member may.

@@ -10,7 +10,7 @@ from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import Job, every
 
 if TYPE_CHECKING:
-    from cometmq.broker.access.handler import AccountHandler
+    from cometmq.broker.access.account_handler import AccountHandler
     from cometmq.broker.access.user_handler import UserHandler
     from cometmq.broker.assembly import Endpoint, Parts
 
@@ -21,7 +21,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
     """Build the handlers that show and change accounts, and the reading of changed files."""
 
     def make_accounts() -> AccountHandler:
-        from cometmq.broker.access.handler import AccountHandler
+        from cometmq.broker.access.account_handler import AccountHandler
 
         return AccountHandler(parts.accounts, settings=parts.settings, address=endpoint.address)
 

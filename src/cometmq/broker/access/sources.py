@@ -45,7 +45,7 @@ def open_sources(
     clock: Clock,
     files: Files,
 ) -> AccessSources | None:
-    """Read the accounts or users; None if the settings want neither.
+    """Read the accounts or users; None if the settings turn on neither.
 
     Raises:
         ConfigError: files of accounts or the databases of users cannot be used.

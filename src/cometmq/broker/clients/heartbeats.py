@@ -66,7 +66,6 @@ EXPRESSIONS_MAX = 100
 """Limits of one heartbeat."""
 ACTIVELY = "CONSUME_ACTIVELY"
 CLUSTERING = "CLUSTERING"
-_ACCESS_KEY = "AccessKey"  # the module of signatures would be loaded by brokers without accounts
 
 
 class _GroupOfHeartbeat(NamedTuple):
@@ -233,9 +232,8 @@ class HeartbeatHandler:
     def _register_producer(
         self, request: Request, data: HeartbeatData, producer: ProducerData
     ) -> None:
-        access_key = request.command.fields.get(_ACCESS_KEY, "")
         self._producers.register(
-            request.connection, data.client_id, producer.group_name, access_key
+            request.connection, data.client_id, producer.group_name, request.command.access_key
         )
 
     def _register(self, connection: Peer, data: HeartbeatData, joined: _GroupOfHeartbeat) -> bool:

@@ -84,7 +84,6 @@ _SUSPEND = int(PullSysFlag.SUSPEND)
 _SUBSCRIPTION = int(PullSysFlag.SUBSCRIPTION)
 _READ = int(Perm.READ)
 _PULL = int(RequestCode.PULL_MESSAGE)
-_ACCESS_KEY = "AccessKey"
 _LITE_PULL = int(RequestCode.LITE_PULL_MESSAGE)
 
 
@@ -264,7 +263,7 @@ class PullHandler:
         pull.version = header.sub_version
         pull.is_lite = request.code == _LITE_PULL
         if self._access is not None:
-            self.note_access(pull, command.fields.get(_ACCESS_KEY, "").encode())
+            self.note_access(pull, command.access_key.encode())
         return pull
 
     def note_access(self, pull: Pull, access_key: bytes) -> None:

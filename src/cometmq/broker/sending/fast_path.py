@@ -280,8 +280,8 @@ class SendFastPath(FastPath):
     def _take_all(self, data: bytearray, at: int, end: int, wire: Wire) -> int:
         """Store the common sends from ``at`` on; return where the first other frame begins.
 
-        A run of them is read and routed, then checked, then stored: the code of one step at a time fits in the
-        innermost cache of a processor, that of all of them does not.
+        A run of them is read and routed, then checked, then stored: the code of one step at a time
+        fits in the innermost cache of a processor, that of all of them does not.
         """
         while self._count < _FRAMES_MAX:
             wanted = min(self._run_max, _FRAMES_MAX - self._count)

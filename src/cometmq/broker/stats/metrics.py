@@ -18,7 +18,7 @@ from cometmq.broker.stats.windows import SIZE_BOUNDS, Cell, StoredCell
 from cometmq.broker.timings import CREATED_BOUNDS_MS, FINISHED_BOUNDS_S
 from cometmq.broker.topics.attributes import MESSAGE_TYPE
 from cometmq.metrics.config import MetricsSettings
-from cometmq.metrics.endpoint import Exporter, start_exporter
+from cometmq.metrics.exporter import Exporter, start_exporter
 from cometmq.metrics.page import MILLISECONDS, Buckets, Page, buckets
 from cometmq.model.errors import CometError
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX

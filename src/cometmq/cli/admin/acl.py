@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 app = Commands("Access control: users and policies of RocketMQ 5.3, plain accounts of 4.9.")
 
 SECRET_BYTES_MAX = 4096
-TYPES, STATUSES = ("Super", "Normal"), ("enable", "disable")
+TYPES, STATUSES, DECISIONS = ("Super", "Normal"), ("enable", "disable"), ("Allow", "Deny")
 User = Annotated[str, typer.Argument(help="Name of the user.")]
-Subject = Annotated[str, typer.Argument(help="Subject, such as User:app.")]
+Subject = Annotated[str, typer.Argument(help="User of the policies, written User:NAME.")]
 AccessKey = Annotated[str, typer.Argument(help="Access key of the account.")]
 SecretFile = Annotated[
     str | None,
@@ -45,13 +45,17 @@ Actions = Annotated[
 ]
 Sources = Annotated[
     list[str] | None,
-    typer.Option("--source-ip", help="Address that the policy is for; repeat for several."),
+    typer.Option(
+        "--source-ip", help="Address or network of requests that it is for; repeat for several."
+    ),
 ]
 Decision = Annotated[str, typer.Option("--decision", help="Allow or Deny.")]
 
 
-def secret(file: str | None, prompt: str) -> str:
+def secret(call: Call, file: str | None, prompt: str) -> str:
     """Return a password from a file, from standard input, or from a terminal that hides it.
+
+    A dry run does not ask: without a file it has an empty one.
 
     Raises:
         ConfigError: it is empty, too long or cannot be read, or there is no terminal.
@@ -64,6 +68,8 @@ def secret(file: str | None, prompt: str) -> str:
                 text = lines.readline(SECRET_BYTES_MAX + 1)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--password-file {file}: {error}") from None
+    elif call.dry_run:
+        return ""
     elif sys.stdin.isatty():
         text = getpass.getpass(prompt, stream=sys.stderr)
     else:
@@ -74,14 +80,20 @@ def secret(file: str | None, prompt: str) -> str:
     return text
 
 
-def _check_word(option: str, word: str | None, expected: tuple[str, str]) -> None:
-    """Check a type or a status: RocketMQ's brokers ignore another word without an error.
+def _choice(option: str, word: str | None, choices: Sequence[str]) -> str | None:
+    """Return the choice that a word means, in any case; None for None.
+
+    RocketMQ's brokers ignore another word without an error.
 
     Raises:
         ConfigError: it is another word.
     """
-    if word is not None and word.lower() not in (each.lower() for each in expected):
-        raise ConfigError(f"{option} {word}: expected {' or '.join(expected)}")
+    if word is None:
+        return None
+    for choice in choices:
+        if choice.lower() == word.lower():
+            return choice
+    raise ConfigError(f"{option} {word}: expected {' or '.join(choices)}")
 
 
 async def _each(
@@ -94,7 +106,7 @@ async def _each(
     *,
     destroys: bool = False,
 ) -> list[Change]:
-    """Return a change for each broker that was chosen, slaves too."""
+    """Return a change for each broker that was chosen, slaves too; ``run`` gets its address."""
     return [
         Change(change, f"{each.name} {each.address}", partial(run, each.address), detail, destroys)
         for each in await call.servers(broker=broker, cluster=cluster, slaves=True)
@@ -132,14 +144,14 @@ async def create_user(
     """Create a user. The password comes from a file or is asked for, never from the arguments."""
     from cometmq.protocol.bodies import UserInfo
 
-    _check_word("--type", user_type, TYPES)
-    password = secret(password_file, f"Password of {user}: ")
+    user_type = _choice("--type", user_type, TYPES)
+    password = secret(call, password_file, f"Password of {user}: ")
     info = UserInfo(username=user, password=password, user_type=user_type)
-
-    async def run(address: str) -> None:
-        await call.admin.create_user(address, info)
-
-    return await _each(call, broker, cluster, f"create user {user}", run, f"type {user_type}")
+    return await _each(
+        *(call, broker, cluster, f"create user {user}"),
+        lambda address: call.admin.create_user(address, info),
+        f"type {user_type}",
+    )
 
 
 @app.change("update-user")
@@ -163,29 +175,28 @@ async def update_user(
     asks = change_password or password_file is not None
     if not (asks or user_type or status):
         raise ConfigError("expected --change-password, --password-file, --type or --status")
-    _check_word("--type", user_type, TYPES)
-    _check_word("--status", status, STATUSES)
-    password = secret(password_file, f"New password of {user}: ") if asks else None
+    user_type = _choice("--type", user_type, TYPES)
+    status = _choice("--status", status, STATUSES)
+    password = secret(call, password_file, f"New password of {user}: ") if asks else None
     info = UserInfo(username=user, password=password, user_type=user_type, user_status=status)
-    parts = ["new password" if asks else "", user_type or "", status or ""]
-
-    async def run(address: str) -> None:
-        await call.admin.update_user(address, info)
-
-    detail, change = ", ".join(filter(None, parts)), f"update user {user}"
-    return await _each(call, broker, cluster, change, run, detail, destroys=True)
+    return await _each(
+        *(call, broker, cluster, f"update user {user}"),
+        lambda address: call.admin.update_user(address, info),
+        ", ".join(filter(None, ("new password" if asks else "", user_type, status))),
+        destroys=True,
+    )
 
 
 @app.change("delete-user")
 async def delete_user(
     call: Call, user: User, broker: Broker = None, cluster: Cluster = None
 ) -> list[Change]:
-    """Delete a user."""
-
-    async def run(address: str) -> None:
-        await call.admin.delete_user(address, user)
-
-    return await _each(call, broker, cluster, f"delete user {user}", run, destroys=True)
+    """Delete a user and its policies."""
+    return await _each(
+        *(call, broker, cluster, f"delete user {user}"),
+        lambda address: call.admin.delete_user(address, user),
+        destroys=True,
+    )
 
 
 @app.change("copy-users")
@@ -270,18 +281,19 @@ async def policies(
 
 def _policy(
     subject: str, resources: list[str], actions: list[str], sources: list[str] | None, decision: str
-) -> AclInfo:
+) -> tuple[AclInfo, str]:
+    """Return entries for some resources, and their text for a question."""
     from cometmq.protocol.bodies import AclInfo, PolicyEntryInfo, PolicyInfo
 
-    if decision not in ("Allow", "Deny"):
-        raise ConfigError(f"--decision {decision}: expected Allow or Deny")
+    decided = _choice("--decision", decision, DECISIONS)
     entries = [
         PolicyEntryInfo(
-            resource=each, actions=actions, source_ips=sources or None, decision=decision
+            resource=each, actions=actions, source_ips=sources or None, decision=decided
         )
         for each in resources
     ]
-    return AclInfo(subject=subject, policies=[PolicyInfo(entries=entries)])
+    policy = AclInfo(subject=subject, policies=[PolicyInfo(entries=entries)])
+    return policy, f"{decided} {', '.join(actions)} on {', '.join(resources)}"
 
 
 @app.change("create-policy")
@@ -295,14 +307,13 @@ async def create_policy(
     broker: Broker = None,
     cluster: Cluster = None,
 ) -> list[Change]:
-    """Create the policy of a subject."""
-    policy = _policy(subject, resource, action, source_ip, decision)
-    detail = f"{decision} {', '.join(action)} on {', '.join(resource)}"
-
-    async def run(address: str) -> None:
-        await call.admin.create_policy(address, policy)
-
-    return await _each(call, broker, cluster, f"create policy of {subject}", run, detail)
+    """Add an entry for each resource to the policies of a user; one that is there is replaced."""
+    policy, detail = _policy(subject, resource, action, source_ip, decision)
+    return await _each(
+        *(call, broker, cluster, f"create policy of {subject}"),
+        lambda address: call.admin.create_policy(address, policy),
+        detail,
+    )
 
 
 @app.change("update-policy")
@@ -316,15 +327,14 @@ async def update_policy(
     broker: Broker = None,
     cluster: Cluster = None,
 ) -> list[Change]:
-    """Change the policy of a subject for some resources."""
-    policy = _policy(subject, resource, action, source_ip, decision)
-    detail = f"{decision} {', '.join(action)} on {', '.join(resource)}"
-
-    async def run(address: str) -> None:
-        await call.admin.update_policy(address, policy)
-
-    change = f"update policy of {subject}"
-    return await _each(call, broker, cluster, change, run, detail, destroys=True)
+    """Replace the entry for each resource in the policies of a user; it asks before."""
+    policy, detail = _policy(subject, resource, action, source_ip, decision)
+    return await _each(
+        *(call, broker, cluster, f"update policy of {subject}"),
+        lambda address: call.admin.update_policy(address, policy),
+        detail,
+        destroys=True,
+    )
 
 
 @app.change("delete-policy")
@@ -332,18 +342,18 @@ async def delete_policy(
     call: Call,
     subject: Subject,
     resource: Annotated[
-        str | None, typer.Option("--resource", help="Only what it says about this resource.")
+        str | None, typer.Option("--resource", help="Only the entry for this resource.")
     ] = None,
     broker: Broker = None,
     cluster: Cluster = None,
 ) -> list[Change]:
-    """Delete the policy of a subject, or what it says about one resource."""
-
-    async def run(address: str) -> None:
-        await call.admin.delete_policy(address, subject, resource)
-
-    change = f"delete policy of {subject}"
-    return await _each(call, broker, cluster, change, run, resource or "", destroys=True)
+    """Delete all policies of a user, or the entry for one resource."""
+    return await _each(
+        *(call, broker, cluster, f"delete policy of {subject}"),
+        lambda address: call.admin.delete_policy(address, subject, resource),
+        resource or "",
+        destroys=True,
+    )
 
 
 @app.change("copy-policies")
@@ -389,7 +399,7 @@ async def set_account(
     call: Call,
     access_key: AccessKey,
     password_file: SecretFile = None,
-    admin: Annotated[bool, typer.Option("--admin", help="It may administrate.")] = False,
+    admin: Annotated[bool, typer.Option("--admin", help="It is an administrator.")] = False,
     white_address: Annotated[
         str | None,
         typer.Option("--white-address", help="White addresses, where it needs no signature."),
@@ -409,11 +419,14 @@ async def set_account(
     broker: Broker = None,
     cluster: Cluster = None,
 ) -> list[Change]:
-    """Create a plain account, or replace it; the secret key is asked for."""
-    key = secret(password_file, f"Secret key of {access_key}: ")
+    """Create a plain account, or change it; its secret key is asked for.
 
-    async def run(address: str) -> None:
-        await call.admin.set_account(
+    Options that are not given keep their values, but without --admin it is no administrator.
+    """
+    key = secret(call, password_file, f"Secret key of {access_key}: ")
+    return await _each(
+        *(call, broker, cluster, f"set account {access_key}"),
+        lambda address: call.admin.set_account(
             address,
             access_key,
             key,
@@ -423,10 +436,9 @@ async def set_account(
             group_perm=group_perm,
             topic_perms=",".join(topic or ()) or None,
             group_perms=",".join(group or ()) or None,
-        )
-
-    change = f"set account {access_key}"
-    return await _each(call, broker, cluster, change, run, destroys=True)
+        ),
+        destroys=True,
+    )
 
 
 @app.change("delete-account")
@@ -434,11 +446,11 @@ async def delete_account(
     call: Call, access_key: AccessKey, broker: Broker = None, cluster: Cluster = None
 ) -> list[Change]:
     """Delete a plain account."""
-
-    async def run(address: str) -> None:
-        await call.admin.delete_account(address, access_key)
-
-    return await _each(call, broker, cluster, f"delete account {access_key}", run, destroys=True)
+    return await _each(
+        *(call, broker, cluster, f"delete account {access_key}"),
+        lambda address: call.admin.delete_account(address, access_key),
+        destroys=True,
+    )
 
 
 @app.change("set-white-addresses")
@@ -447,15 +459,18 @@ async def set_white_addresses(
     addresses: Annotated[list[str], typer.Argument(help="Addresses or patterns.")],
     file: Annotated[
         str | None,
-        typer.Option("--file", help="File on the broker to change.", show_default="the usual one"),
+        typer.Option(
+            "--file", help="File on the broker to change.", show_default="conf/plain_acl.yml"
+        ),
     ] = None,
     broker: Broker = None,
     cluster: Cluster = None,
 ) -> list[Change]:
     """Replace the white addresses: from these no request to a broker needs a plain account."""
     text = ",".join(addresses)
-
-    async def run(address: str) -> None:
-        await call.admin.set_white_addresses(address, text, file=file)
-
-    return await _each(call, broker, cluster, "set white addresses", run, text, destroys=True)
+    return await _each(
+        *(call, broker, cluster, "set white addresses"),
+        lambda address: call.admin.set_white_addresses(address, text, file=file),
+        text,
+        destroys=True,
+    )

@@ -18,11 +18,11 @@ app = Commands("Clusters: their brokers, load, totals and response times.")
 @app.show(
     "list",
     "cluster broker id address version in_tps out_tps send_wait_ms pull_wait_ms"
-    " oldest_message_age_ms disk_used active",
+    " oldest_message_age_ms disk_used_ratio active",
     watch=True,
 )
 async def list_clusters(call: Call, cluster: Cluster = None) -> Rows:
-    """List the brokers of clusters with their load; disk_used is a ratio of the disk."""
+    """List the brokers of clusters with their load."""
 
     async def find(server: Server) -> list[Row]:
         figures = await call.admin.broker_runtime_info(server.address)

@@ -79,6 +79,8 @@ class Call:
     output: Output
     instance: ClientInstance
     """The connections, which producers and consumers of the command share."""
+    dry_run: bool = False
+    """Whether changes are only shown."""
     failed: bool = False
 
     def fail(self, error: CometError, where: str = "") -> None:
@@ -345,6 +347,7 @@ async def _with_client(work: Callable[[Call], Awaitable[None]], shared: Mapping[
         ClientInstance(name_servers, settings=connection_settings(config)) as instance,
         AdminClient(instance=instance) as admin,
     ):
-        call = Call(admin, Output(shared["json"]), instance)
+        output = Output(shared["json"])
+        call = Call(admin, output, instance, dry_run=shared.get("dry_run", False))
         await work(call)
         return FAILED if call.failed else 0

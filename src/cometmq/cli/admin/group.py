@@ -306,7 +306,8 @@ async def producers(
 
 @app.show(
     "status",
-    "client topic pull_rt pull_tps consume_rt consume_ok_tps consume_failed_tps failed_in_hour",
+    "client topic pull_mean_ms pull_tps consume_mean_ms consume_ok_tps consume_failed_tps"
+    " failed_in_hour",
     watch=True,
 )
 async def status(call: Call, group: GroupName) -> Rows:

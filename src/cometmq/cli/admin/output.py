@@ -29,7 +29,7 @@ class Change:
     run: Callable[[], Awaitable[object]] | None
     """Makes the change; None if the step before it makes this one too."""
     detail: str = ""
-    """What a person wants to know before, such as the number of messages that are lost."""
+    """What matters before the change, such as the number of messages that are lost."""
     destroys: bool = False
     """Whether it loses something, or stops clients: the command then asks before."""
 

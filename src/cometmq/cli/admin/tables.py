@@ -6,6 +6,7 @@ a table shows it:
     _time_ms   a point in time, in ms since 1970; a local time in tables
     _ms        a duration in ms; with its unit in tables
     _bytes     a number of bytes; with its unit in tables
+    _ratio     a part of 1; in percent in tables
     _per_s     so many in a second
 
 A pipe gets each row of a table as one whole line. A terminal gets the first of these that fits:
@@ -42,8 +43,16 @@ LINES_KEYS = ("stack",)
 """The keys of texts of which a record shows each line, as it is."""
 NOTHING = "-"
 """What is shown if there is no value."""
-ENDS = (("_per_s", "rate"), ("_time_ms", "time"), ("_ms", "time"), ("_bytes", "size"))
+ENDS = (
+    ("_per_s", "rate"),
+    ("_time_ms", "time"),
+    ("_ms", "time"),
+    ("_bytes", "size"),
+    ("_ratio", "ratio"),
+)
 """The ends of keys, and the words for them."""
+ABBREVIATIONS = frozenset(("dlq", "tps"))
+"""The words of keys that heads have in capital letters."""
 UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -92,6 +101,8 @@ def shown(key: str, value: object) -> str:
             return duration(value)
         return size(value) if key.endswith("_bytes") else str(value)
     if isinstance(value, float):
+        if key.endswith("_ratio"):
+            return f"{value:.1%}".replace("%", " %")
         return f"{value:.2f} ms" if key.endswith("_ms") else f"{value:.2f}"
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={shown('', each)}" for name, each in value.items()) or NOTHING
@@ -107,7 +118,8 @@ def heading(key: str) -> str:
         if key.endswith(end):
             key = key.removesuffix(end)
             break
-    return key.replace("_", " ").capitalize()
+    words = key.replace("_", " ").capitalize().split(" ")
+    return " ".join(each.upper() if each.lower() in ABBREVIATIONS else each for each in words)
 
 
 def headings(keys: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from cometmq.cli.doctor import inside, outside, report
+from cometmq.cli.doctor import cluster_checks, report, server_checks
 from cometmq.cli.doctor.findings import Finding, run_checks
 from cometmq.cli.doctor.host import Host
 from cometmq.cli.event_loop import run
@@ -29,11 +29,13 @@ def doctor(
     Raises:
         ConfigError: there is no such server, or the addresses of name servers are none.
     """
-    if server not in inside.SERVERS:
-        raise ConfigError(f"--server {server}: expected one of {', '.join(inside.SERVERS)}")
+    if server not in server_checks.SERVERS:
+        raise ConfigError(f"--server {server}: expected one of {', '.join(server_checks.SERVERS)}")
     findings: list[Finding] = []
     if namesrv is None or config is not None or store is not None:
-        checks = inside.checks(server, config, store, Host(), compares_clocks=namesrv is None)
+        checks = server_checks.checks(
+            server, config, store, Host(), compares_clocks=namesrv is None
+        )
         findings += run(run_checks(checks, timeout_s))
     if namesrv is not None:
         findings += run(_cluster(namesrv, timeout_s))
@@ -44,4 +46,4 @@ def doctor(
 
 async def _cluster(namesrv: str, timeout_s: float) -> list[Finding]:
     async with AdminClient(namesrv) as admin:
-        return await outside.examine(admin, timeout_s)
+        return await cluster_checks.examine(admin, timeout_s)

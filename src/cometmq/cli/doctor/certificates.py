@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cometmq.cli.doctor.findings import Finding, Level, fine
+from cometmq.cli.doctor.findings import WORST_FIRST, Finding, Level, fine
 from cometmq.model.errors import ConfigError
 from cometmq.model.nouns import counted
 from cometmq.remoting import TlsClientSettings, TlsSettings
@@ -213,5 +213,4 @@ def _authorities(key: str, path: str, now_s: float) -> Iterator[Finding]:
             "certificates", Level.PROBLEM, subject, "it contains no certificate of an authority",
             "at least one certificate with basicConstraints CA:TRUE", f"replace the file; {PAGE}",
         )  # fmt: skip
-    order = (Level.PROBLEM, Level.WARNING, Level.FINE)
-    yield from sorted(found, key=lambda finding: order.index(finding.level))[:1]
+    yield from sorted(found, key=lambda finding: WORST_FIRST.index(finding.level))[:1]

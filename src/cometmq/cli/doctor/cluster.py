@@ -63,7 +63,7 @@ class Cluster:
 
     def __init__(self, admin: AdminClient) -> None:
         self.admin = admin
-        self.data: dict[str, BrokerData] = {}
+        self.registered: dict[str, BrokerData] = {}
         """The registered brokers by name."""
         self.topics: frozenset[str] = frozenset()
         self.brokers: list[Broker] = []

@@ -12,6 +12,8 @@ from enum import Enum
 from typing import NamedTuple, TypeVar
 
 from cometmq.model.errors import CometError, ResponseError
+from cometmq.protocol.bodies import InvalidBodyError
+from cometmq.protocol.codes import ResponseCode
 
 T = TypeVar("T")
 
@@ -19,6 +21,9 @@ CHECKS_AT_ONCE = 32
 GIVE_ADMINISTRATOR = (
     "give the account of an administrator: COMETMQ_CLIENT_ACCESS_KEY, COMETMQ_CLIENT_SECRET_KEY"
 )
+LOOK = "look whether what is checked responds; --timeout gives checks more time"
+_ACCESS_REFUSED = (ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION)
+"""The codes with which servers refuse a request for its account: plain accounts, and users."""
 
 
 class Level(Enum):
@@ -27,6 +32,9 @@ class Level(Enum):
     FINE = "fine"
     WARNING = "warning"
     PROBLEM = "problem"
+
+
+WORST_FIRST = (Level.PROBLEM, Level.WARNING, Level.FINE)
 
 
 class Finding(NamedTuple):
@@ -57,28 +65,37 @@ def fine(check: str, subject: str, met: str) -> Finding:
 
 
 def no_result(check: str, level: Level, subject: str, problem: CometError, action: str) -> Finding:
-    """Return the finding that a server has refused a request, or has not responded.
+    """Return the finding that a server has not responded, or not with what was requested.
 
     Args:
         check: the name of the check.
         level: how bad it is.
         subject: the server.
         problem: the error of the request.
-        action: what to do if there was no response.
+        action: what to do, unless another account may help.
     """
-    refused = isinstance(problem, ResponseError)
-    met = f"it refuses the request: {problem}" if refused else str(problem)
-    return Finding(
-        check, level, subject, met, "a response", GIVE_ADMINISTRATOR if refused else action
-    )
+    met = str(problem)
+    if isinstance(problem, InvalidBodyError):
+        met = f"its response cannot be read: {problem}"
+    elif isinstance(problem, ResponseError):
+        met = f"it refuses the request: {problem}"
+        if problem.code in _ACCESS_REFUSED:
+            action = GIVE_ADMINISTRATOR
+    return Finding(check, level, subject, met, "a response", action)
 
 
-def beyond(check: str, what: str, count: int, most: int) -> Iterator[Finding]:
-    """Return the finding that there is more than one run checks, if there is."""
+def too_many(check: str, count: int, most: int) -> Iterator[Finding]:
+    """Return the finding that there are more brokers, topics or groups than one run checks, if so.
+
+    Args:
+        check: the name of the check, which is also what it counts.
+        count: how many there are.
+        most: how many were checked.
+    """
     if count > most:
         yield Finding(
-            check, Level.WARNING, "the cluster", f"{count} {what}, of which {most} were checked",
-            f"at most {most} {what}",
+            check, Level.WARNING, "the cluster", f"{count} {check}, of which {most} were checked",
+            f"at most {most} {check}",
             "look at the others with cometmq admin; see docs/howto/administer.md",
         )  # fmt: skip
 
@@ -125,18 +142,20 @@ async def run_checks(checks: Iterable[Check], timeout_s: float) -> list[Finding]
         checks: what to run, at most `CHECKS_AT_ONCE` at a time.
         timeout_s: how long each of them may take.
     """
-    gate = asyncio.Semaphore(CHECKS_AT_ONCE)
-    found = await asyncio.gather(*(_run(check, timeout_s, gate) for check in checks))
+    limit = asyncio.Semaphore(CHECKS_AT_ONCE)
+    found = await asyncio.gather(*(_run(check, timeout_s, limit) for check in checks))
     return [finding for findings in found for finding in findings]
 
 
-async def _run(check: Check, timeout_s: float, gate: asyncio.Semaphore) -> Sequence[Finding]:
-    async with gate:
+async def _run(check: Check, timeout_s: float, limit: asyncio.Semaphore) -> Sequence[Finding]:
+    async with limit:
         try:
             async with asyncio.timeout(timeout_s):
                 return await check.run()
         except TimeoutError:
             return [_not_checked(check, f"no result within {timeout_s:g} s")]
+        except ResponseError as error:
+            return [no_result(check.name, Level.PROBLEM, check.subject, error, LOOK)]
         except CometError as error:
             return [_not_checked(check, f"{type(error).__name__}: {error}")]
         except Exception as error:  # a defect of one check must not hide what the others find
@@ -150,5 +169,5 @@ def _not_checked(check: Check, met: str) -> Finding:
         check.subject,
         met,
         "a result",
-        "look whether what is checked responds; --timeout gives checks more time",
+        LOOK,
     )

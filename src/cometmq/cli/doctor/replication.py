@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from cometmq.cli.doctor.cluster import MASTER_ID, Broker, Cluster
-from cometmq.cli.doctor.findings import Check, Finding, Level, fine
+from cometmq.cli.doctor.findings import Check, Finding, Level, fine, no_result
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.nouns import counted
 from cometmq.protocol.bodies import BrokerReplicasInfo
@@ -24,7 +24,7 @@ FAIL_OVER = "see docs/howto/fail-over.md"
 
 def masters(cluster: Cluster) -> Iterator[Finding]:
     """Check that every broker name has a master, and slaves that follow it."""
-    for name, data in sorted(cluster.data.items()):
+    for name, data in sorted(cluster.registered.items()):
         slaves = sorted(number for number in data.broker_addrs if number != MASTER_ID)
         if MASTER_ID not in data.broker_addrs:
             yield Finding(
@@ -73,7 +73,7 @@ def checks(cluster: Cluster) -> list[Check]:
     found = [
         Check("slaves", master.subject, partial(_connected, cluster, master))
         for master in cluster.masters
-        if len(cluster.data[master.name].broker_addrs) > 1
+        if len(cluster.registered[master.name].broker_addrs) > 1
     ]
     elected = [
         broker
@@ -96,7 +96,7 @@ def checks(cluster: Cluster) -> list[Check]:
 
 async def _connected(cluster: Cluster, master: Broker) -> Sequence[Finding]:
     """Compare the slaves that are registered with those that copy the log."""
-    registered = len(cluster.data[master.name].broker_addrs) - 1
+    registered = len(cluster.registered[master.name].broker_addrs) - 1
     try:
         status = await cluster.admin.replication(master.address)
     except ResponseError as problem:
@@ -140,16 +140,8 @@ async def _controllers(
         try:
             response = await cluster.admin.call(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
         except CometError as problem:
-            found.append(
-                Finding(
-                    "controllers",
-                    Level.PROBLEM,
-                    address,
-                    str(problem),
-                    "a response",
-                    "look whether the controller runs; see docs/howto/run-a-controller.md",
-                )
-            )
+            action = "look whether the controller runs; see docs/howto/run-a-controller.md"
+            found.append(no_result("controllers", Level.PROBLEM, address, problem, action))
             continue
         leader = response.header(ControllerGetMetadataInfoResponse).controller_leader_address or ""
         leaders.setdefault(leader, []).append(address)

@@ -6,11 +6,9 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from cometmq.cli.doctor.findings import Finding, Level
+from cometmq.cli.doctor.findings import WORST_FIRST, Finding, Level
 from cometmq.cli.exit_codes import FAILED
 from cometmq.system.log_format import printable
-
-_ORDER = (Level.PROBLEM, Level.WARNING, Level.FINE)
 
 
 def exit_code(findings: Iterable[Finding], *, strict: bool) -> int:
@@ -27,7 +25,7 @@ def as_text(findings: Sequence[Finding], *, everything: bool) -> str:
         everything: whether what is fine is listed too.
     """
     lines = []
-    for level in _ORDER if everything else _ORDER[:-1]:
+    for level in WORST_FIRST if everything else WORST_FIRST[:-1]:
         for finding in findings:
             if finding.level is level:
                 lines += _paragraph(finding)

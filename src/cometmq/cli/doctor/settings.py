@@ -18,6 +18,7 @@ from cometmq.cli.doctor.findings import Finding, Level, fine
 from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.metrics.config import MetricsSettings
 from cometmq.model.errors import ConfigError
+from cometmq.model.topic import Perm
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting import TlsClientSettings, TlsSettings, access_warnings
 from cometmq.remoting.ports import reachable_host
@@ -164,7 +165,9 @@ def _risks_of_messages(parts: Configuration) -> Iterator[Advice]:
             "set fileReservedTime; see docs/howto/size-a-broker.md",
         )
     lacking = [
-        word for bit, word in ((4, "read"), (2, "write")) if not broker.broker_permission & bit
+        word
+        for bit, word in ((Perm.READ, "read"), (Perm.WRITE, "write"))
+        if not broker.broker_permission & bit
     ]
     if lacking and not (broker.broker_role == SLAVE and lacking == ["write"]):
         yield Advice(

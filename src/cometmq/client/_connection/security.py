@@ -12,13 +12,8 @@ from typing import Self
 
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError
-from cometmq.protocol.command import Command
-from cometmq.protocol.signature import (
-    ACCESS_KEY,
-    SECURITY_TOKEN,
-    SigningKey,
-    sign,
-)
+from cometmq.protocol.command import ACCESS_KEY, Command
+from cometmq.protocol.signature import SECURITY_TOKEN, SigningKey, sign
 from cometmq.remoting import OutgoingCall
 from cometmq.remoting.tls import client_context
 from cometmq.system import java_properties

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from cometmq.metrics.endpoint import Exporter, start_exporter
+from cometmq.metrics.exporter import Exporter, start_exporter
 from cometmq.metrics.page import Page
 from cometmq.remoting.slices import Slices
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.cli.doctor import contents, outside, replication
+from cometmq.cli.doctor import cluster_checks, replication, topics_and_groups
 from cometmq.cli.doctor.cluster import Broker, Cluster
 from cometmq.cli.doctor.findings import Finding, Level
 from cometmq.client import AdminClient
@@ -22,7 +22,7 @@ def cluster(*brokers: Broker) -> Cluster:
     found = Cluster(AdminClient("127.0.0.1:1"))
     found.brokers += brokers
     addresses = {each.number: each.address for each in brokers}
-    found.data["a"] = BrokerData(cluster="c", broker_name="a", broker_addrs=addresses)
+    found.registered["a"] = BrokerData(cluster="c", broker_name="a", broker_addrs=addresses)
     return found
 
 
@@ -53,7 +53,7 @@ def test_brokers_that_do_not_show_the_end_of_their_log_are_not_compared() -> Non
 def test_versions_that_differ_are_found(one: str, two: str, level: Level) -> None:
     both = cluster(broker(0, brokerVersionDesc=one), broker(1, brokerVersionDesc=two))
 
-    [finding] = outside.versions(both)
+    [finding] = cluster_checks.versions(both)
 
     assert finding.level is level
     assert one in finding.met
@@ -65,7 +65,7 @@ def test_versions_that_differ_are_found(one: str, two: str, level: Level) -> Non
     [("0.70", Level.FINE), ("0.80", Level.WARNING), ("0.95", Level.PROBLEM), ("", Level.FINE)],
 )
 def test_the_disk_of_a_broker_is_compared_with_its_limits(ratio: str, level: Level) -> None:
-    [finding] = outside.disk_space(broker(commitLogDiskRatio=ratio))
+    [finding] = cluster_checks.disk_space(broker(commitLogDiskRatio=ratio))
 
     assert finding.level is level
 
@@ -73,14 +73,14 @@ def test_the_disk_of_a_broker_is_compared_with_its_limits(ratio: str, level: Lev
 def test_the_limits_of_the_broker_count() -> None:
     strict = broker(commitLogDiskRatio="0.70")._replace(config={"diskMaxUsedSpaceRatio": "60"})
 
-    [finding] = outside.disk_space(strict)
+    [finding] = cluster_checks.disk_space(strict)
 
     assert finding.level is Level.WARNING
 
 
 def test_only_some_names_are_shown() -> None:
-    assert outside.shown(["a", "b"]) == "a, b"
-    assert outside.shown(list("abcdefgh")) == "a, b, c, d, e and 3 more"
+    assert cluster_checks.shown(["a", "b"]) == "a, b"
+    assert cluster_checks.shown(list("abcdefgh")) == "a, b, c, d, e and 3 more"
 
 
 def filters(**topics: str) -> dict[str, ComparableFilter]:
@@ -100,5 +100,5 @@ def filters(**topics: str) -> dict[str, ComparableFilter]:
         ({"x": filters(orders="a"), "y": filters(orders="a", more="*")}, 1),
     ],
 )
-def test_members_are_compared(members: contents.Subscriptions, count: int) -> None:
-    assert len(list(contents.differences("g", members))) == count
+def test_members_are_compared(members: topics_and_groups.Subscriptions, count: int) -> None:
+    assert len(list(topics_and_groups.differences("g", members))) == count

@@ -12,14 +12,19 @@ import pytest
 from cometmq.cli.doctor import report
 from cometmq.cli.doctor.findings import (
     CHECKS_AT_ONCE,
+    GIVE_ADMINISTRATOR,
     Check,
     Finding,
     Level,
     fine,
     in_thread,
+    no_result,
     run_checks,
 )
-from cometmq.model.errors import StoreError
+from cometmq.model.errors import CometError, ResponseError, StoreError
+from cometmq.protocol.bodies import InvalidBodyError
+from cometmq.protocol.codes import ResponseCode
+from cometmq.remoting import ConnectError
 
 WARNING = Finding("disk-space", Level.WARNING, "/data", "80 % used", "less", "free space")
 PROBLEM = Finding("clocks", Level.PROBLEM, "b", "an hour\x1b[31m", "a second", "chrony")
@@ -44,6 +49,7 @@ async def test_the_findings_have_the_order_of_the_checks() -> None:
     [
         (StoreError("no room"), "StoreError: no room"),
         (KeyError("k"), "the check failed: KeyError: 'k'"),
+        (ResponseError(1, "no"), "it refuses the request: response code 1: no"),
     ],
 )
 async def test_a_check_that_fails_is_a_finding_and_hides_no_other(
@@ -59,6 +65,15 @@ async def test_a_check_that_fails_is_a_finding_and_hides_no_other(
         ("a", Level.FINE),
     ]
     assert findings[0].met == met
+
+
+async def test_a_check_that_is_refused_asks_for_the_account_of_an_administrator() -> None:
+    async def fail() -> Sequence[Finding]:
+        raise ResponseError(ResponseCode.NO_PERMISSION, "no")
+
+    [finding] = await run_checks([Check("groups", "x", fail)], 5)
+
+    assert finding.action == GIVE_ADMINISTRATOR
 
 
 @pytest.mark.usefixtures("virtual_time")
@@ -95,6 +110,25 @@ async def test_a_thread_that_fails_is_a_finding() -> None:
 
     assert finding.level is Level.PROBLEM
     assert "Input/output error" in finding.met
+
+
+@pytest.mark.parametrize(
+    ("error", "met", "action"),
+    [
+        (ConnectError("refused"), "refused", "look"),
+        (InvalidBodyError("no JSON"), "its response cannot be read: ", "look"),
+        (ResponseError(ResponseCode.SYSTEM_ERROR, "no"), "it refuses ", GIVE_ADMINISTRATOR),
+        (ResponseError(ResponseCode.NO_PERMISSION, "no"), "it refuses ", GIVE_ADMINISTRATOR),
+        (ResponseError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no"), "it refuses ", "look"),
+    ],
+)
+def test_another_account_is_only_advised_where_it_may_help(
+    error: CometError, met: str, action: str
+) -> None:
+    finding = no_result("brokers", Level.PROBLEM, "a", error, "look")
+
+    assert finding.met.startswith(met)
+    assert finding.action == action
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.cli.doctor import inside, settings
+from cometmq.cli.doctor import server_checks, settings
 from cometmq.cli.doctor.findings import Level, run_checks
 from cometmq.cli.doctor.host import Host
 from cometmq.client.settings import ClientSettings, resolve_settings
@@ -25,7 +25,7 @@ def read(folder: Path, text: str, server: str = "broker") -> Configuration:
     path = folder / "server.conf"
     path.write_text(text)
     path.chmod(0o600)
-    return inside.SERVERS[server](path, None)
+    return server_checks.SERVERS[server](path, None)
 
 
 def test_good_settings_are_fine(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ async def test_a_mistake_is_a_finding_with_the_nearest_key_and_the_host_is_check
     path = tmp_path / "broker.conf"
     path.write_text("flushDiskTyp=SYNC_FLUSH\nlistenPorts=1\n")
 
-    findings = await run_checks(inside.checks("broker", path, None, Host()), 60)
+    findings = await run_checks(server_checks.checks("broker", path, None, Host()), 60)
 
     mistakes = [each for each in findings if each.check == "settings"]
     assert [each.level for each in mistakes] == [Level.PROBLEM, Level.PROBLEM]
@@ -175,7 +175,10 @@ async def test_the_clocks_are_compared_once_if_the_cluster_is_examined_too(tmp_p
     path.write_text("namesrvAddr=127.0.0.1:1\n")
 
     names = [
-        [each.name for each in inside.checks("broker", path, None, Host(), compares_clocks=one)]
+        [
+            each.name
+            for each in server_checks.checks("broker", path, None, Host(), compares_clocks=one)
+        ]
         for one in (True, False)
     ]
 
@@ -190,7 +193,10 @@ def test_without_an_account_of_the_broker_that_of_the_client_applies(
     own = 'innerClientAuthenticationCredentials={"accessKey":"broker","secretKey":"another"}\n'
     parts = [read(tmp_path, text) for text in ("", own)]
 
-    found = [resolve_settings(ClientSettings, given=inside.client_settings(each)) for each in parts]
+    found = [
+        resolve_settings(ClientSettings, given=server_checks.client_settings(each))
+        for each in parts
+    ]
 
     assert [each.access_key for each in found] == ["admin", "broker"]
 
@@ -300,7 +306,12 @@ async def test_malformed_credentials_are_a_finding_that_hides_them(tmp_path: Pat
     path.write_text(GOOD + 'innerClientAuthenticationCredentials={"accessKey":1,"x":"hush"}\n')
 
     findings = await run_checks(
-        [each for each in inside.checks("broker", path, None, Host()) if each.name == "clocks"], 60
+        [
+            each
+            for each in server_checks.checks("broker", path, None, Host())
+            if each.name == "clocks"
+        ],
+        60,
     )
 
     assert ["(hidden)" in each.met and "ConfigError" in each.met for each in findings] == [True]

@@ -1,4 +1,4 @@
-"""Examines a cluster by requests: its name servers first, then its brokers, then what they hold.
+"""Examines a cluster by requests: name servers first, then brokers, then topics and groups.
 
 Each phase runs its checks side by side, and knows what the phase before found.
 """
@@ -11,16 +11,16 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from cometmq.cli.doctor import clocks, contents, replication
+from cometmq.cli.doctor import clocks, replication, topics_and_groups
 from cometmq.cli.doctor.cluster import Broker, Cluster
 from cometmq.cli.doctor.findings import (
     Check,
     Finding,
     Level,
-    beyond,
     fine,
     no_result,
     run_checks,
+    too_many,
 )
 from cometmq.client import AdminClient
 from cometmq.model.errors import CometError
@@ -70,7 +70,7 @@ async def examine(admin: AdminClient, timeout_s: float) -> list[Finding]:
     cluster = Cluster(admin)
     cluster.topics = frozenset().union(*(view.topics for view in views))
     for view in reversed(views):
-        cluster.data |= view.brokers
+        cluster.registered |= view.brokers
     registered = {key: address for view in views for key, address in view.addresses.items()}
     brokers = sorted(registered.items())
     if views and not brokers:
@@ -91,12 +91,12 @@ async def examine(admin: AdminClient, timeout_s: float) -> list[Finding]:
             Check("brokers", subject, partial(_ask_broker, cluster, name, number, address))
         )
     found += await run_checks(checks, timeout_s)
-    found += beyond("brokers", "brokers", len(brokers), BROKERS_MAX)
+    found += too_many("brokers", len(brokers), BROKERS_MAX)
     ports = [Check("ports", broker.subject, partial(_ports, broker)) for broker in cluster.brokers]
     found += await run_checks(ports, timeout_s)
     found += versions(cluster)
     found += replication.masters(cluster)
-    later = [*replication.checks(cluster), *contents.checks(cluster)]
+    later = [*replication.checks(cluster), *topics_and_groups.checks(cluster)]
     return found + await run_checks(later, timeout_s)
 
 
@@ -201,7 +201,7 @@ def disk_space(broker: Broker) -> Iterator[Finding]:
         yield fine("disk-space", broker.subject, "the broker does not show it")
         return
     met, action = (
-        f"{percent:.0f} % used",
+        f"{percent:.1f} % used",
         "free space or reduce fileReservedTime; see docs/howto/full-disk.md",
     )
     full = broker.setting("diskSpaceWarningLevelRatio", 90)

@@ -9,12 +9,12 @@ from functools import partial
 from typing import TypeVar
 
 from cometmq.cli.doctor.cluster import Cluster
-from cometmq.cli.doctor.findings import Check, Finding, Level, beyond, fine
+from cometmq.cli.doctor.findings import Check, Finding, Level, fine, too_many
 from cometmq.client.subscription_check import ComparableFilter
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.namespace import is_system_group
 from cometmq.model.nouns import counted
-from cometmq.model.topic import RETRY_PREFIX, application_topics
+from cometmq.model.topic import RETRY_PREFIX, Perm, application_topics
 from cometmq.protocol.bodies import ConsumerConnection, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetConsumerConnectionListRequest, GetRouteinfoByTopicRequest
@@ -23,8 +23,6 @@ T = TypeVar("T")
 
 TOPICS_MAX, GROUPS_MAX, MEMBERS_MAX = 2_000, 1_000, 100
 REQUESTS_AT_ONCE = 8
-WRITE = 2
-"""The bit of the permission to write."""
 INSPECT = "see docs/howto/inspect-a-group.md"
 
 Subscriptions = Mapping[str, Mapping[str, ComparableFilter]]
@@ -32,7 +30,7 @@ Subscriptions = Mapping[str, Mapping[str, ComparableFilter]]
 
 
 def checks(cluster: Cluster) -> list[Check]:
-    """Return the checks of what the brokers hold."""
+    """Return the checks of topics, and of groups with their subscriptions."""
     if not cluster.brokers:
         return []
     return [
@@ -43,10 +41,10 @@ def checks(cluster: Cluster) -> list[Check]:
 
 async def _each(items: Sequence[str], ask: Callable[[str], Awaitable[T]]) -> list[T]:
     """Ask for every item, some at a time."""
-    gate = asyncio.Semaphore(REQUESTS_AT_ONCE)
+    limit = asyncio.Semaphore(REQUESTS_AT_ONCE)
 
     async def one(item: str) -> T:
-        async with gate:
+        async with limit:
             return await ask(item)
 
     return await asyncio.gather(*map(one, items))
@@ -57,8 +55,8 @@ async def _each(items: Sequence[str], ask: Callable[[str], Awaitable[T]]) -> lis
 
 async def _topics(cluster: Cluster) -> Sequence[Finding]:
     """Look for topics to which brokers do not let clients send."""
-    clusters = {data.cluster for data in cluster.data.values()}
-    names = application_topics(cluster.topics, cluster.data, clusters)
+    clusters = {data.cluster for data in cluster.registered.values()}
+    names = application_topics(cluster.topics, cluster.registered, clusters)
     some = names[:TOPICS_MAX]
 
     async def route(topic: str) -> TopicRouteData:
@@ -70,14 +68,14 @@ async def _topics(cluster: Cluster) -> Sequence[Finding]:
             return TopicRouteData()
         return TopicRouteData.decode(response.body)
 
-    found = [*beyond("topics", "topics", len(names), TOPICS_MAX)]
+    found = [*too_many("topics", len(names), TOPICS_MAX)]
     for topic, data in zip(some, await _each(some, route), strict=True):
         found += _permissions(topic, data)
     return found or [fine("topics", "the cluster", f"{counted(len(some), 'topic')} can be written")]
 
 
 def _permissions(topic: str, route: TopicRouteData) -> Iterator[Finding]:
-    closed = sorted(each.broker_name for each in route.queue_datas if not each.perm & WRITE)
+    closed = sorted(each.broker_name for each in route.queue_datas if not each.perm & Perm.WRITE)
     if not closed:
         return
     everywhere = len(closed) == len(route.queue_datas)
@@ -110,7 +108,7 @@ async def _groups(cluster: Cluster) -> Sequence[Finding]:
                 )
     groups = sorted(group for group in names | set(lags) if not is_system_group(group))
     some = groups[:GROUPS_MAX]
-    found = [*beyond("groups", "groups", len(groups), GROUPS_MAX)]
+    found = [*too_many("groups", len(groups), GROUPS_MAX)]
     members = await _each(some, partial(_members, cluster))
     for group, connections in zip(some, members, strict=True):
         if not connections:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from typer.testing import CliRunner
 
@@ -51,6 +52,8 @@ def test_users_and_policies_are_created_copied_changed_and_deleted() -> None:
             )
             assert refused.exit_code != 0, words
             assert ": expected " in f"{refused.exception} {refused.stderr}", words
+        [unknown, _] = run(cluster, "delete-user ap --yes", code=1)
+        assert (unknown["state"], unknown["error"]) == ("failed", "there is no user ap")
         run(cluster, "delete-policy User:app --yes")
         run(cluster, "delete-user app --yes")
         assert [run(cluster, "users"), run(cluster, "policies")] == [[], []]
@@ -135,9 +138,7 @@ def test_accounts_and_white_addresses_are_set_and_deleted(tmp_path: Path) -> Non
     assert "admin" in refused["error"]
 
 
-def test_a_changed_account_keeps_what_no_option_names_but_the_rights_of_an_administrator(
-    tmp_path: Path,
-) -> None:
+def test_a_changed_account_keeps_what_no_option_names(tmp_path: Path) -> None:
     file = home_with_accounts(tmp_path) / "conf" / "plain_acl.yml"
     settings = {"aclEnable": "true", "rocketmqHome": str(tmp_path / "home")}
     as_operations = account_of(tmp_path, "operations")
@@ -149,7 +150,7 @@ def test_a_changed_account_keeps_what_no_option_names_but_the_rights_of_an_admin
             accounts = yaml.safe_load(file.read_text())["accounts"]
             found += [each for each in accounts if each["accessKey"] == "new-service"]
 
-    assert [each["admin"] for each in found] == [True, False]
+    assert [each["admin"] for each in found] == [True, True]
     assert [each["topicPerms"] for each in found] == [["Orders=PUB"]] * 2
     assert [each["defaultTopicPerm"] for each in found] == ["DENY"] * 2
     assert found[1]["groupPerms"] == ["billing=SUB"]
@@ -173,3 +174,27 @@ def test_a_broker_without_access_control_says_so_and_the_command_fails() -> None
 
     assert [row["state"] for row in changes] == ["failed"]
     assert "aclEnable=false" in changes[0]["error"]
+
+
+@pytest.mark.parametrize(
+    ("option", "admin"), [("", True), ("--not-admin", False), ("--admin", True)]
+)
+def test_a_new_secret_key_leaves_an_administrator_what_it_is(
+    tmp_path: Path, option: str, admin: bool
+) -> None:
+    """What is not given stays, so that a new secret key locks no administrator out."""
+    file = home_with_accounts(tmp_path) / "conf" / "plain_acl.yml"
+    settings = {"aclEnable": "true", "rocketmqHome": str(tmp_path / "home")}
+    with ThreadedCluster(settings=settings) as cluster:
+        words = f"set-account operations --password-file - {option} --yes"
+        [done] = run(
+            cluster, f"{words} {account_of(tmp_path, 'operations')}", given="a password of it\n"
+        )
+
+    [account] = [
+        each
+        for each in yaml.safe_load(file.read_text())["accounts"]
+        if each["accessKey"] == "operations"
+    ]
+    assert (account["secretKey"], account["admin"]) == ("a password of it", admin)
+    assert ("not an administrator" in done["detail"]) is not admin

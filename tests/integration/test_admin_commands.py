@@ -31,6 +31,7 @@ from cometmq.cli.admin.tables import headings
 from cometmq.cli.commands import app
 from cometmq.client import Message, StartFrom
 from cometmq.client.blocking import AdminClient, Producer, PushConsumer
+from cometmq.client.errors import TopicNotFoundError
 from cometmq.model.errors import ConfigError
 from cometmq.testing import ThreadedCluster
 
@@ -709,6 +710,11 @@ def test_an_entry_of_the_key_value_table_is_written_and_deleted(scene: Scene) ->
         ("config show --broker nosuch", "is registered; known are broker-0, broker-1"),
         ("broker list --cluster nosuch", "no cluster nosuch; known are DefaultCluster"),
         ("topic apply {folder}/missing.json", "cannot read {folder}/missing.json: No such file"),
+        ("topic update {topic}", "nothing to change: expected an option, such as --queues"),
+        ("group update {group}", "nothing to change: expected an option, such as --max-retries"),
+        ("group delete nosuch --yes", "there is no group nosuch on the brokers that were chosen"),
+        ("offset reset nosuch {topic} --to earliest --dry-run", "there is no group nosuch: "),
+        ("offset skip nosuch {topic} --yes", "there is no group nosuch: "),
     ],
 )
 def test_an_error_says_what_was_met(scene: Scene, words: str, error: str) -> None:
@@ -716,6 +722,40 @@ def test_an_error_says_what_was_met(scene: Scene, words: str, error: str) -> Non
 
     with pytest.raises(ConfigError, match=re.escape(error.format(**scene.names))):
         scene.run(words)
+
+
+def test_test_messages_create_no_topic(scene: Scene) -> None:
+    """The name of a topic that is misspelled is an error."""
+    with pytest.raises(TopicNotFoundError, match="no broker serves topic ordres"):
+        scene.run("cluster latency ordres --count 2")
+
+    assert {"topic": "ordres"} not in scene.json("topic list")
+
+
+def test_the_names_of_few_topics_of_a_file_are_shown(scene: Scene, tmp_path: Path) -> None:
+    file = tmp_path / "many.json"
+    file.write_text(json.dumps([{"topicName": f"many{number:04}"} for number in range(1000)]))
+
+    [row, _] = scene.json(f"topic apply {file} --dry-run")
+
+    assert row["detail"].startswith("many0000, many0001, ")
+    assert row["detail"].endswith(", many0019 and 980 more")
+
+
+def test_the_address_of_a_broker_is_not_taken_as_that_of_a_name_server(scene: Scene) -> None:
+    address = scene.names["address"]
+    result = RUNNER.invoke(app, ["admin", "topic", "list", "-n", address])
+
+    assert f"{address} is not a name server, expected its address" in str(result.exception)
+
+
+def test_an_entry_has_no_match_if_the_group_has_no_subscription(scene: Scene) -> None:
+    """None means that nothing was evaluated; it is not a message that the group does not get."""
+    offline = scene.json("message entries {topic} {queue} 0 --group {group}")
+    online = scene.json("message entries {topic} {queue} 0 --group shipping")
+
+    assert {row["matches"] for row in offline} == {None}
+    assert {row["matches"] for row in online} == {True}
 
 
 def test_topics_of_applications_are_those_that_no_broker_made(scene: Scene) -> None:
@@ -749,6 +789,12 @@ def test_a_setting_that_needs_a_restart_is_refused_with_what_to_do(scene: Scene)
 
     assert "flushDiskType cannot be changed while the server runs" in row["error"]
     assert "change it in its configuration file and restart" in row["error"]
+
+
+def test_a_value_that_is_refused_is_one_of_the_request(scene: Scene) -> None:
+    [row] = scene.json("config set fileReservedTime=long --broker broker-0", code=1)
+
+    assert "request: fileReservedTime=long: expected a whole number" in row["error"]
 
 
 def test_a_setting_that_no_broker_has_is_refused(scene: Scene) -> None:

@@ -39,6 +39,7 @@ from cometmq.protocol.properties import encode_properties
 from cometmq.remoting import RemotingClient
 from cometmq.store import StoreUnavailableError
 from cometmq.system.clock import SystemClock
+from cometmq.system.log_format import fields_of
 from support.controllers import listening_controller
 from support.etcd_model import EtcdStore
 from support.fault_proxy import FaultProxy
@@ -185,9 +186,12 @@ async def both(elected: ElectedPairs, **settings: str) -> tuple[Broker, Broker]:
 
 
 async def test_the_first_broker_is_elected_and_the_second_follows_it(
-    elected: ElectedPairs,
+    elected: ElectedPairs, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, logger="cometmq.broker.failover.elected_role")
     master, slave = await both(elected)
+    [line] = [one for one in caplog.records if "this broker is a slave" in one.message]
+    assert fields_of(line) == {"controller_id": 2, "master": master.address, "epoch": 1}
     assert (master.parts.role.name, master.parts.role.broker_id) == ("SYNC_MASTER", 0)
     assert (slave.parts.role.name, slave.parts.role.broker_id) == ("SLAVE", 2)
     registry = elected.pairs.name_server.registry

@@ -28,6 +28,7 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.fastjson import FastJsonError
 from cometmq.protocol.lenient import read_struct
 from cometmq.remoting.slices import Slices
+from cometmq.remoting.slow_requests import spent_on
 from cometmq.store.config_files import JsonFile, entry_text, member_text, object_text
 from cometmq.system.clock import Clock
 
@@ -180,7 +181,8 @@ class StoredTable:
         self._changes_waiting += len(wanted)
         if self._writer is None or self._writer.done():
             self._writer = asyncio.ensure_future(self._write_waiting())
-        await done
+        with spent_on("thread"):
+            await done
 
     def keep(self, section: str, name: str, value: object) -> None:
         """Take an entry that can be made again at any time; the next write stores it."""

@@ -69,7 +69,7 @@ class MetricsEndpoint:
         self._server = await asyncio.start_server(
             self._accept, sock=listening, limit=REQUEST_BYTES_MAX
         )
-        log.info("metrics are served url=http://%s:%d%s", host, self.port, PATH)
+        log.info("metrics are served url=%s", f"http://{host}:{self.port}{PATH}")
 
     async def stop(self) -> None:
         """Stop listening and end the connections."""

@@ -123,9 +123,8 @@ class SlowRequests:
     def not_read(self, peer: str, took_s: float) -> None:
         """Log that a peer did not read its responses for long."""
         if took_s >= self.limit_s:
-            self._lines.add(
-                "slow responses peer=%s ms=%d spent=socket:%d", peer, took_s * 1000, took_s * 1000
-            )
+            spent = f"socket:{took_s * 1000:.0f}"
+            self._lines.add("slow responses peer=%s ms=%d spent=%s", peer, took_s * 1000, spent)
 
 
 def _first(fields: Mapping[str, str], names: tuple[str, ...]) -> str:

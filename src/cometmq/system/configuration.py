@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 DEFAULT = "default"
 """The origin of a value that nothing set."""
+REQUEST = "request"
+"""The origin of a value that a request would set."""
 COMMAND_LINE = "command line"
 """The origin of a value from the command line."""
 PROGRAM = "program"
@@ -215,7 +217,7 @@ class Configuration:
         if refused:
             raise ProtectedSettingError(refused)
         accepted = {key: text for key, text in values.items() if key in remote}
-        self._with(accepted, DEFAULT)
+        self._with(accepted, REQUEST)
         return accepted
 
     def change(self, values: Mapping[str, str], origin: str) -> dict[str, str]:

@@ -40,7 +40,9 @@ class FailureLog:
         self, log: logging.Logger, *, fails: str, works: str, name: str, more: str = ""
     ) -> None:
         self._log = log
-        self._fails, self._works, self._name = fails, works, name
+        # The name is part of the format, so that it names a field of a JSON line.
+        fails, works = (f"{text.replace('%', '%%')} {name}=%s%s" for text in (fails, works))
+        self._fails, self._works = f"{fails} error=%s", works
         self._more = f" {more}" if more else ""
         self._streaks: dict[str, _Streak] = {}
         """The failures of each failing subject since its last success."""
@@ -64,11 +66,10 @@ class FailureLog:
         streak.count += 1
         text = log_text(error)
         is_new = not quiet and streak.is_new(text)
-        fields = (self._fails, self._name, subject, self._more, text)
         self._log.log(
             logging.WARNING if is_new else logging.DEBUG,
-            "%s %s=%s%s error=%s",
-            *fields,
+            self._fails,
+            *(subject, self._more, text),
             exc_info=log_trace(error),
         )
         return streak.count
@@ -85,7 +86,7 @@ class FailureLog:
     def succeeded(self, subject: str) -> None:
         """Record a success."""
         if self._streaks and self._streaks.pop(subject, None) is not None:
-            self._log.info("%s %s=%s%s", self._works, self._name, subject, self._more)
+            self._log.info(self._works, subject, self._more)
 
     def forget(self, subject: str) -> None:
         """Forget the failures of a subject that is not tried any more."""

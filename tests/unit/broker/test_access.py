@@ -6,7 +6,8 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ from cometmq.access.signer import RequestSigner
 from cometmq.access.users.needs import UserNeeds
 from cometmq.broker.access import feature
 from cometmq.broker.access.account_handler import AccountHandler
+from cometmq.broker.access.account_handler import _change as account_change
 from cometmq.broker.access.control import LARGE_BYTES_MIN, AccessControl
+from cometmq.broker.access.user_handler import _change as user_change
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ConfigError
@@ -40,6 +43,7 @@ from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.signature import SigningKey, signed_content
 from cometmq.remoting import OutgoingCall, Request, Response, exclusive
 from cometmq.remoting.slices import off_loop
+from cometmq.remoting.slow_requests import begin_request
 from cometmq.store import MessageStore
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
@@ -486,7 +490,10 @@ async def test_accounts_are_created_changed_shown_and_deleted(broker: Broker) ->
         "topicPerms": ["T=PUB", "U=PUB|SUB"],
     }
     assert not any(secret.encode() in response.body for secret in [*SECRETS.values(), "created"])
-    assert (await broker.call(50, NEW | {"topicPerms": ""})).code == 0
+    assert (await broker.call(50, NEW | {"topicPerms": "T=SUB"})).code == 0
+    entry = next(each for each in broker.accounts.entries() if each.access_key == "Created-1")
+    assert (entry.topic_perms, entry.admin) == (["T=SUB"], True)
+    assert (await broker.call(50, NEW | {"topicPerms": "", "admin": "false"})).code == 0
     entry = next(each for each in broker.accounts.entries() if each.access_key == "Created-1")
     assert (entry.topic_perms, entry.admin) == ([], False)
     assert (await broker.call(51, {"accessKey": "Created-1"})).code == 0
@@ -537,3 +544,13 @@ async def test_without_access_control_there_are_no_accounts() -> None:
         await wired.settled()
         assert wired.answers[-1].code == refused
         assert "aclEnable=false" in (wired.answers[-1].remark or "")
+
+
+@pytest.mark.parametrize("change", [partial(account_change, 211), user_change])
+async def test_the_wait_for_the_file_of_accounts_is_time_of_a_thread(
+    change: Callable[[Callable[[], None]], Awaitable[None]],
+) -> None:
+    spent = begin_request()
+    await change(lambda: None)
+
+    assert list(spent) == ["thread"]

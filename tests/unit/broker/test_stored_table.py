@@ -16,6 +16,7 @@ from cometmq.broker.stored_table import Change, StoredTable, create, remove
 from cometmq.broker.stored_table import put as put_value
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.bodies import DataVersion
+from cometmq.remoting.slow_requests import begin_request
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
@@ -287,3 +288,11 @@ async def test_a_copy_that_cannot_be_written_changes_nothing(world: World) -> No
         await world.table.replace(MASTER, {"things": {}}, keeps=never)
     assert world.table.sections["things"] == {"a": {"value": 1}}
     assert world.table.version == before
+
+
+async def test_the_wait_for_the_file_is_time_of_a_thread(world: World) -> None:
+    """A slow request of a topic or a group that is created names the disk, not the event loop."""
+    spent = begin_request()
+    await world.table.change([put("a")])
+
+    assert list(spent) == ["thread"]

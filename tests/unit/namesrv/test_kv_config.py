@@ -9,6 +9,7 @@ import pytest
 from cometmq.model.errors import ConfigError, StoreError
 from cometmq.namesrv.kv_config import table
 from cometmq.namesrv.kv_config.table import KvTable, TableFullError
+from cometmq.remoting.slow_requests import begin_request
 from cometmq.store.config_files import JsonFile
 from cometmq.system.files import SystemFiles
 
@@ -82,3 +83,10 @@ async def test_table_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     await kv.put("b", "1", "y")
     with pytest.raises(TableFullError):
         await kv.put("c", "1", "x")
+
+
+async def test_the_wait_for_the_file_is_time_of_a_thread(tmp_path: Path) -> None:
+    spent = begin_request()
+    await table_in(tmp_path).put("ns", "k", "v")
+
+    assert list(spent) == ["thread"]

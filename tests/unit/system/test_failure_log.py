@@ -14,6 +14,7 @@ from cometmq.system.failure_log import (
     FailureLog,
     RateLimitedLog,
 )
+from cometmq.system.log_format import fields_of
 
 LOG = logging.getLogger("test.troubles")
 
@@ -42,6 +43,23 @@ def test_a_row_of_failures_is_one_warning_and_its_end_one_line(
     line = "does not answer address=a:1 error=gone"
     again = ("INFO", "answers again address=a:1")
     assert told(caplog) == [("WARNING", line), ("DEBUG", line), again, ("WARNING", line)]
+
+
+def test_the_subject_and_the_reason_are_fields_of_a_json_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger=LOG.name)
+    watched = FailureLog(
+        LOG, fails="100% lost", works="found", name="address", more="group=my group"
+    )
+
+    watched.failed("a:1", OSError("gone"))
+    watched.succeeded("a:1")
+
+    assert [(record.message, fields_of(record)) for record in caplog.records] == [
+        ("100% lost address=a:1 group=my group error=gone", {"address": "a:1", "error": "gone"}),
+        ("found address=a:1 group=my group", {"address": "a:1"}),
+    ]
 
 
 def test_each_thing_has_a_row_of_its_own_and_one_that_was_forgotten_none(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import cometmq
 from cometmq.system.log_format import JsonFormatter, TextFormatter
 
 NOW_S = 1_769_860_800.123
@@ -62,6 +65,18 @@ def test_pairs_of_the_message_are_fields(
 
     assert found["message"] == message % arguments
     assert found.get("fields") == fields
+
+
+def test_every_value_of_a_pair_is_one_argument() -> None:
+    """``url=http://%s:%d`` is no field: the value begins with text."""
+    packages = Path(cometmq.__file__).parent
+    found = [
+        f"{path.relative_to(packages)}: {text}"
+        for path in packages.rglob("*.py")
+        for text in re.findall(r"""\b\w+=[^ %"'{}()=]+%[-.\d]*[sdgr]""", path.read_text())
+    ]
+
+    assert found == []
 
 
 def test_a_traceback_is_inside_of_the_line() -> None:

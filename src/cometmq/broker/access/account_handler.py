@@ -28,6 +28,7 @@ from cometmq.protocol.headers import (
 )
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import off_loop
+from cometmq.remoting.slow_requests import spent_on
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,11 @@ class AccountHandler:
         header = request.header(UpdateAndCreateAclConfigRequest)
         change = partial(_changed, header)
         await _change(failed, partial(accounts.put_account, header.access_key, change))
-        return _done(request, f"account changed accessKey={header.access_key[:200]}")
+        log.info(
+            "account changed accessKey=%.200s peer=%s",
+            *(header.access_key, request.connection.peer_text),
+        )
+        return Response()
 
     async def delete_account(self, request: Request) -> Response:
         """DELETE_ACL_CONFIG (51)."""
@@ -67,7 +72,10 @@ class AccountHandler:
         accounts = self._required(failed)
         access_key = request.header(DeleteAclConfigRequest).access_key
         await _change(failed, partial(accounts.delete_account, access_key))
-        return _done(request, f"account deleted accessKey={access_key[:200]}")
+        log.info(
+            "account deleted accessKey=%.200s peer=%s", access_key, request.connection.peer_text
+        )
+        return Response()
 
     async def put_addresses(self, request: Request) -> Response:
         """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53): replace the white addresses of a file."""
@@ -77,7 +85,11 @@ class AccountHandler:
         addresses = _split(header.global_white_addrs) or []
         file = header.acl_file_full_path
         await _change(failed, partial(accounts.put_addresses, file or None, addresses))
-        return _done(request, f"white addresses changed addresses={','.join(addresses)[:1000]}")
+        log.info(
+            "white addresses changed addresses=%.1000s peer=%s",
+            *(",".join(addresses), request.connection.peer_text),
+        )
+        return Response()
 
     def versions(self, request: Request) -> Response:
         """GET_BROKER_CLUSTER_ACL_INFO (52): how often requests have changed each file."""
@@ -130,7 +142,7 @@ def _changed(header: UpdateAndCreateAclConfigRequest, old: AccountEntry | None) 
         access_key=header.access_key,
         secret_key=header.secret_key,
         white_remote_address=header.white_remote_address or before.white_remote_address,
-        admin=header.admin,
+        admin=before.admin if header.admin is None else header.admin,
         default_topic_perm=header.default_topic_perm or before.default_topic_perm,
         default_group_perm=header.default_group_perm or before.default_group_perm,
         topic_perms=before.topic_perms if topics is None else topics,
@@ -148,14 +160,10 @@ def _split(text: str | None) -> list[str] | None:
 async def _change(code: int, change: Callable[[], None]) -> None:
     """Make a change in a thread, because it waits for the disk."""
     try:
-        await asyncio.get_running_loop().run_in_executor(None, change)
+        with spent_on("thread"):
+            await asyncio.get_running_loop().run_in_executor(None, change)
     except ConfigError as problem:
         raise ResponseError(code, str(problem)) from None
-
-
-def _done(request: Request, text: str) -> Response:
-    log.info("%s peer=%s", text, request.connection.peer_text)
-    return Response()
 
 
 def _shown(version: DataVersion) -> dict[str, int]:

@@ -50,6 +50,7 @@ from cometmq.protocol.headers import (
 )
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import off_loop
+from cometmq.remoting.slow_requests import spent_on
 
 log = logging.getLogger(__name__)
 
@@ -301,7 +302,8 @@ async def _listed(find: Callable[[], Sequence[Body]]) -> Response:
 async def _change(change: Callable[[], None]) -> None:
     """Make a change in a thread, because it waits for the disk."""
     try:
-        await asyncio.get_running_loop().run_in_executor(None, change)
+        with spent_on("thread"):
+            await asyncio.get_running_loop().run_in_executor(None, change)
     except ConfigError as problem:
         raise UserError(str(problem)) from None
     except StoreError as problem:

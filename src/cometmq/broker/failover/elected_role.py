@@ -389,7 +389,10 @@ class ElectedRole:
         """Be a slave of another broker, or of none as long as there is no master."""
         assert self._id is not None
         self._epoch = self._gap.epoch = decision.epoch
-        log.info("this broker is a slave controller_id=%d %s", self._id, _text(decision))
+        log.info(
+            "this broker is a slave controller_id=%d master=%s epoch=%d",
+            *(self._id, decision.master_address or "none", decision.epoch),
+        )
         self._stop_being_master()
         self._role.follow_elected(decision.master_address)
         self._follow()
@@ -759,7 +762,3 @@ def _decision(
         frozenset(in_sync.sync_state_set),
         in_sync.sync_state_set_epoch,
     )
-
-
-def _text(decision: Decision) -> str:
-    return f"master={decision.master_address or 'none'} epoch={decision.epoch}"

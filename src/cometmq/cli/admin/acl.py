@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 app = Commands("Access control: users and policies of RocketMQ 5.3, plain accounts of 4.9.")
 
 SECRET_BYTES_MAX = 4096
+ROLES = {None: "", True: ", an administrator", False: ", not an administrator"}
+"""What a change says of ``--admin``."""
 TYPES, STATUSES, DECISIONS = ("Super", "Normal"), ("enable", "disable"), ("Allow", "Deny")
 User = Annotated[str, typer.Argument(help="Name of the user.")]
 Subject = Annotated[str, typer.Argument(help="User of the policies, written User:NAME.")]
@@ -192,11 +194,14 @@ async def delete_user(
     call: Call, user: User, broker: Broker = None, cluster: Cluster = None
 ) -> list[Change]:
     """Delete a user and its policies."""
-    return await _each(
-        *(call, broker, cluster, f"delete user {user}"),
-        lambda address: call.admin.delete_user(address, user),
-        destroys=True,
-    )
+
+    async def run(address: str) -> None:
+        # A broker acknowledges the deletion of a user that it does not have.
+        if user not in [each.username for each in await call.admin.users(address, user)]:
+            raise ConfigError(f"there is no user {user}")
+        await call.admin.delete_user(address, user)
+
+    return await _each(call, broker, cluster, f"delete user {user}", run, destroys=True)
 
 
 @app.change("copy-users")
@@ -399,7 +404,14 @@ async def set_account(
     call: Call,
     access_key: AccessKey,
     password_file: SecretFile = None,
-    admin: Annotated[bool, typer.Option("--admin", help="It is an administrator.")] = False,
+    admin: Annotated[
+        bool | None,
+        typer.Option(
+            "--admin/--not-admin",
+            show_default="as it is",
+            help="Whether it may administrate. RocketMQ's brokers take none as --not-admin.",
+        ),
+    ] = None,
     white_address: Annotated[
         str | None,
         typer.Option("--white-address", help="White addresses, where it needs no signature."),
@@ -421,7 +433,9 @@ async def set_account(
 ) -> list[Change]:
     """Create a plain account, or change it; its secret key is asked for.
 
-    Options that are not given keep their values, but without --admin it is no administrator.
+
+    Options that are not given keep their values. It changes the files of brokers only: name servers
+    and controllers have their own.
     """
     key = secret(call, password_file, f"Secret key of {access_key}: ")
     return await _each(
@@ -437,6 +451,7 @@ async def set_account(
             topic_perms=",".join(topic or ()) or None,
             group_perms=",".join(group or ()) or None,
         ),
+        detail=f"new secret key{ROLES[admin]}",
         destroys=True,
     )
 

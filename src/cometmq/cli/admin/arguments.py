@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 COMPLETED_MAX = 200
 """Words that a shell is offered."""
+NAMED_MAX = 20
+"""Names of a file that a change shows."""
 
 
 def _names(kind: str) -> Callable[[Any, str], list[str]]:
@@ -128,7 +130,9 @@ def settings_changes(
         ConfigError: the file cannot be read, or is not such a list.
     """
     configs = settings_in(file, kind)
-    detail = ", ".join(getattr(each, f"{noun}_name") for each in configs)
+    detail = ", ".join(getattr(each, f"{noun}_name") for each in configs[:NAMED_MAX])
+    if len(configs) > NAMED_MAX:
+        detail += f" and {len(configs) - NAMED_MAX} more"
     what = f"apply {counted(len(configs), noun)} of {file}"
     return [
         Change(what, each.name, partial(apply, each.address, configs), detail, destroys=True)

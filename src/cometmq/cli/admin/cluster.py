@@ -83,10 +83,15 @@ async def latency(
         int, typer.Option("--size", min=1, max=4_194_304, help="Bytes of a test message.")
     ] = 128,
 ) -> Rows:
-    """Send test messages, which stay in the topic, and show the mean response time."""
+    """Send test messages, which stay in the topic, and show the mean response time.
+
+    Topics that are named must exist: a test creates none.
+    """
     from cometmq.cli.messages import measured_sends
     from cometmq.client import Producer
 
+    for topic in topics or ():
+        await call.admin.topic_configs(topic)
     wanted = topics or [each.name for each in await call.servers(cluster=cluster)]
     async with Producer(group="cometmq-cli-latency", instance=call.instance) as producer:
         return [

@@ -237,6 +237,19 @@ async def check_committed(
         raise ConfigError(f"group {group} has no committed offset{f' in {topic}' if topic else ''}")
 
 
+async def check_exists(call: Call, group: str, found: Mapping[MessageQueue, GroupLag]) -> None:
+    """Check that there is a group before it is moved: a misspelled name would become one.
+
+    Raises:
+        ConfigError: it has no committed offset in any of the queues, no settings on a broker, and
+            no member is online.
+    """
+    if any(each.committed is not None for each in found.values()):
+        return
+    if group not in await call.admin.groups() and await _online(call, group) is None:
+        raise ConfigError(f"there is no group {group}: see 'group list', or 'group create'")
+
+
 async def _owners(call: Call, group: str) -> dict[MessageQueue, str]:
     online = await _online(call, group)
     found: dict[MessageQueue, str] = {}
@@ -406,6 +419,8 @@ async def update(
     import msgspec
 
     given = _settings(settings)
+    if not given:
+        raise ConfigError("nothing to change: expected an option, such as --max-retries")
     changes: list[Change] = []
     for server in await call.servers(broker=broker, cluster=cluster):
         old = (await call.admin.broker_groups(server.address)).get(group)
@@ -463,6 +478,13 @@ async def delete(
     from cometmq.model.topic import dlq_topic, retry_topic
 
     online = await _online(call, group)
+    servers = await call.servers(broker=broker, cluster=cluster)
+    known = await call.admin.topics()
+    its_topics = [each for each in (retry_topic(group), dlq_topic(group)) if each in known]
+    if online is None and not its_topics:
+        tables = [await call.admin.broker_groups(each.address) for each in servers]
+        if not any(group in each for each in tables):
+            raise ConfigError(f"there is no group {group} on the brokers that were chosen")
     count = len(online.connection_set) if online else 0
     detail = f"{counted(count, 'member')} online" if count else "no member is online"
     changes = [
@@ -472,23 +494,21 @@ async def delete(
             detail,
             destroys=True,
         )
-        for each in await call.servers(broker=broker, cluster=cluster)
+        for each in servers
     ]
     if keep_topics or broker or cluster:
         return changes
-    known = await call.admin.topics()
-    for topic in (retry_topic(group), dlq_topic(group)):
-        if topic in known:
-            stats = await call.admin.topic_stats(topic)
-            messages = sum(row.max_offset - row.min_offset for row in stats.values())
-            changes.append(
-                Change(
-                    *(f"delete topic {topic}", "all brokers and name servers"),
-                    partial(call.admin.delete_topic, topic),
-                    counted(messages, "message"),
-                    destroys=True,
-                )
+    for topic in its_topics:
+        stats = await call.admin.topic_stats(topic)
+        messages = sum(row.max_offset - row.min_offset for row in stats.values())
+        changes.append(
+            Change(
+                *(f"delete topic {topic}", "all brokers and name servers"),
+                partial(call.admin.delete_topic, topic),
+                counted(messages, "message"),
+                destroys=True,
             )
+        )
     return changes
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cometmq.client import PullConsumer
     from cometmq.model.message import StoredMessage
     from cometmq.model.queue import MessageQueue
+    from cometmq.protocol.bodies import ConsumeQueueData, SubscriptionData
 
 app = Commands("Messages: find them, show them, see who consumed them, send them again.")
 
@@ -282,10 +283,24 @@ async def entries(
     return [
         (
             *(index, each.physic_offset, each.physic_size, each.tags_code),
-            each.eval if group else None,
+            _matches(found.subscription_data, each),
         )
         for index, each in enumerate(found.queue_data, offset)
     ]
+
+
+def _matches(subscription: SubscriptionData | None, entry: ConsumeQueueData) -> bool | None:
+    """Return whether an entry matches; None if that is not known, or nothing was to be evaluated.
+
+    A broker evaluates only entries with a bit map, and shows false for others.
+    """
+    if subscription is None:
+        return None
+    if entry.extend_data_json:
+        return entry.eval
+    if subscription.class_filter_mode or subscription.expression_type not in ("", "TAG"):
+        return None
+    return subscription.sub_string in ("", "*") or entry.tags_code in subscription.code_set
 
 
 @app.change("send-again")

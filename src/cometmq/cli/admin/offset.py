@@ -10,7 +10,7 @@ import typer
 
 from cometmq.cli.admin.arguments import GroupName, TopicName, queue_of
 from cometmq.cli.admin.commands import Call, Commands
-from cometmq.cli.admin.group import check_committed
+from cometmq.cli.admin.group import check_committed, check_exists
 from cometmq.cli.admin.output import Change, Rows
 from cometmq.model.errors import ConfigError
 from cometmq.model.times import time_of
@@ -81,6 +81,7 @@ async def reset(
     if (to is None) == (queue is None) or (queue is None) != (offset is None):
         raise ConfigError("expected --to, or --queue with --offset")
     now = await call.admin.lag(group, topic)
+    await check_exists(call, group, now)
     if queue is not None and offset is not None:
         return [_reset_queue(call, group, now, queue, offset)]
     if to == LATEST:
@@ -156,6 +157,7 @@ def _moved(
 async def skip(call: Call, group: GroupName, topic: TopicName) -> list[Change]:
     """Move a group to the end of every queue of a topic: skip the backlog."""
     now = await call.admin.lag(group, topic)
+    await check_exists(call, group, now)
     ends = {queue: int(found.end) for queue, found in now.items()}
     return _moved(group, now, ends, partial(call.admin.skip_backlog, group, topic))
 

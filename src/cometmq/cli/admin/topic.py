@@ -311,6 +311,8 @@ async def update(
     """
     import msgspec
 
+    if all(each is None for each in (queues, read_queues, write_queues, perm, ordered, attribute)):
+        raise ConfigError("nothing to change: expected an option, such as --queues")
     servers = {each.name: each for each in await call.servers(cluster=cluster)}
     changes: list[Change] = []
     for name, old in (await call.admin.topic_configs(topic)).items():

@@ -18,15 +18,24 @@ from urllib.parse import quote, urlsplit
 
 from cometmq.client.errors import NameServerError
 from cometmq.client.settings import ClientSettings
-from cometmq.model.errors import ConfigError, RemotingError
+from cometmq.model.errors import ConfigError, RemotingError, ResponseError
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import Header
-from cometmq.remoting import ConnectError, RemotingClient
+from cometmq.remoting import ConnectError, RemotingClient, check
 from cometmq.remoting.client import split_address
 
 log = logging.getLogger(__name__)
 
 
+SERVED_BY_EVERY_NAME_SERVER = frozenset(
+    {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    }
+)
+"""Requests that only a server of another role does not know."""
 NONE_SET = "no name server is set: give name_servers='host:port', or set NAMESRV_ADDR"
 
 
@@ -131,6 +140,24 @@ class NameServers:
         raise NameServerError(
             "no name server responded: " + ("; ".join(failures) or "none is known")
         )
+
+    async def request(
+        self, code: int, header: Header | None = None, body: bytes = b"", *, timeout: float
+    ) -> Command:
+        """Call as `call` does; return a successful response.
+
+        Raises:
+            NameServerError: none of them responded in time.
+            ResponseError: the name server refused, or the address is that of another server.
+        """
+        try:
+            return check(await self.call(code, header, body, timeout=timeout))
+        except ResponseError as error:
+            unknown = error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            if unknown and code in SERVED_BY_EVERY_NAME_SERVER:
+                met = f"{self.current} is not a name server, expected its address"
+                raise ResponseError(error.code, f"{met}: {error.remark.strip()}") from None
+            raise
 
     def _order(self) -> list[str]:
         return self._addresses[self._current :] + self._addresses[: self._current]

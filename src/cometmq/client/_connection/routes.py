@@ -27,7 +27,6 @@ from cometmq.model.topic import QUEUES_MAX, TEMPLATE_TOPIC, Perm
 from cometmq.protocol.bodies import TopicQueueMappingInfo, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
-from cometmq.remoting import check
 from cometmq.remoting.tasks import Supervisor, is_call_failure
 from cometmq.system.failure_log import FailureLog
 
@@ -357,14 +356,11 @@ class Routes:
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         wait = self._timeout if timeout is None else timeout
         try:
-            response = check(await self._name_servers.call(code, header, timeout=wait))
+            response = await self._name_servers.request(code, header, timeout=wait)
         except ResponseError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
                 why = "the name server has no route of it; create the topic, or start its broker"
                 raise TopicNotFoundError(topic, why) from None
-            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                met = f"{self._name_servers.current} is not a name server, expected its address"
-                raise ResponseError(error.code, f"{met}: {error.remark.strip()}") from None
             raise
         return TopicRouteData.decode(response.body)
 

@@ -103,7 +103,7 @@ class Access(AdminCore):
         access_key: str,
         secret_key: str,
         *,
-        admin: bool = False,
+        admin: bool | None = None,
         white_address: str | None = None,
         topic_perm: str | None = None,
         group_perm: str | None = None,
@@ -115,7 +115,8 @@ class Access(AdminCore):
         Args:
             address: the broker.
             access_key, secret_key: the keys of the account.
-            admin: whether it may administrate.
+            admin: whether it may administrate; None leaves it as it is, and makes it no
+                administrator if the account is new, or if the broker is RocketMQ's.
             white_address: white addresses, from which it needs no signature.
             topic_perm, group_perm: permission for topics and groups without an entry.
             topic_perms, group_perms: entries ``name=permission`` with commas between them.

@@ -61,7 +61,6 @@ from cometmq.protocol.headers import (
     WipeWritePermOfBrokerRequest,
     WipeWritePermOfBrokerResponse,
 )
-from cometmq.remoting import check
 from cometmq.system import java_properties
 
 
@@ -179,8 +178,7 @@ class AdminCore(Lifecycle):
         """Send a request to name servers in turn until one responds; only for reads."""
         self._instance.check_running()
         timeout = self._instance.settings.call_timeout_ms / 1000
-        names = self._instance.name_servers
-        return check(await names.call(code, header, body, timeout=timeout))
+        return await self._instance.name_servers.request(code, header, body, timeout=timeout)
 
     async def _call_all_name_servers(
         self, code: int, header: Header | None = None, body: bytes = b""

@@ -1391,7 +1391,7 @@ class AdminClient(base.Blocking):
         access_key: str,
         secret_key: str,
         *,
-        admin: bool = False,
+        admin: bool | None = None,
         white_address: str | None = None,
         topic_perm: str | None = None,
         group_perm: str | None = None,

@@ -42,7 +42,8 @@ class UpdateAndCreateAclConfigRequest(Header, kw_only=True):
     access_key: str
     secret_key: str | None = None
     white_remote_address: str | None = None
-    admin: bool = False
+    admin: bool | None = None
+    """RocketMQ's tools always send it; without it an account of CometMQ's brokers keeps its own."""
     default_topic_perm: str | None = None
     default_group_perm: str | None = None
     topic_perms: str | None = None

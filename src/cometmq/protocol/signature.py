@@ -14,13 +14,16 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Mapping
+from functools import partial
 from hashlib import sha1
 from hmac import compare_digest
 from typing import Final
 
 from cometmq.protocol.command import ACCESS_KEY
 
-_update, _digest = type(sha1()).update, type(sha1()).digest
+_new_hash = partial(sha1, usedforsecurity=False)
+"""OpenSSL may refuse SHA-1 for security; as a part of HMAC it is approved."""
+_update, _digest = type(_new_hash()).update, type(_new_hash()).digest
 _BLOCK_BYTES: Final = 64
 SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
@@ -56,10 +59,10 @@ class SigningKey:
     def __init__(self, secret_key: str) -> None:
         secret = secret_key.encode()
         if len(secret) > _BLOCK_BYTES:
-            secret = sha1(secret).digest()
+            secret = _new_hash(secret).digest()
         secret = secret.ljust(_BLOCK_BYTES, b"\0")
-        self._new_inner = sha1(bytes(unit ^ 0x36 for unit in secret)).copy
-        self._new_outer = sha1(bytes(unit ^ 0x5C for unit in secret)).copy
+        self._new_inner = _new_hash(bytes(unit ^ 0x36 for unit in secret)).copy
+        self._new_outer = _new_hash(bytes(unit ^ 0x5C for unit in secret)).copy
 
     def sign(self, content: bytes) -> bytes:
         """Return the signature of a content, as ASCII text."""

@@ -9,7 +9,9 @@ import json
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -27,11 +29,12 @@ from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.sending.fast_path import SendFastPath
 from cometmq.model.errors import CometError
-from cometmq.protocol.command import Command, command_at
+from cometmq.protocol.batch import encode_batch
+from cometmq.protocol.command import Command, command_at, encode_command
 from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.signature import signed_content
 from cometmq.protocol.signed_fields import FIELDS_MAX, SignedFields
-from cometmq.remoting import TlsSettings
+from cometmq.remoting import Request, RequestHandler, Response, TlsSettings
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from support import plain_ways
@@ -41,7 +44,18 @@ from support.stores import all_messages, put
 from support.tiers import rounds
 
 from .conftest import Pulls, Tables
-from .test_send_fast_path import BODIES, FIELDS, HEADERS, ITEMS, Side, frame, java, read
+from .test_send_fast_path import (
+    BATCH,
+    BODIES,
+    FIELDS,
+    HEADERS,
+    ITEMS,
+    TEXTS,
+    Side,
+    frame,
+    java,
+    read,
+)
 
 ACCOUNTS = """
 globalWhiteRemoteAddresses: [10.9.9.9]
@@ -52,6 +66,8 @@ accounts:
 - {accessKey: Trusted, secretKey: trusted-secret, whiteRemoteAddress: 10.8.8.8}
 """
 Change = Callable[[UserAccounts], None]
+CHANGE = 31000
+"""The code of a request that changes the accounts."""
 EXAMPLES = settings(
     max_examples=rounds(test=60, long=2000),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -116,9 +132,27 @@ class Guarded(Side):
             check = self.access.for_sends()
             self.fast_path = SendFastPath(self.send, scans=True, check=check)
 
-    def connect(self, peer: object = ("10.0.0.9", 51000)) -> Wired:
-        handlers = dict.fromkeys((310, 10, 320), self._handle)
-        return Wired(handlers, peer=peer, fast_path=self.fast_path, guard=self.access.guard)
+    def connect(
+        self,
+        peer: object = ("10.0.0.9", 51000),
+        on_change: Callable[[], None] = lambda: None,
+    ) -> Wired:
+        def change(request: Request) -> Response:
+            on_change()
+            return Response(0)
+
+        def guard(request: Request, handler: RequestHandler) -> Any:
+            return handler(request) if handler is change else self.access.guard(request, handler)
+
+        handlers = dict.fromkeys((310, 10, 320), self._handle) | {CHANGE: change}
+        return Wired(handlers, peer=peer, fast_path=self.fast_path, guard=guard)
+
+    def remove(self, name: str) -> None:
+        """Remove an account or a user."""
+        if self.users is not None:
+            self.users.delete(name)
+        else:
+            self.accounts.delete_account(name)
 
     def _handle(self, request: Any) -> Any:
         self.handled += 1
@@ -156,6 +190,8 @@ class Both:
             names: those in its certificate.
         """
         fast, general = self.fast.connect(peer), self.general.connect(peer)
+        start = self.fast.store.written_to
+        assert start == self.general.store.written_to
         for side in (fast, general):
             side.connection.certificate_names = names
         for piece in pieces:
@@ -164,7 +200,8 @@ class Both:
             for side in (fast, general):
                 await side.settled()
         assert read(fast) == read(general)
-        assert self.fast.log() == self.general.log()
+        assert self.fast.log(start) == self.general.log(start)
+        assert fast.connection.closed == general.connection.closed
         return [response.code for response in fast.answers]
 
 
@@ -253,6 +290,7 @@ async def test_sends_of_one_read_keep_their_order_around_refused_ones(
     assert await both.same(stream) == expected
     bodies = [message.body for message in all_messages(both.fast.store, "T", 1)]
     assert bodies == [b"%d" % number for number, code in enumerate(expected) if code == 0]
+    assert both.fast.handled == 0
 
 
 FIELD_NAMES = sorted(FIELDS)
@@ -291,8 +329,6 @@ async def test_a_large_header_takes_the_general_path(both: Both) -> None:
 
 
 async def test_batches_need_the_same(both: Both) -> None:
-    from cometmq.protocol.batch import encode_batch
-
     fields = FIELDS | {"i": "", "m": "true"}
     body = encode_batch(ITEMS)
     for code in ("310", "320"):
@@ -397,15 +433,23 @@ async def test_refused_one_way_sends_are_not_stored(both: Both) -> None:
     max_examples=rounds(test=60, long=2000),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(header=HEADERS, body=BODIES, key=st.sampled_from([*SECRETS, ""]))
+@given(
+    requests=st.lists(
+        st.tuples(HEADERS, BODIES, st.sampled_from([*SECRETS, ""])), min_size=1, max_size=3
+    ),
+    good=st.sampled_from([0, 1, 5, 33]),
+    times=st.sampled_from([1, 1, 2, 12]),
+)
 async def test_whatever_is_signed_the_two_paths_do_the_same(
-    both: Both, header: bytes, body: bytes, key: str
+    both: Both, requests: list[tuple[bytes, bytes, str]], good: int, times: int
 ) -> None:
-    try:
-        data = signed(header, body, key) if key else frame(header, body)
-    except CometError:  # nothing could sign it
-        data = frame(header, body)
-    await both.same(data)
+    stream = signed(java(FIELDS), b"body", "Publisher") * good
+    for header, body, key in requests:
+        try:
+            stream += signed(header, body, key) if key else frame(header, body)
+        except CometError:  # nothing could sign it
+            stream += frame(header, body)
+    await both.same(stream * (times if len(stream) < 50_000 else 1))
 
 
 @settings(
@@ -417,8 +461,10 @@ async def test_whatever_happens_to_signed_bytes_the_two_paths_do_the_same(
     both: Both, data: st.DataObject
 ) -> None:
     write = partial(plain_ways.header_of, data.draw(st.sampled_from(plain_ways.FORMS)), code="310")
-    stream = bytearray(signed(write(FIELDS), b"body", "Publisher"))
-    stream += signed(write(FIELDS, opaque="2"), b"two", "Publisher")
+    count = data.draw(st.sampled_from([2, 2, 7, 40]))
+    stream = bytearray(
+        b"".join(signed(write(FIELDS, opaque=str(n)), b"%d" % n, "Publisher") for n in range(count))
+    )
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(stream)))
         new = data.draw(
@@ -427,6 +473,88 @@ async def test_whatever_happens_to_signed_bytes_the_two_paths_do_the_same(
         stream[at : at + data.draw(st.integers(0, 2))] = new
     cut = data.draw(st.integers(0, len(stream)))
     await both.same(bytes(stream[:cut]), bytes(stream[cut:]))
+
+
+def random_frame(chance: Random, number: int) -> bytes:
+    """A send of any form, mostly a valid one, and mostly signed by an account that may send it."""
+    is_batch = chance.random() < 0.1
+    fields = dict(BATCH if is_batch else FIELDS)
+    fields["b"] = chance.choice(["T"] * 12 + ["D", "Other", "%RETRY%G", "New"])
+    fields["e"] = chance.choice(["0", "1", "2", "3"] * 5 + ["4", "-1"])
+    if not is_batch:
+        common = ["", f"KEYS\x01{number}\x02", f"TAGS\x01t\x02UNIQ_KEY\x01u{number}\x02"]
+        fields["i"] = chance.choice(common * 10 + [text for text in TEXTS if len(text) < 1000])
+    fields["j"] = chance.choice("00013")
+    for name in "ijkmn":
+        if chance.random() < 0.05:
+            fields.pop(name, None)
+    body = b"%d," % number * chance.randrange(1, 40)
+    if is_batch or chance.random() < 0.1:
+        body = encode_batch(ITEMS)
+    header = plain_ways.header_of(
+        chance.choice(plain_ways.FORMS),
+        fields,
+        code=chance.choice(["310", "310", "310", "320", "10"]),
+        opaque=str(number),
+    )
+    key = chance.choice(["Publisher"] * 10 + ["Administrator", "Consumer"])
+    data = bytearray(signed(header, body, key))
+    kind = chance.random()
+    if kind < 0.02:
+        return frame(header, body)
+    if kind < 0.05:
+        return chance.choice(list(REFUSED.values()))
+    if kind < 0.25:  # other values, in a structure that mostly stays
+        for _ in range(chance.randrange(1, 4)):
+            at = chance.randrange(8, len(data))
+            if data[at : at + 1].isdigit():
+                data[at] = ord(chance.choice("123456789"))
+            elif data[at : at + 1].isalpha() and data[at - 1] != ord("\\"):
+                data[at] = ord(chance.choice("TDabeiju"))
+    elif kind < 0.30:  # one more field, which is not signed, or has another value
+        more = chance.choice([{"zz": "x"}, {"b": "D"}, {"AccessKey": "Administrator"}])
+        return with_fields(signed(header, body, key)[8 : len(data) - len(body)], more, body)
+    elif kind < 0.31:
+        data[chance.randrange(len(data))] = chance.randrange(256)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("seed", range(rounds(test=1, long=60)))
+async def test_many_frames_of_one_read_mean_the_same_on_both_paths(both: Both, seed: int) -> None:
+    """1,250 frames for each seed, 125 at a time."""
+    chance = Random(seed)
+    codes: list[int] = []
+    for _ in range(10):
+        stream = b"".join(random_frame(chance, number) for number in range(125))
+        cuts = sorted(chance.randrange(len(stream)) for _ in range(chance.choice([0, 0, 0, 2])))
+        places = [0, *cuts, len(stream)]
+        codes += await both.same(*(stream[at:to] for at, to in pairwise(places)))
+    assert codes.count(0) > 150
+    assert codes.count(both.refused) > 50
+    assert both.fast.handled < both.general.handled
+
+
+@pytest.mark.parametrize("place", [1, 31, 32, 33, 64])
+async def test_accounts_that_change_inside_a_read_count_for_the_sends_behind(
+    both: Both, place: int
+) -> None:
+    """A request between the sends removes the account, as one of an administrator may."""
+    change = encode_command(Command(CHANGE, opaque=CHANGE))
+    stream = [
+        signed(java(FIELDS, opaque=str(n)), b"%d" % n, "Publisher") for n in range(place + 70)
+    ]
+    stream.insert(place, change)
+    found = []
+    for side in (both.fast, both.general):
+        wired = side.connect(on_change=lambda side=side: side.remove("Publisher"))
+        wired.transport.send(b"".join(stream))
+        await wired.settled()
+        found.append(read(wired))
+        assert [code for _, code, *_ in found[-1]] == [0] * (place + 1) + [both.refused] * 70
+        bodies = [message.body for message in all_messages(side.store, "T", 1)]
+        assert bodies == [b"%d" % n for n in range(place)]
+    assert found[0] == found[1]
+    assert both.fast.handled == 0
 
 
 # --- pulls --------------------------------------------------------------------------------------
@@ -492,10 +620,7 @@ async def test_a_held_pull_is_checked_again_if_accounts_have_changed(
     await wired.settled()
     assert (len(pulls.held), wired.answers) == (1, [])
 
-    if side.users is not None:
-        side.users.delete(removed)
-    else:
-        side.accounts.delete_account(removed)
+    side.remove(removed)
     put(side.store, b"secret", topic="T")
     pulls.held.arrived("T", 0, 0, 0)
 

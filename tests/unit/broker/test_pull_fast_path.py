@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from cometmq.broker.fast_paths import FastPaths
 from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.pulling.fast_path import PullFastPath
+from cometmq.model.topic import GROUP_CHARS_MAX, RETRY_PREFIX
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.remoting.wire import FastPath, Wire
@@ -347,3 +348,33 @@ def test_any_header_means_the_same_both_ways(
         store.abandon()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["topic", "consumerGroup", "subscription", "expressionType"])
+async def test_texts_that_are_too_long_to_be_remembered_take_the_general_path(
+    both: Both, name: str
+) -> None:
+    limit = 1024 if name == "subscription" else GROUP_CHARS_MAX + len(RETRY_PREFIX)
+    assert await both.same(pull(**{name: "x" * limit})) == 0
+    assert await both.same(pull() + pull(**{name: "x" * (limit + 1)}) + pull()) == 1
+
+
+@pytest.mark.parametrize("place", [0, 1, 40])
+async def test_a_header_over_the_limit_closes_the_connection_wherever_it_is(
+    both: Both, place: int
+) -> None:
+    pulls = [pull() for _ in range(60)]
+    pulls[place] = pull(x="y" * 1000)
+    for side in (both.fast, both.general):
+        side.wired.connection.header_bytes_max = 1000
+    await both.same(b"".join(pulls))
+    assert both.fast.wired.connection.closed
+    assert both.codes == [0] * place
+
+
+async def test_a_frame_over_the_limit_closes_the_connection(tables: Tables, both: Both) -> None:
+    path = PullFastPath(both.fast.pulls.handler)
+    wired = Wired({}, fast_path=path, frame_bytes_max=1024)
+    wired.transport.send(pull() + pull(x="y" * 1024))
+    assert wired.connection.closed
+    assert [answer.code for answer in wired.answers] == [0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import errno
+import gc
 import json
 from collections.abc import AsyncIterator
 from functools import partial
@@ -18,18 +19,21 @@ from hypothesis import strategies as st
 
 from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.replication.durability_wait import DurabilityWait
-from cometmq.broker.sending.fast_path import SendFastPath
+from cometmq.broker.sending.fast_path import SendFastPath, SendHeaderReader
 from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.sending.handler import SendHandler
+from cometmq.broker.sending.send import Send
 from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.throughput import Throughput
 from cometmq.model.delay import DelayLevels
+from cometmq.model.topic import TOPIC_CHARS_MAX
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.record import encode_host
+from cometmq.protocol.signed_fields import RequestCheck
 from cometmq.remoting.latencies import Latencies
 from cometmq.remoting.wire import FastPath, write_batch_of
 from cometmq.system.clock import ManualClock
@@ -116,12 +120,14 @@ class Side:
         """How often something was written to the log."""
         return self.files.writes
 
-    def log(self) -> bytes:
-        """All records, as they lie in the log."""
-        return b"".join(
-            bytes(segment.view[: max(0, self.store.written_to - segment.base_offset)])
+    def log(self, start: int = 0) -> bytes:
+        """The records from a log offset on, as they lie in the log."""
+        end = self.store.written_to
+        parts = [
+            segment.view[max(0, start - segment.base_offset) : max(0, end - segment.base_offset)]
             for segment in self.store._log.segments.items
-        )
+        ]
+        return b"".join(bytes(part) for part in parts)
 
 
 class Both:
@@ -139,14 +145,15 @@ class Both:
     async def same(self, *pieces: bytes, peer: object = ("10.0.0.9", 51000)) -> int:
         """Send the pieces to both, compare everything; returns how many took the general path."""
         fast, general = self.fast.connect(peer), self.general.connect(peer)
-        handled = self.fast.handled
+        handled, start = self.fast.handled, self.fast.store.written_to
+        assert start == self.general.store.written_to
         for piece in pieces:
             for side in (fast, general):
                 side.transport.send(piece)
             for side in (fast, general):
                 await side.settled()
         assert read(fast) == read(general)
-        assert self.fast.log() == self.general.log()
+        assert self.fast.log(start) == self.general.log(start)
         assert self.fast.stats.put_messages == self.general.stats.put_messages
         assert fast.connection.closed == general.connection.closed
         assert self.fast.counts() == self.general.counts()
@@ -155,7 +162,15 @@ class Both:
 
 def read(wired: Wired) -> list[tuple[Any, ...]]:
     return [
-        (answer.opaque, answer.code, answer.remark, answer.fields, answer.flag, answer.body)
+        (
+            answer.opaque,
+            answer.code,
+            answer.remark,
+            answer.fields,
+            answer.flag,
+            answer.body,
+            answer.serialization,
+        )
         for answer in wired.answers
     ]
 
@@ -229,6 +244,37 @@ async def test_sends_of_one_read_keep_their_order_around_others(both: Both, step
     assert await both.same(stream) == long_way
     stored = [message.body for message in all_messages(both.fast.store, "T", 1)]
     assert stored == [b"%d" % number for number in range(150) if (number + 1) % step]
+
+
+class CountedCheck(RequestCheck):
+    """Allows every send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checked = 0
+
+    def allows(self, *_: Any) -> bool:
+        self.checked += 1
+        return True
+
+
+@pytest.mark.parametrize("step", [2, 7, 32, 33, 50])
+async def test_no_send_is_checked_in_vain_because_of_others_before_it(
+    both: Both, step: int
+) -> None:
+    """The check of a signature takes longer than anything else on the fast path."""
+    side, check = both.fast, CountedCheck()
+    stream, plain = b"", 0
+    for number in range(150):
+        is_plain = (number + 1) % step != 0
+        odd = ({"i": "DELAY\x011\x02"}, {"e": "9"}, {"b": "Many"}, {"k": "1", "m": "1"})[number % 4]
+        stream += frame(java(FIELDS if is_plain else FIELDS | odd, opaque=str(number)))
+        plain += is_plain
+    path = SendFastPath(side.send, scans=True, check=check)
+    client = Wired(dict.fromkeys((310, 10, 320), side._handle), fast_path=path)
+    client.transport.send(stream)
+    assert [answer.opaque for answer in client.answers] == list(range(150))
+    assert (check.checked, side.handled) == (plain, 150 - plain)
 
 
 async def test_what_follows_malformed_input_is_not_stored(both: Both) -> None:
@@ -378,11 +424,18 @@ async def test_each_odd_member_means_the_same_both_ways(both: Both, form: str) -
 
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(requests=st.lists(st.tuples(HEADERS, BODIES), min_size=1, max_size=4))
+@given(
+    requests=st.lists(st.tuples(HEADERS, BODIES), min_size=1, max_size=4),
+    good=st.sampled_from([0, 1, 5, 33]),
+    times=st.sampled_from([1, 1, 2, 12]),
+)
 async def test_whatever_is_asked_the_two_ways_do_the_same(
-    both: Both, requests: list[tuple[bytes, bytes]]
+    both: Both, requests: list[tuple[bytes, bytes]], good: int, times: int
 ) -> None:
-    await both.same(b"".join(frame(header, body) for header, body in requests))
+    stream = b"".join(frame(header, body) for header, body in requests)
+    if len(stream) > 10_000:
+        times = 1
+    await both.same((frame(java(FIELDS)) * good + stream) * times)
 
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -391,7 +444,10 @@ async def test_whatever_happens_to_the_bytes_the_two_ways_do_the_same(
     both: Both, data: st.DataObject
 ) -> None:
     write = partial(plain_ways.header_of, data.draw(st.sampled_from(plain_ways.FORMS)), code="310")
-    stream = bytearray(frame(write(FIELDS, opaque="1")) + frame(write(FIELDS, opaque="2"), b"two"))
+    count = data.draw(st.sampled_from([2, 2, 7, 40]))
+    stream = bytearray(
+        b"".join(frame(write(FIELDS, opaque=str(n)), b"%d" % n) for n in range(count))
+    )
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(stream)))
         new = data.draw(
@@ -623,3 +679,117 @@ async def test_a_frame_over_the_limit_is_left_for_the_connection_to_refuse(both:
     small = SendFastPath(both.fast.send, frame_bytes_max=1024)
     assert small.take(data, 0, len(data), connection) == 0
     assert SendFastPath(both.fast.send).take(data, 0, len(data), connection) == len(data)
+
+
+@pytest.mark.parametrize("place", [0, 1, 40])
+async def test_a_header_over_the_limit_closes_the_connection_wherever_it_is(
+    both: Both, place: int
+) -> None:
+    frames = [frame(java(FIELDS, opaque=str(number))) for number in range(60)]
+    frames[place] = frame(java(FIELDS | {"x": "y" * 1000}))
+    found = []
+    for side in (both.fast, both.general):
+        client = side.connect()
+        client.connection.header_bytes_max = 1000
+        client.transport.send(b"".join(frames))
+        assert client.connection.closed
+        found.append([answer.opaque for answer in client.answers])
+        assert len(all_messages(side.store, "T", 1)) == place
+    assert found == [list(range(place))] * 2
+
+
+async def test_names_that_no_topic_has_are_not_remembered(both: Both) -> None:
+    topics: dict[bytes, str] = {}
+    reader = SendHeaderReader(True, None, topics)
+    for size in (TOPIC_CHARS_MAX, TOPIC_CHARS_MAX + 1, 100_000):
+        header = bytearray(java(FIELDS | {"b": "x" * size}))
+        assert reader.read(header, 0, len(header), False) == (size <= TOPIC_CHARS_MAX)
+        assert await both.same(frame(bytes(header)) + frame(java(FIELDS))) == 1
+    assert list(topics) == [b"x" * TOPIC_CHARS_MAX]
+
+
+def sends_in_memory() -> list[Send]:
+    gc.collect()
+    return [found for found in gc.get_objects() if type(found) is Send]
+
+
+@pytest.mark.parametrize("scans", [False, True])
+async def test_nothing_of_a_read_is_kept_behind_it(
+    tmp_path: Path, tables: Tables, scans: bool
+) -> None:
+    tables.topic("T", queues=4)
+    known = {id(send) for send in sends_in_memory()}
+    side = Side(tmp_path, tables, fast=True, scans=scans)
+    stream = b"".join(frame(java(FIELDS, opaque=str(number))) for number in range(100))
+    side.connect().transport.send(stream + frame(java(FIELDS | {"e": "9"})) + stream)
+    sends = [send for send in sends_in_memory() if id(send) not in known]
+    assert len(sends) >= 16
+    for send in sends:
+        assert (send.wire, send.header, bytes(send.source), bytes(send.text)) == (
+            None, None, b"", b"",
+        )  # fmt: skip
+    assert len(all_messages(side.store, "T", 1)) == 200
+    side.store.abandon()
+
+
+@pytest.mark.parametrize("place", [0, 1, 20, 31, 32, 50])
+async def test_a_defect_inside_a_read_leaves_nothing_for_the_next_one(
+    both: Both, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """The sends before it are stored and responded to; those behind it end with the connection."""
+    side = both.fast
+    await both.same(frame(java(FIELDS | {"i": ""}, opaque="1000")))
+    frames = [frame(java(FIELDS, opaque=str(number)), b"%d" % number) for number in range(60)]
+    frames[place] = frame(java(FIELDS | {"e": "3"}, opaque=str(place)), b"not stored")
+
+    def take_space(self: FaultyFiles, size_bytes: int) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(FaultyFiles, "take_space", take_space)  # the queue has no file yet
+    client, other = side.connect(), side.connect(("10.0.0.8", 51000))
+    with pytest.raises(RuntimeError, match="a defect"):
+        client.transport.arrive(b"".join(frames))
+    monkeypatch.undo()
+    other.transport.arrive(frame(java(FIELDS | {"i": ""}, opaque="77"), b"of another"))
+    write_batch_of(asyncio.get_running_loop()).end()
+
+    assert [answer.opaque for answer in client.answers] == list(range(place))
+    assert [(answer.opaque, answer.code) for answer in other.answers] == [(77, 0)]
+    stored = all_messages(side.store, "T", 1)
+    assert [message.body for message in stored[1:]] == [
+        *(b"%d" % number for number in range(place)), b"of another",
+    ]  # fmt: skip
+    assert b"KEYS" not in stored[-1].properties
+    assert all_messages(side.store, "T", 3) == []
+
+
+async def test_sends_of_one_read_around_a_disk_that_fails_have_their_own_responses(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue without a file, and a delay topic, find the disk full in the middle of a run."""
+    found = []
+    for side in (both.fast, both.general):
+        client = side.connect()
+        client.transport.send(frame(java(FIELDS, opaque="1000")))
+        real, left = FaultyFiles.take_space, 2
+
+        def take_space(self: FaultyFiles, size_bytes: int) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            real(self, size_bytes)  # noqa: B023
+
+        monkeypatch.setattr(FaultyFiles, "take_space", take_space)
+        stream = b""
+        for number in range(150):
+            queue = "2" if number == 40 else "3" if number == 80 else "1"
+            text = "DELAY\x011\x02" if number == 120 else f"KEYS\x01{number}\x02"
+            stream += frame(java(FIELDS | {"e": queue, "i": text}, opaque=str(number)))
+        client.transport.send(stream)
+        monkeypatch.undo()
+        found.append(read(client))
+    assert found[0] == found[1]
+    assert [answer[0] for answer in found[0]] == [1000, *range(150)]
+    assert 0 < sum(answer[1] != 0 for answer in found[0]) < 150
+    assert both.fast.log() == both.general.log()

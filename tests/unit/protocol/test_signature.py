@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import base64
 import hmac
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -42,3 +46,60 @@ def test_old_clients_do_not_sign_the_flag_of_unique_keys(
 
 def test_no_text_of_a_key_shows_the_secret() -> None:
     assert "hidden" not in repr(SigningKey("hidden-secret"))
+
+
+SIGNS = """
+import sys
+{prepare}
+import hashlib
+from cometmq.protocol.signature import SigningKey
+key = SigningKey("secret")
+assert key.accepts(b"content", key.sign(b"content")), "refuses its own signature"
+assert not key.accepts(b"other", key.sign(b"content")), "accepts a wrong signature"
+print(type(hashlib.sha1(usedforsecurity=False)).__module__, key.sign(b"content").decode())
+"""
+
+
+def signature_of(folder: Path, prepare: str, openssl: str = "") -> tuple[str, str]:
+    """Sign in another process; returns where its hash is from, and the signature."""
+    settings = folder / "openssl.cnf"
+    settings.write_text(openssl)
+    ran = subprocess.run(
+        [sys.executable, "-c", SIGNS.format(prepare=prepare)],
+        env={**os.environ, "OPENSSL_CONF": str(settings)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+    module, signature = ran.stdout.split()
+    return module, signature
+
+
+EXPECTED = base64.b64encode(hmac.digest(b"secret", b"content", "sha1")).decode()
+ONLY_APPROVED = """
+openssl_conf = start
+[start]
+alg_section = algorithms
+[algorithms]
+default_properties = fips=yes
+"""
+
+
+def test_python_without_openssl_signs(tmp_path: Path) -> None:
+    found = signature_of(tmp_path, "sys.modules['_hashlib'] = None")
+    assert found == ("_sha1", EXPECTED)
+
+
+def test_openssl_that_refuses_sha1_for_security_signs(tmp_path: Path) -> None:
+    """HMAC-SHA1 is approved where SHA-1 alone is not."""
+    refuses = """
+import hashlib
+try:
+    hashlib.sha1()
+except ValueError:
+    pass
+else:
+    sys.exit("OpenSSL takes no notice of its settings")
+"""
+    assert signature_of(tmp_path, refuses, ONLY_APPROVED) == ("_hashlib", EXPECTED)

@@ -8,6 +8,7 @@ from cometmq.protocol.signed_fields cimport RequestCheck, SignedFields
 from cometmq.remoting.wire cimport FastPath, Wire
 
 
+cdef int _NAME_BYTES_MAX, _EXPRESSION_BYTES_MAX
 cdef int _PREFIX_BYTES, _FRAMES_MAX, _TEXT, _ESCAPED, _TEXTS, _WIDE, _REQUIRED, _KNOWN
 cdef int _GROUP, _TOPIC, _EXPRESSION, _KIND
 cdef int _QUEUE, _OFFSET, _COUNT, _FLAGS, _COMMIT, _SUSPEND, _VERSION, _BYTES

@@ -15,6 +15,7 @@ from typing import Any
 
 from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.broker.pulling.handler import Pull, PullHandler
+from cometmq.model.topic import GROUP_CHARS_MAX, RETRY_PREFIX
 from cometmq.protocol import header_scanner, octets
 from cometmq.protocol.header_scanner import HeaderScanner
 from cometmq.protocol.octets import two_u32
@@ -25,6 +26,9 @@ from cometmq.remoting.wire import FastPath, Wire
 _PREFIX_BYTES = 8
 _INT32_MAX, _NOT_PLAIN = 2**31 - 1, header_scanner.NOT_PLAIN
 _TEXTS_MAX = 10_000
+_NAME_BYTES_MAX = GROUP_CHARS_MAX + len(RETRY_PREFIX)
+_EXPRESSION_BYTES_MAX = 1024
+"""The longest texts that are remembered: names of groups and of their retry topics, expressions."""
 _FRAMES_MAX = 64
 _WORK_S_MAX = 0.001
 """Pulls that are handled at a time, and for how long."""
@@ -91,7 +95,9 @@ class PullHeaderReader(HeaderScanner):
         return self._note_number(field, memory, at, end)
 
     def _note_text(self, field: int, memory: Any, at: int, end: int) -> bool:
-        """Set a text; pulls with the same text share one string."""
+        """Set a text, if it is not too long; pulls with the same text share one string."""
+        if end - at > (_EXPRESSION_BYTES_MAX if field == _EXPRESSION else _NAME_BYTES_MAX):
+            return False
         raw = octets.bytes_in(memory, at, end - at)
         text = self._texts.get(raw)
         if text is None:
@@ -171,6 +177,10 @@ class PullFastPath(FastPath):
             header_end = at + _PREFIX_BYTES + (word & 0xFFFFFF)
             if frame_end > end or header_end != frame_end or word >> 24 > 1:
                 break  # not all there, or not just a header
+            if frame_end - at > wire._frame_bytes_max:
+                break
+            if header_end - at - _PREFIX_BYTES > wire.header_bytes_max:
+                break
             pull = Pull(self._pulls, wire, 0, word >> 24 == 1)
             if not self._reader.read(pull, memory, at + _PREFIX_BYTES, frame_end):
                 break

@@ -10,7 +10,7 @@ from cometmq.protocol.signed_fields cimport RequestCheck, SignedFields
 from cometmq.remoting.wire cimport FastPath, Wire
 
 
-cdef int _PREFIX_BYTES, _FRAMES_MAX, _RUN_MAX, _ESCAPED, _BARE
+cdef int _PREFIX_BYTES, _TOPIC_BYTES_MAX, _FRAMES_MAX, _RUN_MAX, _ESCAPED, _BARE
 cdef long long _INT32_MAX, _NOT_PLAIN
 cdef int _GROUP, _TOPIC, _TEMPLATE, _TEMPLATE_QUEUES, _QUEUE, _SYS_FLAG, _BORN, _FLAG
 cdef int _PROPERTIES, _RECONSUMED, _UNIT_MODE, _RETRIES_MAX, _BATCH, _BROKER

@@ -19,6 +19,7 @@ from typing import Any
 from cometmq.broker.sending.handler import SendHandler
 from cometmq.broker.sending.send import Send
 from cometmq.model.errors import CometError
+from cometmq.model.topic import TOPIC_CHARS_MAX
 from cometmq.protocol import header_scanner, octets
 from cometmq.protocol.command import send_header
 from cometmq.protocol.frame import FRAME_BYTES_MAX
@@ -34,6 +35,8 @@ except ImportError:  # interpreted, without Cython at hand
 
 _PREFIX_BYTES = 8
 _TOPICS_MAX = 20_000
+_TOPIC_BYTES_MAX = TOPIC_CHARS_MAX
+"""The longest name that is read here: a longer one names no topic, or the retries of a group."""
 _FRAMES_MAX = 512
 """Sends that are handled at a time."""
 _RUN_MAX = 32
@@ -113,7 +116,7 @@ class SendHeaderReader(HeaderScanner):
 
     def release(self) -> None:
         """Drop the references to the connection that was read last."""
-        self.send.wire = None
+        self.send.wire = self.send.header = None
         self.send.source = self.send.text = b""
         self._data = _NO_DATA
 
@@ -160,8 +163,9 @@ class SendHeaderReader(HeaderScanner):
         if kind == _BARE:
             return False
         if field == _TOPIC:
+            if not 0 < end - at <= _TOPIC_BYTES_MAX:
+                return False
             self._note_topic(memory, at, end)
-            return at < end
         return True
 
     def _note_topic(self, memory: Any, at: int, end: int) -> None:
@@ -276,8 +280,8 @@ class SendFastPath(FastPath):
     def _take_all(self, data: bytearray, at: int, end: int, wire: Wire) -> int:
         """Store the common sends from ``at`` on; return where the first other frame begins.
 
-        A run of them is read, then checked, then stored: the code of one step at a time fits in the
-        innermost cache of a processor, that of all of them does not.
+        A run of them is read and routed, then checked, then stored: the code of one step at a time
+        fits in the innermost cache of a processor, that of all of them does not.
         """
         while self._count < _FRAMES_MAX:
             wanted = min(self._run_max, _FRAMES_MAX - self._count)
@@ -296,7 +300,7 @@ class SendFastPath(FastPath):
         return at
 
     def _read_run(self, data: bytearray, at: int, end: int, wanted: int, wire: Wire) -> int:
-        """Read the common sends from ``at`` on, up to a number; return how many there are."""
+        """Read and route the common sends from ``at`` on, up to a number; return how many."""
         memory = octets.start_of(data)
         found = 0
         while found < wanted and _may_begin(memory, at, end):
@@ -306,7 +310,10 @@ class SendFastPath(FastPath):
             frame_end = at + 4 + length
             if word >> 24 > 1 or frame_end > end or body_at > frame_end:
                 break
-            if frame_end - at > self._frame_bytes_max:
+            if (
+                frame_end - at > self._frame_bytes_max
+                or body_at - header_at > wire.header_bytes_max
+            ):
                 break
             reader = self._readers[found]
             reader.is_binary = word >> 24 == 1
@@ -320,6 +327,8 @@ class SendFastPath(FastPath):
             send = reader.send
             send.wire, send.source = wire, data
             send.body_at, send.body_end = body_at, frame_end
+            if not self._validation.route_common(send):
+                break  # before those behind it are checked in vain
             found += 1
             at = frame_end
         return found
@@ -349,8 +358,6 @@ class SendFastPath(FastPath):
         """Store the sends that were read; return how many, from the first on, are stored."""
         for number in range(count):
             reader = self._readers[number]
-            if not self._validation.route_common(reader.send):
-                return number
             try:
                 self._responses_end = self._handler.store(
                     reader.send, reader.opaque, reader.is_binary, self._responses_end

@@ -44,7 +44,8 @@ def unreadable(subject: str, problem: ConfigError) -> list[Finding]:
     return [
         Finding(
             "settings", Level.PROBLEM, subject, line, "settings that the server accepts",
-            f"correct or remove it; {REFERENCE}",
+            "correct or remove it, and run this again: secrets, certificates and the store are not"
+            f" examined before; {REFERENCE}",
         )
         for line in str(problem).splitlines()
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, KeysView, Set
 from dataclasses import dataclass, replace
 
-from cometmq.client._consuming.pulls import PullResult, PullStatus
+from cometmq.client._consuming.pulls import PullResult, PullStatus, illegal_offset_text
 from cometmq.client._consuming.rebalancer import QueueTable
 from cometmq.client._supervision import STEP_S_MAX, FetchLoop, SupervisedFailureLog
 from cometmq.model.message import StoredMessage
@@ -132,7 +132,8 @@ class _Stream(FetchLoop[PullResult]):
         self.pulled_ms = now_ms()
         if response.status is PullStatus.OFFSET_ILLEGAL:
             log.warning(
-                "offset out of range queue=%s group=%s offset=%s min=%d max=%d next=%d",
+                "%s queue=%s group=%s offset=%s min=%d max=%d next=%d",
+                illegal_offset_text(self.offset, response),
                 *(self.queue, self._fetcher.group, self.offset),
                 *(response.min_offset, response.max_offset, response.next_offset),
             )

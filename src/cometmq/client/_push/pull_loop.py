@@ -19,6 +19,7 @@ from cometmq.client._consuming.pulls import (
     PullResult,
     PullStatus,
     ReplicaChoice,
+    illegal_offset_text,
 )
 from cometmq.client._push.fast_path import PullFastPath, QueuePulls
 from cometmq.client._push.process_queue import FetchedBatch, Limits, ProcessQueue
@@ -311,7 +312,8 @@ class PullLoop(FetchLoop[PullResult]):
     async def _skip_to(self, result: PullResult) -> None:
         """Drop a queue whose offset is out of range; its next owner starts at the nearest one."""
         log.warning(
-            "offset out of range queue=%s group=%s offset=%s min=%d max=%d next=%d",
+            "%s queue=%s group=%s offset=%s min=%d max=%d next=%d",
+            illegal_offset_text(self.next_offset, result),
             *(self.queue, self._group, self.next_offset),
             *(result.min_offset, result.max_offset, result.next_offset),
         )

@@ -167,6 +167,7 @@ async def test_a_mistake_is_a_finding_with_the_nearest_key_and_the_host_is_check
     assert [each.level for each in mistakes] == [Level.PROBLEM, Level.PROBLEM]
     assert "did you mean flushDiskType?" in mistakes[0].met
     assert mistakes[1].met.startswith(f"{path}:2: there is no setting 'listenPorts'")
+    assert "certificates and the store are not examined before" in mistakes[1].action
     assert {"open-files", "memory"} < {each.check for each in findings}
 
 

@@ -74,6 +74,7 @@ cdef class Wire:
     cdef public double last_active_s
     cdef readonly double received_s
 
+    cdef bint is_within_limits(self, Py_ssize_t frame_bytes, Py_ssize_t header_bytes) noexcept
     cpdef bint takes_requests(self) noexcept
     cpdef receive(self, Command command)
     cpdef close(self)

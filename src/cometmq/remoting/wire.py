@@ -225,6 +225,10 @@ class Wire:
         """Whether nothing can be sent any more."""
         return self._closing or self._transport is None or self._transport.is_closing()
 
+    def is_within_limits(self, frame_bytes: int, header_bytes: int) -> bool:
+        """Return whether a frame and its header are small enough to be handled."""
+        return frame_bytes <= self._frame_bytes_max and header_bytes <= self.header_bytes_max
+
     def takes_requests(self) -> bool:
         """Whether a request can be written now."""
         return not (self._back_pressure or self._closing or self.is_leaving)

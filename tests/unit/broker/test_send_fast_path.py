@@ -675,10 +675,10 @@ async def test_plain_sends_are_bounded_while_they_wait(synced: Side) -> None:
 
 async def test_a_frame_over_the_limit_is_left_for_the_connection_to_refuse(both: Both) -> None:
     data = bytearray(frame(java(FIELDS), b"x" * 1500))
-    connection = both.fast.connect().connection
-    small = SendFastPath(both.fast.send, frame_bytes_max=1024)
-    assert small.take(data, 0, len(data), connection) == 0
-    assert SendFastPath(both.fast.send).take(data, 0, len(data), connection) == len(data)
+    fast_path = SendFastPath(both.fast.send)
+    small = Wired({}, fast_path=fast_path, frame_bytes_max=1024).connection
+    assert fast_path.take(data, 0, len(data), small) == 0
+    assert fast_path.take(data, 0, len(data), both.fast.connect().connection) == len(data)
 
 
 @pytest.mark.parametrize("place", [0, 1, 40])

@@ -177,9 +177,7 @@ class PullFastPath(FastPath):
             header_end = at + _PREFIX_BYTES + (word & 0xFFFFFF)
             if frame_end > end or header_end != frame_end or word >> 24 > 1:
                 break  # not all there, or not just a header
-            if frame_end - at > wire._frame_bytes_max:
-                break
-            if header_end - at - _PREFIX_BYTES > wire.header_bytes_max:
+            if not wire.is_within_limits(frame_end - at, header_end - at - _PREFIX_BYTES):
                 break
             pull = Pull(self._pulls, wire, 0, word >> 24 == 1)
             if not self._reader.read(pull, memory, at + _PREFIX_BYTES, frame_end):

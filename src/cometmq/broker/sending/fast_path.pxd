@@ -51,7 +51,6 @@ cdef class SendHeaderReader(HeaderScanner):
 
 cdef class SendFastPath(FastPath):
     cdef SendHandler _handler
-    cdef Py_ssize_t _frame_bytes_max
     cdef SendValidation _validation
     cdef object _flow
     cdef RequestCheck _check

@@ -22,7 +22,6 @@ from cometmq.model.errors import CometError
 from cometmq.model.topic import TOPIC_CHARS_MAX
 from cometmq.protocol import header_scanner, octets
 from cometmq.protocol.command import send_header
-from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.header_scanner import HeaderScanner
 from cometmq.protocol.octets import copy_of, two_u32
 from cometmq.protocol.signed_fields import RequestCheck, SignedFields
@@ -213,7 +212,6 @@ class SendFastPath(FastPath):
 
     Args:
         handler: the handler of all other sends.
-        frame_bytes_max: the connection refuses larger frames.
         scans: see `SendHeaderReader`; by default the faster one of this build.
         check: decides whether a send is allowed; None without access control.
     """
@@ -221,13 +219,11 @@ class SendFastPath(FastPath):
     def __init__(
         self,
         handler: SendHandler,
-        frame_bytes_max: int = FRAME_BYTES_MAX,
         *,
         scans: bool = bool(cython.compiled),
         check: RequestCheck | None = None,
     ) -> None:
         self._handler = handler
-        self._frame_bytes_max = frame_bytes_max
         self._validation = handler.validation
         self._flow = handler.flow
         self._check = check
@@ -310,10 +306,7 @@ class SendFastPath(FastPath):
             frame_end = at + 4 + length
             if word >> 24 > 1 or frame_end > end or body_at > frame_end:
                 break
-            if (
-                frame_end - at > self._frame_bytes_max
-                or body_at - header_at > wire.header_bytes_max
-            ):
+            if not wire.is_within_limits(frame_end - at, body_at - header_at):
                 break
             reader = self._readers[found]
             reader.is_binary = word >> 24 == 1

@@ -70,7 +70,6 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         [every(MEASURE_INTERVAL_S, parts.flow.measure, "measure-flow")],
         fast_path=SendFastPath(
             send,
-            parts.configuration[RemotingSettings].frame_bytes_max,
             check=None if parts.access is None else parts.access.for_sends(),
         ),
     )

@@ -22,7 +22,7 @@ from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting.requests import Request, Response
 from cometmq.remoting.slices import off_loop
-from cometmq.remoting.slow_requests import spent_on
+from cometmq.remoting.slow_requests import in_thread
 from cometmq.system import java_properties
 from cometmq.system.configuration import Configuration, ProtectedSettingError, write_changes
 from cometmq.system.files import Files
@@ -100,10 +100,8 @@ class ConfigUpdate:
     async def _write(self, values: Mapping[str, str]) -> None:
         if self._file is None:
             return
-        loop = asyncio.get_running_loop()
         try:
-            with spent_on("thread"):
-                await loop.run_in_executor(None, write_changes, self._file, values, self._files)
+            await in_thread(partial(write_changes, self._file, values, self._files))
         except ConfigError as problem:
             log.error("cannot write changed settings, the change is refused: %s", problem)
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(problem)) from problem

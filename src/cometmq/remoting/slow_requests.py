@@ -11,17 +11,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
+from typing import TypeVar
 
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.system.failure_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _TOPIC_FIELDS = ("topic", "b")
 """The names of a topic in headers; a send of version 2 has letters."""
@@ -44,6 +48,12 @@ def spent_on(what: str) -> Iterator[None]:
         yield
     finally:
         table[what] = table.get(what, 0.0) + monotonic() - began_s
+
+
+async def in_thread(call: Callable[[], _T]) -> _T:
+    """Return what a blocking function returns; it runs in a thread, and its time counts as such."""
+    with spent_on("thread"):
+        return await asyncio.get_running_loop().run_in_executor(None, call)
 
 
 def begin_request() -> dict[str, float]:

@@ -8,7 +8,6 @@ Source: AdminBrokerProcessor and PlainPermissionManager, RocketMQ 4.9.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +27,7 @@ from cometmq.protocol.headers import (
 )
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import off_loop
-from cometmq.remoting.slow_requests import spent_on
+from cometmq.remoting.slow_requests import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -160,8 +159,7 @@ def _split(text: str | None) -> list[str] | None:
 async def _change(code: int, change: Callable[[], None]) -> None:
     """Make a change in a thread, because it waits for the disk."""
     try:
-        with spent_on("thread"):
-            await asyncio.get_running_loop().run_in_executor(None, change)
+        await in_thread(change)
     except ConfigError as problem:
         raise ResponseError(code, str(problem)) from None
 

@@ -8,7 +8,6 @@ the right to look at users sees their passwords.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -50,7 +49,7 @@ from cometmq.protocol.headers import (
 )
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import off_loop
-from cometmq.remoting.slow_requests import spent_on
+from cometmq.remoting.slow_requests import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -302,8 +301,7 @@ async def _listed(find: Callable[[], Sequence[Body]]) -> Response:
 async def _change(change: Callable[[], None]) -> None:
     """Make a change in a thread, because it waits for the disk."""
     try:
-        with spent_on("thread"):
-            await asyncio.get_running_loop().run_in_executor(None, change)
+        await in_thread(change)
     except ConfigError as problem:
         raise UserError(str(problem)) from None
     except StoreError as problem:

@@ -16,7 +16,7 @@ from typing import Any
 
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.slices import Slices
-from cometmq.remoting.slow_requests import spent_on
+from cometmq.remoting.slow_requests import in_thread
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 
@@ -99,8 +99,7 @@ class KvTable:
             changed = self._table | {namespace: change(self._table.get(namespace, {}))}
             self._save({"configTable": changed})
 
-        with spent_on("thread"):
-            await asyncio.get_running_loop().run_in_executor(None, save)
+        await in_thread(save)
 
 
 def _table(content: Any) -> dict[str, dict[str, str]]:

@@ -61,6 +61,9 @@ FIELDS: dict[str, Any] = {
     "a": "bench", "b": TOPIC, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1600000000000",
     "h": "0", "i": PROPERTIES, "j": "0", "k": "false", "m": "false", "n": "broker-a",
 }  # fmt: skip
+PROVIDERS = "org.apache.rocketmq.auth.{0}.provider.Local{1}MetadataProvider"
+LOCAL_USERS = PROVIDERS.format("authentication", "Authentication")
+LOCAL_POLICIES = PROVIDERS.format("authorization", "Authorization")
 
 
 class _Guarded(RocketServer):
@@ -154,11 +157,6 @@ class Java53WithUsers(_WithUsers, Java53):
     """RocketMQ 5.3.3 with users."""
 
     name = "rocketmq-5.3.3-users"
-
-
-PROVIDERS = "org.apache.rocketmq.auth.{0}.provider.Local{1}MetadataProvider"
-LOCAL_USERS = PROVIDERS.format("authentication", "Authentication")
-LOCAL_POLICIES = PROVIDERS.format("authorization", "Authorization")
 
 
 @dataclass(frozen=True)

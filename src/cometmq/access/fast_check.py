@@ -13,11 +13,10 @@ from typing import Any
 
 from cometmq.access.gate import Account, Accounts
 from cometmq.access.needs import Action, group_need, needs_of, topic_need
+from cometmq.access.senders import SENDERS_MAX
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.signed_fields import RequestCheck, SignedFields
 
-SENDERS_MAX = 10_000
-"""Senders that are remembered."""
 USES_MAX = 100_000
 """What all of them together may use, as far as it is remembered: topics, or groups with topics."""
 _SENDERS_MAX, _USES_MAX = SENDERS_MAX, USES_MAX

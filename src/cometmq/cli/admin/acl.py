@@ -433,7 +433,6 @@ async def set_account(
 ) -> list[Change]:
     """Create a plain account, or change it; its secret key is asked for.
 
-
     Options that are not given keep their values. It changes the files of brokers only: name servers
     and controllers have their own.
     """

@@ -42,7 +42,7 @@ from cometmq.store.paths import StorePaths
 from cometmq.store.record_scan import RecordFacts, read_facts, walk
 from cometmq.store.repair import Repair
 from cometmq.store.segments import Segment, Segments
-from cometmq.system.files import Files, is_disk_full
+from cometmq.system.files import Files, find_in_mapping, is_disk_full
 
 logger = logging.getLogger(__name__)
 
@@ -613,14 +613,15 @@ def find_follower(segments: Segments, end: LogEnd) -> Follower | None:
 
 
 def _follower_in(segment: Segment, start: int, stop: int, newer_than_ms: int) -> Follower | None:
+    mapping = segment.file.map
     for magic in _MAGICS:
-        at = segment.file.map.find(magic, start, stop)
+        at = find_in_mapping(mapping, magic, start, stop)
         while at >= 0:
             if at >= 4:
                 facts = read_facts(segment, at - 4, True)
                 if facts.problem is None and facts.total and facts.store_ms >= newer_than_ms:
                     return Follower(facts.log_offset, facts.store_ms)
-            at = segment.file.map.find(magic, at + 1, stop)
+            at = find_in_mapping(mapping, magic, at + 1, stop)
     return None
 
 

@@ -594,6 +594,20 @@ class SystemFileSystem:
             raise OSError(number, os.strerror(number))
 
 
+def find_in_mapping(mapping: mmap.mmap, wanted: bytes, start: int, stop: int) -> int:
+    """Return where ``wanted`` begins in bytes ``start`` to ``stop`` of a mapping, or -1.
+
+    `mmap.find` of CPython before 3.11.5 also reads the byte behind its range. Behind a mapping that
+    byte may not exist, so a search ends before the mapping's last byte.
+    Source: https://github.com/python/cpython/issues/105235
+    """
+    at = mapping.find(wanted, start, min(stop, len(mapping) - 1))
+    last = len(mapping) - len(wanted)
+    if at < 0 and start <= last and stop >= len(mapping) and mapping[last:] == wanted:
+        return last
+    return at
+
+
 def allow_many_files() -> None:
     """Raise this process's limit of open files to what the system grants."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import struct
@@ -25,6 +26,7 @@ from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from support.faulty_files import FaultyFiles
 from support.stores import LOG_FILE_BYTES, TOPIC, bodies, files_of, put
+from support.watched_mapping import WatchedMapping
 
 Open = Callable[..., MessageStore]
 
@@ -258,6 +260,21 @@ def test_damage_in_the_middle_is_named_and_nothing_is_touched(
     assert met.value.position == position
     assert "cutDamagedLog" in str(met.value)
     assert files_of(tmp_path) == before
+
+
+def test_no_search_behind_damage_reaches_the_last_byte_of_a_file(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    fill(store, 5)
+    end = store.written_to
+    store.abandon()
+    # Bytes without a hole up to the end of the file, so that the search goes that far.
+    overwrite(log_file(tmp_path), end, b"x" * (LOG_FILE_BYTES - end))
+    monkeypatch.setattr(mmap, "mmap", WatchedMapping)
+    monkeypatch.setattr(WatchedMapping, "searches", 0)
+    assert open_store().written_to == end
+    assert WatchedMapping.searches > 0
 
 
 def test_damage_in_an_earlier_file_than_the_last_is_named_after_a_crash(

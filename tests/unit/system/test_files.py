@@ -16,9 +16,11 @@ from cometmq.system.files import (
     DiskUsage,
     Entry,
     SystemFiles,
+    find_in_mapping,
     load_with_backup,
     save_with_backup,
 )
+from support.watched_mapping import WatchedMapping
 
 
 @pytest.fixture
@@ -76,6 +78,19 @@ def test_a_mapped_file_is_sparse_until_room_is_reserved(
     file.sync()
     assert (tmp_path / "m").read_bytes()[:9] == b"\0\0\0\0\0abc\0"
     assert bytes(file.map[5:8]) == b"abc"
+
+
+@pytest.mark.parametrize("place", [0, 1, 4091, 4092, None])
+@pytest.mark.parametrize("stop", [4094, 4095, 4096, 5000])
+@pytest.mark.parametrize("start", [0, 1, 4092, 4093, 4096])
+def test_a_search_finds_what_bytes_find_and_ends_before_the_last_byte(
+    place: int | None, stop: int, start: int
+) -> None:
+    with WatchedMapping(-1, 4096) as mapping:
+        if place is not None:
+            mapping[place : place + 4] = b"abcd"
+        wanted = mapping[:].find(b"abcd", start, stop)
+        assert find_in_mapping(mapping, b"abcd", start, stop) == wanted
 
 
 def test_what_is_written_during_a_sync_stays(files: SystemFiles, tmp_path: Path) -> None:

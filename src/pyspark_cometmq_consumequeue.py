@@ -3,6 +3,9 @@
 from contextlib import suppress
 
 with suppress(ImportError):  # a module that cannot be imported would hide everybody's sources
-    from cometmq.spark.sources.consume_queue import ConsumeQueueSource as DefaultSource
+    from cometmq.spark.sources.lazy import LazySource
 
-__all__ = ["DefaultSource"]
+    class DefaultSource(LazySource):
+        """The format ``rocketmq-consumequeue``."""
+
+        FORMAT = "rocketmq-consumequeue"

@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from cometmq.spark import register
-from cometmq.spark.registration import FORMATS
+from cometmq.spark.sources import FORMATS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,34 +1,22 @@
-"""Which formats there are, and how a Spark session learns of them.
+"""Registers the formats in a Spark session.
 
-Each format is one data source class. A session knows them after `register_all`; besides, Spark
-finds the class ``DefaultSource`` of every top-level module named ``pyspark_*`` by itself, and
-there is one such module per format. Spark allows one class per module.
-
-Source: ours.
+A session knows the formats after `register_all`. Spark also finds the class ``DefaultSource`` of
+every top-level module named ``pyspark_*`` by itself; each format has one such module, because Spark
+allows one class per module.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from cometmq.spark.errors import SourceError
+from cometmq.spark.sources import FORMATS, source_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSource
 
 PUSH_FILTERS = "spark.sql.python.filterPushdown.enabled"
 PYSPARK_OLDEST = (4, 2)
-
-FORMATS: dict[str, tuple[str, str]] = {
-    "rocketmq": ("cometmq.spark.sources.topics", "TopicSource"),
-    "rocketmq-log": ("cometmq.spark.sources.log", "LogSource"),
-    "rocketmq-consumequeue": ("cometmq.spark.sources.consume_queue", "ConsumeQueueSource"),
-    "rocketmq-index": ("cometmq.spark.sources.index", "IndexSource"),
-    "rocketmq-meta": ("cometmq.spark.sources.meta", "MetaSource"),
-}
-"""Module and class of each format."""
 
 
 def register_all(spark: SparkSession, *, push_filters: bool = False) -> None:
@@ -67,14 +55,3 @@ def check_version(version: str) -> None:
     if found < PYSPARK_OLDEST:
         oldest = ".".join(map(str, PYSPARK_OLDEST))
         raise SourceError(f"PySpark {version} is too old: cometmq's formats need {oldest} or newer")
-
-
-def source_class(name: str) -> type[DataSource]:
-    """Give the class of one format.
-
-    Raises:
-        KeyError: there is no such format.
-    """
-    module, kind = FORMATS[name]
-    found: type[DataSource] = getattr(importlib.import_module(module), kind)
-    return found

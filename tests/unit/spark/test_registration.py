@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from cometmq.spark.errors import OptionError, SourceError
-from cometmq.spark.registration import FORMATS, check_version, source_class
+from cometmq.spark.registration import check_version
+from cometmq.spark.sources import FORMATS, source_class
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -22,10 +24,10 @@ def module_of(name: str) -> str:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_spark_finds_each_format_in_a_module_of_its_own(name: str) -> None:
-    module = importlib.import_module(module_of(name))
+    source = importlib.import_module(module_of(name)).DefaultSource
 
-    assert module.DefaultSource is source_class(name)
-    assert module.DefaultSource.name() == name
+    assert source.name() == source_class(name).name() == name
+    assert isinstance(source({}), source_class(name))
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -52,10 +54,38 @@ def test_a_new_enough_pyspark_is_taken(version: str) -> None:
     check_version(version)
 
 
-def test_a_format_that_cannot_be_imported_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_format_that_cannot_be_loaded_says_why_and_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Spark imports all such modules to find one, and stops at the first that fails."""
     monkeypatch.setitem(sys.modules, FORMATS["rocketmq"][0], None)
+    source = importlib.import_module("pyspark_cometmq").DefaultSource
+
+    assert source.name() == "rocketmq"
+    with pytest.raises(ImportError, match=FORMATS["rocketmq"][0]):
+        source({})
+
+
+def test_a_pyspark_without_python_sources_finds_modules_without_a_format(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cometmq.spark.sources.lazy", None)
     monkeypatch.delitem(sys.modules, "pyspark_cometmq", raising=False)
 
     assert not hasattr(importlib.import_module("pyspark_cometmq"), "DefaultSource")
     monkeypatch.delitem(sys.modules, "pyspark_cometmq")
+
+
+def test_an_application_that_looks_for_another_format_loads_none_of_ours() -> None:
+    names = [module_of(name) for name in FORMATS]
+    program = (
+        "import sys; from pyspark.sql.worker import lookup_data_sources;"
+        f"before = set(sys.modules); import {', '.join(names)};"
+        "print(*(set(sys.modules) - before))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    loaded = {"cometmq", "cometmq.spark", "cometmq.spark.sources", "cometmq.spark.sources.lazy"}
+    assert set(run.stdout.split()) == {*names, *loaded}

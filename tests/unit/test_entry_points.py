@@ -1,0 +1,40 @@
+"""What other programs load of the package without asking for it: each module delays all of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CONSOLE = PROJECT["scripts"]["cometmq"].partition(":")[0]
+PLUGIN = PROJECT["entry-points"]["pytest11"]["cometmq"]
+
+
+def loaded_by(module: str, *, after: str = "sys") -> set[str]:
+    """The modules that importing one loads in a new interpreter which has loaded another."""
+    program = (
+        f"import sys, {after}; before = set(sys.modules); import {module};"
+        "print(*(set(sys.modules) - before))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return set(run.stdout.split())
+
+
+def test_pytest_loads_four_small_modules_with_the_plugin() -> None:
+    expected = {"testing", "testing.plugin", "protocol", "protocol.families"}
+
+    loaded = loaded_by(PLUGIN, after="pytest")
+
+    assert loaded == {"cometmq", *(f"cometmq.{name}" for name in expected)}
+
+
+def test_the_console_loads_no_library_for_options_and_no_server() -> None:
+    loaded = loaded_by(CONSOLE)
+
+    assert CONSOLE in loaded
+    assert loaded.isdisjoint({"typer", "rich", "asyncio", "logging", "ssl", "cometmq.remoting"})

@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-core setup-test setup-spark compile check quick test test-all bench bench-client bench-spark docs demo pipeline-demo clean
+.PHONY: help setup setup-core setup-test setup-spark compile check quick changed test test-interop test-all bench bench-client bench-spark docs demo pipeline-demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
@@ -33,8 +33,14 @@ check: setup-spark ## formatting, lint, types and layers
 quick: compile ## the unit tests without Spark on the compiled build, in less than a minute
 	@$(BIN)/python tests/run.py --tier quick
 
-test: compile ## a real check of every guarantee on the compiled build; unit tests interpreted as well
+changed: compile ## the tests of what differs from the last commit, or from SINCE=COMMIT
+	@$(BIN)/python tests/run.py --changed $(or $(SINCE),HEAD)
+
+test: compile ## every promise on our own servers, in ten minutes; needs Python and a C compiler
 	@$(BIN)/python tests/run.py
+
+test-interop: compile ## real RocketMQ brokers, tools and clients; needs a JDK 17, Maven, Go and Node.js
+	@$(BIN)/python tests/run.py --tier interop
 
 test-all: compile ## everything: every test on every cluster and build, long random rounds
 	@$(BIN)/python tests/run.py --tier all

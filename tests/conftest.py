@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 from support import build, spark_layer
-from support.tiers import deselect, is_long_run
+from support.tiers import deselect, left_out
 from support.virtual_time import virtual_time
 
 __all__ = ["virtual_time"]
@@ -45,11 +45,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: repeats another test, and is for long runs")
+    config.addinivalue_line("markers", "needs(*programs): needs more than Python and a C compiler")
+    config.addinivalue_line("markers", "promise: shows a promise of guarantees.md")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not is_long_run():
-        deselect(config, items, [item for item in items if item.get_closest_marker("long")])
+    deselect(config, items, list(left_out(items)))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

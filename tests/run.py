@@ -1,7 +1,8 @@
 """Runs the stages of a tier; prints a table of their times and one line that counts all tests.
 
-``python tests/run.py --tier quick|test|all`` runs a tier; names of stages, or the beginnings of
-names, select some of its stages. Each stage is a separate process with one build.
+``python tests/run.py --tier quick|test|interop|all`` runs a tier; names of stages, or their
+beginnings, select some of its stages. ``--changed`` runs the tests that a change touches. Each
+stage is a separate process with one build.
 """
 
 from __future__ import annotations
@@ -18,21 +19,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from support import spark_layer  # noqa: E402
+from support import affected, spark_layer  # noqa: E402
 from support.stages import (  # noqa: E402
     Outcome,
     Stage,
+    failures,
     results_folder,
     run_stages,
     slowest_tests,
     table,
 )
-from support.tiers import ALL, QUICK, TEST, TIERS  # noqa: E402
+from support.tiers import ALL, INTEROP, ONLY, QUICK, TEST, TIERS, WITHOUT  # noqa: E402
 from support.versions import ALL_VERSIONS, VERSIONS  # noqa: E402
 
 BOTH = ("compiled", "interpreted")
-CLUSTERS = ("comet", *VERSIONS)
-UNIT = ("tests/unit", "tests/golden")
 PARTS = 4
 """Of the quick tests: two at a time would leave the processors idle while they wait."""
 CONFORMANCE = ("tests/conformance_run/run.py",)
@@ -46,39 +46,108 @@ def stages_of(tier: str) -> list[Stage]:
 
     So none of the long ones is left alone at the end.
     """
-    if tier == QUICK:
-        paths = ("tests/unit", *WITHOUT_SPARK)
-        parts = [Stage("unit", paths, part=f"{n}/{PARTS}", cores=0.5) for n in range(1, PARTS + 1)]
-        return [replace(stage, tier=tier, variables=_in_memory()) for stage in parts]
-    builds = BOTH if tier == ALL else BOTH[:1]
-    versions = ALL_VERSIONS if tier == ALL else VERSIONS
+    stages = {QUICK: _quick, TEST: _test, INTEROP: _interop, ALL: _all}[tier]()
+    return [replace(stage, tier=tier, variables=_variables(stage, tier)) for stage in stages]
 
-    def on_builds(stage: Stage) -> Iterator[Stage]:
-        return (replace(stage, build=build) for build in builds)
 
-    stages = [
-        Stage("install Spark", prepares=("make", "--silent", "setup-spark"), cores=0.6),
-        Stage("interop", ("tests/interop",), cores=0.4),
-        *(_spark("local", part) for part in ("1/2", "2/2")),
-        *on_builds(Stage("client", ("tests/client",), cluster="comet", cores=0.3)),
-        *on_builds(Stage("integration", ("tests/integration",), cores=0.4)),
-        *(
-            Stage("client", ("tests/client",), cluster=name, cores=0.4)
-            for name in reversed(versions)
-        ),
-        _spark("standalone"),
-        *on_builds(Stage("faults", ("tests/faults",), cores=0.4)),
-        *(
-            Stage("unit", (*UNIT, *WITHOUT_SPARK), build, variables=_in_memory(), cores=0.8)
-            for build in BOTH
-        ),
-        *on_builds(Stage("conformance", ("tests/conformance",), cores=0.3, runner=CONFORMANCE)),
-        Stage("simulation", ("tests/simulation",), cores=0.9),
-        *on_builds(
-            Stage("unit spark", spark_layer.TESTS, needs="install Spark", variables=_in_memory())
-        ),
-    ]
-    return [replace(stage, tier=tier) for stage in stages]
+def _variables(stage: Stage, tier: str) -> tuple[tuple[str, str], ...]:
+    without = (("COMETMQ_PROGRAMS", WITHOUT),) if tier in (QUICK, TEST) else ()
+    return stage.variables + without
+
+
+def _quick() -> Iterator[Stage]:
+    paths = ("tests/unit", *WITHOUT_SPARK)
+    for number in range(1, PARTS + 1):
+        yield Stage("unit", paths, part=f"{number}/{PARTS}", cores=0.5, variables=_in_memory())
+
+
+def _test() -> Iterator[Stage]:
+    if with_spark := spark_layer.has_java():
+        yield _install_spark()
+    yield from _servers("compiled")
+    yield from _units("compiled")
+    if with_spark:
+        yield from _spark("local", "comet")
+        yield _unit_spark("compiled")
+
+
+def _interop() -> Iterator[Stage]:
+    yield _install_spark()
+    for part in ("1/2", "2/2"):
+        yield Stage("interop", ("tests/interop",), part=part, cores=0.5)
+    for version in reversed(VERSIONS):
+        yield Stage("client", ("tests/client",), cluster=version, cores=0.4)
+    yield _programs()
+    yield from _spark("local", *VERSIONS)
+
+
+def _all() -> Iterator[Stage]:
+    yield _install_spark()
+    yield Stage("interop", ("tests/interop",), cores=0.4)
+    for part in ("1/2", "2/2"):
+        yield from _spark("local", "comet", *VERSIONS, part=part)
+    for version in reversed(ALL_VERSIONS):
+        yield Stage("client", ("tests/client",), cluster=version, cores=0.4)
+    yield from _spark("standalone", "comet", *VERSIONS)
+    for build in BOTH:
+        yield from _servers(build)
+        yield from _units(build)
+        yield _unit_spark(build)
+
+
+def _servers(build: str) -> Iterator[Stage]:
+    """Our servers and our client, as processes on loopback or in virtual time."""
+    yield Stage("client", ("tests/client",), build, cluster="comet", cores=0.4)
+    yield Stage("integration", ("tests/integration",), build, cores=0.4)
+    yield Stage("faults", ("tests/faults",), build, cores=0.4)
+    yield Stage("conformance", ("tests/conformance",), build, cores=0.2, runner=CONFORMANCE)
+    if build == BOTH[0]:
+        yield Stage("simulation", ("tests/simulation",), cores=0.9)
+
+
+def _programs() -> Stage:
+    """The tests of our own servers that need etcd and the like."""
+    paths = ("tests/integration", "tests/faults", "tests/unit/metrics")
+    return Stage("programs", paths, cores=0.4, variables=(("COMETMQ_PROGRAMS", ONLY),))
+
+
+def _units(build: str) -> Iterator[Stage]:
+    paths = ("tests/unit", "tests/golden", *WITHOUT_SPARK)
+    yield Stage("unit", paths, build, cores=0.8, variables=_in_memory())
+
+
+def _unit_spark(build: str) -> Stage:
+    needs = "install Spark"
+    return Stage("unit spark", spark_layer.TESTS, build, needs=needs, variables=_in_memory())
+
+
+def _changed(since: str) -> Iterator[Stage]:
+    """The tests of a change, without those that other programs than Python are needed for."""
+    found = affected.affected_tests(affected.changed_files(since))
+    elsewhere = [path for path in found if path.startswith(("tests/interop/", "tests/spark/"))]
+    if elsewhere:
+        print(f"left to make test-interop and the Spark stages: {' '.join(elsewhere)}")
+    here = tuple(path for path in found if path not in elsewhere)
+    if not here:
+        sys.exit(f"tests: the files that differ from {since} touch no test")
+    print("touched:", *here, sep="\n  ", flush=True)
+    yield Stage("changed", here, cluster="comet")
+
+
+def _install_spark() -> Stage:
+    return Stage("install Spark", prepares=("make", "--silent", "setup-spark"), cores=0.6)
+
+
+def _spark(place: str, *clusters: str, part: str = "") -> Iterator[Stage]:
+    """The Spark tests: one session for all clusters, because a session is slow to start."""
+    yield Stage(
+        f"spark {place}",
+        ("tests/spark",),
+        part=part,
+        variables=(("COMETMQ_SPARK", place), ("COMETMQ_CLUSTERS", ",".join(clusters))),
+        needs="install Spark",
+        cores=0.8,
+    )
 
 
 def _in_memory() -> tuple[tuple[str, str], ...]:
@@ -91,18 +160,6 @@ def _in_memory() -> tuple[tuple[str, str], ...]:
     except OSError:
         has_room = False
     return (("PYTEST_DEBUG_TEMPROOT", str(MEMORY)),) if has_room else ()
-
-
-def _spark(place: str, part: str = "") -> Stage:
-    """The Spark tests: one session for all clusters, because a session is slow to start."""
-    return Stage(
-        f"spark {place}",
-        ("tests/spark",),
-        part=part,
-        variables=(("COMETMQ_SPARK", place), ("COMETMQ_CLUSTERS", ",".join(CLUSTERS))),
-        needs="install Spark",
-        cores=0.8,
-    )
 
 
 def main() -> int:
@@ -130,8 +187,7 @@ def _closing(outcomes: list[Outcome]) -> Iterator[str]:
     for outcome in outcomes:
         for failure in outcome.passed_on_rerun:
             yield f"passed only by itself in {outcome.stage.title}: {failure}"
-        for failure in outcome.failures:
-            yield f"FAILED in {outcome.stage.title}: {failure}"
+    yield from failures(outcomes)
 
 
 def _arguments() -> argparse.Namespace:
@@ -140,6 +196,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("stage", nargs="*", help=f"one of: {', '.join(names)}; default: all")
     parser.add_argument("--tier", choices=TIERS, default=TEST, help="default: test")
     parser.add_argument("--build", choices=BOTH, help="only this build")
+    parser.add_argument("--test", action="append", default=[], help="only this test of the stage")
+    what = "the tests that the files touch which differ from a commit, by default the last one"
+    parser.add_argument("--changed", nargs="?", const="HEAD", metavar="COMMIT", help=what)
     cores = os.cpu_count() or 1
     parser.add_argument("--cores", type=float, default=cores, help="processors to keep busy")
     asked = parser.parse_args()
@@ -151,9 +210,9 @@ def _arguments() -> argparse.Namespace:
 
 def _chosen(asked: argparse.Namespace) -> Iterator[Stage]:
     """The selected stages, and the preparations that they need."""
-    stages = stages_of(asked.tier)
+    stages = stages_of(asked.tier) if asked.changed is None else list(_changed(asked.changed))
     chosen = [
-        replace(stage, build=asked.build or stage.build)
+        replace(stage, build=asked.build or stage.build, tests=tuple(asked.test))
         for stage in stages
         if not stage.prepares and (not asked.stage or stage.name.startswith(tuple(asked.stage)))
     ]

@@ -31,11 +31,15 @@ class Expectations:
     Args:
         expected: the tests that fail.
         not_run: names of such tests that are reported without being run.
+        only: how the ids of the tests to run begin; empty for all tests.
     """
 
-    def __init__(self, expected: Expected, not_run: Collection[str] = ()) -> None:
+    def __init__(
+        self, expected: Expected, not_run: Collection[str] = (), only: tuple[str, ...] = ()
+    ) -> None:
         self._expected = expected
         self._not_run = set(not_run)
+        self._only = only
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -71,6 +75,8 @@ class Expectations:
             raise pytest.UsageError(
                 f"listed, but not below a failing name: {', '.join(sorted(useless))}"
             )
+        if self._only:
+            items[:] = [item for item in items if item.nodeid.startswith(self._only)]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(

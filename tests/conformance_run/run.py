@@ -2,7 +2,8 @@
 
 ``python tests/run.py conformance`` calls it. The suites know nothing of the server. For each of
 them a process of its own starts a server with the settings that the suite asks for and small files,
-checks which build the server runs, and calls pytest with the address. ``--suite`` chooses one.
+checks which build the server runs, and calls pytest with the address. ``--suite`` chooses one, and
+so does the path of a test.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ def main() -> int:
     parser.add_argument("--junitxml", type=Path, help="one report of all suites")
     asked, others = parser.parse_known_args()
     others = [argument for argument in others if argument != "tests/conformance"]
+    if tests := [argument for argument in others if argument.startswith("tests/conformance/")]:
+        asked.suite = sorted(set(map(_suite_of, tests)))
     if asked.suite is not None and len(asked.suite) == 1:
         report = [f"--junitxml={asked.junitxml}"] if asked.junitxml else []
         return run_suite(SUITES[asked.suite[0]], [*others, *report])
@@ -98,6 +101,12 @@ def main() -> int:
     if asked.junitxml:
         _join(reports, asked.junitxml)
     return next(filter(None, statuses), 0)  # a suite that a signal ended has one below 0
+
+
+def _suite_of(test: str) -> str:
+    if not test.startswith("tests/conformance/acl/"):
+        return "protocol"
+    return "acl-auth" if Path(test).name.startswith("test_auth") else "acl-plain"
 
 
 def _join(parts: list[Path], whole: Path) -> None:
@@ -151,6 +160,7 @@ def _run_tests(suite: Suite, server: Standalone, arguments: list[str]) -> int:
     if suite.accounts:
         options.append(f"--acl-file={server.folder / 'conf' / 'plain_acl.yml'}")
     os.chdir(TESTS.parent)
+    only = tuple(each for each in arguments if each.startswith("tests/conformance/"))
     return pytest.main(
         [
             str(suite.folder),
@@ -166,9 +176,9 @@ def _run_tests(suite: Suite, server: Standalone, arguments: list[str]) -> int:
             f"--namesrv={host}:{port}",
             *options,
             *([] if is_long_run() else ["-m", "not slow"] if suite.accounts else []),
-            *arguments,
+            *(argument for argument in arguments if argument not in only),
         ],
-        plugins=[Expectations(suite.expected, () if is_long_run() else SLOW_TO_FAIL)],
+        plugins=[Expectations(suite.expected, () if is_long_run() else SLOW_TO_FAIL, only)],
     )
 
 

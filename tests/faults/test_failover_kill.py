@@ -19,6 +19,8 @@ from support.elected import COMET, ElectedBroker, ElectedCluster, running_electe
 from support.failover_load import LIMIT_S, TOPIC, Load, create_topic, read_all
 from support.tiers import rounds
 
+pytestmark = [pytest.mark.needs("etcd"), pytest.mark.promise]
+
 ROUNDS = rounds(test=2, long=20)
 BETWEEN = 500
 """Messages that are acknowledged before each kill."""

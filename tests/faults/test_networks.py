@@ -165,6 +165,8 @@ def test_nothing_acknowledged_is_lost(
     tables["pair"] += [row] if row is not None else []
 
 
+@pytest.mark.needs("etcd")
+@pytest.mark.promise
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("clients", "fault"), cases(ELECTED_FAULTS, ELECTED_FAULTS_OF_JAVA, LONE_MASTER)

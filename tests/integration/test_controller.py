@@ -102,6 +102,7 @@ async def heartbeat(client: RemotingClient, address: str, id_: int) -> None:
     assert response.code == ResponseCode.SUCCESS
 
 
+@pytest.mark.needs("etcd")
 async def test_a_second_controller_takes_over_and_knows_the_broker_set(
     tmp_path: Path, store: str, client: RemotingClient
 ) -> None:
@@ -137,6 +138,7 @@ async def test_a_second_controller_takes_over_and_knows_the_broker_set(
             assert await asyncio.to_thread(second.wait, TIMEOUT_S) == 0
 
 
+@pytest.mark.needs("etcd")
 async def test_a_name_server_runs_a_controller_too(
     tmp_path: Path, store: str, client: RemotingClient
 ) -> None:
@@ -206,6 +208,7 @@ def test_a_mistake_in_the_address_of_etcd_is_named(tmp_path: Path) -> None:
     assert "controllerStore=http://127.0.0.1:2379: expected" in ended.stderr
 
 
+@pytest.mark.needs("etcd")
 async def test_a_client_of_etcd_keeps_its_promises(store: str) -> None:
     gateway = EtcdGateway(["127.0.0.1:1", store])
     try:
@@ -246,6 +249,7 @@ async def test_without_etcd_calls_fail_within_their_time() -> None:
         await gateway.close()
 
 
+@pytest.mark.needs("etcd")
 async def test_tls_and_a_password_are_used(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     certificate, key = authority.issue("etcd")
@@ -273,6 +277,7 @@ async def test_tls_and_a_password_are_used(tmp_path: Path) -> None:
             await gateway.close()
 
 
+@pytest.mark.needs("etcd")
 async def test_a_certificate_is_presented_to_etcd(tmp_path: Path, client: RemotingClient) -> None:
     authority = Authority(tmp_path, "authority")
     certificate, key = authority.issue("etcd")

@@ -21,6 +21,8 @@ from support.controllers import listening_controller
 from support.etcd_server import EtcdCluster, Member, etcd_cluster
 from support.pairs import LIMIT_S, Pairs, running_pairs, until
 
+pytestmark = [pytest.mark.needs("etcd"), pytest.mark.promise]
+
 NAME = "pair"
 TOPIC = "TBW102"
 LEASE_S = 2

@@ -8,6 +8,8 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 from cometmq.client import AdminClient
 from support.etcd_server import Member, etcd
 from support.guides import LIMIT_S, Guide, consumed, following, send
@@ -35,6 +37,7 @@ async def shown(guide: Guide) -> list[str]:
     return (await asyncio.to_thread(guide.program, "cluster_info")).splitlines()
 
 
+@pytest.mark.needs("etcd")
 async def test_the_page_holds_when_masters_are_killed_and_return(tmp_path: Path) -> None:
     with etcd(tmp_path / "etcd") as store, following("fail-over", tmp_path) as guide:
         file = tmp_path / "controller.conf"
@@ -71,6 +74,7 @@ def newest(guide: Guide) -> str:
     return max(zip(epochs, ends, ("one.conf", "two.conf"), strict=True))[2]
 
 
+@pytest.mark.needs("etcd")
 async def test_brokers_are_registered_again_when_the_data_of_etcd_is_lost(tmp_path: Path) -> None:
     """The broker to keep has the newest epoch, and a message that the other one lacks."""
     etcds = [Member(tmp_path / name) for name in ("etcd-old", "etcd-new")]

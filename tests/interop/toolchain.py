@@ -15,7 +15,6 @@ import fcntl
 import functools
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +23,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from support.spark_layer import JAVA_OLDEST, java_version
+from support.tiers import find_program
 
 HERE = Path(__file__).resolve().parent
 CACHE = Path(
@@ -62,7 +64,7 @@ class ToolchainError(Exception):
 
 def command(name: str) -> str:
     """The path of a system command; installs it on CI, skips the test elsewhere."""
-    found = shutil.which(name)
+    found = find_program(name)
     if found is None and ON_CI:
         _apt_install(PACKAGES[name])
         found = shutil.which(name)
@@ -73,17 +75,12 @@ def command(name: str) -> str:
     return found
 
 
-JAVA_OLDEST = 17
-"""What Spark 4 needs; RocketMQ's jars run on it too."""
-
-
 @functools.cache
 def java_home() -> Path:
     """The home of a Java that Spark runs on; installs it on CI, skips the test elsewhere."""
     asked = os.environ.get("JAVA_HOME")
     java = Path(asked, "bin", "java") if asked else Path(command("java"))
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
-    version = int(re.findall(r'version "(?:1\.)?(\d+)', said)[0])
+    version = java_version(java)
     if version < JAVA_OLDEST and ON_CI:
         _apt_install(PACKAGES["java"])
         return Path(sorted(Path("/usr/lib/jvm").glob(f"java-{JAVA_OLDEST}-*"))[0])

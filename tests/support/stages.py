@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -41,6 +42,12 @@ TESTS_FAILED = 1
 RERUNS_MAX = 3
 """If more tests fail, load on the machine is not the cause, and none is run again."""
 LOG_TAIL = 30_000
+PYTEST = ("-m", "pytest")
+ERROR_LINES, WIDTH_MAX = 5, 200
+FAILURES_SHOWN = 4
+"""At the end of a run, with their messages and commands."""
+LINES_MAX = FAILURES_SHOWN * (ERROR_LINES + 3)
+"""Of these failures; with the counts of the run it is less than a screen of 40 lines."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,9 @@ class Stage:
     """How many processors it counts for when stages run side by side; less if it mostly waits."""
     needs: str = ""
     """The preparation that must end before it starts."""
-    runner: tuple[str, ...] = ("-m", "pytest")
+    runner: tuple[str, ...] = PYTEST
+    tests: tuple[str, ...] = ()
+    """The only tests to run, as pytest node ids; empty for all."""
     prepares: tuple[str, ...] = ()
     """The command, if this stage is a preparation and runs no test."""
 
@@ -88,6 +97,23 @@ class Stage:
         """When a test of this stage fails because it hangs."""
         return LONG_TEST_LIMIT_S if self.tier == ALL else TEST_LIMIT_S
 
+    def repeat_command(self, node: str) -> str:
+        """A command line that runs one of its tests again, or the whole stage without a test."""
+        if self.runner != PYTEST or not node:
+            tests = f" --test {shlex.quote(node)}" if node else ""
+            build = f" --build {self.build}" if not self.prepares else ""
+            name = shlex.quote(self.name)
+            return f".venv/bin/python tests/run.py --tier {self.tier}{build}{tests} {name}"
+        chosen = {"COMETMQ_TIER": self.tier, **self._chosen(), **dict(self.variables)}
+        chosen.pop("PYTEST_DEBUG_TEMPROOT", None)
+        variables = " ".join(f"{name}={value}" for name, value in chosen.items())
+        return f"{variables} .venv/bin/python -m pytest {shlex.quote(node)}"
+
+    def _chosen(self) -> dict[str, str]:
+        """The variables by which it differs from a run of pytest without any."""
+        build = {"COMETMQ_BUILD": self.build} if self.build == "interpreted" else {}
+        return build | ({"COMETMQ_CLUSTERS": self.cluster} if self.cluster else {})
+
     def environment(self) -> dict[str, str]:
         """The variables of its process."""
         environment = {**os.environ, "COMETMQ_EXPECT_BUILD": self.build, "COMETMQ_TIER": self.tier}
@@ -96,10 +122,7 @@ class Stage:
         environment["PYTHON"] = os.path.realpath(sys.executable)  # outside of .venv, for make
         environment["PYTEST_TIMEOUT"] = str(self.test_limit_s)
         environment.pop("COMETMQ_BUILD", None)
-        if self.build == "interpreted":
-            environment["COMETMQ_BUILD"] = "interpreted"
-        if self.cluster:
-            environment["COMETMQ_CLUSTERS"] = self.cluster
+        environment.update(self._chosen())
         if self.part:
             environment["COMETMQ_PART"] = self.part
         environment.update(self.variables)
@@ -111,7 +134,7 @@ class Stage:
             return list(self.prepares)
         options = ("-q", f"--junitxml={self.report}", "-o", "junit_family=xunit1")
         dump = ("-o", f"faulthandler_timeout={self.test_limit_s + DUMP_AFTER_S}")
-        return [sys.executable, *self.runner, *self.paths, *options, *dump]
+        return [sys.executable, *self.runner, *(self.tests or self.paths), *options, *dump]
 
 
 @dataclass(frozen=True)
@@ -122,6 +145,8 @@ class Failure:
     """Its pytest node id; empty if the stage itself ended early."""
     why: str
     """The first line of its error."""
+    message: str = ""
+    """The end of its traceback: the lines with the error."""
     cluster: str = ""
     """The cluster it connected to, from its report; empty for none."""
 
@@ -335,7 +360,7 @@ def rerun_on_quiet_machine(outcome: Outcome) -> Outcome:
     if not 0 < len(failures) <= RERUNS_MAX or not on_real:
         return outcome
     nodes = tuple(each.node for each in failures)
-    met = run_stage(replace(stage, name=f"{stage.name} again", paths=nodes, part=""))
+    met = run_stage(replace(stage, name=f"{stage.name} again", tests=nodes, part=""))
     if met.failed or met.passed != len(failures):
         return outcome
     passed = outcome.passed + met.passed
@@ -397,7 +422,14 @@ def _failures(case: ET.Element) -> Iterator[Failure]:
     for each in wrong:
         why = (each.get("message") or "").strip().partition("\n")[0]
         what = "skipped on CI: " if each.tag == "skipped" else ""
-        yield Failure(_node(case), f"{what}{why[:200]}", cluster)
+        yield Failure(_node(case), f"{what}{why[:200]}", _error_lines(each.text or ""), cluster)
+
+
+def _error_lines(trace: str) -> str:
+    """The last lines of a traceback that pytest marks as the error, and where it was raised."""
+    lines = [line[:WIDTH_MAX] for line in trace.rstrip().splitlines()]
+    errors = [line for line in lines if line.startswith("E ")][:ERROR_LINES]
+    return "\n".join([*errors, *lines[-1:]])
 
 
 def _node(case: ET.Element) -> str:
@@ -417,6 +449,17 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
         times = f"{each.seconds:.0f} | {each.cpu_seconds:.0f}"
         rows.append(f"| {each.stage.title} | {counts} | {times} |")
     return rows
+
+
+def failures(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Each failure with its message and the command that repeats it; the first ones at length."""
+    found = [(each.stage, failure) for each in outcomes for failure in each.failures]
+    for stage, failure in found[FAILURES_SHOWN:]:
+        yield f"FAILED in {stage.title}: {failure}"[:WIDTH_MAX]
+    for stage, failure in found[:FAILURES_SHOWN]:
+        yield f"FAILED in {stage.title}: {failure}"
+        yield from failure.message.splitlines()
+        yield f"  repeat: {stage.repeat_command(failure.node)}"
 
 
 def slowest_tests(outcomes: Sequence[Outcome]) -> list[str]:

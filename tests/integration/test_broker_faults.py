@@ -34,7 +34,7 @@ from cometmq.store import Appended, MessageStore, StoreSettings
 from cometmq.system.configuration import load
 from cometmq.system.files import DiskUsage
 from cometmq.system.rocketmq_keys import BROKER_KEYS
-from support.faulty_files import PAGE_BYTES, FaultyFiles, FaultyMappedFile
+from support.faulty_files import PAGE_BYTES, Content, FaultyFiles
 from support.randomness import SeededRandomness
 from support.stores import all_messages
 from support.tiers import rounds
@@ -74,21 +74,22 @@ class Disk(FaultyFiles):
         A checkpoint is copied before that of which it says that it is on the disk.
         """
         chance = SeededRandomness(seed)
-        mapped = {file.path: file for file in self.mapped()}
         paths = [path for path in root.rglob("*") if path.is_file() and path.name != "lock"]
-        for path in sorted(paths, key=lambda path: ("commitlog" in path.parts, path in mapped)):
+        for path in sorted(
+            paths, key=lambda path: ("commitlog" in path.parts, path in self.contents)
+        ):
             copy = target / path.relative_to(root)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            file = mapped.get(path)
-            copy.write_bytes(path.read_bytes() if file is None else _survivor(file, chance))
+            content = self.contents.get(path)
+            copy.write_bytes(_survivor(content, chance) if content else path.read_bytes())
         disk = FaultyFiles()
         disk.boots = self.boots + 1
         return disk
 
 
-def _survivor(file: FaultyMappedFile, chance: SeededRandomness) -> bytes:
+def _survivor(content: Content, chance: SeededRandomness) -> bytes:
     """What was synced of a file, and some pages that the kernel has written meanwhile."""
-    written, data = bytes(file.map), bytearray(file.durable)
+    written, data = content.written(), bytearray(content.durable)
     for start in range(0, len(data), PAGE_BYTES):
         if chance.below(2):
             data[start : start + PAGE_BYTES] = written[start : start + PAGE_BYTES]

@@ -22,6 +22,21 @@ from support.randomness import SeededRandomness
 PAGE_BYTES = 4096
 
 
+class Content:
+    """What the disk has of a file that is or was mapped."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.durable = self.written()
+        self.dropped: dict[int, bytes] = {}
+        """The pages that a failed sync was for, by their numbers; the kernel takes them for
+        clean."""
+
+    def written(self) -> bytes:
+        """What the kernel has of it."""
+        return self.path.read_bytes()
+
+
 class FaultyFileSystem:
     """All files of the disk, synced at once."""
 
@@ -30,9 +45,9 @@ class FaultyFileSystem:
 
     def sync(self) -> None:
         self._disk.refuse_sync()
-        for file in self._disk.mapped():
-            if not file.dropped:
-                file.durable = bytes(file.map)
+        for content in self._disk.contents.values():
+            if not content.dropped:
+                content.durable = content.written()
 
 
 class FaultyFiles(SystemFiles):
@@ -46,7 +61,8 @@ class FaultyFiles(SystemFiles):
         self.disk: DiskUsage | None = None
         self.syncs = 0
         self.boots = 1
-        self._mapped: dict[Path, FaultyMappedFile] = {}
+        self.contents: dict[Path, Content] = {}
+        """By path; a file keeps no mapping open."""
 
     def open_mapped(
         self,
@@ -61,10 +77,8 @@ class FaultyFiles(SystemFiles):
             path, size_bytes, create=create, read_only=read_only, keep_open=keep_open
         )
         file.disk = self
-        known = None if create else self._mapped.get(path)  # another process had it open
-        file.durable = bytes(file.map) if known is None else known.durable
-        file.dropped = {} if known is None else known.dropped
-        self._mapped[path] = file
+        known = None if create else self.contents.get(path)  # another process had it open
+        file.content = self.contents[path] = known or Content(path)
         return file
 
     def write_part(
@@ -79,9 +93,10 @@ class FaultyFiles(SystemFiles):
         self.take_space(reserve_bytes)
         if data and self.fail_write:
             raise OSError(errno.EIO, "the disk is gone")
-        if new_size_bytes is not None or Path(path) not in self._mapped:
-            size_bytes = new_size_bytes or Path(path).stat().st_size
-            self.open_mapped(Path(path), size_bytes, create=new_size_bytes is not None)
+        if new_size_bytes is not None:
+            super().write_part(path, 0, b"", new_size_bytes=new_size_bytes)
+        if new_size_bytes is not None or Path(path) not in self.contents:
+            self.contents[Path(path)] = Content(Path(path))
         super().write_part(path, start, data, reserve_bytes=reserve_bytes)
 
     def take_space(self, size_bytes: int) -> None:
@@ -99,20 +114,20 @@ class FaultyFiles(SystemFiles):
         super().overwrite(path, data)
 
     def remove(self, path: Path) -> None:
-        self._mapped.pop(path, None)
+        self.contents.pop(path, None)
         super().remove(path)
 
-    def rename(self, path: Path, target: Path) -> None:
-        super().rename(path, target)
+    def remove_tree(self, path: Path) -> None:
+        super().remove_tree(path)
+        gone = [each for each in self.contents if each.is_relative_to(path)]
+        for each in gone:
+            del self.contents[each]
 
     def usage(self, path: Path) -> DiskUsage:
         return self.disk if self.disk is not None else super().usage(path)
 
     def file_system(self, path: Path) -> FaultyFileSystem:
         return FaultyFileSystem(self)
-
-    def mapped(self) -> list[FaultyMappedFile]:
-        return list(self._mapped.values())
 
     def refuse_sync(self) -> None:
         self.syncs += 1
@@ -128,14 +143,14 @@ class FaultyFiles(SystemFiles):
         Args:
             keeps: whether the page of that number of a file reached the disk without a sync.
         """
-        for path, file in self._mapped.items():
-            data = bytearray(file.durable)
+        for path, content in self.contents.items():
+            written, data = content.written(), bytearray(content.durable)
             for number, start in enumerate(range(0, len(data), PAGE_BYTES)):
                 if keeps(path, number):
-                    data[start : start + PAGE_BYTES] = file.map[start : start + PAGE_BYTES]
+                    data[start : start + PAGE_BYTES] = written[start : start + PAGE_BYTES]
             path.unlink()  # the old mapping goes on in its own file
             path.write_bytes(data)
-        self._mapped.clear()
+        self.contents.clear()
         self.boots += 1
 
     def crash_by_chance(self, seed: int) -> None:
@@ -148,9 +163,7 @@ class FaultyMappedFile(SystemMappedFile):
     """A mapped file of that disk."""
 
     disk: FaultyFiles
-    durable: bytes
-    dropped: dict[int, bytes]
-    """The pages that a failed sync was for, by their numbers; the kernel takes them for clean."""
+    content: Content
 
     def reserve(self, start: int, stop: int) -> None:
         self.disk.take_space(min(stop, self.size_bytes) - start)
@@ -162,7 +175,7 @@ class FaultyMappedFile(SystemMappedFile):
             raise OSError(errno.EIO, "the disk is gone")
         super().write(start, data)
         for number in range(start // PAGE_BYTES, (start + len(data) - 1) // PAGE_BYTES + 1):
-            self.dropped.pop(number, None)
+            self.content.dropped.pop(number, None)
 
     def sync(self) -> None:
         written = bytes(self.map)
@@ -173,20 +186,21 @@ class FaultyMappedFile(SystemMappedFile):
                 self._drop_pages(written)
             raise
         super().sync()
-        if self.dropped:
+        durable = self.content.durable
+        if self.content.dropped:
             synced = bytearray(written)
-            for number, page in self.dropped.items():
+            for number, page in self.content.dropped.items():
                 at = number * PAGE_BYTES
                 if written[at : at + PAGE_BYTES] == page:
-                    synced[at : at + PAGE_BYTES] = self.durable[at : at + PAGE_BYTES]
+                    synced[at : at + PAGE_BYTES] = durable[at : at + PAGE_BYTES]
             written = bytes(synced)
-        self.durable = written
+        self.content.durable = written
 
     def _drop_pages(self, written: bytes) -> None:
         for at in range(0, len(written), PAGE_BYTES):
             page = written[at : at + PAGE_BYTES]
-            if page != self.durable[at : at + PAGE_BYTES]:
-                self.dropped[at // PAGE_BYTES] = page
+            if page != self.content.durable[at : at + PAGE_BYTES]:
+                self.content.dropped[at // PAGE_BYTES] = page
 
 
 def nearly_full_disk(percent: int = 80) -> FaultyFiles:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from cometmq.model.message import StoredMessage
 from cometmq.protocol.properties import encode_properties
@@ -18,6 +22,16 @@ BROKER = encode_host("10.0.0.1", 10911)
 WAIT_S = 60.0
 LOG_FILE_BYTES = 16 * 1024
 TOPIC = "orders"
+_opened: weakref.WeakSet[MessageStore] = weakref.WeakSet()
+
+
+@pytest.fixture(autouse=True)
+def no_open_stores() -> Iterator[None]:
+    """Abandon the stores that a test has opened, so that no descriptor waits for a collection."""
+    yield
+    for store in list(_opened):
+        store.abandon()
+    _opened.clear()
 
 
 def small_settings(root: Path, **changes: Any) -> StoreSettings:
@@ -38,8 +52,9 @@ def small_settings(root: Path, **changes: Any) -> StoreSettings:
 def opened(
     root: Path, *, clock: ManualClock | None = None, files: Files | None = None, **changes: Any
 ) -> MessageStore:
-    """An open store."""
+    """An open store; with `no_open_stores` the end of the test abandons it."""
     store = MessageStore(small_settings(root, **changes), clock=clock or ManualClock(), files=files)
+    _opened.add(store)
     store.open()
     return store
 

@@ -328,6 +328,11 @@ class CommitLog:
             self.flushed_to = target
         return target
 
+    def close(self) -> None:
+        """Close all files."""
+        self._file = None
+        self.segments.close()
+
     def _roll(self, size: int) -> None:
         """Close the segment with a blank and begin the next one."""
         if size + _BLANK_BYTES > self.segments.size_bytes:

@@ -196,6 +196,7 @@ class ConsumeQueueExt:
 
     def close(self) -> None:
         """Close all files."""
+        self._reserved = None
         self.segments.close()
 
     def _room_for(self, size: int) -> int:

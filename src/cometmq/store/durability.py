@@ -229,6 +229,10 @@ class Durability:
             self.checkpoint.position = replace(at, queues_end=end)
         self.write_checkpoint()
 
+    def close(self) -> None:
+        """Close the file system: nothing is synced any more."""
+        self._file_system = None
+
     def _sync(self, sync: Callable[[], int | bool | None]) -> int:
         """Run one sync; after a failure raise its reason instead."""
         try:

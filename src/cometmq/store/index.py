@@ -544,6 +544,7 @@ class Index:
         for item in self.items:
             item.segment.close()
         self.items.clear()
+        self.filled = []
         self.newest = None
 
     def _roll(self) -> Any:

@@ -374,7 +374,8 @@ class MessageStore:
         self._loader.buffers.close(keep_file=keeps_buffers)
         if self._index is not None:
             self._index.close()
-        self._log.segments.close()
+        self._log.close()
+        self._durability.close()
         if self._lock is not None:
             self._lock.release()
             self._lock = None

@@ -109,9 +109,11 @@ class SegmentAllocator:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
-        if self._made is not None and not keep:
-            self._segments.discard(self._made)
-        self._made = None
+        made, self._made = self._made, None
+        if made is not None and keep:
+            made.close()
+        elif made is not None:
+            self._segments.discard(made)
 
     def _is_idle(self) -> bool:
         return self._stopped or (self._making_base is None and self._requested_base is None)

@@ -22,6 +22,11 @@ from typing import Any
 from cometmq.store import record_layout
 from cometmq.system.files import Files, MappedFile
 
+try:
+    import cython  # type: ignore[import-untyped]
+except ImportError:  # interpreted, without Cython at hand
+    from cometmq.system.uncompiled import cython
+
 logger = logging.getLogger(__name__)
 
 BUFFER_BYTES = 512
@@ -80,8 +85,12 @@ class UnitBuffers:
 
     def close(self, *, keep_file: bool) -> None:
         """Close the file; without ``keep_file`` it is deleted, as all units are in their queues."""
-        file, self._file = self._file, None
-        self._users, self._free = [], []
+        with self.lock:
+            file, self._file = self._file, None
+            self._users, self._free = [], []
+            self._view = self._pinned = None
+            if not cython.compiled:
+                self.memory = None  # it is the mapping itself
         if file is not None:
             file.close()
         if self._has_file and not keep_file:

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cometmq.store import MessageStore
 from cometmq.system.clock import ManualClock
-from support.stores import opened
+from support.stores import no_open_stores, opened
+
+__all__ = ["no_open_stores"]
 
 
 @pytest.fixture
@@ -17,18 +19,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def open_store(tmp_path: Path, clock: ManualClock) -> Iterator[Callable[..., MessageStore]]:
-    """Opens the store below the test's directory, with changed settings; closes it at the end."""
-    stores: list[MessageStore] = []
-
-    def open_it(**changes: Any) -> MessageStore:
-        store = opened(tmp_path, clock=clock, **changes)
-        stores.append(store)
-        return store
-
-    yield open_it
-    for store in stores:
-        store.abandon()
+def open_store(tmp_path: Path, clock: ManualClock) -> Callable[..., MessageStore]:
+    """Opens the store below the test's directory, with changed settings."""
+    return partial(opened, tmp_path, clock=clock)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -149,7 +150,8 @@ def test_the_pages_of_a_large_deleted_file_are_given_back_by_another_thread(
 
 def test_a_file_made_anew_forgets_its_old_bytes(files: SystemFiles, tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes(b"x" * 100)
-    assert not any(files.open_mapped(tmp_path / "m", 50, create=True).map[:])
+    with closing(files.open_mapped(tmp_path / "m", 50, create=True)) as file:
+        assert not any(file.map[:])
 
 
 def test_a_file_that_is_shorter_than_asked_is_not_mapped(
@@ -165,7 +167,7 @@ def test_a_file_that_is_shorter_than_asked_is_not_mapped(
 def test_a_read_only_mapping_refuses_writes(files: SystemFiles, tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes(b"x" * 100)
     file = files.open_mapped(tmp_path / "m", 100, read_only=True)
-    with pytest.raises(TypeError):
+    with closing(file), pytest.raises(TypeError):
         file.map[0:1] = b"y"
 
 
@@ -180,6 +182,7 @@ def test_zeroing_takes_away_exactly_what_is_asked(
     assert not any(data[start:stop])
     assert data.count(b"\x01") == 300_000 - (stop - start)
     assert file.zero(start, stop) == 0
+    file.close()
 
 
 def test_holes_are_not_looked_at(files: SystemFiles, tmp_path: Path) -> None:
@@ -189,6 +192,7 @@ def test_holes_are_not_looked_at(files: SystemFiles, tmp_path: Path) -> None:
     ranges = file.data_ranges(0, 1024 * 1024)
     assert any(start <= 500_000 < stop for start, stop in ranges)
     assert sum(stop - start for start, stop in ranges) < 1024 * 1024
+    file.close()
 
 
 def test_the_use_of_a_disk_is_rounded_up_to_percents() -> None:

@@ -1,7 +1,8 @@
 """CometMQ: Apache RocketMQ's messaging system in Python.
 
 This module holds the version only, so that importing one part never loads another: users import
-``cometmq.client``, ``cometmq.testing`` and so on.
+``cometmq.client``, ``cometmq.testing`` and so on. The names of a first program, such as
+``cometmq.Producer``, load their module at their first use.
 
 The installation compiles the hot modules if it finds a C compiler. ``COMETMQ_BUILD=interpreted`` in
 the environment makes Python load their sources instead.
@@ -9,6 +10,11 @@ the environment makes Python load their sources instead.
 
 import os
 
+TYPE_CHECKING = False  # as in typing, which takes longer to load than this package
+if TYPE_CHECKING:
+    from cometmq.client import Message, Producer, PushConsumer, StoredMessage
+
+__all__ = ["Message", "Producer", "PushConsumer", "StoredMessage", "__version__"]
 __version__ = "0.1.0"
 
 
@@ -30,6 +36,18 @@ def _prefer_sources() -> None:
     sys.path_hooks.insert(0, hook)
     for cached in [path for path in sys.path_importer_cache if path.startswith(root)]:
         del sys.path_importer_cache[cached]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+
+        if name in __all__:
+            return getattr(import_module("cometmq.client"), name)
+        if name in ("client", "embedded"):
+            return import_module(f"cometmq.{name}")
+        raise AttributeError(f"module 'cometmq' has no attribute {name!r}", name=name)
 
 
 if os.environ.get("COMETMQ_BUILD") == "interpreted":

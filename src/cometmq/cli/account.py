@@ -1,4 +1,4 @@
-"""Which name servers the admin commands ask, and the account that signs their requests."""
+"""The account that signs the requests of the admin commands."""
 
 from __future__ import annotations
 
@@ -10,28 +10,11 @@ from cometmq.model.errors import ConfigError
 
 HOME = "ROCKETMQ_HOME"
 FILE = Path("conf") / "tools.yml"
-DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 KEYS = ("accessKey", "secretKey")
 
 
 def _settings(config: Path | None) -> ClientSettings:
     return resolve_settings(ClientSettings, tables=read_tables(config) if config else None)
-
-
-def known_name_servers(given: str, config: Path | None = None) -> str:
-    """Return the name servers that ``-n`` names, or else the settings, or else the usual one.
-
-    Args:
-        given: the value of ``-n``; empty if there is none.
-        config: the TOML file with the settings; None for the one that COMETMQ_CONFIG names.
-
-    Returns:
-        Empty if the settings name them, or say where to look for them.
-    """
-    settings = _settings(config)
-    if given or settings.name_servers or "http_domain" in settings.given:
-        return given
-    return DEFAULT_NAME_SERVER
 
 
 def client_settings(config: Path | None = None) -> ClientSettings | None:

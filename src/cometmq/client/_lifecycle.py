@@ -7,13 +7,14 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from cometmq.client._hints import Hints
 from cometmq.client.errors import ClientClosedError, ClientError
 from cometmq.remoting.tasks import begin_task, failure_of, is_call_failure
 
 
-class Lifecycle(ABC):
+class Lifecycle(Hints, ABC):
     """Starts when ``async with`` is entered and closes when it is left.
 
     The start and the close run once, each in a task of its own. Cancelling a caller only stops its
@@ -126,7 +127,9 @@ class Lifecycle(ABC):
     def _check_running(self) -> None:
         self._check_open()
         if not self._started:
-            raise ClientClosedError(f"{self._owner} is not running: start it first")
+            raise ClientClosedError(
+                f"{self._owner} is not running: start it first, with `async with` or `start`"
+            )
 
     @abstractmethod
     async def _start(self) -> None:
@@ -167,6 +170,17 @@ class Lifecycle(ABC):
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(
+                f"{self._owner} belongs to an event loop: write `async with`, or use "
+                f"cometmq.client.blocking.{type(self).__name__}"
+            )
+
+        def __exit__(self, *error: object) -> None:
+            """Exist, so that `with` calls `__enter__`."""
 
 
 def in_background(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Unpack
 
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
+from cometmq.client._connection.name_servers import HasNameServers
 from cometmq.client._consuming.callback_consumer import CallbackConsumer, check_handler
-from cometmq.client._consuming.consumer import check_parts, resolve
+from cometmq.client._consuming.consumer import check_parts, resolve, subscriptions_of
 from cometmq.client._consuming.engine import ConsumerSpec
 from cometmq.client._consuming.request_handlers import RequestHandlers, common_properties
 from cometmq.client._pop.engine import PopEngine
@@ -44,6 +45,7 @@ class PopConsumer(CallbackConsumer):
         handler: called with one message. When it returns, the message is acknowledged. When it
             raises, the message is redelivered after 10 s, and later each time.
         batch_handler: called with several messages of one queue, and a context.
+        topic: a topic to subscribe to, with all its messages.
         subscriptions: topic to tags such as ``a || b``, or to a `Filter`.
         start_from: where a new group starts. On a young store LAST delivers the whole backlog,
             see `StartFrom`.
@@ -78,9 +80,10 @@ class PopConsumer(CallbackConsumer):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "",
+        name_servers: str | Sequence[str] | HasNameServers = "",
         *,
         group: str,
+        topic: str | None = None,
         handler: MessageHandler | None = None,
         batch_handler: BatchHandler | None = None,
         subscriptions: Mapping[str, str | Filter] | None = None,
@@ -93,19 +96,20 @@ class PopConsumer(CallbackConsumer):
         config: Path | None = None,
         **options: Unpack[PopOptions],
     ) -> None:
-        check_handler(group, handler, batch_handler)
-        check_start(group, start_from, times=False)
-        check_parts(group, hooks=hooks, on_queues=on_queues)
+        # First, since it names a keyword that stands for a missing handler.
         self._settings, connecting, tables = resolve(
             PopSettings, options, settings=settings, client=client, config=config
         )
+        check_handler(group, handler, batch_handler)
+        check_start(group, start_from, times=False)
+        check_parts(group, hooks=hooks, on_queues=on_queues)
         lease = acquire_instance(name_servers, settings=connecting, instance=instance)
         super().__init__(
             group,
             lease,
             self._settings,
             tables,
-            subscriptions=subscriptions,
+            subscriptions=subscriptions_of(group, topic, subscriptions),
             start_from=start_from,
             retries=False,
         )

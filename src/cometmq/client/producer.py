@@ -12,10 +12,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Unpack
 
-from cometmq.client._connection.instance import ClientInstance, Membership, acquire_instance
+from cometmq.client._connection.instance import (
+    ClientCore,
+    ClientInstance,
+    Membership,
+    acquire_instance,
+)
+from cometmq.client._connection.name_servers import HasNameServers
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._sending.batches import split
 from cometmq.client._sending.broker_latency import Detector
+from cometmq.client._sending.new_message import MessageOptions, new_message
 from cometmq.client._sending.outgoing import check_fields
 from cometmq.client._sending.pending_sends import PendingSends
 from cometmq.client._sending.queue_picker import KeySelector
@@ -47,8 +54,11 @@ from cometmq.protocol.compression import CompressionError, compress_body
 
 log = logging.getLogger(__name__)
 
-DEFAULT_GROUP = "DEFAULT_PRODUCER"
+ROCKETMQ_DEFAULT_GROUP = "DEFAULT_PRODUCER"
 """RocketMQ's group of producers without a group name; a producer must not use it."""
+DEFAULT_GROUP = "COMETMQ_PRODUCER"
+"""The group of producers without a group name. Only plain producers are in it, so that a broker
+never sends the check of a transaction to one that has no listener."""
 
 REQUEST_S = 3.0
 """Time for a request and its reply, and for a recall."""
@@ -73,7 +83,8 @@ class Producer(Lifecycle):
     Args:
         name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the setting
             ``name_servers`` is used.
-        group: the producer group. Producers that do the same work use the same group name.
+        group: the producer group, under which brokers and administrators see the producer. Only a
+            `TransactionProducer` needs one.
         settings: the settings of the producer.
         client: the settings of its connections.
         instance: a shared instance to use instead of new connections. The caller starts and
@@ -91,15 +102,15 @@ class Producer(Lifecycle):
     wait for room, in order.
 
     Example:
-        async with Producer(name_server, group="shop", retries=3) as producer:
-            receipt = await producer.send(Message(topic="orders", body=b"42"))
+        async with Producer(name_server, retries=3) as producer:
+            receipt = await producer.send("orders", b"42", keys=["order-42"])
     """
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "",
+        name_servers: str | Sequence[str] | HasNameServers = "",
         *,
-        group: str,
+        group: str | None = None,
         settings: ProducerSettings | None = None,
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
@@ -107,12 +118,11 @@ class Producer(Lifecycle):
         config: Path | None = None,
         **options: Unpack[ProducerOptions],
     ) -> None:
-        _check_group(group)
-        check_several(f"producer {group}", "hooks", hooks, SendHook, ForbiddenHook)
-        super().__init__(f"producer {group}")
+        if group is not None:
+            _check_group(group)
+        check_several(f"producer {group or DEFAULT_GROUP}", "hooks", hooks, SendHook, ForbiddenHook)
         own, connection = split_options(options, ProducerSettings, ClientSettings)
         self._tables = tables = read_tables(config) if config is not None else None
-        self._group = group
         self._settings = resolve_settings(
             ProducerSettings, keywords=own, given=settings, tables=tables
         )
@@ -120,6 +130,8 @@ class Producer(Lifecycle):
         used = resolve_settings(ClientSettings, keywords=connection, given=client, tables=tables)
         self._lease = acquire_instance(name_servers, settings=used, instance=instance)
         self._instance = self._lease.instance
+        self._group = group = group or _unused_group(self._instance)
+        super().__init__(f"producer {group}")
         self._sender = Sender(self._instance, group, self._settings, hooks=hooks)
         self._pending = PendingSends(
             self._sender,
@@ -209,19 +221,23 @@ class Producer(Lifecycle):
 
     async def send(
         self,
-        message: Message,
+        message: Message | str = "",
+        body: bytes | None = None,
         *,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout: float | timedelta | None = None,
+        **options: Unpack[MessageOptions],
     ) -> SendReceipt:
         """Send one message and wait until a broker has stored it.
 
         If the limits on sends in flight are reached, it waits for room first.
 
         Args:
-            message: topic, properties and a body of 1 byte to 4 MiB.
+            message: topic, properties and a body of 1 byte to 4 MiB; or only the topic, and then
+                ``body`` and the fields of `Message` by name, such as ``tags``.
+            body: the body, if ``message`` is a topic.
             queue: the target queue. A message that was written to a connection is not sent again.
             order_key: messages with the same key go to the same queue, and are not sent again, as
                 with ``queue``. Await each send before the next one to keep their order.
@@ -232,6 +248,7 @@ class Producer(Lifecycle):
                 is stopping, is waited for until the timeout, with a chosen queue as well.
                 None uses the setting ``timeout_ms``. With the setting ``auto_batch``, only sends
                 with ``timeout=None`` are batched.
+            options: fields of `Message`, if ``message`` is a topic.
 
         Returns:
             Message id, queue, queue offset and ``status``. A status other than ``SEND_OK`` means
@@ -253,10 +270,10 @@ class Producer(Lifecycle):
 
         Cancelling stops the waiting. A request that is already sent may still be stored.
         Source: DefaultMQProducer.send, RocketMQ 5.3.
-        Example: ``receipt = await producer.send(Message(topic="orders", body=b"42"))``
+        Example: ``receipt = await producer.send("orders", b"42", tags="paid", delay=5)``
         """
-        if type(message) is not Message:
-            check_message_type(message)
+        if type(message) is not Message or body is not None or options:
+            message = new_message("send", message, body, options)
         target, batched = ANY_QUEUE, timeout is None
         if queue is not None or order_key is not None or selector is not None:
             target = _target(queue, order_key, selector)
@@ -268,19 +285,22 @@ class Producer(Lifecycle):
 
     async def send_soon(
         self,
-        message: Message,
+        message: Message | str = "",
+        body: bytes | None = None,
         *,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout: float | timedelta | None = None,
+        **options: Unpack[MessageOptions],
     ) -> asyncio.Future[SendReceipt]:
         """Start to send one message, and return without waiting for the receipt.
 
         If the limits on sends in flight are reached, it waits for room first.
 
         Args:
-            message, timeout: as for `send`. The message may be changed once the call has returned.
+            message, body, timeout, options: as for `send`. The message may be changed once the
+                call has returned.
             queue, order_key, selector: as for `send`, but the message is sent again to the same
                 queue after a network failure, and may then be stored twice.
 
@@ -303,7 +323,8 @@ class Producer(Lifecycle):
         retry on another broker uses a queue that this broker has.
         Example: ``futures = [await producer.send_soon(message) for message in messages]``
         """
-        check_message_type(message)
+        if type(message) is not Message or body is not None or options:
+            message = new_message("send_soon", message, body, options)
         return await self._pending.start(
             message,
             _target(queue, order_key, selector),
@@ -313,17 +334,19 @@ class Producer(Lifecycle):
 
     def send_nowait(
         self,
-        message: Message,
+        message: Message | str = "",
+        body: bytes | None = None,
         *,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout: float | timedelta | None = None,
+        **options: Unpack[MessageOptions],
     ) -> asyncio.Future[SendReceipt]:
         """Start to send one message at once; raise if there is no room for it.
 
         Args:
-            message, queue, order_key, selector, timeout: as for `send_soon`.
+            message, body, queue, order_key, selector, timeout, options: as for `send_soon`.
 
         Returns:
             A future, as for `send_soon`.
@@ -333,9 +356,10 @@ class Producer(Lifecycle):
                 not sent. `send_soon` waits instead.
             ClientClosedError: the producer is not running; not sent.
 
-        Example: ``future = producer.send_nowait(Message(topic="logs", body=b"seen"))``
+        Example: ``future = producer.send_nowait("logs", b"seen")``
         """
-        check_message_type(message)
+        if type(message) is not Message or body is not None or options:
+            message = new_message("send_nowait", message, body, options)
         return self._pending.start_nowait(
             message,
             _target(queue, order_key, selector),
@@ -433,17 +457,19 @@ class Producer(Lifecycle):
 
     async def send_oneway(
         self,
-        message: Message,
+        message: Message | str = "",
+        body: bytes | None = None,
         *,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout: float | timedelta | None = None,
+        **options: Unpack[MessageOptions],
     ) -> str:
         """Send one message without waiting for a response.
 
         Args:
-            message, queue, order_key, selector: as for `send`.
+            message, body, queue, order_key, selector, options: as for `send`.
             timeout: seconds for finding the route.
 
         Returns:
@@ -455,26 +481,29 @@ class Producer(Lifecycle):
             ConnectError: the broker cannot be reached; not sent.
 
         Source: DefaultMQProducer.sendOneway, RocketMQ 5.3.
-        Example: ``await producer.send_oneway(Message(topic="logs", body=b"seen"))``
+        Example: ``await producer.send_oneway("logs", b"seen")``
         """
-        check_message_type(message)
+        if type(message) is not Message or body is not None or options:
+            message = new_message("send_oneway", message, body, options)
         self._check_running()
         target = _target(queue, order_key, selector)
         return await self._sender.send_message_oneway(message, target, timeout=self._time(timeout))
 
     async def request(
         self,
-        message: Message,
+        message: Message | str = "",
+        body: bytes | None = None,
         *,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout: float | timedelta = REQUEST_S,
+        **options: Unpack[MessageOptions],
     ) -> StoredMessage:
         """Send a request message, and wait for the reply of its consumer.
 
         Args:
-            message, queue, order_key, selector: as for `send`.
+            message, body, queue, order_key, selector, options: as for `send`.
             timeout: seconds for the send, the consumer's work and the reply.
 
         Returns:
@@ -488,9 +517,10 @@ class Producer(Lifecycle):
 
         Cancelling stops the waiting. The consumer may still process the request.
         Source: DefaultMQProducer.request, RocketMQ 5.3.
-        Example: ``reply = await producer.request(Message(topic="quotes", body=b"EUR"))``
+        Example: ``reply = await producer.request("quotes", b"EUR")``
         """
-        check_message_type(message)
+        if type(message) is not Message or body is not None or options:
+            message = new_message("request", message, body, options)
         check_fields(message)
         self._check_running()
         target, timeout = _target(queue, order_key, selector), timeout_s(timeout)
@@ -641,8 +671,17 @@ def _of_messages(messages: Iterable[Message]) -> Iterator[Message]:
 
 def _check_group(name: str) -> None:
     check_group_name(name)
-    if name == DEFAULT_GROUP:
+    if name == ROCKETMQ_DEFAULT_GROUP:
         raise InvalidNameError(f"the group {name} is reserved: give the producer another group")
+
+
+def _unused_group(instance: ClientCore) -> str:
+    """Return the default group, with a number if the client has such a producer already.
+
+    Brokers know one producer of a group per client.
+    """
+    number = next(instance.unnamed_producers)
+    return DEFAULT_GROUP if number == 1 else f"{DEFAULT_GROUP}-{number}"
 
 
 def _check_compressor(settings: ProducerSettings) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from cometmq.client._connection.instance import ClientInstance, Membership
-from cometmq.client._consuming.consumer import check_parts, check_subscriptions, newer
+from cometmq.client._connection.name_servers import HasNameServers
+from cometmq.client._consuming.consumer import check_parts, newer, subscriptions_of
 from cometmq.client._consuming.engine import bounded
 from cometmq.client._consuming.group_calls import check_filters, join
 from cometmq.client._consuming.pulls import Pull, PullResult
@@ -72,6 +73,7 @@ class PullConsumer(OffsetCalls):
     Args:
         name_servers: ``host:port;host:port``, or a sequence of addresses.
         group: the consumer group, which owns the committed offsets.
+        topic: a topic to subscribe to, with all its messages.
         subscriptions: topics to subscribe to at the start: topic to tags or `Filter`.
         start_from: where to start in a queue without a committed offset. A time means the first
             message stored at that time or later. On a young store LAST and a time deliver the whole
@@ -108,9 +110,10 @@ class PullConsumer(OffsetCalls):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "",
+        name_servers: str | Sequence[str] | HasNameServers = "",
         *,
         group: str,
+        topic: str | None = None,
         subscriptions: Mapping[str, str | Filter] | None = None,
         start_from: StartFrom | datetime | int = StartFrom.LAST,
         broadcast: bool = False,
@@ -124,7 +127,7 @@ class PullConsumer(OffsetCalls):
         config: Path | None = None,
         **options: Unpack[PullOptions],
     ) -> None:
-        check_subscriptions(group, subscriptions)
+        subscribed = subscriptions_of(group, topic, subscriptions)
         check_parts(
             group, hooks=hooks, strategy=strategy, offset_store=offset_store, on_queues=on_queues
         )
@@ -185,8 +188,8 @@ class PullConsumer(OffsetCalls):
             offsets=self._finished,
             move=self._move_assigned,
         )
-        for topic, wanted in (subscriptions or {}).items():
-            self._note_subscription(topic, Filter.of(wanted))
+        for name, wanted in subscribed.items():
+            self._note_subscription(name, Filter.of(wanted))
 
     def membership(self) -> Membership:
         """Return this consumer's entry in the heartbeat."""

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Unpack
 
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
+from cometmq.client._connection.name_servers import HasNameServers
 from cometmq.client._consuming.callback_consumer import CallbackConsumer, check_handler
-from cometmq.client._consuming.consumer import check_flag, check_parts, resolve
+from cometmq.client._consuming.consumer import check_flag, check_parts, resolve, subscriptions_of
 from cometmq.client._consuming.request_handlers import RequestHandlers, common_properties
 from cometmq.client._push.engine import PushEngine, PushSpec
 from cometmq.client.allocation import AllocationStrategy, Averagely
@@ -51,6 +52,7 @@ class PushConsumer(CallbackConsumer):
             the next one. If False, calls run in parallel.
         broadcast: every member receives every message. Failed messages are dropped, and offsets
             are stored in a local file.
+        topic: a topic to subscribe to, with all its messages.
         subscriptions: topic to tags such as ``a || b``, or to a `Filter`.
         start_from: where to start in a queue without a committed offset. A time (a
             `datetime` with a time zone, or ms since 1970) means the first message stored then or
@@ -90,9 +92,10 @@ class PushConsumer(CallbackConsumer):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "",
+        name_servers: str | Sequence[str] | HasNameServers = "",
         *,
         group: str,
+        topic: str | None = None,
         handler: MessageHandler | None = None,
         batch_handler: BatchHandler | OrderedBatchHandler | None = None,
         ordered: bool = False,
@@ -109,15 +112,16 @@ class PushConsumer(CallbackConsumer):
         config: Path | None = None,
         **options: Unpack[PushOptions],
     ) -> None:
+        # First, since it names a keyword that stands for a missing handler.
+        self._settings, connecting, tables = resolve(
+            PushSettings, options, settings=settings, client=client, config=config
+        )
         check_handler(group, handler, batch_handler)
         check_start(group, start_from)
         check_flag(group, "ordered", ordered)
         check_flag(group, "broadcast", broadcast)
         check_parts(
             group, hooks=hooks, strategy=strategy, offset_store=offset_store, on_queues=on_queues
-        )
-        self._settings, connecting, tables = resolve(
-            PushSettings, options, settings=settings, client=client, config=config
         )
         lease = acquire_instance(
             name_servers, settings=connecting, instance=instance, keep_name=broadcast
@@ -127,7 +131,7 @@ class PushConsumer(CallbackConsumer):
             lease,
             self._settings,
             tables,
-            subscriptions=subscriptions,
+            subscriptions=subscriptions_of(group, topic, subscriptions),
             start_from=start_from,
             retries=not broadcast,
         )

@@ -19,7 +19,7 @@ import functools
 import os
 import tomllib
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -136,11 +136,12 @@ class ClientSettings(Checked):
         def __init__(self, **named: Unpack[options.ClientOptions]) -> None: ...
 
     name_servers: str = setting("", key="namesrvAddr", environment="NAMESRV_ADDR")
-    """``host:port;host:port``; if empty, the list is fetched from ``http_domain``."""
+    """``host:port;host:port``; if empty, the list is fetched from ``http_domain``, or is
+    ``127.0.0.1:9876`` if that is empty, too."""
 
-    http_domain: str = setting("jmenv.tbsite.net", key="rocketmq.namesrv.domain")
+    http_domain: str = setting("", key="rocketmq.namesrv.domain")
     """Host, or ``host:port``, of the HTTP endpoint for name server addresses. It is used if no name
-    server is set; empty means no endpoint."""
+    server is set; empty means no endpoint. RocketMQ's clients use ``jmenv.tbsite.net``."""
 
     http_subgroup: str = setting("nsaddr", key="rocketmq.namesrv.domain.subgroup")
     """Last part of the endpoint's path, below ``/rocketmq/``."""
@@ -726,7 +727,7 @@ def split_options(keywords: Mapping[str, Any], *kinds: type[Checked]) -> list[di
                 break
         else:
             known = [known for kind in kinds for known in _names(kind)]
-            raise ConfigError(_unknown(name, known, "keyword"))
+            raise UnknownSettingError(name, known)
     return parts
 
 
@@ -804,7 +805,21 @@ def _refuse_unknown(names: Iterable[str], kind: type[Checked], where: str) -> No
             raise ConfigError(_unknown(name, known, where))
 
 
+class UnknownSettingError(ConfigError):
+    """A keyword of a constructor is neither a parameter nor a setting."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(_unknown(name, known, "keyword"))
+        self.name = name
+        self.known = known
+
+
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return the names that were probably meant, at most two."""
+    return difflib.get_close_matches(name, list(known), n=2, cutoff=0.7)
+
+
 def _unknown(name: str, known: Iterable[str], where: str) -> str:
-    near = difflib.get_close_matches(name, list(known), n=2, cutoff=0.7)
+    near = near_names(name, known)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"{where}: there is no setting {name!r}{hint}"

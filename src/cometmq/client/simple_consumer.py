@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
-from cometmq.client._consuming.consumer import SubscribingConsumer, resolve
+from cometmq.client._connection.name_servers import HasNameServers
+from cometmq.client._consuming.consumer import SubscribingConsumer, resolve, subscriptions_of
 from cometmq.client._consuming.retries import DeadLetterRule, Retries, pop_delay_s
 from cometmq.client._pop.calls import Deliveries, Delivery, PopRequests
 from cometmq.client._pop.receiver import Receiver
@@ -45,6 +46,7 @@ class SimpleConsumer(SubscribingConsumer):
             ``name_servers`` is used.
         group: the consumer group. All members share the messages of all queues; the others may be
             pop consumers.
+        topic: a topic to subscribe to, with all its messages.
         subscriptions: topic to tags such as ``a || b``, or to a `Filter`.
         invisible: seconds, or a timedelta, in which other members do not see a received message.
             It overrides the setting ``invisible_ms``.
@@ -78,9 +80,10 @@ class SimpleConsumer(SubscribingConsumer):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "",
+        name_servers: str | Sequence[str] | HasNameServers = "",
         *,
         group: str,
+        topic: str | None = None,
         subscriptions: Mapping[str, str | Filter] | None = None,
         invisible: float | timedelta | None = None,
         start_from: StartFrom = StartFrom.LAST,
@@ -105,7 +108,7 @@ class SimpleConsumer(SubscribingConsumer):
             lease,
             self._settings,
             tables,
-            subscriptions=subscriptions,
+            subscriptions=subscriptions_of(group, topic, subscriptions),
             start_from=start_from,
         )
         dead_letters = DeadLetterRule.of(self._settings.retries_max)

@@ -21,6 +21,7 @@ from typing import Any, Unpack
 
 from cometmq.client._callbacks import Caller, TraceTimes, call_hooks
 from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.name_servers import HasNameServers
 from cometmq.client._sending.outgoing import check_fields, copy_message
 from cometmq.client._sending.targets import ANY_QUEUE
 from cometmq.client._supervision import class_and_text
@@ -28,15 +29,16 @@ from cometmq.client.errors import ClientError
 from cometmq.client.handlers import LocalState, TransactionListener
 from cometmq.client.hooks import EndContext, EndTransactionHook, ForbiddenHook, SendHook
 from cometmq.client.options import ProducerOptions
-from cometmq.client.producer import Producer, check_message_type
+from cometmq.client.producer import DEFAULT_GROUP, Producer, check_message_type
 from cometmq.client.receipt import SendReceipt, SendStatus
 from cometmq.client.settings import ClientSettings, ProducerSettings
 from cometmq.client.trace import EndTrace
 from cometmq.model import property_names as names
 from cometmq.model.arguments import check_parameters, check_provides, check_several
-from cometmq.model.errors import CometError, InvalidMessageError, ResponseError
+from cometmq.model.errors import CometError, InvalidMessageError, InvalidNameError, ResponseError
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import Message, StoredMessage
+from cometmq.model.topic import check_group_name
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import CheckTransactionStateRequest, EndTransactionRequest
 from cometmq.protocol.message_id import decode_offset_id
@@ -114,7 +116,7 @@ class TransactionProducer(Producer):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "",
+        name_servers: str | Sequence[str] | HasNameServers = "",
         *,
         group: str,
         listener: TransactionListener,
@@ -125,6 +127,12 @@ class TransactionProducer(Producer):
         config: Path | None = None,
         **options: Unpack[ProducerOptions],
     ) -> None:
+        check_group_name(group)
+        if group.partition("-")[0] == DEFAULT_GROUP:
+            raise InvalidNameError(
+                f"the group {group} has producers without a listener, to which brokers would send "
+                "checks: give the transaction producer another group"
+            )
         check_several(
             f"producer {group}", "hooks", hooks, SendHook, ForbiddenHook, EndTransactionHook
         )

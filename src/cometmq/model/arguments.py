@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from reprlib import repr as short
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from cometmq.model.errors import ConfigError
 
@@ -217,3 +217,21 @@ def check_several(owner: str, name: str, values: object, *classes: type) -> None
                     f"{owner}: {name}: {type(each).__name__}.{method} is an async def function: "
                     "expected a plain one"
                 )
+
+
+class Missing:
+    """Stands for an attribute that a class does not have, and other libraries' classes have.
+
+    Reading it raises an AttributeError that shows the right line. A ``__getattr__`` could say it,
+    too, but Python reads every attribute of its class more slowly.
+
+    Args:
+        line: what to write instead.
+    """
+
+    def __init__(self, line: str) -> None:
+        self._line = line
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        text = f"{owner.__name__!r} object has no such attribute: write {self._line}"
+        raise AttributeError(text)

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from cometmq.model import property_names as names
+from cometmq.model.arguments import Missing
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import retry_topic
@@ -142,3 +143,27 @@ class StoredMessage:
         if self.topic == retry_topic(group):
             return self.properties.get(names.RETRY_TOPIC, self.topic)
         return self.topic
+
+
+_READ = {
+    "data": "message.body",
+    "value": "message.body",
+    "payload": "message.body",
+    "text": "message.body.decode()",
+    "json": "json.loads(message.body)",
+    "key": "message.keys",
+    "tag": "message.tags",
+    "headers": "message.properties",
+    "subject": "message.topic",
+    "channel": "message.topic",
+    "offset": "message.queue_offset",
+    "partition": "message.queue_id",
+    "timestamp": "message.born_time_ms",
+    "ack": "return, since a handler that returns acknowledges the message",
+    "commit": "return, since a handler that returns acknowledges the message",
+    "nack": "raise an exception, and the message is redelivered later",
+    "reject": "raise an exception, and the message is redelivered later",
+}
+"""How to read or do what other libraries have at a message."""
+for _name, _line in _READ.items():
+    setattr(StoredMessage, _name, Missing(_line))

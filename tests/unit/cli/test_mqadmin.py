@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.cli.account import client_settings, known_name_servers
+from cometmq.cli.account import client_settings
 from cometmq.cli.mqadmin import app, clients, texts
 from cometmq.cli.mqadmin.call import CommandError, parsed_time
 from cometmq.cli.mqadmin.command_line import Command, UsageError, commands, parse
@@ -208,19 +208,6 @@ async def test_without_a_server_the_error_says_so() -> None:
     assert (code, out) == (1, "")
     assert err.startswith("cometmq mqadmin topicList: ")
     assert "127.0.0.1:1" in err
-
-
-def test_the_usual_name_server_is_asked_unless_another_one_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
-    assert known_name_servers("") == "127.0.0.1:9876"
-    assert known_name_servers("a:1;b:2") == "a:1;b:2"
-    monkeypatch.setenv("COMETMQ_CLIENT_HTTP_DOMAIN", "names.example")
-    assert known_name_servers("") == ""
-    monkeypatch.delenv("COMETMQ_CLIENT_HTTP_DOMAIN")
-    monkeypatch.setenv("NAMESRV_ADDR", "c:3")
-    assert known_name_servers("") == ""
 
 
 async def test_a_broker_is_asked_without_a_name_server() -> None:

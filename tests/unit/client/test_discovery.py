@@ -12,7 +12,6 @@ from cometmq.model.errors import ConfigError
 @pytest.mark.parametrize(
     ("settings", "url"),
     [
-        (ClientSettings(), "http://jmenv.tbsite.net:8080/rocketmq/nsaddr"),
         (ClientSettings(http_domain="ns.example"), "http://ns.example:8080/rocketmq/nsaddr"),
         (ClientSettings(http_domain="ns.example:80"), "http://ns.example:80/rocketmq/nsaddr"),
         (
@@ -27,7 +26,7 @@ from cometmq.model.errors import ConfigError
             ClientSettings(http_domain="ns.example", unit_name="a b?"),
             "http://ns.example:8080/rocketmq/nsaddr-a%20b%3F?nofix=1",
         ),
-        (ClientSettings(http_domain=""), ""),
+        (ClientSettings(), ""),
     ],
 )
 def test_the_endpoint_is_made_of_domain_subgroup_and_unit(

@@ -116,9 +116,19 @@ def test_a_wrong_name_server_of_the_environment_is_named_with_its_variable(
         Producer(group="g")
 
 
-def test_without_a_name_server_and_an_endpoint_nothing_is_made() -> None:
-    with pytest.raises(ConfigError, match=r"no name server is set: .*http_domain is empty"):
-        acquire_instance("", settings=ClientSettings(http_domain=""))
+def test_without_a_name_server_and_an_endpoint_it_is_the_usual_port_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+
+    assert acquire_instance("").instance.name_servers.addresses == ("127.0.0.1:9876",)
+
+
+def test_an_endpoint_is_asked_before_the_usual_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    monkeypatch.setenv("COMETMQ_CLIENT_HTTP_DOMAIN", "127.0.0.1:1")
+
+    assert acquire_instance("").instance.name_servers.addresses == ()
 
 
 def test_an_instance_whose_event_loop_is_gone_is_replaced() -> None:

@@ -338,11 +338,11 @@ def execute(work: Callable[[Call], Awaitable[None]], shared: Mapping[str, Any]) 
 
 
 async def _with_client(work: Callable[[Call], Awaitable[None]], shared: Mapping[str, Any]) -> int:
-    from cometmq.cli.account import connection_settings, known_name_servers
+    from cometmq.cli.account import connection_settings
     from cometmq.client import AdminClient, ClientInstance
 
     config: Path | None = shared["config"]
-    name_servers = known_name_servers(shared["namesrv"] or "", config)
+    name_servers = shared["namesrv"] or ""
     async with (
         ClientInstance(name_servers, settings=connection_settings(config)) as instance,
         AdminClient(instance=instance) as admin,

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from pathlib import Path
 
-from cometmq.cli.account import connection_settings, known_name_servers
+from cometmq.cli.account import connection_settings
 from cometmq.cli.admin.names import group_names, topic_names
 from cometmq.client import AdminClient
 
@@ -32,8 +32,7 @@ def names(kind: str, name_servers: str, config: Path | None) -> list[str]:
 
 
 async def _names(kind: str, name_servers: str, config: Path | None) -> list[str]:
-    servers = known_name_servers(name_servers, config)
-    async with AdminClient(servers, client=connection_settings(config)) as admin:
+    async with AdminClient(name_servers, client=connection_settings(config)) as admin:
         if kind in ("brokers", "clusters"):
             info = await admin.cluster_info()
             return sorted(info.broker_addr_table if kind == "brokers" else info.cluster_addr_table)

@@ -85,7 +85,7 @@ async def run(words: Sequence[str]) -> int:
 
 
 async def _run(command: Command, values: dict[str, str], line: int) -> int:
-    from cometmq.cli.account import client_settings, known_name_servers
+    from cometmq.cli.account import client_settings
     from cometmq.cli.mqadmin.call import Call, described
     from cometmq.client import AdminClient, ClientInstance
     from cometmq.model.errors import CometError
@@ -94,9 +94,7 @@ async def _run(command: Command, values: dict[str, str], line: int) -> int:
     handler = module.COMMANDS[command.name]
     try:
         async with (
-            ClientInstance(
-                known_name_servers(values.get("n", "")), settings=client_settings()
-            ) as instance,
+            ClientInstance(values.get("n", ""), settings=client_settings()) as instance,
             AdminClient(instance=instance) as admin,
         ):
             call = Call(command, values, line, admin, instance)

@@ -11,6 +11,7 @@ Source: MQClientInstance, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 import os
@@ -33,7 +34,10 @@ from cometmq.client._connection.identity import (
     vip_address,
 )
 from cometmq.client._connection.name_servers import (
+    DEFAULT_ADDRESS,
+    DEFAULT_USED,
     NONE_SET,
+    HasNameServers,
     NameServers,
     endpoint_url,
     fetch_addresses,
@@ -94,7 +98,7 @@ class ClientCore(Lifecycle):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "",
+        name_servers: str | Sequence[str] | HasNameServers = "",
         *,
         settings: ClientSettings | None = None,
         tls: ssl.SSLContext | None = None,
@@ -102,12 +106,14 @@ class ClientCore(Lifecycle):
         name: str | None = None,
     ) -> None:
         self.settings = resolve_settings(ClientSettings, given=settings)
-        addresses = known_name_servers(name_servers, self.settings)
+        addresses, note = known_name_servers(name_servers, self.settings)
         self.client_id = name or client_id(self.settings, addresses)
         self.namespace = Namespace(self.settings.namespace or _namespace_of(addresses))
         """Puts the names of topics and groups into this client's namespace."""
         self.handlers: dict[int, RequestHandler] = {}
         """Handlers of the brokers' requests that concern no group, by request code."""
+        self.unnamed_producers = itertools.count(1)
+        """Numbers the producers that have no group name."""
         self.requests = BrokerRequests(self.handlers, namespace=self.namespace)
         """Passes the brokers' requests to the members whose group they name."""
         self.remoting = RemotingClient(
@@ -122,7 +128,7 @@ class ClientCore(Lifecycle):
             proxies=SocksProxies.parse(self.settings.socks_proxies),
         )
         call_timeout = self.settings.call_timeout_ms / 1000
-        self.name_servers = NameServers(self.remoting, addresses)
+        self.name_servers = NameServers(self.remoting, addresses, note=note)
         self._tasks = Supervisor(f"client {self.client_id}")
         self.routes = Routes(self.name_servers, timeout=call_timeout, tasks=self._tasks)
         self.brokers = BrokerCalls(self.remoting, timeout=call_timeout)
@@ -505,12 +511,21 @@ class ClientCore(Lifecycle):
         return merge_heartbeat(self.client_id, (member.membership() for member in self._members))
 
 
-def known_name_servers(named: str | Sequence[str], settings: ClientSettings) -> list[str]:
-    """Return the name servers a client begins with: those named, else those of its settings.
+def known_name_servers(
+    named: str | Sequence[str] | HasNameServers, settings: ClientSettings
+) -> tuple[list[str], str]:
+    """Return the name servers a client begins with: those named, or those of its settings.
+
+    Without any, and without an HTTP endpoint, it is the usual port of this machine.
+
+    Returns:
+        The addresses, and what an error says if none of them responds.
 
     Raises:
-        ConfigError: an address is invalid, or there is no address and no HTTP endpoint.
+        ConfigError: an address is invalid.
     """
+    if isinstance(named, HasNameServers):
+        named = named.name_servers
     is_empty = isinstance(named, Sequence) and not named
     try:
         addresses = parse_addresses(settings.name_servers if is_empty else named, required=False)
@@ -518,8 +533,8 @@ def known_name_servers(named: str | Sequence[str], settings: ClientSettings) -> 
         where = "setting name_servers, or variable NAMESRV_ADDR: " if is_empty else ""
         raise ConfigError(f"{where}{error}") from None
     if not addresses and not endpoint_url(settings):
-        raise ConfigError(f"{NONE_SET} (and http_domain is empty)")
-    return addresses
+        return [DEFAULT_ADDRESS], DEFAULT_USED
+    return addresses, ""
 
 
 def _namespace_of(addresses: Sequence[str]) -> str:
@@ -621,7 +636,7 @@ class ClientInstance:
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "",
+        name_servers: str | Sequence[str] | HasNameServers = "",
         *,
         settings: ClientSettings | None = None,
         tls: ssl.SSLContext | None = None,
@@ -693,7 +708,7 @@ def core_of(instance: ClientInstance | ClientCore) -> ClientCore:
 
 
 def acquire_instance(
-    name_servers: str | Sequence[str] = (),
+    name_servers: str | Sequence[str] | HasNameServers = (),
     *,
     settings: ClientSettings | None = None,
     instance: ClientInstance | ClientCore | None = None,
@@ -715,7 +730,7 @@ def acquire_instance(
     if instance is not None:
         return Lease(core_of(instance), lent=True)
     used = resolve_settings(ClientSettings, given=settings)
-    name = client_id(used, known_name_servers(name_servers, used), keep_name=keep_name)
+    name = client_id(used, known_name_servers(name_servers, used)[0], keep_name=keep_name)
     found = _instances.get((os.getpid(), name))
     if found is None or found.closed or found.outlived_its_loop:
         found = ClientCore(name_servers, settings=used, name=name)

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Iterable, Sequence
+from typing import Protocol, runtime_checkable
 from urllib.parse import quote, urlsplit
 
 from cometmq.client.errors import NameServerError
@@ -37,6 +38,13 @@ SERVED_BY_EVERY_NAME_SERVER = frozenset(
 )
 """Requests that only a server of another role does not know."""
 NONE_SET = "no name server is set: give name_servers='host:port', or set NAMESRV_ADDR"
+DEFAULT_ADDRESS = "127.0.0.1:9876"
+"""The name server of a client without any other: a server on this machine with its usual port."""
+DEFAULT_USED = (
+    f"{DEFAULT_ADDRESS} is the default, since no address is set by the argument or the setting "
+    "name_servers, COMETMQ_CLIENT_NAME_SERVERS or NAMESRV_ADDR; `cometmq standalone` starts a "
+    "server there"
+)
 
 
 def parse_addresses(text: str | Iterable[str], *, required: bool = True) -> list[str]:
@@ -71,13 +79,35 @@ def _address(text: str) -> str:
     return address
 
 
+@runtime_checkable
+class HasNameServers(Protocol):
+    """A server that knows the address for clients, such as a broker of `cometmq.embedded`."""
+
+    @property
+    def name_servers(self) -> str:
+        """The addresses of name servers: ``host:port;host:port``."""
+
+
 class NameServers:
-    """Calls a name server; if it does not respond, calls the next one."""
+    """Calls a name server; if it does not respond, calls the next one.
+
+    Args:
+        remoting: makes the connections.
+        addresses: the name servers; may be replaced later.
+        shuffle: try them in a random order, so that clients spread over them.
+        note: is added to the error that no name server responded.
+    """
 
     def __init__(
-        self, remoting: RemotingClient, addresses: Sequence[str], *, shuffle: bool = True
+        self,
+        remoting: RemotingClient,
+        addresses: Sequence[str],
+        *,
+        shuffle: bool = True,
+        note: str = "",
     ) -> None:
         self._remoting = remoting
+        self._note = f" ({note})" if note else ""
         self._shuffles = shuffle
         self._addresses: list[str] = []
         self._current = 0
@@ -138,7 +168,7 @@ class NameServers:
             self._settle(address)
             return response
         raise NameServerError(
-            "no name server responded: " + ("; ".join(failures) or "none is known")
+            f"no name server responded: {'; '.join(failures) or 'none is known'}{self._note}"
         )
 
     async def request(

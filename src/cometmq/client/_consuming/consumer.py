@@ -167,17 +167,29 @@ def check_flag(group: str, name: str, value: object) -> None:
         raise ConfigError(f"consumer {group}: {name}={value!r}: expected True or False")
 
 
-def check_subscriptions(group: str, subscriptions: object) -> None:
-    """Check that subscriptions are a mapping of topics.
+def subscriptions_of(
+    group: str, topic: str | None, subscriptions: Mapping[str, str | Filter] | None
+) -> Mapping[str, str | Filter]:
+    """Return the topics with their filters, however the application has given them.
 
     Raises:
         ConfigError: they are something else, such as a list of topics.
     """
+    if topic is not None and not isinstance(topic, str):
+        raise ConfigError(f"consumer {group}: topic={topic!r}: expected the name of a topic")
     if not isinstance(subscriptions, Mapping | None):
+        named = subscriptions if isinstance(subscriptions, list | tuple) else ["orders"]
+        example = dict.fromkeys(named, "*") if all(isinstance(each, str) for each in named) else {}
         raise ConfigError(
-            f"consumer {group}: subscriptions={subscriptions!r}: "
-            "expected topics with their tags, such as {'orders': '*'}"
+            f"consumer {group}: subscriptions={subscriptions!r}: expected topics with their tags, "
+            f"such as subscriptions={example or {'orders': '*'}}, or topic='orders'"
         )
+    given = subscriptions or {}
+    if topic in given:
+        raise ConfigError(
+            f"consumer {group}: topic={topic!r} is in subscriptions too: expected one"
+        )
+    return given if topic is None else {topic: "*", **given}
 
 
 def check_parts(
@@ -410,7 +422,7 @@ class SubscribingConsumer(Consumer):
         settings: PushSettings | PopSettings | SimpleSettings,
         tables: Tables | None,
         *,
-        subscriptions: Mapping[str, str | Filter] | None,
+        subscriptions: Mapping[str, str | Filter],
         start_from: StartFrom | datetime | int,
         retries: bool = False,
     ) -> None:
@@ -419,8 +431,7 @@ class SubscribingConsumer(Consumer):
         self._subscriptions = Subscriptions(namespace, namespace.wrap_group(group), retries=retries)
         super().__init__(group, lease, settings, tables, self._subscriptions.shown)
         self._start_from = start_from
-        check_subscriptions(group, subscriptions)
-        for topic, each in (subscriptions or {}).items():
+        for topic, each in subscriptions.items():
             self._subscriptions.add(topic, self._checked(each))
 
     def membership(self) -> Membership:

@@ -23,6 +23,7 @@ import msgspec
 
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
+from cometmq.client._connection.name_servers import HasNameServers
 from cometmq.client._consuming.consumer import Consumer, check_flag, resolve
 from cometmq.client._consuming.handler_calls import ConsumeHookCalls, FilterChain
 from cometmq.client._consuming.pulls import (
@@ -151,7 +152,7 @@ class PullCore(Consumer):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str],
+        name_servers: str | Sequence[str] | HasNameServers,
         *,
         group: str,
         start_from: StartFrom | datetime | int,

@@ -11,6 +11,7 @@ from typing import Any, Unpack
 
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
+from cometmq.client._connection.name_servers import HasNameServers
 from cometmq.client._connection.routes import MASTER_ID, Route
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client.errors import ClientError
@@ -69,7 +70,7 @@ class AdminCore(Lifecycle):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "",
+        name_servers: str | Sequence[str] | HasNameServers = "",
         *,
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,

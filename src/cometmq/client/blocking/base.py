@@ -14,10 +14,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 import cometmq.client as asynchronous
+from cometmq.client._connection.name_servers import HasNameServers
 from cometmq.client._consuming.callback_consumer import SIGNALS
+from cometmq.client._hints import Hints
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._pull.positions import read_as
 from cometmq.client._sending.outgoing import copy_message
@@ -32,7 +34,7 @@ from cometmq.model.queue import MessageQueue
 T = TypeVar("T")
 
 
-class Blocking:
+class Blocking(Hints):
     """Starts on entering ``with``, and closes on leaving it.
 
     Any thread may call it, except a thread that runs ``async def`` handlers. Ctrl-C during a call
@@ -101,6 +103,15 @@ class Blocking:
     ) -> None:
         self.close()
 
+    if not TYPE_CHECKING:
+
+        async def __aenter__(self) -> NoReturn:
+            name = type(self).__name__
+            raise TypeError(f"this {name} blocks: write `with`, or use cometmq.client.{name}")
+
+        async def __aexit__(self, *error: object) -> None:
+            """Exist, so that `async with` calls `__aenter__`."""
+
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the asyncio object, and wait for it.
 
@@ -164,7 +175,7 @@ class ClientInstance(Blocking):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "",
+        name_servers: str | Sequence[str] | HasNameServers = "",
         *,
         settings: ClientSettings | None = None,
         config: Path | None = None,

@@ -10,7 +10,9 @@ from typing import Any, Unpack
 
 import cometmq.client as asynchronous
 from cometmq.client._connection.broker_calls import QueueBounds
+from cometmq.client._connection.name_servers import HasNameServers
 from cometmq.client._consuming.pulls import PullResult
+from cometmq.client._sending.new_message import MessageOptions
 from cometmq.client.admin.dead_letter import DeadLetter, ResendTo
 from cometmq.client.admin.dead_letters import DeadLetterCount, DeadLetterPage, Resent
 from cometmq.client.admin.groups import GroupLag
@@ -113,9 +115,9 @@ class Producer(base.Blocking):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "",
+        name_servers: str | Sequence[str] | HasNameServers = "",
         *,
-        group: str,
+        group: str | None = None,
         settings: ProducerSettings | None = None,
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
@@ -149,56 +151,72 @@ class Producer(base.Blocking):
 
     def send(
         self,
-        message: Message,
+        message: Message | str = "",
+        body: bytes | None = None,
         *,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout: float | timedelta | None = None,
+        **options: Unpack[MessageOptions],
     ) -> SendReceipt:
         """Send one message and wait until a broker has stored it."""
         return self._run(
             self._inner.send(
-                message, queue=queue, order_key=order_key, selector=selector, timeout=timeout
+                message,
+                body,
+                queue=queue,
+                order_key=order_key,
+                selector=selector,
+                timeout=timeout,
+                **options,
             )
         )
 
     def send_soon(
         self,
-        message: Message,
+        message: Message | str = "",
+        body: bytes | None = None,
         *,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout: float | timedelta | None = None,
+        **options: Unpack[MessageOptions],
     ) -> concurrent.futures.Future[SendReceipt]:
         """Start to send one message, and return without waiting for the receipt."""
         return self._begin_when_ready(
             self._inner.send_soon,
             message,
+            body,
             queue=queue,
             order_key=order_key,
             selector=selector,
             timeout=timeout,
+            **options,
         )
 
     def send_nowait(
         self,
-        message: Message,
+        message: Message | str = "",
+        body: bytes | None = None,
         *,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout: float | timedelta | None = None,
+        **options: Unpack[MessageOptions],
     ) -> concurrent.futures.Future[SendReceipt]:
         """Start to send one message at once; raise if there is no room for it."""
         return self._begin(
             self._inner.send_nowait,
             message,
+            body,
             queue=queue,
             order_key=order_key,
             selector=selector,
             timeout=timeout,
+            **options,
         )
 
     def flush(self) -> None:
@@ -239,33 +257,49 @@ class Producer(base.Blocking):
 
     def send_oneway(
         self,
-        message: Message,
+        message: Message | str = "",
+        body: bytes | None = None,
         *,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout: float | timedelta | None = None,
+        **options: Unpack[MessageOptions],
     ) -> str:
         """Send one message without waiting for a response."""
         return self._run(
             self._inner.send_oneway(
-                message, queue=queue, order_key=order_key, selector=selector, timeout=timeout
+                message,
+                body,
+                queue=queue,
+                order_key=order_key,
+                selector=selector,
+                timeout=timeout,
+                **options,
             )
         )
 
     def request(
         self,
-        message: Message,
+        message: Message | str = "",
+        body: bytes | None = None,
         *,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout: float | timedelta = REQUEST_S,
+        **options: Unpack[MessageOptions],
     ) -> StoredMessage:
         """Send a request message, and wait for the reply of its consumer."""
         return self._run(
             self._inner.request(
-                message, queue=queue, order_key=order_key, selector=selector, timeout=timeout
+                message,
+                body,
+                queue=queue,
+                order_key=order_key,
+                selector=selector,
+                timeout=timeout,
+                **options,
             )
         )
 
@@ -313,7 +347,7 @@ class TransactionProducer(Producer):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "",
+        name_servers: str | Sequence[str] | HasNameServers = "",
         *,
         group: str,
         listener: TransactionListener,
@@ -360,9 +394,10 @@ class PushConsumer(base.CallbackConsumer):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "",
+        name_servers: str | Sequence[str] | HasNameServers = "",
         *,
         group: str,
+        topic: str | None = None,
         handler: MessageHandler | None = None,
         batch_handler: BatchHandler | OrderedBatchHandler | None = None,
         ordered: bool = False,
@@ -384,6 +419,7 @@ class PushConsumer(base.CallbackConsumer):
             asynchronous.PushConsumer(
                 name_servers,
                 group=group,
+                topic=topic,
                 handler=handler,
                 batch_handler=batch_handler,
                 ordered=ordered,
@@ -496,9 +532,10 @@ class PopConsumer(base.CallbackConsumer):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "",
+        name_servers: str | Sequence[str] | HasNameServers = "",
         *,
         group: str,
+        topic: str | None = None,
         handler: MessageHandler | None = None,
         batch_handler: BatchHandler | None = None,
         subscriptions: Mapping[str, str | Filter] | None = None,
@@ -516,6 +553,7 @@ class PopConsumer(base.CallbackConsumer):
             asynchronous.PopConsumer(
                 name_servers,
                 group=group,
+                topic=topic,
                 handler=handler,
                 batch_handler=batch_handler,
                 subscriptions=subscriptions,
@@ -616,9 +654,10 @@ class PullConsumer(base.Reader):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "",
+        name_servers: str | Sequence[str] | HasNameServers = "",
         *,
         group: str,
+        topic: str | None = None,
         subscriptions: Mapping[str, str | Filter] | None = None,
         start_from: StartFrom | datetime | int = StartFrom.LAST,
         broadcast: bool = False,
@@ -637,6 +676,7 @@ class PullConsumer(base.Reader):
             asynchronous.PullConsumer(
                 name_servers,
                 group=group,
+                topic=topic,
                 subscriptions=subscriptions,
                 start_from=start_from,
                 broadcast=broadcast,
@@ -794,9 +834,10 @@ class SimpleConsumer(base.Blocking):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "",
+        name_servers: str | Sequence[str] | HasNameServers = "",
         *,
         group: str,
+        topic: str | None = None,
         subscriptions: Mapping[str, str | Filter] | None = None,
         invisible: float | timedelta | None = None,
         start_from: StartFrom = StartFrom.LAST,
@@ -811,6 +852,7 @@ class SimpleConsumer(base.Blocking):
             asynchronous.SimpleConsumer(
                 name_servers,
                 group=group,
+                topic=topic,
                 subscriptions=subscriptions,
                 invisible=invisible,
                 start_from=start_from,
@@ -911,7 +953,7 @@ class AdminClient(base.Blocking):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = "",
+        name_servers: str | Sequence[str] | HasNameServers = "",
         *,
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,

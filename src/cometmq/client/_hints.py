@@ -1,0 +1,133 @@
+"""Errors that show the right line to those who know another messaging library.
+
+A wrong call of a constructor, an unknown method and a wrong ``with`` get an error with a line that
+works. Only calls that fail pay for it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cometmq.client.settings import UnknownSettingError, near_names
+from cometmq.model.arguments import Missing
+from cometmq.model.errors import ConfigError
+
+_CONSUMER = '("127.0.0.1:9876", topic="orders", group="billing"'
+LINES = {
+    "Producer": 'Producer("127.0.0.1:9876")',
+    "TransactionProducer": (
+        'TransactionProducer("127.0.0.1:9876", group="books", listener=Orders())'
+    ),
+    "PushConsumer": f"PushConsumer{_CONSUMER}, handler=bill)",
+    "PopConsumer": f"PopConsumer{_CONSUMER}, handler=bill)",
+    "PullConsumer": f"PullConsumer{_CONSUMER})",
+    "SimpleConsumer": f"SimpleConsumer{_CONSUMER})",
+    "AdminClient": 'AdminClient("127.0.0.1:9876")',
+}
+"""How an object of each class is made."""
+
+_PARAMETERS = {
+    "name_servers": (
+        "address addresses addr bootstrap_servers broker brokers dsn endpoint endpoints host hosts "
+        "namesrv namesrv_addr nameserver nameservers name_server port server servers uri url urls"
+    ),
+    "group": "consumer_group consumer_name durable group_id group_name queue_group",
+    "handler": "callback cb func function listener on_message on_message_callback target",
+    "topic": "channel destination queue queue_name stream subject topic_name topics",
+    "start_from": "auto_offset_reset deliver_policy",
+    "access_key": "sasl_plain_username user username",
+    "secret_key": "password sasl_plain_password",
+    "instance_name": "client_id",
+}
+MEANT = {other: name for name, others in _PARAMETERS.items() for other in others.split()}
+"""What other libraries call the parameters of constructors."""
+
+_SEND = 'await producer.send("orders", b"hello")'
+_PRODUCERS = ("Producer", "TransactionProducer")
+_SEND_NAMES = (
+    "add apply_async basic_publish enqueue lpush produce publish push put rpush send_and_wait "
+    "send_message send_sync xadd"
+)
+_PRODUCER_METHODS = {
+    _SEND: _SEND_NAMES,
+    'future = await producer.send_soon("orders", b"hello")': "send_async",
+    "async with Producer() as producer:": "connect open",
+    "await producer.close()": "disconnect drain shutdown stop",
+}
+_RECEIVE_NAMES = "basic_consume consume listen loop_forever run_forever serve start_consuming"
+_CONSUMER_METHODS = {
+    "await consumer.start()": "connect open",
+    "await consumer.close()": "disconnect drain shutdown stop",
+}
+_METHODS = {
+    **dict.fromkeys(_PRODUCERS, _PRODUCER_METHODS),
+    "PushConsumer": {"await consumer.run()": _RECEIVE_NAMES} | _CONSUMER_METHODS,
+    "PopConsumer": {"await consumer.run()": _RECEIVE_NAMES} | _CONSUMER_METHODS,
+    "PullConsumer": {"async for message in consumer:": _RECEIVE_NAMES} | _CONSUMER_METHODS,
+    "SimpleConsumer": {"messages = await consumer.receive()": _RECEIVE_NAMES} | _CONSUMER_METHODS,
+}
+"""The methods of other libraries, by the line that stands for them in each class."""
+
+
+def show_lines(kind: type) -> None:
+    """Let a public class show the right line for wrong calls of its constructor and methods."""
+    name = kind.__name__
+    line = LINES.get(name)
+    if line is None or "__init__" not in vars(kind):
+        return
+    kind.__init__ = _shows(kind.__init__, name, line)  # type: ignore[misc]
+    for instead, others in _METHODS.get(name, {}).items():
+        if "blocking" in kind.__module__:
+            instead = instead.replace("await ", "").replace("async ", "")
+        for other in others.split():
+            if not hasattr(kind, other):
+                setattr(kind, other, Missing(instead))
+
+
+def _shows(constructor: Callable[..., None], kind: str, line: str) -> Callable[..., None]:
+    code = constructor.__code__
+    parameters = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+
+    @functools.wraps(constructor)
+    def construct(self: object, *arguments: Any, **named: Any) -> None:
+        try:
+            constructor(self, *arguments, **named)
+        except UnknownSettingError as error:
+            raise ConfigError(_unknown(error, kind, line, parameters)) from None
+        except TypeError as error:
+            trace = error.__traceback__
+            if trace is None or trace.tb_next is not None:
+                raise  # not of this call
+            hints = [f"{name} is {MEANT[name]} here" for name in named if name in MEANT]
+            raise TypeError("; ".join([str(error), *hints, f"write {line}"])) from None
+        except ConfigError as error:
+            first = arguments[0] if arguments else ""
+            if isinstance(first, str) and first and ":" not in first:
+                met = f"{kind}({first!r}): the first argument is the address of a name server"
+                raise ConfigError(f"{met}, expected host:port: write {line}") from error
+            raise
+
+    return construct
+
+
+def _unknown(error: UnknownSettingError, kind: str, line: str, parameters: Sequence[str]) -> str:
+    name, known = error.name, [*parameters, *error.known]
+    met = f"keyword: there is no setting {name!r}"
+    meant = MEANT.get(name, name)
+    if meant == "topic" and kind in _PRODUCERS:
+        return f"{met}: a send names its topic: write {_SEND}"
+    if name == "topics":
+        line = line.replace('topic="orders"', 'subscriptions={"orders": "*", "refunds": "*"}')
+    near = [meant] if meant in known else near_names(name, known)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ":"
+    return f"{met}{hint} write {line}"
+
+
+class Hints:
+    """The base of public classes that show the right line for wrong calls."""
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        show_lines(cls)

@@ -6,6 +6,7 @@ features; what one of them serves and runs is in its own folder, in ``feature.py
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -64,7 +65,7 @@ from cometmq.protocol.message_id import UniqueIds
 from cometmq.remoting import RemotingClient, TlsSettings
 from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.latencies import Latencies
-from cometmq.store import MessageStore, StoreSettings
+from cometmq.store import MessageStore, StoreSettings, kept_log_file_bytes
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
@@ -82,6 +83,8 @@ if TYPE_CHECKING:
     from cometmq.broker.forwarding import Forwarding
     from cometmq.broker.replication.metadata import MetadataCopy
     from cometmq.broker.replication.slave import LogCopy
+
+logger = logging.getLogger(__name__)
 
 _TABLES = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset", "consumerFilter")
 """The files of tables beside the store."""
@@ -226,6 +229,7 @@ def assemble(
         StoreError: the store or one of the tables beside it cannot be opened.
     """
     settings = configuration.reader_of(BrokerSettings)
+    _keep_log_file_size(configuration, files)
     store_settings = configuration[StoreSettings]
     role = _first_role(settings())
     folder = store_settings.root / "config"
@@ -285,6 +289,18 @@ def _cold_flow(settings: Callable[[], BrokerSettings]) -> ColdFlowControl:
     from cometmq.broker.cold_flow_control import ColdFlowControl, limits_of
 
     return ColdFlowControl(lambda: limits_of(settings()))
+
+
+def _keep_log_file_size(configuration: Configuration, files: Files) -> None:
+    """Put the size that the log's files have into the settings."""
+    settings = configuration[StoreSettings]
+    kept = kept_log_file_bytes(settings, files)
+    if kept != settings.commit_log_file_bytes:
+        logger.info(
+            "log files keep their size bytes=%d folder=%s setting=%d",
+            *(kept, settings.commit_log, settings.commit_log_file_bytes),
+        )
+        configuration.set({"mappedFileSizeCommitLog": str(kept)})
 
 
 def _first_role(settings: BrokerSettings) -> Role:

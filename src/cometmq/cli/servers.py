@@ -6,6 +6,8 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,7 @@ from cometmq.cli.configurations import (
 from cometmq.cli.serve import serve
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.protocol.codes import ResponseCode
-from cometmq.system.configuration import Configuration
+from cometmq.system.configuration import DEFAULT, Configuration
 from cometmq.system.log_format import JSON, TEXT, LogSettings
 
 if TYPE_CHECKING:
@@ -34,6 +36,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 INFO = "info"
+LOG_FILE_SIZE = "mappedFileSizeCommitLog"
+MIB = 1024 * 1024
+BLOCK_BYTES = 512
+"""The unit of ``st_blocks``, whatever the file system."""
+COUNTED_FILES_MAX = 1_000
+"""A start waits no longer for the size of a store with more files."""
 
 
 class Standalone:
@@ -157,6 +165,7 @@ def standalone(
     names = namesrv_configuration(namesrv_port, host, None, home=store)
     parts = broker_configuration(broker_port, host, store, None, config)
     _take_free_port(parts)
+    _take_small_files(parts)
     leaves_open = _leaves_name_server_open(parts)
     if print_config:
         return _show(names, parts)
@@ -167,7 +176,7 @@ def standalone(
             " namesrvAclEnable=true makes it check requests, too"
         )
     both = Standalone(names, parts, config)
-    return serve(both, lambda: f"{both} build={build()}")
+    return serve(both, lambda: f"{both} build={build()}\n{_store_line(parts)}")
 
 
 def name_server(
@@ -296,6 +305,36 @@ def _take_free_port(parts: Configuration) -> None:
 
     if parts[BrokerSettings].listen_port == 0:
         parts.set({"listenPort": str(free_broker_port())})
+
+
+def _take_small_files(parts: Configuration) -> None:
+    """Let a new store take little disk, unless its largest message needs more or a setting says so.
+
+    A broker of its own keeps RocketMQ's default, with which RocketMQ opens the store as it is.
+    """
+    from cometmq.store import SMALL_LOG_FILE_BYTES, StoreSettings
+
+    fits = 2 * parts[StoreSettings].message_bytes_max <= SMALL_LOG_FILE_BYTES
+    if fits and parts.origin(LOG_FILE_SIZE) == DEFAULT:
+        parts.set({LOG_FILE_SIZE: str(SMALL_LOG_FILE_BYTES)}, "default of cometmq standalone")
+
+
+def _store_line(parts: Configuration) -> str:
+    """Say where the store is and how much of the disk it takes now."""
+    from cometmq.store import StoreSettings
+
+    settings = parts[StoreSettings]
+    taken = count = 0
+    for path in islice(settings.root.rglob("*"), COUNTED_FILES_MAX):
+        count += 1
+        with suppress(FileNotFoundError):  # the broker removes files meanwhile
+            taken += path.lstat().st_blocks * BLOCK_BYTES
+    at_least = "at least " if count == COUNTED_FILES_MAX else ""
+    return (
+        f"store {settings.root.absolute()} takes {at_least}{taken / MIB:.0f} MiB of disk and grows"
+        f" by files of {settings.commit_log_file_bytes / MIB:g} MiB;"
+        " --store FOLDER chooses another folder"
+    )
 
 
 def _leaves_name_server_open(parts: Configuration) -> bool:

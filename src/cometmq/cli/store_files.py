@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from datetime import datetime
@@ -11,12 +12,12 @@ from cometmq.broker.app import SETTINGS
 from cometmq.cli.lines import line_of
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.record import decode_record
-from cometmq.store import StoreSettings
+from cometmq.store import StoreSettings, kept_log_file_bytes
 from cometmq.store.backup import LAYOUT, Backup, read_backup, restore_backup, take_backup
 from cometmq.store.inspect import QueueSummary, StoreReader
 from cometmq.system.clock import SystemClock
 from cometmq.system.configuration import load
-from cometmq.system.files import allow_many_files
+from cometmq.system.files import SystemFiles, allow_many_files
 from cometmq.system.rocketmq_keys import BROKER_KEYS
 from cometmq.system.settings import describe
 
@@ -125,12 +126,14 @@ def _contents(made: Backup) -> str:
 
 def _loaded(path: Path, config: Path | None) -> StoreSettings:
     allow_many_files()  # each file of the log is mapped
-    return load(
+    settings = load(
         SETTINGS,
         known_keys=BROKER_KEYS,
         file=config,
         command_line={"storePathRootDir": str(path)},
     )[StoreSettings]
+    kept = kept_log_file_bytes(settings, SystemFiles())
+    return dataclasses.replace(settings, commit_log_file_bytes=kept)
 
 
 def _settings(path: Path, config: Path | None) -> StoreSettings:

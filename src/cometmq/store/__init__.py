@@ -5,7 +5,7 @@
 
 from cometmq.store.appender import Appended, AppendedBatch, NewMessage
 from cometmq.store.commit_log import CONFIRMS_ALL
-from cometmq.store.config import StoreSettings
+from cometmq.store.config import SMALL_LOG_FILE_BYTES, StoreSettings
 from cometmq.store.errors import (
     SegmentCreateError,
     SegmentNotReadyError,
@@ -13,6 +13,7 @@ from cometmq.store.errors import (
     StoreLockedError,
     StoreUnavailableError,
 )
+from cometmq.store.loader import kept_log_file_bytes
 from cometmq.store.lookup import QueryResult
 from cometmq.store.message_store import MessageStore
 from cometmq.store.queue_reader import GetResult, GetStatus, Matcher, TagMatcher
@@ -21,6 +22,8 @@ from cometmq.store.replica import Replica, ReplicaError
 __all__ = [
     "MessageStore",
     "StoreSettings",
+    "SMALL_LOG_FILE_BYTES",
+    "kept_log_file_bytes",
     "CONFIRMS_ALL",
     "Appended",
     "AppendedBatch",

@@ -14,6 +14,11 @@ from cometmq.system.settings import setting
 
 _MIB = 1024 * 1024
 
+LOG_FILE_BYTES = 1024 * _MIB
+"""The size of a log file by default, RocketMQ's."""
+SMALL_LOG_FILE_BYTES = 64 * _MIB
+"""The size by default in ``cometmq standalone``: a file is reserved on the disk as a whole."""
+
 
 def _default_root() -> Path:
     return Path.home() / "store"
@@ -30,9 +35,12 @@ class StoreSettings:
     """The directory of the commit log. Default: ``commitlog`` in the store directory."""
 
     commit_log_file_bytes: int = setting(
-        1024 * _MIB, key="mappedFileSizeCommitLog", unit="bytes", low=4096, high=2**31 - 1
+        LOG_FILE_BYTES, key="mappedFileSizeCommitLog", unit="bytes", low=4096, high=2**31 - 1
     )
-    """Size of a commit-log file. Do not change it for an existing store."""
+    """Size of a commit-log file. ``cometmq standalone`` has its own default, 67108864 (64 MiB).
+    A store that has files of one of these two sizes keeps it. Do not change any other size for an
+    existing store.
+    """
 
     consume_queue_file_bytes: int = setting(
         300_000 * 20, key="mappedFileSizeConsumeQueue", unit="bytes", low=20, high=2**31 - 1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from cometmq.store.commit_log import CommitLog
-from cometmq.store.config import StoreSettings
+from cometmq.store.config import LOG_FILE_BYTES, SMALL_LOG_FILE_BYTES, StoreSettings
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.consume_queue_ext import ConsumeQueueExt
 from cometmq.store.dispatch import QueueTable
@@ -24,6 +24,18 @@ from cometmq.store.unit_buffers import BUFFERS_MAX, UnitBuffers
 from cometmq.system.files import Files, mapped_files_max
 
 logger = logging.getLogger(__name__)
+
+
+def kept_log_file_bytes(settings: StoreSettings, files: Files) -> int:
+    """Return the size of the log's files: that of the existing ones if it is a default's.
+
+    A file of any other size may be one that an interrupted copy has cut off, so such a store opens
+    only with the settings that name the size.
+    """
+    sizes = (entry.size_bytes for entry in files.entries(settings.commit_log) if not entry.is_dir)
+    first = next(sizes, 0)
+    is_default = first in (LOG_FILE_BYTES, SMALL_LOG_FILE_BYTES)
+    return first if is_default else settings.commit_log_file_bytes
 
 
 class Loader:

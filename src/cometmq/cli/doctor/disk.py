@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from cometmq.cli.doctor.findings import Finding, Level, fine
 from cometmq.cli.doctor.host import MIB, Host
-from cometmq.store import StoreSettings
+from cometmq.store import StoreSettings, kept_log_file_bytes
 from cometmq.system.files import SystemFiles
 
 SYNCS = 16
@@ -161,7 +161,7 @@ def room(folder: Path, settings: StoreSettings) -> Iterator[Finding]:
     usage = SystemFiles().usage(folder.absolute())
     percent = usage.ratio * 100
     met = f"{percent:.1f} % used, {usage.available_bytes // MIB} MiB free"
-    least = FILES_AHEAD * settings.commit_log_file_bytes
+    least = FILES_AHEAD * kept_log_file_bytes(settings, SystemFiles())
     worst: tuple[Level, str, str] | None = None
     if percent >= settings.disk_warning_ratio:
         worst = (

@@ -596,7 +596,7 @@ def _option(setting: Any) -> str:
         if len(line) <= CODE_CHARS_MAX:
             return line
         return f"    {setting.name}: Literal[\n        " + ",\n        ".join(choices) + ",\n    ]"
-    text = inspect.formatannotation(setting.kind).rpartition("pathlib.")[2]
+    text = inspect.formatannotation(setting.kind, setting.kind.__module__)
     others = (["timedelta"] if setting.unit in TIME_UNITS else []) + ["None"] * setting.optional
     return f"    {setting.name}: " + " | ".join([text, *others])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -88,7 +89,7 @@ async def consume(
         loop.call_soon_threadsafe(ended.release)
         return result
 
-    is_awaited = asyncio.iscoroutinefunction(type(handler).__call__)
+    is_awaited = inspect.iscoroutinefunction(type(handler).__call__)
     async with PushConsumer(
         instance=instance,
         group=group,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,11 @@ from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from golden.recordings import VECTORS, VERSIONS, values
+from support.recorded import unpack_store
 
 for_each_version = pytest.mark.parametrize("version", VERSIONS)
 GROUPS = {"CG_sqlstore": "a between 3 and 6 or TAGS = 'TagC'",
           "CG_sqlstore2": "color = 'red' and a is not null"}  # fmt: skip
-
-
-def recorded_store(version: str, folder: Path) -> Path:
-    with tarfile.open(VECTORS / "stores" / f"{version}-filter.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "store"
 
 
 def facts_of(version: str) -> dict[str, Any]:
@@ -97,7 +91,7 @@ def test_the_bits_of_several_keys_are_those_of_rocketmq(version: str) -> None:
 
 @for_each_version
 def test_the_file_of_rocketmq_is_read_and_written(version: str, tmp_path: Path) -> None:
-    path = recorded_store(version, tmp_path) / "config" / "consumerFilter.json"
+    path = unpack_store(f"{version}-filter", tmp_path) / "config" / "consumerFilter.json"
     expected = json.loads(path.read_text())
     filters = filters_of(path.parents[1])
     path.unlink()
@@ -115,7 +109,7 @@ def test_the_file_of_rocketmq_is_read_and_written(version: str, tmp_path: Path) 
 @for_each_version
 def test_extension_files_are_equal_byte_for_byte(version: str, tmp_path: Path) -> None:
     """All of them are deleted, and the messages are dispatched again."""
-    root = recorded_store(version, tmp_path)
+    root = unpack_store(f"{version}-filter", tmp_path)
     files = SystemFiles()
     expected = files_below(root / "consumequeue_ext")
     queues = files_below(root / "consumequeue")
@@ -133,7 +127,7 @@ def test_extension_files_are_equal_byte_for_byte(version: str, tmp_path: Path) -
 def test_further_messages_get_extension_units_like_the_recorded_ones(
     version: str, tmp_path: Path
 ) -> None:
-    root = recorded_store(version, tmp_path)
+    root = unpack_store(f"{version}-filter", tmp_path)
     store = opened(root, filters_of(root))
     queue = next(
         queue
@@ -165,7 +159,7 @@ def test_further_messages_get_extension_units_like_the_recorded_ones(
 def test_consumers_of_a_recorded_store_get_what_matches(
     version: str, group: str, tmp_path: Path
 ) -> None:
-    root = recorded_store(version, tmp_path)
+    root = unpack_store(f"{version}-filter", tmp_path)
     filters = filters_of(root)
     store = opened(root, filters)
     known = filters.find("TopicSql", group)

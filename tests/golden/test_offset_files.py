@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,15 @@ from cometmq.broker.offsets.offset_store import OffsetStore, read_numbers
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
-from golden.recordings import VECTORS, VERSIONS
+from golden.recordings import VERSIONS
+from support.recorded import unpack_store
 
 NUMBERS = re.compile(r'"([^"]+@[^"]+)":\{([0-9:,]+)')
 
 
 @pytest.fixture(params=VERSIONS)
 def config(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    with tarfile.open(VECTORS / "stores" / f"{request.param}-main.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / "store" / "config"
+    return unpack_store(f"{request.param}-main", tmp_path) / "config"
 
 
 def numbers(text: str) -> dict[int, int]:

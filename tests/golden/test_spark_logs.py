@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.sources import consume_queue, index
 from golden.recordings import VECTORS
 from support.log_files import log_reader, read_all, rows_at
+from support.recorded import unpack_store
 
 NAMES = sorted(path.stem for path in (VECTORS / "stores").glob("*.json"))
 INDEX_FIRST_BYTES = 40
@@ -35,9 +35,7 @@ def facts(name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def root(name: str, tmp_path: Path) -> Path:
-    with tarfile.open(VECTORS / "stores" / f"{name}.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / "store"
+    return unpack_store(name, tmp_path)
 
 
 def described(row: dict[str, Any]) -> dict[str, Any]:

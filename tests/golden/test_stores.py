@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from cometmq.store.checkpoint import Checkpoint
 from cometmq.store.inspect import StoreReader
 from cometmq.system.files import SystemFiles
 from golden.recordings import VECTORS, VERSIONS, values
+from support.recorded import unpack_store
 
 NAMES = sorted(path.stem for path in (VECTORS / "stores").glob("*.json"))
 HOST = encode_host("127.0.0.1", 10911)
@@ -28,11 +28,10 @@ def facts_of(name: str) -> dict[str, Any]:
 
 
 def settings_of(name: str, folder: Path) -> StoreSettings:
-    with tarfile.open(VECTORS / "stores" / f"{name}.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
+    root = unpack_store(name, folder)
     sizes = facts_of(name)["sizes"]
     return StoreSettings(
-        root=folder / "store",
+        root=root,
         commit_log_file_bytes=sizes["mappedFileSizeCommitLog"],
         consume_queue_file_bytes=sizes["mappedFileSizeConsumeQueue"],
         consume_queue_ext_file_bytes=sizes.get("mappedFileSizeConsumeQueueExt", 2048),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,9 @@ from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
-from golden.recordings import VECTORS, VERSIONS, recorded, values
+from golden.recordings import VERSIONS, recorded, values
 from support.memory_link import link
+from support.recorded import unpack_store
 from support.stores import all_messages
 
 COMMIT = 8
@@ -47,10 +47,8 @@ DECIDED = 5
 async def test_the_open_transaction_of_a_recorded_store_is_checked_and_committed(
     version: str, tmp_path: Path
 ) -> None:
-    with tarfile.open(VECTORS / "stores" / f"{version}-main.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
     settings = StoreSettings(
-        root=tmp_path / "store",
+        root=unpack_store(f"{version}-main", tmp_path),
         commit_log_file_bytes=1 << 20,
         consume_queue_file_bytes=6000,
         index_slots=1000,

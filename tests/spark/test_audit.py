@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,13 +19,12 @@ from cometmq.spark.pipelines.audit import AuditSettings, audit
 from cometmq.spark.pipelines.findings.rows import Finding, Findings, Severity
 from cometmq.spark.pipelines.running.folders import open_folder
 from support.message_frames import START, message, write
+from support.recorded import STORES, unpack_store
 
 pytestmark = pytest.mark.long_elsewhere
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "stores"
 
 
 def run(spark: SparkSession, path: Path, rows: list[dict[str, Any]], **more: Any) -> Findings:
@@ -266,9 +264,8 @@ def test_the_log_of_a_real_broker_is_whole_and_equal_to_its_copy(
     spark: SparkSession, tmp_path: Path, version: str
 ) -> None:
     for name in ("here", "there"):
-        with tarfile.open(VECTORS / f"{version}-main.tar.gz") as archive:
-            archive.extractall(tmp_path / name, filter="data")
-    expected = json.loads((VECTORS / f"{version}-main.json").read_text())["messages"]
+        unpack_store(f"{version}-main", tmp_path / name)
+    expected = json.loads((STORES / f"{version}-main.json").read_text())["messages"]
     settings = AuditSettings(
         source=f"log:{tmp_path / 'here' / 'store'}",
         other=f"log:{tmp_path / 'there' / 'store'}",
@@ -292,9 +289,7 @@ def test_the_log_of_a_real_broker_is_whole_and_equal_to_its_copy(
 def test_an_archive_is_equal_to_its_log_until_a_range_is_lost(
     spark: SparkSession, tmp_path: Path, version: str
 ) -> None:
-    with tarfile.open(VECTORS / f"{version}-main.tar.gz") as tar:
-        tar.extractall(tmp_path, filter="data")
-    store, kept = str(tmp_path / "store"), str(tmp_path / "archive")
+    store, kept = str(unpack_store(f"{version}-main", tmp_path)), str(tmp_path / "archive")
     archive(None, ArchiveSettings(store=store, to=kept, range_bytes=100_000, closed=True))
     settings = AuditSettings(
         source=f"log:{store}", other=f"archive:{kept}", output=str(tmp_path / "out"), checks=()
@@ -317,9 +312,8 @@ def test_an_archive_is_equal_to_its_log_until_a_range_is_lost(
 
 
 def test_a_byte_that_flipped_in_a_log_is_found(spark: SparkSession, tmp_path: Path) -> None:
-    with tarfile.open(VECTORS / "5.3.3-main.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    expected = json.loads((VECTORS / "5.3.3-main.json").read_text())["messages"]
+    unpack_store("5.3.3-main", tmp_path)
+    expected = json.loads((STORES / "5.3.3-main.json").read_text())["messages"]
     row = expected[100]
     [first, *_] = sorted((tmp_path / "store" / "commitlog").iterdir())
     with first.open("r+b") as file:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from cometmq.spark.pipelines.archive.reading import read_archive
 from cometmq.spark.pipelines.dead_letters.letters import pattern
 from cometmq.spark.pipelines.dead_letters.pipeline import TABLES, DeadLetterSettings, dead_letters
 from support.message_frames import START, frame, message, write
+from support.recorded import STORES, unpack_store
 from support.traces import handled, trace_messages
 
 pytestmark = pytest.mark.long_elsewhere
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.long_elsewhere
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "stores"
 SENDER = "0A00000112340000"
 
 
@@ -239,12 +238,10 @@ def test_a_pattern_keeps_what_messages_have_in_common(
 def test_dead_letters_in_the_log_of_a_real_broker_are_found(
     spark: SparkSession, tmp_path: Path, version: str
 ) -> None:
-    with tarfile.open(VECTORS / f"{version}-main.tar.gz") as archive:
-        archive.extractall(tmp_path / "store", filter="data")
-    expected = json.loads((VECTORS / f"{version}-main.json").read_text())["messages"]
+    expected = json.loads((STORES / f"{version}-main.json").read_text())["messages"]
     dead = [row for row in expected if row["topic"] == "%DLQ%CG_retry"]
     settings = DeadLetterSettings(
-        source=f"log:{tmp_path / 'store' / 'store'}", output=str(tmp_path / "out")
+        source=f"log:{unpack_store(f'{version}-main', tmp_path)}", output=str(tmp_path / "out")
     )
 
     result = dead_letters(spark, settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -15,13 +14,12 @@ from cometmq.model.topic import is_system_topic
 from cometmq.spark.pipelines.findings.rows import Findings
 from cometmq.spark.pipelines.usage import WAYS, UsageSettings, usage
 from support.message_frames import START, message, write
+from support.recorded import STORES, unpack_store
 
 pytestmark = pytest.mark.long_elsewhere
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "stores"
 
 
 def messages() -> list[dict[str, Any]]:
@@ -128,10 +126,9 @@ def test_only_messages_of_the_span_are_counted(spark: SparkSession, tmp_path: Pa
 def test_the_log_of_a_real_broker_is_counted_whole(
     spark: SparkSession, tmp_path: Path, version: str
 ) -> None:
-    with tarfile.open(VECTORS / f"{version}-main.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    known = json.loads((VECTORS / f"{version}-main.json").read_text())["messages"]
-    settings = UsageSettings(source=f"log:{tmp_path / 'store'}", output=str(tmp_path / "out"))
+    store = unpack_store(f"{version}-main", tmp_path)
+    known = json.loads((STORES / f"{version}-main.json").read_text())["messages"]
+    settings = UsageSettings(source=f"log:{store}", output=str(tmp_path / "out"))
 
     result = usage(spark, settings)
 

@@ -1,8 +1,9 @@
-"""Traffic recorded from real servers: the frames of tests/vectors, decoded."""
+"""What real servers sent and stored: the frames and stores of tests/vectors."""
 
 from __future__ import annotations
 
 import json
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from cometmq.protocol import fastjson
 from cometmq.protocol.command import Command
 from support.frames import one_command
 
-FRAMES = Path(__file__).resolve().parents[1] / "vectors" / "frames"
+VECTORS = Path(__file__).resolve().parents[1] / "vectors"
+FRAMES, STORES = VECTORS / "frames", VECTORS / "stores"
 VERSIONS = ("4.9.7", "5.3.3")
 
 
@@ -30,6 +32,15 @@ def answers(version: str, scenario: str, request_name: str) -> list[Command]:
         for found, command in frames(version, scenario)
         if found == name and command.code == 0
     ]
+
+
+def unpack_store(name: str, folder: Path) -> Path:
+    """Unpack a store that a real broker wrote; return its folder."""
+    with tarfile.open(STORES / f"{name}.tar.gz") as archive:
+        # Python 3.11.0 to 3.11.3 has no filters, 3.12 and 3.13 warn without one.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(folder)
+    return folder / "store"
 
 
 def shape(body: bytes) -> Any:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from support.recorded import STORES, unpack_store
 from support.spark_topics import Stream, named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-STORES = Path(__file__).resolve().parents[1] / "vectors" / "stores"
 RECORDED = ("4.9.7-main", "5.3.3-main")
 
 
 def recorded_store(name: str, folder: Path) -> tuple[Path, dict[str, Any]]:
     """A store that RocketMQ wrote, and what is in it."""
-    with tarfile.open(STORES / f"{name}.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "store", json.loads((STORES / f"{name}.json").read_text())
+    return unpack_store(name, folder), json.loads((STORES / f"{name}.json").read_text())
 
 
 def log(spark: SparkSession, path: Path | str | list[str], **options: Any) -> DataFrame:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,7 @@ from cometmq.protocol.bodies import DataVersion, SubscriptionGroupWrapper
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
-
-STORES = Path(__file__).parents[2] / "vectors" / "stores"
+from support.recorded import unpack_store
 
 
 class World:
@@ -177,10 +175,7 @@ async def test_change_that_cannot_be_written_is_not_made(world: World) -> None:
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
 def test_file_of_a_real_broker_is_read(tmp_path: Path, version: str) -> None:
-    name = "store/config/subscriptionGroup.json"
-    with tarfile.open(STORES / f"{version}-main.tar.gz") as archive:
-        archive.extract(name, tmp_path, filter="data")
-    (tmp_path / "store" / "config").rename(tmp_path / "config")
+    (unpack_store(f"{version}-main", tmp_path) / "config").rename(tmp_path / "config")
     written = json.loads((tmp_path / "config" / "subscriptionGroup.json").read_text())
     table = World(tmp_path).table
     assert written["subscriptionGroupTable"].keys() <= table.all().keys()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,8 @@ from cometmq.model.topic import Perm, TopicConfig
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
+from support.recorded import unpack_store
 from unit.broker.conftest import nothing_else
-
-STORES = Path(__file__).parents[2] / "vectors" / "stores"
 
 
 class World:
@@ -301,9 +299,7 @@ def test_file_of_another_shape_stops_the_start(tmp_path: Path, text: str) -> Non
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
 def test_file_of_a_real_broker_is_read(tmp_path: Path, version: str) -> None:
-    with tarfile.open(STORES / f"{version}-main.tar.gz") as archive:
-        archive.extract("store/config/topics.json", tmp_path, filter="data")
-    (tmp_path / "store" / "config").rename(tmp_path / "config")
+    (unpack_store(f"{version}-main", tmp_path) / "config").rename(tmp_path / "config")
     written = json.loads((tmp_path / "config" / "topics.json").read_text())
     table = World(tmp_path).table
     for name, row in written["topicConfigTable"].items():

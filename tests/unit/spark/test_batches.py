@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from cometmq.spark.schema import (
 )
 from golden.recordings import VECTORS
 from support.generated_records import logs, messages_of, plain_log, row_of
+from support.recorded import unpack_store
 
 EVERYTHING = log_columns(properties=True, validate=True)
 STORES = sorted(path.stem for path in (VECTORS / "stores").glob("*.json"))
@@ -79,11 +79,9 @@ def sound_part(data: bytes, decompress: bool) -> bytes:
 
 @pytest.mark.parametrize("name", STORES)
 def test_logs_of_real_brokers_read_as_recorded(name: str, tmp_path: Path) -> None:
-    with tarfile.open(VECTORS / "stores" / f"{name}.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
     decoder = RecordDecoder(EVERYTHING, broker_name="broker-a", crc=True, max_rows=100)
     met = {}
-    for path in sorted((tmp_path / "store" / "commitlog").iterdir()):
+    for path in sorted((unpack_store(name, tmp_path) / "commitlog").iterdir()):
         data, base = path.read_bytes(), int(path.name)
         batches = list(decoder.batches(data, 0, len(data), log_base=base))
         assert all(batch.num_rows <= 100 for batch in batches)

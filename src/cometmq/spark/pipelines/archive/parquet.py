@@ -46,7 +46,6 @@ IDENTITY = (*_QUEUE, *_RECORD)
 """Columns that `last_records` needs."""
 _OFFSET_MAX = (1 << 31) - 1
 _MS_PER_DAY = 86_400_000
-_DAY_ZERO = np.datetime64("1970-01-01")
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,11 @@ def parts_of(table: pa.Table) -> tuple[list[Part], list[QueueRows]]:
     table = _taken(table, order)
     edges = _edges(codes, days)
     parts = [
-        Part(topics[codes[low]], str(_DAY_ZERO + int(days[low])), table.slice(low, high - low))
+        Part(
+            topics[codes[low]],
+            str(np.datetime64(int(days[low]), "D")),
+            table.slice(low, high - low),
+        )
         for low, high in edges
     ]
     millis = _numbers(table, "store_timestamp") // 1000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.protocol.signature import SigningKey
 from cometmq.remoting import RemotingServer, Request, Response, TlsSettings
+from cometmq.remoting.tls import client_context
 from support.certificates import Authority
 from support.clusters import COMET
 from support.scripted import route
@@ -141,6 +143,18 @@ async def test_a_server_with_another_certificate_is_refused(
     assert server.requests == []
 
 
+async def test_a_certificate_without_extensions_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """As Python 3.13 and newer do by default."""
+    authority = Authority(tmp_path, "ours", complete=False)
+    certificate, key = authority.issue("server")
+    tls = TlsSettings(mode="enforcing", certificate=str(certificate), key=str(key))
+    strict = client_context(trusted=str(authority.file))
+    strict.verify_flags |= ssl.VERIFY_X509_STRICT
+    async with running(tls) as server, ClientCore(server.address, tls=strict) as client:
+        with pytest.raises(NameServerError, match=r"RFC 5280 .* issue them again, see docs/howto"):
+            await client.routes.find("t")
+
+
 async def test_a_server_that_wants_to_know_its_clients_is_shown_a_certificate(
     tmp_path: Path,
 ) -> None:
@@ -165,8 +179,29 @@ async def test_a_server_that_wants_to_know_its_clients_is_shown_a_certificate(
         async with ClientCore(server.address, settings=known) as client:
             assert await client.routes.find("t")
         async with ClientCore(server.address, settings=unknown) as client:
-            with pytest.raises(NameServerError):
+            with pytest.raises(NameServerError, match="may require a certificate that it trusts"):
                 await client.routes.find("t")
+
+
+async def test_a_server_says_why_it_refuses_the_certificate_of_a_client(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path, "ours")
+    certificate, key = authority.issue("server")
+    tls = TlsSettings(
+        mode="enforcing",
+        certificate=str(certificate),
+        key=str(key),
+        trusted=str(authority.file),
+        client_certificate="require",
+    )
+    other, other_key = Authority(tmp_path, "theirs").issue("client")
+    settings = ClientSettings(use_tls=True, tls_certificate=str(other), tls_key=str(other_key))
+    async with running(tls) as server, ClientCore(server.address, settings=settings) as client:
+        with pytest.raises(NameServerError, match="may require a certificate that it trusts"):
+            await client.routes.find("t")
+
+    assert "no trusted authority has signed it" in caplog.text
 
 
 async def test_files_that_cannot_be_used_are_told_of_when_the_client_is_made() -> None:

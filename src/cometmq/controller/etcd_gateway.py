@@ -29,7 +29,7 @@ from cometmq.controller.etcd import (
     Operation,
 )
 from cometmq.model.errors import ConfigError
-from cometmq.remoting.tls import client_context
+from cometmq.remoting.tls import client_context, failure_text
 from cometmq.system.settings import ADDRESS, describe
 
 try:
@@ -233,7 +233,10 @@ class EtcdGateway:
             self._endpoints.rotate(-1)
             if not repeatable and not isinstance(problem, aiohttp.ClientConnectorError):
                 break  # the endpoint may have received it
-        raise EtcdUnavailableError(f"{path}: {type(problem).__name__}: {problem}") from None
+        why = f"{type(problem).__name__}: {problem}"
+        if isinstance(problem, aiohttp.ClientConnectorCertificateError):
+            why = f"{problem.host}:{problem.port}: {failure_text(problem.certificate_error)}"
+        raise EtcdUnavailableError(f"{path}: {why}") from None
 
     async def _post_to(self, endpoint: str, path: str, payload: dict[str, Any]) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}

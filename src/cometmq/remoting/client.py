@@ -20,6 +20,7 @@ from cometmq.remoting.inflight import Call
 from cometmq.remoting.peer import Peer
 from cometmq.remoting.requests import RequestHandler
 from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tls import failure_text
 
 if TYPE_CHECKING:
     from cometmq.remoting.socks import SocksProxies, SocksProxy
@@ -318,7 +319,7 @@ class RemotingClient:
                     await self._open_through(proxy, connection, host, port)
         except (OSError, ValueError) as problem:  # ValueError: what no host name has
             connection.abort()
-            reason = str(problem) or self._reason_without_text(problem)
+            reason = failure_text(problem) or self._reason_without_text(problem)
             text = f"cannot connect to {address}: {reason}"
             if isinstance(problem, ConnectionRefusedError):
                 if len(self._refused) >= REFUSED_MAX:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
 
 from cometmq.model.errors import CometError, ResponseError
@@ -24,6 +24,7 @@ from cometmq.remoting.peer import Peer
 from cometmq.remoting.requests import Guard, Request, RequestHandler, Response
 from cometmq.remoting.slow_requests import begin_request
 from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tls import CLOSED_AFTER_HANDSHAKE, failure_text
 from cometmq.remoting.wire import FastPath
 
 try:
@@ -87,6 +88,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
         self._on_close = on_close
         self._our_language = language
         self._working = 0
+        self._secured_s = 0.0
         self._full_since_s = 0.0
         self._writable: asyncio.Future[None] | None = None
         self._closed = loop.create_future()
@@ -102,6 +104,8 @@ class Connection(Peer, asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self._transport = transport  # type: ignore[assignment]
         self._set_peer(transport.get_extra_info("peername"))
+        if transport.get_extra_info("sslcontext") is not None:
+            self._secured_s = monotonic()
         if certificate := transport.get_extra_info("peercert"):
             self.certificate_names = certificate_names(certificate)
         high = self._settings.write_buffer_bytes_max
@@ -137,7 +141,9 @@ class Connection(Peer, asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the calls in flight: the connection is gone."""
         self._lose()
-        reason = f": {exc}" if exc is not None else ""
+        reason = f": {failure_text(exc)}" if exc is not None else ""
+        if not reason and self._secured_s > self.received_s:
+            reason = CLOSED_AFTER_HANDSHAKE
         self.inflight.fail_all(ConnectionLostError(f"{self.peer_text} closed{reason}"))
         self._wake_writers()
         if not self._closed.done():

@@ -24,7 +24,7 @@ from cometmq.remoting.latencies import Latencies
 from cometmq.remoting.requests import Guard, RequestHandler
 from cometmq.remoting.slow_requests import SlowRequests
 from cometmq.remoting.tasks import Supervisor
-from cometmq.remoting.tls import HANDSHAKE_BYTE, server_context
+from cometmq.remoting.tls import HANDSHAKE_BYTE, failure_text, server_context
 from cometmq.remoting.wire import FastPath
 from cometmq.system.failure_log import RateLimitedLog
 
@@ -214,7 +214,7 @@ class RemotingServer:
         except (OSError, TimeoutError, ConfigError, _RefusedError) as problem:
             accepted.close()
             if not isinstance(problem, ConnectionError):
-                reason = str(problem) or "nothing received in time"
+                reason = failure_text(problem) or "nothing received in time"
                 self._problems.add("refused a connection server=%s: %s", self._name, reason)
         except asyncio.CancelledError:
             accepted.close()

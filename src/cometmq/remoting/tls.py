@@ -23,6 +23,23 @@ _CLIENT_CERTIFICATE = {
     "require": ssl.CERT_REQUIRED,
 }
 
+_PAGE = "see docs/howto/tls.md"
+CLOSED_AFTER_HANDSHAKE = (
+    " after the TLS handshake, without a response: it may require a certificate that it trusts,"
+    f" its log says why; {_PAGE}"
+)
+"""The end of an error. Servers that use asyncio close without an alert, which would say it."""
+_ADVICE = (
+    (
+        range(80, 95),
+        "Python 3.13 and newer require the extensions of RFC 5280 in it and in its authority's:"
+        f" issue them again, {_PAGE}",
+    ),
+    ((9, 10), "renew it, or correct the clock"),
+    ((2, 18, 19, 20, 21), "no trusted authority has signed it: trust the one that has"),
+    ((62, 64), f"issue it again with this subject alternative name, {_PAGE}"),
+)
+"""How to mend a certificate, by the codes of OpenSSL that refuse it."""
 
 Names = Mapping[str, str]
 """What ``certificate``, ``key``, ``key_password`` and ``trusted`` are called where they are set."""
@@ -95,6 +112,7 @@ def client_context(
     if trusted:
         _check_certificates(trusted, names["trusted"])
     context = ssl.create_default_context(cafile=trusted or None)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the default since Python 3.13
     if certificate:
         _load_certificate(context, certificate, key, key_password, names)
     if not trusted and not check:
@@ -121,6 +139,23 @@ def outgoing_context(settings: TlsClientSettings, server: TlsSettings) -> ssl.SS
         key_password=settings.key_password,
         check=settings.check_server,
     )
+
+
+def failure_text(problem: BaseException) -> str:
+    """Return why a connection failed; for a refused certificate also how to mend it.
+
+    Source: X509_V_ERR of OpenSSL, alerts of RFC 8446.
+    """
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        advice = next((text for codes, text in _ADVICE if problem.verify_code in codes), _PAGE)
+        return f"certificate verify failed: {problem.verify_message.rstrip('.')}; {advice}"
+    _, _, alert = str(getattr(problem, "reason", "")).partition("_ALERT_")
+    if alert == "CERTIFICATE_REQUIRED":
+        return f"the peer requires a certificate; set one and its key, {_PAGE}"
+    if "CERTIFICATE" in alert or alert == "UNKNOWN_CA":
+        words = alert.replace("_", " ").lower()
+        return f"the peer refused this end's certificate: {words}; its log says why, {_PAGE}"
+    return str(problem)
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -159,7 +194,9 @@ def _why_refused(
         return f"{source}: cannot be used: {problem}"
     if asked and password:
         return (
-            f"{names['key_password']}: not the password of the private key in {key or certificate}"
+            f"{names['key_password']}: not the password of the private key in {key or certificate},"
+            " or encrypted with an algorithm that OpenSSL 3 has only in its legacy provider;"
+            " convert it: openssl pkcs8 -topk8 -provider legacy -provider default -in OLD -out NEW"
         )
     if asked:
         return f"{key_source}: the private key has a password; set {names['key_password']}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import ssl
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,9 +16,10 @@ from cometmq.remoting.tls import (
     _self_signed_pem,
     access_warnings,
     client_context,
+    failure_text,
     server_context,
 )
-from support.certificates import Authority
+from support.certificates import HOST, Authority
 
 
 @pytest.fixture
@@ -25,10 +29,12 @@ def pem(tmp_path: Path) -> str:
     return str(file)
 
 
-def shaken(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
+def shaken(
+    server: ssl.SSLContext, client: ssl.SSLContext, host: str = "localhost"
+) -> ssl.SSLObject:
     """Both ends after their handshake, in memory; the client's."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    here = client.wrap_bio(to_client, to_server, server_hostname="localhost")
+    here = client.wrap_bio(to_client, to_server, server_hostname=host)
     there = server.wrap_bio(to_server, to_client, server_side=True)
     waiting = [here, there]
     for _ in range(10):
@@ -265,3 +271,153 @@ def test_a_password_opens_the_private_key(files: Files) -> None:
     )
 
     assert shaken(server_context(settings), client_context()).cipher() is not None
+
+
+# --- the checks of Python 3.13 ------------------------------------------------------------------
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "tls.md"
+SIGNED = "openssl x509 -req -days 9 -CA ca.pem -CAkey ca.key -CAcreateserial"
+KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -passout pass:123456"
+ROCKETMQ_PAGE = f"""
+openssl req {KEY} -keyout ca.key -x509 -days 9 -out ca.pem -subj /CN=ca
+openssl req {KEY} -keyout server.key -out server.csr -subj /CN=broker
+{SIGNED} -in server.csr -out server.pem -passin pass:123456
+"""
+"""What RocketMQ's page says, with keys that are made faster."""
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
+
+
+def strict(trusted: Path) -> ssl.SSLContext:
+    """The context of a client on Python 3.13 and newer, on every Python."""
+    context = client_context(trusted=str(trusted))
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    return context
+
+
+def server_of(certificate: Path, key: Path, password: str = "") -> ssl.SSLContext:
+    return server_context(
+        TlsSettings(certificate=str(certificate), key=str(key), key_password=password)
+    )
+
+
+def run(folder: Path, commands: str) -> None:
+    shell = ["bash", "-euc", commands]
+    done = subprocess.run(shell, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def incomplete(tmp_path: Path) -> tuple[Authority, ssl.SSLContext]:
+    """An authority whose certificates lack extensions, and a server with one of them."""
+    authority = Authority(tmp_path, "authority", complete=False)
+    return authority, server_of(*authority.issue("server"))
+
+
+def test_the_certificates_of_the_tests_pass(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "authority")
+
+    assert shaken(server_of(*authority.issue("server")), strict(authority.file), HOST)
+
+
+@needs_openssl
+def test_the_certificates_that_the_page_makes_pass(tmp_path: Path) -> None:
+    commands = re.search(r"## Make certificates.*?```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert commands is not None
+    run(tmp_path, commands[1])
+
+    server = server_of(tmp_path / "broker.pem", tmp_path / "broker.key")
+    for host in ("192.0.2.10", "broker.example.com"):
+        assert shaken(server, strict(tmp_path / "authority.pem"), host)
+
+
+@needs_openssl
+def test_the_certificates_that_the_page_of_rocketmq_makes_are_refused_with_what_to_do(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path, ROCKETMQ_PAGE)
+    server = server_of(tmp_path / "server.pem", tmp_path / "server.key", "123456")
+
+    with pytest.raises(ssl.SSLCertVerificationError) as met:
+        shaken(server, strict(tmp_path / "ca.pem"), "broker")
+
+    assert failure_text(met.value) == (
+        "certificate verify failed: CA cert does not include key usage extension; Python 3.13 and"
+        " newer require the extensions of RFC 5280 in it and in its authority's: issue them again,"
+        " see docs/howto/tls.md"
+    )
+
+
+def test_a_certificate_without_extensions_is_refused_with_what_to_do(
+    incomplete: tuple[Authority, ssl.SSLContext],
+) -> None:
+    authority, server = incomplete
+    with pytest.raises(ssl.SSLCertVerificationError) as met:
+        shaken(server, strict(authority.file), HOST)
+
+    text = failure_text(met.value)
+    assert "RFC 5280" in text
+    assert "issue them again, see docs/howto/tls.md" in text
+    assert text in PAGE.read_text()
+
+
+def test_a_certificate_without_extensions_passes_if_it_is_itself_trusted(
+    tmp_path: Path, incomplete: tuple[Authority, ssl.SSLContext]
+) -> None:
+    _, server = incomplete
+    assert shaken(server, strict(tmp_path / "authority-server.pem"), HOST)
+
+
+@pytest.mark.parametrize(
+    ("days", "host", "trusts", "expected"),
+    [
+        (-1.0, HOST, "ours", "certificate has expired; renew it"),
+        (1.0, "192.0.2.1", "ours", "for '192.0.2.1'; issue it again with this subject alternative"),
+        (1.0, HOST, "theirs", "no trusted authority has signed it: trust the one that has"),
+    ],
+)
+def test_the_text_of_a_refused_certificate_says_what_to_do(
+    tmp_path: Path, days: float, host: str, trusts: str, expected: str
+) -> None:
+    ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
+    server = server_of(*ours.issue("server", days=days))
+    trusted = (ours if trusts == "ours" else theirs).file
+    with pytest.raises(ssl.SSLCertVerificationError) as met:
+        shaken(server, client_context(trusted=str(trusted)), host)
+
+    assert expected in failure_text(met.value)
+
+
+def test_the_text_of_another_error_stays() -> None:
+    assert failure_text(OSError("no route")) == "no route"
+
+
+@pytest.mark.parametrize(
+    ("presents", "expected"),
+    [
+        ("", "the peer requires a certificate; set one and its key, see docs/howto/tls.md"),
+        ("theirs", "the peer refused this end's certificate: unknown ca; its log says why"),
+    ],
+)
+def test_the_text_of_an_alert_says_what_to_do(tmp_path: Path, presents: str, expected: str) -> None:
+    ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
+    certificate, key = map(str, ours.issue("server"))
+    own, own_key = map(str, theirs.issue("client"))
+    server = server_context(
+        TlsSettings(
+            certificate=certificate, key=key, trusted=str(ours.file), client_certificate="require"
+        )
+    )
+    client = client_context(certificate=own, key=own_key) if presents else client_context()
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    here = client.wrap_bio(to_client, to_server)
+    there = server.wrap_bio(to_server, to_client, server_side=True)
+    for end in (here, there):
+        with pytest.raises(ssl.SSLWantReadError):
+            end.do_handshake()
+    here.do_handshake()
+    with pytest.raises(ssl.SSLError):
+        there.do_handshake()
+    with pytest.raises(ssl.SSLError) as met:
+        here.read()
+
+    assert expected in failure_text(met.value)

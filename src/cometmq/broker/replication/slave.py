@@ -25,6 +25,7 @@ from cometmq.model.errors import CometError, ProtocolError, StoreError
 from cometmq.protocol.bodies import HAClientRuntimeInfo
 from cometmq.remoting import ConnectError, Supervisor
 from cometmq.remoting.client import split_address
+from cometmq.remoting.tls import failure_text
 from cometmq.store import MessageStore, ReplicaError, SegmentNotReadyError
 from cometmq.system.clock import Clock
 from cometmq.system.failure_log import FailureLog
@@ -148,7 +149,7 @@ class LogCopy:
             except CometError as problem:
                 self._failures.failed(address, problem)
             except OSError as problem:
-                self._failures.failed(address, ConnectError(f"{problem}"))
+                self._failures.failed(address, ConnectError(failure_text(problem)))
             try:
                 async with asyncio.timeout_at(next_s):
                     await self._changed.wait()
@@ -281,7 +282,7 @@ class MasterConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
-        reason = f"the master closed the connection{f': {exc}' if exc else ''}"
+        reason = f"the master closed the connection{f': {failure_text(exc)}' if exc else ''}"
         if not self._has_received:
             reason += "; the log of the master says why"
             if not self._copy.uses_tls:

@@ -73,10 +73,10 @@ def _certificate_of_server(
         yield _unusable(subject, problem)
         return
     context.verify_mode = ssl.CERT_NONE
-    verdict = _handshake(context, _verifier(settings.certificate, partial=True))
+    verdict = _handshake(context, _verifier(settings.certificate))
     yield from _expiry(subject, verdict, now_s)
     if trusted:
-        verdict = _handshake(context, _verifier(trusted, partial=False))
+        verdict = _handshake(context, _verifier(trusted))
         if verdict.refusal and not _is_about_time(verdict.refusal):
             yield Finding(
                 "certificates", Level.PROBLEM, subject,
@@ -84,7 +84,9 @@ def _certificate_of_server(
                 "a chain from the server's certificate to one of these authorities",
                 f"put the certificates between them behind the server's in its file; {PAGE}",
             )  # fmt: skip
-    verifier = _verifier(settings.certificate, partial=True)
+        elif not verdict.refusal:
+            yield from _extensions(context, trusted, subject)
+    verifier = _verifier(settings.certificate)
     verifier.check_hostname = True
     verdict = _handshake(context, verifier, host)
     if verdict.refusal and not _is_about_time(verdict.refusal):
@@ -92,6 +94,19 @@ def _certificate_of_server(
             "certificates", Level.WARNING, subject, f"it does not name {host}: {verdict.refusal}",
             f"{host} as a subject alternative name: clients that check the host refuse it",
             f"issue it again with this name, or set brokerIP1 to a name that it has; {PAGE}",
+        )  # fmt: skip
+
+
+def _extensions(context: ssl.SSLContext, trusted: str, subject: str) -> Iterator[Finding]:
+    """Check what clients on Python 3.13 and newer check, on every Python."""
+    verifier = _verifier(trusted)
+    verifier.verify_flags |= ssl.VERIFY_X509_STRICT
+    if refusal := _handshake(context, verifier).refusal:
+        yield Finding(
+            "certificates", Level.WARNING, subject,
+            f"refused with the authorities of tls.client.trustCertPath: {refusal}",
+            "the extensions of RFC 5280: clients on Python 3.13 and newer require them",
+            f"issue it and its authority's certificate again; {PAGE}",
         )  # fmt: skip
 
 
@@ -123,13 +138,12 @@ def _unusable(subject: str, problem: ConfigError) -> Finding:
     )  # fmt: skip
 
 
-def _verifier(authorities: str, *, partial: bool) -> ssl.SSLContext:
-    """Return a client that trusts a file; with ``partial`` also a certificate without authority."""
+def _verifier(authorities: str) -> ssl.SSLContext:
+    """Return a client that trusts the certificates of a file, with or without their authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(authorities)
-    if partial:
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 

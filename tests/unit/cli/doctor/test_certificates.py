@@ -79,6 +79,17 @@ def test_a_certificate_of_another_authority_is_found(authority: Authority, tmp_p
     assert any("tls.client.trustCertPath: " in each.met for each in findings)
 
 
+def test_a_certificate_that_clients_on_newer_pythons_refuse_is_found(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "incomplete", days=YEAR, complete=False)
+
+    findings = found(of_server(authority, "x"), TlsClientSettings(trusted=str(authority.file)))
+
+    [finding] = [each for each in findings if each.level is not Level.FINE]
+    assert finding.level is Level.WARNING
+    assert "Python 3.13" in finding.expected
+    assert "Missing Authority Key Identifier" in finding.met
+
+
 def test_a_certificate_of_another_host_is_found(authority: Authority) -> None:
     findings = found(of_server(authority, "elsewhere", host="192.0.2.1"))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
-from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -25,15 +25,33 @@ CHANGES = 15
 CLIENT_CHANGES = 17
 ASSEMBLIES = {"broker": broker_assembly.FEATURES, "namesrv": namesrv_assembly.FEATURES}
 
+KINDS = (
+    *(ast.Call, ast.Dict, ast.ImportFrom),
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
+)
+
 both_servers = pytest.mark.parametrize("server", ASSEMBLIES)
 
 
-def modules(server: str) -> Iterator[tuple[Path, ast.Module]]:
+@functools.cache
+def modules(server: str) -> list[tuple[Path, ast.Module]]:
     """All modules of a server, with their paths below its package."""
-    for path in sorted((SOURCES / server).rglob("*.py")):
-        yield path.relative_to(SOURCES / server), ast.parse(path.read_text())
+    paths = sorted((SOURCES / server).rglob("*.py"))
+    return [(path.relative_to(SOURCES / server), ast.parse(path.read_text())) for path in paths]
 
 
+@functools.cache
+def nodes(server: str) -> list[tuple[Path, ast.AST]]:
+    """All nodes of its modules that the rules below are about, with the paths of the modules."""
+    return [
+        (path, node)
+        for path, tree in modules(server)
+        for node in ast.walk(tree)
+        if isinstance(node, KINDS)
+    ]
+
+
+@functools.cache
 def features(server: str) -> dict[str, ast.Module]:
     """The module `feature.py` of each folder that has one."""
     return {path.parts[0]: tree for path, tree in modules(server) if path.name == "feature.py"}
@@ -95,16 +113,16 @@ def test_the_handlers_of_a_feature_are_in_its_folder(server: str) -> None:
 
 @both_servers
 def test_jobs_are_declared_in_feature_folders(server: str) -> None:
-    for path, tree in modules(server):
-        declares = any(called(node) == "Job" for node in ast.walk(tree))
-        assert not declares or path.parts[0] in features(server), path
+    declaring = {path for path, node in nodes(server) if called(node) == "Job"}
+
+    assert [path for path in declaring if path.parts[0] not in features(server)] == []
+    assert declaring
 
 
 def test_a_table_with_a_file_is_in_a_feature_folder() -> None:
     tables = [
         path.parts[0]
-        for path, tree in modules("broker")
-        for node in ast.walk(tree)
+        for path, node in nodes("broker")
         if isinstance(node, ast.ClassDef)
         and any(ast.unparse(base).startswith("ConfigTable[") for base in node.bases)
     ]
@@ -116,8 +134,7 @@ def test_counters_get_their_names_in_one_module() -> None:
     names = re.compile(r"[A-Z]+(_[A-Z]+)+")
     places = {
         str(path)
-        for path, tree in modules("broker")
-        for node in ast.walk(tree)
+        for path, node in nodes("broker")
         if called(node) == "add" and isinstance(node, ast.Call) and node.args
         for first in node.args[:1]
         if isinstance(first, ast.Constant) and names.fullmatch(str(first.value))
@@ -175,26 +192,34 @@ def test_the_client_has_few_files_and_no_tiny_ones() -> None:
     "package", ["system", "protocol", "store", "remoting", "access", "namesrv", "client"]
 )
 def test_modules_have_no_cycle_even_of_imports_for_types(package: str) -> None:
-    trees = {
-        ".".join(["cometmq", package, *path.with_suffix("").parts]).removesuffix(".__init__"): tree
-        for path, tree in modules(package)
+    names = {
+        path: ".".join(["cometmq", package, *path.with_suffix("").parts]).removesuffix(".__init__")
+        for path, _tree in modules(package)
     }
-    graph = {module: set(imported(tree)) & trees.keys() for module, tree in trees.items()}
+    graph: dict[str, set[str]] = {name: set() for name in names.values()}
+    for path, node in nodes(package):
+        if isinstance(node, ast.ImportFrom):
+            graph[names[path]] |= graph.keys() & imported(node)
+    assert any(graph.values())
     for module, found in graph.items():  # a feature knows the type of the parts that it gets
         found -= {m for m in found if module.endswith(".feature") and m.endswith(".assembly")}
 
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-def imported(tree: ast.Module) -> Iterator[str]:
-    """The modules that a module imports from, those in ``if TYPE_CHECKING`` included."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                name = f"{node.module}.{alias.name}"
-                path = SOURCES.parent / name.replace(".", "/")
-                is_module = path.is_dir() or path.with_suffix(".py").is_file()
-                yield name if is_module else str(node.module)
+def imported(node: ast.ImportFrom) -> set[str]:
+    """Return the modules that it imports from, those in ``if TYPE_CHECKING`` included."""
+    return {
+        name if is_module(name := f"{node.module}.{alias.name}") else str(node.module)
+        for alias in node.names
+    }
+
+
+@functools.cache
+def is_module(name: str) -> bool:
+    """Whether it names a module or package of ours."""
+    path = SOURCES.parent / name.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
 NOT_CALLED = {
@@ -222,8 +247,7 @@ def test_every_function_of_the_servers_has_a_caller() -> None:
             *("model", "system", "protocol", "store", "remoting", "access"),
             *("broker", "namesrv", "filtersrv"),
         )
-        for path, tree in modules(package)
-        for node in ast.walk(tree)
+        for _path, node in nodes(package)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         and not node.name.startswith("__")
     )

@@ -25,9 +25,9 @@ PAGE_BYTES = 4096
 class Content:
     """What the disk has of a file that is or was mapped."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, durable: bytes | None = None) -> None:
         self.path = path
-        self.durable = self.written()
+        self.durable = self.written() if durable is None else durable
         self.dropped: dict[int, bytes] = {}
         """The pages that a failed sync was for, by their numbers; the kernel takes them for
         clean."""
@@ -78,7 +78,8 @@ class FaultyFiles(SystemFiles):
         )
         file.disk = self
         known = None if create else self.contents.get(path)  # another process had it open
-        file.content = self.contents[path] = known or Content(path)
+        new = bytes(size_bytes) if create else None  # not read: a new file is zero
+        file.content = self.contents[path] = known or Content(path, new)
         return file
 
     def write_part(

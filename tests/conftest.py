@@ -6,21 +6,31 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from support import build, spark_layer
-from support.tiers import deselect, left_out
+from support.tiers import deselect, left_out, rounds
 from support.virtual_time import virtual_time
 
 __all__ = ["virtual_time"]
 
-settings.register_profile("no deadline", deadline=None)  # a busy machine is no failure
-settings.load_profile("no deadline")
+# A busy machine is no failure, so there is no deadline.
+settings.register_profile("comet", deadline=None, max_examples=rounds(test=50, long=200))
+settings.load_profile("comet")
+
+# Where PYTHONDONTWRITEBYTECODE is set, pytest would rewrite the assertions of all modules in each
+# process, which takes twice as long as the rest of collecting.
+sys.dont_write_bytecode = False
+
+GARBAGE_OBJECTS_MIN = 10_000
+"""New objects before garbage is collected; Python's 700 cost a twentieth of the unit tests."""
 
 ROOT = Path(__file__).resolve().parent.parent
 missing = spark_layer.left_out()
@@ -51,6 +61,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     deselect(config, items, list(left_out(items)))
+
+
+def pytest_collection_finish() -> None:
+    # Thousands of tests stay until the end: no collection looks at them again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_OBJECTS_MIN, 20, 20)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -39,6 +39,7 @@ from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from support import plain_ways
 from support.access import plain_control, user_control
+from support.cases import case
 from support.fake_transport import Wired
 from support.stores import all_messages, put
 from support.tiers import rounds
@@ -238,11 +239,12 @@ async def test_signed_sends_of_an_account_stay_on_the_fast_path(both: Both) -> N
     assert len(all_messages(both.fast.store, "T", 1)) == 5
 
 
-@pytest.mark.parametrize("form", plain_ways.FORMS)
-async def test_signed_sends_of_each_client_stay_on_the_fast_path(both: Both, form: str) -> None:
-    header = plain_ways.header_of(form, FIELDS, code="310")
-    assert await both.same(signed(header, b"body", "Publisher")) == [0]
-    assert both.fast.handled == 0
+async def test_signed_sends_of_each_client_stay_on_the_fast_path(both: Both) -> None:
+    for form in plain_ways.FORMS:
+        with case(form):
+            header = plain_ways.header_of(form, FIELDS, code="310")
+            assert await both.same(signed(header, b"body", "Publisher")) == [0]
+            assert both.fast.handled == 0
 
 
 REFUSED = {
@@ -267,12 +269,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-async def test_what_is_refused_is_refused_on_both_paths(both: Both, name: str) -> None:
+async def test_what_is_refused_is_refused_on_both_paths(both: Both) -> None:
     good = signed(java(FIELDS, opaque="8"), b"good", "Publisher")
-    assert await both.same(good + REFUSED[name] + good) == [0, both.refused, 0]
-    assert (both.fast.handled, both.general.handled) == (0, 2)
-    assert len(all_messages(both.fast.store, "T", 1)) == 2
+    for number, (name, refused) in enumerate(REFUSED.items(), 1):
+        with case(name):
+            assert await both.same(good + refused + good) == [0, both.refused, 0]
+            assert (both.fast.handled, both.general.handled) == (0, 2 * number)
+            assert len(all_messages(both.fast.store, "T", 1)) == 2 * number
 
 
 @pytest.mark.parametrize("step", [2, 7, 32, 33, 50])
@@ -293,18 +296,15 @@ async def test_sends_of_one_read_keep_their_order_around_refused_ones(
     assert both.fast.handled == 0
 
 
-FIELD_NAMES = sorted(FIELDS)
-
-
-@pytest.mark.parametrize("name", FIELD_NAMES)
-async def test_each_field_is_signed(both: Both, name: str) -> None:
+async def test_each_field_is_signed(both: Both) -> None:
     good = signed(java(FIELDS), b"body", "Publisher")
-    value = json.dumps(FIELDS[name]).encode()
-    other = value[:-1] + (b'0"' if FIELDS[name].isdigit() else b'x"')
-    changed = good.replace(b'"%b":%b' % (name.encode(), value), b'"%b":%b' % (name.encode(), other))
-    grown = bytearray(changed)
-    grown[0:8] = frame(changed[8:-4], b"body")[0:8]
-    assert await both.same(bytes(grown)) == [both.refused]
+    for name in FIELDS:
+        before = f'"{name}":{json.dumps(FIELDS[name])}'.encode()
+        after = before[:-1] + (b'0"' if FIELDS[name].isdigit() else b'x"')
+        assert good.count(before) == 1
+        with case(name):
+            changed = frame(good[8:-4].replace(before, after), b"body")
+            assert await both.same(changed) == [both.refused]
 
 
 async def test_fields_may_not_be_there_twice_or_be_added(both: Both) -> None:
@@ -429,10 +429,7 @@ async def test_refused_one_way_sends_are_not_stored(both: Both) -> None:
     assert all_messages(both.fast.store, "T", 1) == []
 
 
-@settings(
-    max_examples=rounds(test=60, long=2000),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@EXAMPLES
 @given(
     requests=st.lists(
         st.tuples(HEADERS, BODIES, st.sampled_from([*SECRETS, ""])), min_size=1, max_size=3
@@ -452,10 +449,7 @@ async def test_whatever_is_signed_the_two_paths_do_the_same(
     await both.same(stream * (times if len(stream) < 50_000 else 1))
 
 
-@settings(
-    max_examples=rounds(test=60, long=2000),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@EXAMPLES
 @given(data=st.data())
 async def test_whatever_happens_to_signed_bytes_the_two_paths_do_the_same(
     both: Both, data: st.DataObject

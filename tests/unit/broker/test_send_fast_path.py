@@ -38,10 +38,12 @@ from cometmq.remoting.latencies import Latencies
 from cometmq.remoting.wire import FastPath, write_batch_of
 from cometmq.system.clock import ManualClock
 from support import plain_ways
+from support.cases import case
 from support.fake_transport import Wired
 from support.faulty_files import FaultyFiles, FaultyMappedFile
 from support.plain_ways import LANGUAGES, OPAQUES, VERSIONS, headers
 from support.stores import all_messages, opened, put
+from support.tiers import rounds
 
 from .conftest import Tables
 
@@ -385,14 +387,14 @@ BODIES = st.sampled_from(
 
 
 @pytest.mark.parametrize("form", plain_ways.FORMS)
-@pytest.mark.parametrize("name", list("abcdefghjklmnx"))
-async def test_each_odd_value_of_a_field_means_the_same_both_ways(
-    both: Both, name: str, form: str
-) -> None:
+async def test_each_odd_value_of_a_field_means_the_same_both_ways(both: Both, form: str) -> None:
     write = partial(plain_ways.header_of, form, code="310")
-    for value in VALUES:
-        await both.same(frame(write(FIELDS, raw={name: value})))
-    await both.same(frame(write({key: value for key, value in FIELDS.items() if key != name})))
+    for name in "abcdefghjklmnx":
+        for value in VALUES:
+            with case(f"{name}={value}"):
+                await both.same(frame(write(FIELDS, raw={name: value})))
+        with case(f"no {name}"):
+            await both.same(frame(write({key: FIELDS[key] for key in FIELDS if key != name})))
 
 
 async def test_a_send_without_a_topic_does_not_go_where_the_last_one_went(both: Both) -> None:
@@ -423,7 +425,13 @@ async def test_each_odd_member_means_the_same_both_ways(both: Both, form: str) -
         await both.same(frame(write(FIELDS, flag=flag)))
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES = settings(
+    max_examples=rounds(test=150, long=2000),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@EXAMPLES
 @given(
     requests=st.lists(st.tuples(HEADERS, BODIES), min_size=1, max_size=4),
     good=st.sampled_from([0, 1, 5, 33]),
@@ -438,7 +446,7 @@ async def test_whatever_is_asked_the_two_ways_do_the_same(
     await both.same((frame(java(FIELDS)) * good + stream) * times)
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@EXAMPLES
 @given(data=st.data())
 async def test_whatever_happens_to_the_bytes_the_two_ways_do_the_same(
     both: Both, data: st.DataObject

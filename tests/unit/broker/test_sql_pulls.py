@@ -25,6 +25,7 @@ from cometmq.remoting.wire import FastPath
 from cometmq.store import Matcher, MessageStore
 from support import plain_ways
 from support.fake_transport import Wired
+from support.tiers import rounds
 from unit.broker.conftest import Pulls, Tables, open_store
 from unit.broker.test_cold_reads import WAIT_S, ColdDisk, open_on
 
@@ -481,7 +482,7 @@ class History:
         return found
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(rounds(test=4, long=60)))
 def test_bit_maps_lose_no_message_whatever_happens(
     tables: Tables, tmp_path: Path, seed: int
 ) -> None:

@@ -27,6 +27,7 @@ from cometmq.model.topic import SEND_FORBIDDEN_TOPICS, TopicConfig
 from cometmq.protocol.headers import SendMessageRequest, SendMessageV2Request
 from cometmq.protocol.properties import decode_properties, encode_properties
 from support.fake_transport import Wired
+from support.tiers import rounds
 
 from .conftest import Tables
 
@@ -149,7 +150,10 @@ ENTRIES = [
 ]
 
 
-@settings(max_examples=600, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=rounds(test=200, long=3000),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     entries=st.lists(st.sampled_from(ENTRIES), max_size=5),
     is_closed=st.booleans(),
@@ -243,7 +247,10 @@ VALUES = st.sampled_from(["", "x", "true", "UNIQ_KEY", "r9", "DELAY", "值"])
 ENTRIES = st.lists(st.tuples(NAMES, st.sampled_from(["\x01", "", "\x01\x01"]), VALUES), max_size=5)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=rounds(test=100, long=2000),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(entries=ENTRIES, ends=st.booleans(), watchful=st.booleans())
 async def test_the_short_way_stores_what_the_careful_way_stores(
     door: Door, entries: list[tuple[str, str, str]], ends: bool, watchful: bool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import importlib
 import inspect
 import re
@@ -49,6 +50,7 @@ SETTINGS = (
     MetricsSettings,
     LogSettings,
 )
+KNOWN = {setting.key: setting for kind in SETTINGS for setting in describe(kind)}
 
 
 def name_of(path: Path) -> str:
@@ -94,9 +96,12 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
     assert broken == []
 
 
+command_line = functools.cache(functools.partial(typer.main.get_command, app))
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_in_the_text_exist_with_their_options(page: Path) -> None:
-    root = typer.main.get_command(app)
+    root = command_line()
     for block in blocks(page, "sh"):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line.partition(" > ")[0], comments=True)
@@ -110,13 +115,12 @@ def test_commands_in_the_text_exist_with_their_options(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_configuration_in_the_text_is_understood(page: Path) -> None:
-    known = {setting.key: setting for kind in SETTINGS for setting in describe(kind)}
     for block in blocks(page, "properties"):
         for line in block.splitlines():
             if line and not line.startswith("#"):
                 key, _, value = line.partition("=")
-                assert key in known, line
-                known[key].parse(value)
+                assert key in KNOWN, line
+                KNOWN[key].parse(value)
 
 
 @pytest.mark.parametrize("page", PAGES)

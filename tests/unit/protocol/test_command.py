@@ -38,6 +38,7 @@ from cometmq.protocol.headers import (
     SendMessageV2Request,
 )
 from support.frames import command_of, one_command
+from support.tiers import rounds
 
 SEND = {
     "a": "group", "b": "topic", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000",
@@ -349,7 +350,7 @@ SAMPLES = [
 ] + [encode_command(Command(17, flag=RESPONSE_FLAG, remark="no topic", opaque=9))]
 
 
-@settings(max_examples=500)
+@settings(max_examples=rounds(test=200, long=5000))
 @given(st.sampled_from(SAMPLES), st.data())
 def test_damage_to_a_frame_raises_nothing_but_what_is_said(
     sample: bytes, data: st.DataObject

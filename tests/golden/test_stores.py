@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +26,30 @@ TAG_NEW_HASH = -1797390394
 """Java hash code of ``TagNew``."""
 
 
+@functools.cache
 def facts_of(name: str) -> dict[str, Any]:
     return json.loads((VECTORS / "stores" / f"{name}.json").read_text())
 
 
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folders of all stores, as they were recorded."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in NAMES}
+    for name, folder in folders.items():
+        unpack_store(name, folder)
+    return folders
+
+
+@pytest.fixture
+def settings(name: str, unpacked: dict[str, Path], tmp_path: Path) -> StoreSettings:
+    """The settings of a copy, which the test may change."""
+    return settings_of(name, shutil.copytree(unpacked[name], tmp_path, dirs_exist_ok=True))
+
+
 def settings_of(name: str, folder: Path) -> StoreSettings:
-    root = unpack_store(name, folder)
     sizes = facts_of(name)["sizes"]
     return StoreSettings(
-        root=root,
+        root=folder / "store",
         commit_log_file_bytes=sizes["mappedFileSizeCommitLog"],
         consume_queue_file_bytes=sizes["mappedFileSizeConsumeQueue"],
         consume_queue_ext_file_bytes=sizes.get("mappedFileSizeConsumeQueueExt", 2048),
@@ -42,14 +60,19 @@ def settings_of(name: str, folder: Path) -> StoreSettings:
     )
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=NAMES, scope="module")
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture
-def store(name: str, tmp_path: Path) -> MessageStore:
-    opened = MessageStore(settings_of(name, tmp_path))
+@pytest.fixture(scope="module")
+def store(
+    name: str, unpacked: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MessageStore]:
+    """A store that is read alone; what opening it put right is put right for all tests."""
+    folder = tmp_path_factory.mktemp(f"read-{name}")
+    shutil.copytree(unpacked[name], folder, dirs_exist_ok=True)
+    opened = MessageStore(settings_of(name, folder))
     opened.open()
     yield opened
     opened.close()
@@ -87,13 +110,16 @@ def test_every_message_reads_as_recorded(name: str, store: MessageStore) -> None
         assert described(record) == expected
 
 
-def test_the_log_has_its_bounds(name: str, store: MessageStore) -> None:
+def test_the_log_has_its_bounds(name: str, settings: StoreSettings) -> None:
     log = facts_of(name)["commitlog"]
+    store = MessageStore(settings)
+    store.open()
     assert store.min_log_offset == log["min_offset"]
     assert store.written_to == log["max_offset"]
     # What a crashed process did not sync counts as on disk only after a sync of our own.
     assert store.flushed_to == (0 if "crash" in name else log["max_offset"])
     assert store.flush() == log["max_offset"]
+    store.close()
 
 
 def test_every_queue_has_its_units(name: str, store: MessageStore) -> None:
@@ -131,10 +157,10 @@ def test_every_key_leads_to_its_message(name: str, store: MessageStore) -> None:
             assert len(set(places)) == len(places)
 
 
-def test_index_headers_are_as_recorded(name: str, tmp_path: Path) -> None:
+def test_index_headers_are_as_recorded(name: str, settings: StoreSettings) -> None:
     """After a crash they are as RocketMQ's own recovery makes them."""
     facts = facts_of(name)
-    store = MessageStore(settings_of(name, tmp_path))
+    store = MessageStore(settings)
     store.open()
     store.close()
     expected = facts.get("after_recovery", facts)["index_files"]
@@ -154,7 +180,7 @@ def test_index_headers_are_as_recorded(name: str, tmp_path: Path) -> None:
     assert met == [{key: file[key] for key in known} for file in expected]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("crash")])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("crash")], scope="module")
 def test_recovery_finds_what_rocketmq_found(name: str, store: MessageStore) -> None:
     expected = facts_of(name)["after_recovery"]
     assert store.written_to == expected["max_offset"]
@@ -163,8 +189,9 @@ def test_recovery_finds_what_rocketmq_found(name: str, store: MessageStore) -> N
         assert store.bounds(topic, int(queue_id))[1] == max_offset
 
 
-def test_inspection_finds_nothing_wrong_and_changes_nothing(name: str, tmp_path: Path) -> None:
-    settings = settings_of(name, tmp_path)
+def test_inspection_finds_nothing_wrong_and_changes_nothing(
+    name: str, settings: StoreSettings
+) -> None:
     before = snapshot(settings.root)
     with StoreReader(settings) as reader:
         assert list(reader.verify()) == []
@@ -181,8 +208,7 @@ def snapshot(folder: Path) -> dict[Path, bytes]:
     }
 
 
-def test_checkpoint_reads_as_recorded(name: str, tmp_path: Path) -> None:
-    settings = settings_of(name, tmp_path)
+def test_checkpoint_reads_as_recorded(name: str, settings: StoreSettings) -> None:
     met = Checkpoint.decode((settings.root / "checkpoint").read_bytes())
     expected = facts_of(name)["checkpoint"]
     assert met == Checkpoint(
@@ -194,8 +220,7 @@ def test_checkpoint_reads_as_recorded(name: str, tmp_path: Path) -> None:
     )
 
 
-def test_further_messages_go_behind_the_recorded_ones(name: str, tmp_path: Path) -> None:
-    settings = settings_of(name, tmp_path)
+def test_further_messages_go_behind_the_recorded_ones(name: str, settings: StoreSettings) -> None:
     facts = facts_of(name)
     queue = facts["consume_queues"][0]
     topic, queue_id, end = queue["topic"], queue["queue_id"], queue["max_offset"]
@@ -226,8 +251,9 @@ def test_further_messages_go_behind_the_recorded_ones(name: str, tmp_path: Path)
     again.close()
 
 
-def test_deleted_queues_index_and_checkpoint_are_made_again(name: str, tmp_path: Path) -> None:
-    settings = settings_of(name, tmp_path)
+def test_deleted_queues_index_and_checkpoint_are_made_again(
+    name: str, settings: StoreSettings
+) -> None:
     files = SystemFiles()
     for folder in ("consumequeue", "consumequeue_ext", "index"):
         files.remove_tree(settings.root / folder)

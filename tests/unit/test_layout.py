@@ -6,6 +6,7 @@ import ast
 import functools
 import re
 from collections import Counter
+from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -55,6 +56,14 @@ def nodes(server: str) -> list[tuple[Path, ast.AST]]:
 def features(server: str) -> dict[str, ast.Module]:
     """The module `feature.py` of each folder that has one."""
     return {path.parts[0]: tree for path, tree in modules(server) if path.name == "feature.py"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forgotten_at_the_end() -> Iterator[None]:
+    """A million objects would slow down each collection of garbage in the tests that follow."""
+    yield
+    for cached in (modules, nodes, features):
+        cached.cache_clear()
 
 
 def called(node: ast.AST) -> str:

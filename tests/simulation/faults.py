@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
+from simulation.layouts import Layout
 from simulation.machines import BrokerMachine, ControllerMachine, Machine
 from support.etcd_model import Link
 
@@ -33,29 +34,37 @@ class Faults:
     def __init__(self, world: World) -> None:
         self._world = world
         self._chance = world.chance
-        self._kinds: list[Callable[[], Awaitable[None]]] = [
-            self.kill_broker,
-            self.kill_broker,
-            self.power_cut,
-            self.power_cut,
-            self.kill_consumer,
-            self.kill_name_server,
-            self.cut_connections,
-            self.partition,
-            self.partition,
-            self.slow_network,
-            self.slow_disk,
-            self.clock_jump,
-            self.disk_error,
-            self.blackout,
+        self._kinds = self.kinds(world.layout)
+
+    @classmethod
+    def kinds(cls, layout: Layout) -> list[Callable[[Faults], Coroutine[Any, Any, None]]]:
+        """Return the faults of a cluster; those that stand there twice are likelier."""
+        kinds = [
+            cls.kill_broker,
+            cls.kill_broker,
+            cls.power_cut,
+            cls.power_cut,
+            cls.kill_consumer,
+            cls.kill_name_server,
+            cls.cut_connections,
+            cls.partition,
+            cls.partition,
+            cls.slow_network,
+            cls.slow_disk,
+            cls.clock_jump,
+            cls.disk_error,
+            cls.blackout,
         ]
-        if world.controllers:
-            self._kinds += [self.kill_controller, self.cut_etcd, self.kill_master, self.elect]
-            self._kinds += [self.isolate_master] * 2
+        if layout.controllers:
+            kinds += [cls.kill_controller, cls.cut_etcd, cls.kill_master, cls.elect]
+            kinds += [cls.isolate_master] * 2
+        return kinds
 
     async def happen(self) -> None:
         """Let one fault happen."""
-        await self._kinds[self._chance.below(len(self._kinds))]()
+        kind = self._kinds[self._chance.below(len(self._kinds))]
+        self._world.history.faults[kind.__name__] += 1
+        await kind(self)
 
     def end(self) -> None:
         """End what lasts: the cluster is whole again, and fast."""

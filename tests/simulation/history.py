@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from cometmq.client import LocalState
 
@@ -61,6 +62,8 @@ class History:
     handled: dict[str, list[QueuePosition]] = field(default_factory=lambda: defaultdict(list))
     """The positions at which each message was consumed, of calls that returned."""
     failures: list[str] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    """How often each fault happened."""
 
     def note(self, text: str) -> int:
         """Append one event; return its number."""
@@ -78,6 +81,15 @@ class History:
     def digest(self) -> str:
         """Return a hash of all events."""
         return hashlib.sha256("\n".join(self.events).encode()).hexdigest()
+
+    def counts(self) -> dict[str, Any]:
+        """Return what a run is judged by, for JSON."""
+        return {
+            "failures": self.failures[:5],
+            "acknowledged": sum(send.is_acknowledged for send in self.sends.values()),
+            "elections": sum(" SYNC_MASTER " in event for event in self.events),
+            "faults": self.faults,
+        }
 
     def check(
         self,

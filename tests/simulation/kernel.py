@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import selectors
+import time
+from collections import deque
 from collections.abc import Callable, Coroutine
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from support.power_files import PowerCutError
 from support.randomness import SeededRandomness
 
 EPOCH_MS = 1_700_000_000_000
+RESOLUTION_S = time.get_clock_info("monotonic").resolution
+"""Timers so near to each other are due at the same time."""
 
 
 class Process:
@@ -80,54 +84,76 @@ class Process:
 PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 
 
-class _Selector(selectors.BaseSelector):
-    """Has no files; lets time pass instead of waiting."""
+class _Handle:
+    """A callback that waits for its turn."""
 
-    def __init__(self) -> None:
-        self.loop: SimulatedLoop
+    __slots__ = ("args", "callback", "context")
 
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return selectors.SelectorKey(fileobj, 0, events, data)
+    def __init__(self, callback: Any, args: Any, context: contextvars.Context) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = context
 
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return selectors.SelectorKey(fileobj, 0, 0, None)
+    def cancel(self) -> None:
+        self.callback = self.args = None
 
-    def get_map(self) -> Any:
-        return {}
-
-    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
-        raise KeyError(fileobj)
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise RuntimeError("no timer is set: nothing will ever happen")
-        if timeout > 0:
-            self.loop.now_s += timeout
-        return []
+    def cancelled(self) -> bool:
+        return self.callback is None
 
 
-class SimulatedLoop(asyncio.SelectorEventLoop):
-    """The event loop.
+class _Timer(_Handle):
+    """A callback that waits for its time.
+
+    The heap has pairs of a time and a timer. All timers are equal, so only the times are compared.
+    """
+
+    __slots__ = ("is_scheduled", "loop")
+
+    def __init__(
+        self, callback: Any, args: Any, context: contextvars.Context, loop: SimulatedLoop
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = context
+        self.loop = loop
+        self.is_scheduled = True
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def cancel(self) -> None:
+        if self.callback is not None and self.is_scheduled:
+            self.loop.cancelled_timers += 1
+        self.callback = self.args = None
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """The event loop: the order of asyncio's own, without what only real time and files need.
 
     Args:
         chance: what delays and faults are drawn from.
     """
 
     def __init__(self, chance: SeededRandomness) -> None:
-        selector = _Selector()
-        selector.loop = self
+        super().__init__()
         self.now_s = 0.0
         self.chance = chance
         self.kept: list[asyncio.Task[Any]] = []
         """Tasks of processes that may die; their coroutines must not be closed in between."""
         self.readers: dict[int, tuple[Process | None, Callable[[], object]]] = {}
         self.network: Any = None
+        self.cancelled_timers = 0
+        """How many timers of the heap are cancelled."""
+        self.failures: list[str] = []
+        self._ready: deque[_Handle] = deque()
+        self._scheduled: list[tuple[float, _Timer]] = []
         self._dropped: list[tuple[Any, Any, Any]] = []
         self._is_ending = False
-        super().__init__(selector)
         self.set_task_factory(_task)
         self.set_exception_handler(self._failed)
-        self.failures: list[str] = []
 
     def time(self) -> float:
         return self.now_s
@@ -145,35 +171,84 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
         return self.call_soon(callback, *args, context=context)
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
-        handle = super().call_soon(callback, *args, context=context)
-        self._drop_if_dead(handle)
-        return handle
-
-    def call_at(
-        self, when: float, callback: Any, *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
-        handle = super().call_at(when, callback, *args, context=context)
-        self._drop_if_dead(handle)
-        return handle
-
-    def _drop_if_dead(self, handle: Any) -> None:
-        """Cancel what would run in a process that is dead."""
-        process = handle._context.get(PROCESS)
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        if context is None:
+            context = contextvars.copy_context()
+        handle = _Handle(callback, args, context)
+        self._ready.append(handle)
+        process = context.get(PROCESS)
         if process is not None and process.is_dead and not self._is_ending:
             self._drop(handle)
+        return handle
 
-    def _drop(self, handle: Any) -> None:
-        self._dropped.append((handle._callback, handle._args, handle._context))
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        return self.call_at(self.now_s + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        if context is None:
+            context = contextvars.copy_context()
+        timer = _Timer(callback, args, context, self)
+        heappush(self._scheduled, (when, timer))
+        process = context.get(PROCESS)
+        if process is not None and process.is_dead and not self._is_ending:
+            self._drop(timer)
+        return timer
+
+    def _drop(self, handle: _Handle) -> None:
+        """Cancel what would run in a process that is dead."""
+        self._dropped.append((handle.callback, handle.args, handle.context))
         handle.cancel()
 
     def forget(self, process: Process) -> None:
         """Cancel everything that a process has scheduled."""
-        for handle in [*self._ready, *self._scheduled]:  # type: ignore[attr-defined]
-            if not handle.cancelled() and handle._context.get(PROCESS) is process:
+        for handle in [*self._ready, *(timer for _, timer in self._scheduled)]:
+            if not handle.cancelled() and handle.context.get(PROCESS) is process:
                 self._drop(handle)
         for number in [n for n, (owner, _) in self.readers.items() if owner is process]:
             del self.readers[number]
+
+    def _run_once(self) -> None:
+        """Run until the loop is stopped; time passes when there is nothing to do."""
+        ready, popped = self._ready, self._ready.popleft
+        while True:
+            self._remove_cancelled_timers()
+            if not ready and not self._stopping:  # type: ignore[attr-defined]
+                if not self._scheduled:
+                    raise RuntimeError("no timer is set: nothing will ever happen")
+                self.now_s += max(0, self._scheduled[0][0] - self.now_s)
+            scheduled, end_s = self._scheduled, self.now_s + RESOLUTION_S
+            while scheduled and scheduled[0][0] < end_s:
+                timer = heappop(scheduled)[1]
+                timer.is_scheduled = False
+                ready.append(timer)
+            for _ in range(len(ready)):
+                handle = popped()
+                callback = handle.callback
+                if callback is None:
+                    continue
+                try:
+                    handle.context.run(callback, *handle.args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as problem:
+                    message = f"Exception in callback {callback}"
+                    self.call_exception_handler({"message": message, "exception": problem})
+            if self._stopping:  # type: ignore[attr-defined]
+                return
+
+    def _remove_cancelled_timers(self) -> None:
+        """Keep the heap small, by asyncio's rule: it decides on the order of equal times."""
+        scheduled = self._scheduled
+        if len(scheduled) > 100 and self.cancelled_timers > len(scheduled) / 2:
+            for _, timer in scheduled:
+                timer.is_scheduled = not timer.cancelled()
+            self._scheduled = [entry for entry in scheduled if entry[1].is_scheduled]
+            heapify(self._scheduled)
+            self.cancelled_timers = 0
+            return
+        while scheduled and scheduled[0][1].callback is None:
+            self.cancelled_timers -= 1
+            heappop(scheduled)[1].is_scheduled = False
 
     def end_tasks(self) -> None:
         """End what dead processes have left; nothing that it does reaches a disk or a network."""

@@ -14,12 +14,15 @@ class SeededRandomness:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self._source = random.Random(seed)
+        source = random.Random(seed)
+        self._bits = source.getrandbits
+        self.fraction = source.random
+        """Returns a number in [0, 1)."""
 
     def below(self, limit: int) -> int:
         """Return a whole number from 0 to ``limit - 1``; ``limit`` is at least 1."""
-        return self._source.randrange(limit)
-
-    def fraction(self) -> float:
-        """Return a number in [0, 1)."""
-        return self._source.random()
+        bits = limit.bit_length()
+        drawn = self._bits(bits)
+        while drawn >= limit:
+            drawn = self._bits(bits)
+        return drawn

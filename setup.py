@@ -20,6 +20,10 @@ setup(
     ext_modules=build_ext.extensions(),
     cmdclass={"build_ext": build_ext.build_command()},
     # The page of a package index has none of the files that the README links to.
-    long_description=re.sub(r"\]\((?!https?://|#)", f"]({pages}", readme),
+    long_description=re.sub(
+        r"(!?\[[^]]*\]\()(?!https?://|#)([^)]*)",
+        lambda link: f"{link[1]}{pages}{link[2]}{'?raw=true' * (link[1][0] == '!')}",
+        readme,
+    ),
     long_description_content_type="text/markdown",
 )

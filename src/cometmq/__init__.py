@@ -1,4 +1,4 @@
-"""CometMQ: Apache RocketMQ's messaging system in Python.
+"""CometMQ: a durable message queue in Python, with the protocol and files of Apache RocketMQ.
 
 This module holds the version only, so that importing one part never loads another: users import
 ``cometmq.client``, ``cometmq.testing`` and so on. The names of a first program, such as

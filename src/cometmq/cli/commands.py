@@ -15,7 +15,7 @@ from cometmq.cli.admin.app import app as admin_app
 
 app = typer.Typer(
     name="cometmq",
-    help="Apache RocketMQ's messaging system in Python: name server, broker, store and client.",
+    help="A durable message queue in Python, with the protocol and the files of Apache RocketMQ.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

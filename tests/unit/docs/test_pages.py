@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import html
 import importlib
 import inspect
 import re
@@ -19,6 +20,8 @@ import cometmq.client
 from cometmq.access.user_settings import UserSettings
 from cometmq.broker.config import BrokerSettings
 from cometmq.cli.commands import app
+from cometmq.cli.demo_figures import Figures
+from cometmq.cli.demo_view import summary
 from cometmq.client.settings import resolve_settings
 from cometmq.controller.config import ControllerSettings, EtcdSettings
 from cometmq.filtersrv.config import FilterServerSettings
@@ -314,35 +317,63 @@ NAMES = {
     "rocketmq-log": ("files",),
     "Java client 5.3.3": ("Java 5.3.3, heap 512 MiB",),
 }
-"""What the figures in README.md compare, and its names in the result files."""
+"""What the figures of our pages compare, and its names in the result files."""
 
 SAME = ", the same"
 """The end of the title of a rival that has a row of its own, below ours."""
 
 
-def test_figures_in_the_readme_are_those_of_the_result_files() -> None:
-    """A new measurement changes the table in README.md too."""
-    section = (
-        (pages.ROOT / "README.md").read_text().partition("\n## Figures\n")[2].partition("\n## ")[0]
-    )
+@pytest.mark.parametrize(
+    ("page", "rows_min"), [("README.md", 3), ("docs/explanation/performance.md", 15)]
+)
+def test_figures_in_the_text_are_those_of_the_result_files(page: str, rows_min: int) -> None:
+    """A new measurement changes both pages too."""
+    path = pages.ROOT / page
+    section = path.read_text().partition("\n## Figures\n")[2].partition("\n## ")[0]
     rows = [line.split("|")[1:-1] for line in section.splitlines() if "benchmarks/results/" in line]
     wrong = []
     for row in rows:
         cells = (cell.strip().replace("`", "") for cell in row)
         _, flush, ours, figure, rival, other, times, source = cells
-        ((title, path),) = re.findall(r"\[(.+)\]\((.+)\)", source)
-        measured = list(_measured(pages.ROOT / path, title, flush))
+        ((title, results),) = re.findall(r"\[(.+)\]\((.+)\)", source)
+        measured = list(_measured(path.parent / results, title, flush))
         if (ours, figure) not in [(name, rate) for name, rate, _ in measured]:
             wrong.append(f"{title}, {ours}: {figure}, measured {measured}")
         if rival and (rival, other, times) not in measured:
             wrong.append(f"{title}, {rival}: {other}, {times}, measured {measured}")
 
-    assert rows
+    assert len(rows) >= rows_min
     assert wrong == []
 
 
+README_LINES_MAX = 150
+
+
+def test_the_readme_is_read_in_minutes() -> None:
+    """The file begins with what needs no knowledge of RocketMQ; the package has the same words."""
+    text = (pages.ROOT / "README.md").read_text()
+    project = tomllib.loads((pages.ROOT / "pyproject.toml").read_text())["project"]
+    first = text.split("\n\n")[1].replace("\n", " ")
+
+    assert len(text.splitlines()) <= README_LINES_MAX
+    assert first.startswith(f"CometMQ is a {project['description'][2:]}: ")
+    assert "RocketMQ" not in first
+
+
+def test_the_picture_of_the_demo_shows_what_it_prints_today() -> None:
+    """When it does not: ``.venv/bin/python docs/images/record_demo.py``."""
+    picture = (pages.ROOT / "docs/images/demo.svg").read_text()
+    shown = html.unescape(re.sub(r"<[^>]+>", "", picture)).replace("\N{NO-BREAK SPACE}", " ")
+    expected = [*summary(Figures(restart_s=1.5, outage_s=1.5)), "no message was lost"]
+
+    assert f"cometmq {cometmq.__version__}" in shown
+    assert " lost=0" in shown
+    for line in expected:
+        assert re.search(re.sub(r"\d+", r"\\d+", line), shown), line
+
+
 def _measured(path: Path, title: str, flush: str) -> Iterator[tuple[str, str, str]]:
-    """Of the rows with this title: README.md's name, the rate, and the ratio to it."""
+    """Of the rows with this title: our pages' name, the rate, and the ratio to it."""
     readme = {name: ours for ours, names in NAMES.items() for name in names}
     table = [line.split("|")[1:-1] for line in path.read_text().splitlines() if line[:1] == "|"]
     head = [name.strip() for name in table[0]]

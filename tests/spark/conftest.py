@@ -5,12 +5,12 @@
 the clusters that tests run on, as in ``tests/client``: ``comet`` (the default), ``4.9.7``,
 ``5.3.3``, with commas between, or ``all``. There is one session per run.
 
-On long runs a test runs on each of its clusters, on others on one. Marks: ``only_on("comet")``
-names the only clusters a test is for, ``long_elsewhere`` leaves real clusters and standalone Spark
-to long runs, ``long_on("5.3.3")`` that cluster. ``local_only`` keeps a test off standalone Spark:
-one that brings its own driver, or needs none of Spark's executors; ``standalone_only`` off local
-Spark. Standalone runs leave out tests that do not take ``spark``, and on runs that are not long
-they run only the files of `STANDALONE_FILES`.
+On long runs a test runs on each of its clusters, on others on one; ``make test`` runs the files of
+`FIRST_FILES` alone. Marks: ``only_on("comet")`` names the only clusters a test is for,
+``long_elsewhere`` leaves real clusters and standalone Spark to long runs, ``long_on("5.3.3")`` that
+cluster. ``local_only`` keeps a test off standalone Spark: one that brings its own driver, or needs
+none of Spark's executors; ``standalone_only`` off local Spark. Standalone runs are long ones; they
+leave out tests that do not take ``spark``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from wire import Connection
 
 from support import object_storage
 from support.clusters import (
-    COMET,
     make_cluster,
     name_servers,
     note,
@@ -39,7 +38,7 @@ from support.clusters import (
     runs_here,
     target,
 )
-from support.tiers import deselect, is_long_run
+from support.tiers import TEST, deselect, is_stage_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,8 +47,8 @@ LOCAL, STANDALONE = "local", "standalone"
 CORES = 2
 FAST_START = Path(__file__).resolve().parent / "fast_start"
 """What lets Spark's processes start faster; it changes nothing that they do."""
-STANDALONE_FILES = ("test_sessions.py", "test_topic_batch.py", "test_topic_write.py")
-"""What runs on standalone Spark as well when a run is not a long one."""
+FIRST_FILES = ("test_topic_batch.py", "test_topic_stream.py", "test_topic_write.py")
+"""What ``make test`` runs: a topic as a table, as a stream, and as a sink."""
 PASSED_ON = ("COMETMQ_BUILD", "COMETMQ_EXPECT_BUILD")
 """Variables that executors on a cluster get from here besides keys: which build is under test."""
 
@@ -80,24 +79,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item
         for item in items
         if item.get_closest_marker(f"{_other_place()}_only")
-        or not runs_here(item, _one_cluster)
+        or not runs_here(item, one_of_chosen)
         or (spark_place() == STANDALONE and not _concerns_standalone(item))
+        or (is_stage_of(TEST) and item.path.name not in FIRST_FILES)
     ]
     deselect(config, items, dropped)
 
 
-def _one_cluster(allowed: list[str], number: int) -> list[str]:
-    """Ours on standalone Spark, where possible, so that each format is tested with our broker."""
-    if spark_place() == STANDALONE and COMET in allowed:
-        return [COMET]
-    return one_of_chosen(allowed, number)
-
-
 def _concerns_standalone(item: pytest.Item) -> bool:
     takes_spark = "spark" in getattr(item, "fixturenames", ())
-    if item.get_closest_marker("standalone_only"):
-        return True
-    return takes_spark and (is_long_run() or item.path.name in STANDALONE_FILES)
+    return takes_spark or item.get_closest_marker("standalone_only") is not None
 
 
 def spark_place() -> str:

@@ -42,6 +42,11 @@ def tier() -> str:
     return chosen
 
 
+def is_stage_of(name: str) -> bool:
+    """Whether this is a stage of a tier; pytest without ``tests/run.py`` runs what it is told."""
+    return os.environ.get("COMETMQ_TIER") == name
+
+
 def is_long_run() -> bool:
     """Whether the tier is ``all``: every test on every cluster and build."""
     return tier() == ALL

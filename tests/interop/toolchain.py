@@ -24,6 +24,9 @@ from pathlib import Path
 
 import pytest
 
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 from support.spark_layer import JAVA_OLDEST, java_version
 from support.tiers import find_program
 
@@ -243,7 +246,6 @@ def _run(
 
 def main() -> None:
     """Install everything at once: ``python tests/interop/toolchain.py``."""
-    sys.path.append(str(HERE.parent))
     from support.versions import ALL_VERSIONS
 
     steps: list[Callable[[], object]] = [

@@ -1,9 +1,16 @@
-"""Tables of cases that one test walks with the same fixtures."""
+"""Tables of cases that one test walks, so that it names each wrong one and makes fixtures once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+import pytest
+
+Item = TypeVar("Item")
+WRONG = Exception, pytest.fail.Exception
+"""The second is what `pytest.raises` raises when nothing else is; it is no `Exception`."""
 
 
 @contextmanager
@@ -14,5 +21,29 @@ def case(name: object) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except WRONG as error:
         raise AssertionError(f"case {name}: {error}") from error
+
+
+def on_each(
+    items: Iterable[Item], name: Callable[[Item], str] = str
+) -> Callable[[Callable[[Item], None]], Callable[[], None]]:
+    """Make a test of all items from a check of one; its failure names every wrong item."""
+    known = list(items)
+
+    def decorate(check: Callable[[Item], None]) -> Callable[[], None]:
+        def test() -> None:
+            assert known, "there is no case"
+            wrong = []
+            for item in known:
+                try:
+                    check(item)
+                except WRONG as error:
+                    wrong.append(f"{name(item)}: {type(error).__name__}: {error}")
+            if wrong:
+                pytest.fail(f"{len(wrong)} of {len(known)}:\n" + "\n".join(wrong), pytrace=False)
+
+        test.__name__, test.__doc__ = check.__name__, check.__doc__
+        return test
+
+    return decorate

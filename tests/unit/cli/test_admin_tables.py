@@ -13,6 +13,7 @@ from cometmq.cli.admin import dlq
 from cometmq.cli.admin.app import app
 from cometmq.cli.admin.output import CHANGE_KEYS
 from cometmq.cli.admin.tables import PADDED_MAX, broken, headings, record_lines, table_lines
+from support.tiers import rounds
 
 ID = "7F0000010000293F0000000000000000"
 WIDTHS = (40, 80, 100)
@@ -161,7 +162,7 @@ def test_no_line_is_wider_than_the_terminal_but_for_a_word_of_a_record() -> None
         some = " ".join(words[: random.randrange(7)])
         return random.choice((None, some, random.randrange(10**9), words))
 
-    for _ in range(500):
+    for _ in range(rounds(test=150, long=5000)):
         keys = [f"key_{number}" for number in range(random.randrange(1, 9))]
         rows = [[cell() for _ in keys] for _ in range(random.randrange(1, 15))]
         width = random.choice(WIDTHS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 import json
@@ -35,6 +36,7 @@ VERSIONS = {4: "4.9.8", 5: "5.3.3"}
 FLAG = re.compile(r" -|    --")
 
 
+@functools.cache
 def recorded(line: int) -> list[dict[str, Any]]:
     calls: list[dict[str, Any]] = json.loads((VECTORS / f"{VERSIONS[line]}.json").read_text())[
         "calls"
@@ -42,6 +44,7 @@ def recorded(line: int) -> list[dict[str, Any]]:
     return calls
 
 
+@functools.cache
 def usages(line: int) -> dict[str, list[str]]:
     """The usage of each command of which one was recorded."""
     found = {}

@@ -34,6 +34,7 @@ from cometmq.client.offsets import LocalOffsetStore, RemoteOffsetStore
 from cometmq.client.settings import PushSettings
 from cometmq.model.errors import CometError, ConfigError, InvalidMessageError, InvalidNameError
 from cometmq.remoting.errors import ConnectError
+from support.cases import case
 from unit.client.test_idempotent import message as stored
 
 NAME_SERVER = "127.0.0.1:1"
@@ -426,33 +427,30 @@ def methods(kind: type) -> Iterator[tuple[str, Callable[..., Any]]]:
             yield name, method
 
 
-@pytest.mark.parametrize(
-    ("kind", "method", "wrong"),
-    [
-        pytest.param(kind, name, each.name, id=f"{kind.__name__}-{name}-{each.name}")
-        for kind in MAKERS
-        for name, method in methods(kind)
-        for each in parameters(method)
-    ],
-)
+@pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)
 async def test_every_argument_of_a_wrong_type_is_refused_before_anything_is_sent(
-    kind: type, method: str, wrong: str
+    kind: type,
 ) -> None:
     options = {} if kind is AdminClient else {"group": "g"}
     async with MAKERS[kind](NAME_SERVER, **options) as client:
-        given: list[Any] = []
-        named: dict[str, Any] = {}
-        for each in parameters(getattr(kind, method)):
-            value = object() if each.name == wrong else right(kind, method, each.name)
-            if each.kind is inspect.Parameter.VAR_POSITIONAL:
-                given.append(value)
-            elif each.default in (inspect.Parameter.empty, "") or each.name == wrong:
-                named[each.name] = value
-        if given:
-            given = [*named.values(), *given]
-            named = {}
-        with pytest.raises(REFUSALS, match=EXPECTED):
-            await called(getattr(client, method), *given, **named)
+        for name, method in methods(kind):
+            for wrong in parameters(method):
+                given, named = arguments(kind, name, wrong.name)
+                with case(f"{name}({wrong.name})"), pytest.raises(REFUSALS, match=EXPECTED):
+                    await called(getattr(client, name), *given, **named)
+
+
+def arguments(kind: type, method: str, wrong: str) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call of which one is wrong, by position and by name."""
+    given: list[Any] = []
+    named: dict[str, Any] = {}
+    for each in parameters(getattr(kind, method)):
+        value = object() if each.name == wrong else right(kind, method, each.name)
+        if each.kind is inspect.Parameter.VAR_POSITIONAL:
+            given.append(value)
+        elif each.default in (inspect.Parameter.empty, "") or each.name == wrong:
+            named[each.name] = value
+    return ([*named.values(), *given], {}) if given else ([], named)
 
 
 @pytest.mark.parametrize(

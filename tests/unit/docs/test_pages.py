@@ -13,7 +13,6 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import typer.main
 
 import cometmq.client
@@ -33,6 +32,7 @@ from cometmq.system.log_format import LogSettings
 from cometmq.system.settings import describe
 from cometmq.system.settings_sample import field_texts
 from docs import pages
+from support.cases import on_each
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -62,7 +62,8 @@ def name_of(path: Path) -> str:
 
 RUN_EXAMPLES = ("support/examples.py", "spark/test_examples.py", "integration/test_testing.py")
 """What runs examples, and names each that it runs."""
-PAGES = [pytest.param(path, id=name_of(path)) for path in pages.pages()]
+PAGES = list(pages.pages())
+on_each_page = on_each(PAGES, name_of)
 
 
 def blocks(path: Path, language: str) -> Iterator[str]:
@@ -85,7 +86,7 @@ def test_parts_made_from_the_code_are_fresh() -> None:
     assert stale == [], "write them anew with: python docs/pages.py"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@on_each_page
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     broken = []
     for target in LINK.findall(FENCE.sub("", page.read_text())):
@@ -102,7 +103,7 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 command_line = functools.cache(functools.partial(typer.main.get_command, app))
 
 
-@pytest.mark.parametrize("page", PAGES)
+@on_each_page
 def test_commands_in_the_text_exist_with_their_options(page: Path) -> None:
     root = command_line()
     for block in blocks(page, "sh"):
@@ -116,7 +117,7 @@ def test_commands_in_the_text_exist_with_their_options(page: Path) -> None:
                 command.make_context(words[0], rest)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@on_each_page
 def test_configuration_in_the_text_is_understood(page: Path) -> None:
     for block in blocks(page, "properties"):
         for line in block.splitlines():
@@ -126,7 +127,7 @@ def test_configuration_in_the_text_is_understood(page: Path) -> None:
                 KNOWN[key].parse(value)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@on_each_page
 def test_tables_of_client_settings_in_the_text_are_understood(page: Path) -> None:
     kinds = {kind.section: kind for kind in pages.client_settings()}
     for block in blocks(page, "toml"):
@@ -223,7 +224,7 @@ def test_the_client_has_few_public_names() -> None:
     assert len(cometmq.client.__all__) <= 60
 
 
-@pytest.mark.parametrize("page", PAGES)
+@on_each_page
 def test_a_page_is_short_enough_to_read(page: Path) -> None:
     assert len(page.read_text().splitlines()) <= PAGE_LINES_MAX
 
@@ -263,7 +264,7 @@ def test_every_example_is_shown_or_run() -> None:
     assert files <= shown | run
 
 
-@pytest.mark.parametrize("page", PAGES)
+@on_each_page
 def test_python_in_the_text_is_included_or_marked_to_run(page: Path) -> None:
     text = page.read_text()
     loose = [
@@ -275,7 +276,7 @@ def test_python_in_the_text_is_included_or_marked_to_run(page: Path) -> None:
     assert loose == []
 
 
-@pytest.mark.parametrize("page", PAGES)
+@on_each_page
 def test_files_named_in_the_text_exist(page: Path) -> None:
     named = re.findall(r"`([\w/]+/[\w]+\.(?:py|md|conf))`", FENCE.sub("", page.read_text()))
     roots = (pages.ROOT, pages.ROOT / "src" / "cometmq")
@@ -295,7 +296,7 @@ OBJECTS: dict[str, tuple[type, ...]] = {
 """What pages call objects of the client, and their classes."""
 
 
-@pytest.mark.parametrize("page", PAGES)
+@on_each_page
 def test_methods_of_the_client_in_the_text_exist(page: Path) -> None:
     text = FENCE.sub("", page.read_text())
     named = re.findall(r"`(?:await )?(admin|producer|consumer)\.(\w+)", text)

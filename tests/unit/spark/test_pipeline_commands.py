@@ -67,7 +67,7 @@ def test_every_pipeline_can_be_run_as_a_module(name: str) -> None:
 def documented() -> list[list[str]]:
     """The pipeline commands of all pages."""
     found = []
-    for page in (parameter.values[0] for parameter in PAGES):
+    for page in PAGES:
         for block in blocks(page, "sh"):
             for line in block.replace("\\\n", " ").splitlines():
                 words = shlex.split(line, comments=True)

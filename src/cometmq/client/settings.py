@@ -153,7 +153,9 @@ class ClientSettings(Checked):
     """First part of the client id; empty means the address of this machine's outgoing interface."""
 
     instance_name: str = setting("DEFAULT", key="instanceName")
-    """Second part of the client id; ``DEFAULT`` becomes the process id and a unique number."""
+    """Second part of the client id; ``DEFAULT`` becomes the process id and a unique number, but for
+    ``broadcast``, where it stays.
+    """
 
     unit_name: str = setting("", key="unitName")
     """Name of a unit of a larger deployment; part of the client id and of the HTTP address."""

@@ -6,7 +6,7 @@
     cometmq_client_send_attempts_total{group,topic}             one or more for each send
     cometmq_client_handled_messages_total{group,topic,outcome}  by how the handler's call ended
     cometmq_client_handler_seconds{group,topic}                 calls of the handler
-    cometmq_client_delivery_seconds{group,topic}                from storing to the handler's call
+    cometmq_client_delivery_seconds{group,topic}                from last storing to handler's call
     cometmq_client_redelivered_messages_total{group,topic}      delivered again
     cometmq_client_queues{group,topic}                          a watched consumer's queues
     cometmq_client_buffered_messages{group,topic}               fetched and not consumed yet
@@ -122,9 +122,10 @@ class MetricHooks(SendHook, ConsumeHook):
         where.register(self._consumers)
 
     def watch(self, consumer: Watched) -> None:
-        """Export gauges of a started consumer for as long as it exists.
+        """Export gauges of a consumer for as long as it exists.
 
-        Call it in the consumer's event loop; for a blocking consumer, in any thread. Metrics may be
+        Call it in the consumer's event loop, before or after its start; for a blocking consumer, in
+        any thread. Metrics may be
         collected in any thread.
 
         Args:

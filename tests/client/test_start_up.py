@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 
 import pytest
 
@@ -183,12 +183,12 @@ async def endpoint(answer: Callable[[str], str | None]) -> AsyncIterator[str]:
     """An HTTP server that answers each path with what is said of it, and else with 404."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        said = answer(head.split()[1].decode())
-        status = "200 OK" if said is not None else "404 Not Found"
-        writer.write(f"HTTP/1.1 {status}\r\nConnection: close\r\n\r\n{said or ''}".encode())
-        await writer.drain()
-        writer.close()
+        with closing(writer), suppress(asyncio.IncompleteReadError):  # a client may have left
+            head = await reader.readuntil(b"\r\n\r\n")
+            said = answer(head.split()[1].decode())
+            status = "200 OK" if said is not None else "404 Not Found"
+            writer.write(f"HTTP/1.1 {status}\r\nConnection: close\r\n\r\n{said or ''}".encode())
+            await writer.drain()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:

@@ -94,7 +94,8 @@ async def reason_of(attackers: list[Worker], attack: str, body: bytes = b"") -> 
 
 
 REFUSED = (
-    "PermissionError|ModuleNotFoundError|ImportError|OSError|RuntimeError|ValueError|itimer_error"
+    "PermissionError|ModuleNotFoundError|ImportError|OSError|RuntimeError|ValueError"
+    "|itimer_error|ItimerError"  # before Python 3.14, and since
 )
 STOLEN = "/tmp/cometmq-attack"
 PROBES = {335, 336}

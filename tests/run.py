@@ -33,12 +33,14 @@ from support.tiers import ALL, INTEROP, ONLY, QUICK, TEST, TIERS, WITHOUT  # noq
 from support.versions import ALL_VERSIONS, VERSIONS  # noqa: E402
 
 BOTH = ("compiled", "interpreted")
+WITHOUT_SPARK = tuple(f"--ignore={path}" for path in spark_layer.TESTS)
+HOT = ("tests/golden", "tests/unit/protocol", "tests/unit/sql92", *WITHOUT_SPARK)
+"""Tests that do little but call compiled modules: they show a difference between the builds."""
 PARTS = 4
 """Of the quick tests: two at a time would leave the processors idle while they wait."""
 CONFORMANCE = ("tests/conformance_run/run.py",)
 EXPECTED = "tests/conformance_run/expected_failures.py"
 MEMORY, MEMORY_MIN = Path("/dev/shm"), 2 << 30
-WITHOUT_SPARK = tuple(f"--ignore={path}" for path in spark_layer.TESTS)
 
 
 def stages_of(tier: str) -> list[Stage]:
@@ -66,6 +68,7 @@ def _test() -> Iterator[Stage]:
         yield _install_spark()
     yield from _servers("compiled")
     yield from _units("compiled")
+    yield Stage("unit", HOT, "interpreted", cores=0.8, variables=_in_memory())
     if with_spark:
         yield from _spark("local", "comet")
         yield _unit_spark("compiled")

@@ -253,7 +253,8 @@ async def test_small_bodies_with_large_properties_do_not_exceed_a_request() -> N
         receipts = await asyncio.gather(*map(producer.send, messages))
 
     assert len({receipt.message_id for receipt in receipts}) == 150
-    assert [len(decode_batch(command.body)) for command in broker.commands] == [136, 14]
+    sizes = [len(decode_batch(command.body)) for command in broker.commands]
+    assert sorted(sizes) == [14, 136]  # the full batch is compressed in a thread, and may be later
 
 
 async def test_gathered_messages_hold_their_room_until_their_batch_has_ended() -> None:

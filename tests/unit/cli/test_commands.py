@@ -139,5 +139,4 @@ def test_the_garbage_collector_is_on_in_the_event_loop_of_a_command() -> None:
     try:
         assert event_loop.run(is_on())
     finally:
-        gc.enable()
-        gc.unfreeze()
+        gc.enable()  # what was frozen stays so, as the tests that were collected

@@ -227,15 +227,16 @@ def test_a_test_that_hangs_fails_and_the_next_one_runs(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stages, "ROOT", tmp_path)
-    monkeypatch.setattr(stages, "TEST_LIMIT_S", 2.0)
+    monkeypatch.setattr(stages, "TEST_LIMIT_S", 0.5)
     test = tmp_path / "test_hangs.py"
     test.write_text(HANGS)
 
-    (outcome,) = run_stages([replace(stage, paths=(str(test),))], cores=1)
+    plugins = (("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"), ("PYTEST_PLUGINS", "pytest_timeout"))
+    (outcome,) = run_stages([replace(stage, paths=(str(test),), variables=plugins)], cores=1)
 
     assert (outcome.passed, outcome.failed) == (1, 1)
     assert [str(each) for each in outcome.failures] == [
-        "test_hangs.py::test_that_hangs: Failed: Timeout (>2.0s) from pytest-timeout."
+        "test_hangs.py::test_that_hangs: Failed: Timeout (>0.5s) from pytest-timeout."
     ]
 
 

@@ -97,7 +97,7 @@ REFUSED = (
     "PermissionError|ModuleNotFoundError|ImportError|OSError|RuntimeError|ValueError"
     "|itimer_error|ItimerError"  # before Python 3.14, and since
 )
-STOLEN = "/tmp/cometmq-attack"
+STOLEN = f"/tmp/cometmq-attack-{os.getpid()}"
 PROBES = {335, 336}
 """The kernel's own calls of probes, which no seccomp filter sees; from elsewhere they kill."""
 LIBC = """
@@ -112,12 +112,12 @@ CALLS = {
     "list a folder": "import os; os.listdir('/')",
     "read a file": "open('/etc/passwd').read()",
     "read a relative file": "open('..//etc/passwd').read()",
-    "write a file": "open('/tmp/cometmq-attack', 'w').write('x')",
+    "write a file": f"open('{STOLEN}', 'w').write('x')",
     "open its own memory": "open('/proc/self/mem', 'r+b')",
     "open the memory of the server": "open(f'/proc/{int(message.body)}/mem', 'rb')",
     "read the environment of the server": "open(f'/proc/{int(message.body)}/environ').read()",
     "stat a file": "import os; os.stat('/')",
-    "delete a file": "import os; os.unlink('/tmp/cometmq-attack')",
+    "delete a file": f"import os; os.unlink('{STOLEN}')",
     "change its folder": "import os; os.chdir('/tmp')",
     "make a pipe": "import os; os.pipe()",
     "duplicate a descriptor": "import os; os.dup(1)",

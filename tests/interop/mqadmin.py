@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ no message."""
 SENDS = ("sendMessage", "sendMsgStatus", "checkMsgSendRT")
 """Commands that do more when they are repeated."""
 TRIES_MAX = 3
+BODIES = Path("/tmp/rocketmq/msgbodys")
+"""Where the tool writes the bodies that it shows, whoever runs it: all users of a machine may."""
 
 
 class AnswerLost(Exception):
@@ -41,6 +44,9 @@ class MqAdmin:
     """One JVM that runs command after command, of the version that is named."""
 
     def __init__(self, folder: Path, version: str = "5.3.3") -> None:
+        with suppress(PermissionError):  # another user has made it
+            BODIES.mkdir(parents=True, exist_ok=True)
+            BODIES.chmod(0o1777)
         silent = folder / "conf" / "logback_tools.xml"  # where 4.9 looks for it
         silent.parent.mkdir(parents=True, exist_ok=True)
         silent.write_text('<configuration><root level="OFF"/></configuration>\n')

@@ -39,7 +39,7 @@ from test_mqadmin_recordings import (
     values_of,
 )
 
-from cometmq.cli.mqadmin import app
+from cometmq.cli.mqadmin import app, exports, queries
 from cometmq.cli.mqadmin.command_line import commands
 from cometmq.cli.mqadmin.commands import ABSENT, ALIASES
 from support.tiers import is_long_run
@@ -67,6 +67,8 @@ DIFFERENT = {
     "progress-reset": "cloneGroupOffset had cloned the offsets of other topics too",
 }
 """Calls whose printout or exit code differs on purpose, and why."""
+FIXED = "/tmp/rocketmq"
+"""Where RocketMQ's tool writes bodies and exports on every machine: only its first user can."""
 OF_ITS_FILE = {"getBrokerConfig", "getBrokerConfig-c"}
 """Calls that depend on the file of the recorded broker: settings without a default are shown only
 if the file has them."""
@@ -153,7 +155,10 @@ def run_all(target: str, version: str, folders: pytest.TempPathFactory) -> dict[
         try:
             scene.make()
             os.chdir(folder)  # consumerStatus writes files where it runs
-            return run_in(scene, cluster, target, version, folder)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(queries, "BODIES", folder / "fixed" / "msgbodys")
+                patch.setattr(exports, "FOLDER", str(folder / "fixed" / "export"))
+                return run_in(scene, cluster, target, version, folder)
         finally:
             os.chdir(before)
             scene.close()
@@ -183,7 +188,8 @@ def run_in(
             printed = await run(words, until_lines=lines if late else None)
             command = command_of(call)
             for name in ("out", "err"):
-                printed.lines[name] = normalize(getattr(printed, name), command, facts)
+                text = getattr(printed, name).replace(str(folder / "fixed"), FIXED)
+                printed.lines[name] = normalize(text, command, facts)
             for name in call["normalized"].get("files", {}):
                 if (folder / name).exists():
                     text = (folder / name).read_text()

@@ -18,13 +18,11 @@ import random
 import select
 import socket
 import struct
-import subprocess
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -34,6 +32,9 @@ CLONE_NEWNET = 0x40000000
 TUNSETIFF = 0x400454CA
 IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
 TUN, DEVICE = "/dev/net/tun", "tun0"
+SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK, SIOCSIFMTU = 0x8914, 0x8916, 0x891C, 0x8922
+"""Requests for a network device: netdevice(7). So no test needs the program ``ip``."""
+IFF_UP = 0x0001
 SUBNET = "10.231.0"
 MTU = 16_000
 """Large packets, because each costs the switch the same."""
@@ -41,6 +42,10 @@ HOST_WAIT_S = 60.0
 QUEUED_BYTES_MAX = 4 * 1024 * 1024
 """What waits for a slow or late link; packets beyond are lost, as in a router."""
 IPV4_DESTINATION = slice(16, 20)
+
+
+class NoNetworkError(OSError):
+    """The system has no network namespaces or no TUN devices for this process."""
 
 
 @dataclass
@@ -71,8 +76,12 @@ class Host:
     def __init__(self, number: int) -> None:
         self.address = f"{SUBNET}.{number}"
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"host {self.address}")
-        self.device = self._thread.submit(self._enter).result(HOST_WAIT_S)
-        """The switch's end of its TUN device."""
+        try:
+            self.device = self._thread.submit(self._enter).result(HOST_WAIT_S)
+            """The switch's end of its TUN device."""
+        except BaseException:
+            self._thread.shutdown()
+            raise
 
     def run(self, function: Callable[[], T], timeout: float = HOST_WAIT_S) -> T:
         """Run a function on this machine, and return what it returns.
@@ -90,19 +99,38 @@ class Host:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.unshare(CLONE_NEWNET):
             error = ctypes.get_errno()
-            raise OSError(error, f"no network namespace: {os.strerror(error)}; expected root")
-        if not Path(TUN).exists():
-            raise FileNotFoundError(f"no {TUN}: expected a kernel with TUN devices, and the file")
-        device = os.open(TUN, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        request = struct.pack("16sH22x", DEVICE.encode(), IFF_TUN | IFF_NO_PI)
-        fcntl.ioctl(device, TUNSETIFF, request)
-        for command in (
-            f"ip link set {DEVICE} mtu {MTU} up",
-            f"ip address add {self.address}/24 dev {DEVICE}",
-            "ip link set lo up",
-        ):
-            subprocess.run(command.split(), check=True)
+            raise NoNetworkError(
+                error, f"no network namespace: {os.strerror(error)}; expected root with all rights"
+            )
+        try:
+            device = os.open(TUN, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise NoNetworkError(
+                error.errno,
+                f"no TUN devices: {error.strerror}; expected a kernel that has them",
+                TUN,
+            ) from None
+        fcntl.ioctl(device, TUNSETIFF, _request(DEVICE, struct.pack("H", IFF_TUN | IFF_NO_PI)))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            for number, name, argument in (
+                (SIOCSIFMTU, DEVICE, struct.pack("i", MTU)),
+                (SIOCSIFADDR, DEVICE, _ipv4(self.address)),
+                (SIOCSIFNETMASK, DEVICE, _ipv4("255.255.255.0")),
+                (SIOCSIFFLAGS, DEVICE, struct.pack("H", IFF_UP)),
+                (SIOCSIFFLAGS, "lo", struct.pack("H", IFF_UP)),
+            ):
+                fcntl.ioctl(control, number, _request(name, argument))
         return device
+
+
+def _request(device: str, argument: bytes) -> bytes:
+    """The struct ifreq of a request."""
+    return struct.pack("16s24s", device.encode(), argument)
+
+
+def _ipv4(address: str) -> bytes:
+    """The struct sockaddr_in of an address."""
+    return struct.pack("HH4s", socket.AF_INET, 0, socket.inet_aton(address))
 
 
 class Network:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,10 @@ def queue_in(folder: Path) -> ConsumeQueue:
 
 
 @pytest.fixture
-def queue(tmp_path: Path) -> ConsumeQueue:
-    return queue_in(tmp_path)
+def queue(tmp_path: Path) -> Iterator[ConsumeQueue]:
+    queue = queue_in(tmp_path)
+    yield queue
+    queue.close()
 
 
 def fill(queue: ConsumeQueue, count: int, start: int = 0) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -286,13 +286,14 @@ def test_a_changed_bit_behind_a_queue_is_no_unit(
 
 
 @pytest.fixture
-def queue(tmp_path: Path) -> ConsumeQueue:
+def queue(tmp_path: Path) -> Iterator[ConsumeQueue]:
     """A queue of several files with 1000 bytes of log for each message."""
     queue = ConsumeQueue("t", 0, Segments(SystemFiles(), tmp_path / "q", 20 * 10))
     queue.load()
     for number in range(64):
         queue.put(number, number * 1000, 1000, 7, 0)
-    return queue
+    yield queue
+    queue.close()
 
 
 @pytest.mark.parametrize("damaged", range(64))
@@ -327,6 +328,7 @@ def test_an_impossible_queue_offset_of_a_record_fills_no_disk(
     empty.load()
     empty.put(1 << bit, 64_000, 1000, 7, 0)
     assert empty.max_offset - empty.min_offset <= 1
+    empty.close()
 
 
 def lost_power(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import shlex
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import threading
 import time
@@ -34,6 +33,7 @@ from cometmq.client.blocking import AdminClient, Producer, PushConsumer
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.model.errors import ConfigError
 from cometmq.testing import ThreadedCluster
+from support import forks
 
 RUNNER = CliRunner(
     env={"COLUMNS": "300", "NAMESRV_ADDR": None, "COMETMQ_CONFIG": None, "ROCKETMQ_HOME": None}
@@ -811,7 +811,7 @@ def test_a_broker_that_does_not_respond_is_named_and_the_others_are_shown(scene:
 def test_watching_prints_a_line_of_json_for_each_round(scene: Scene) -> None:
     with subprocess.Popen(
         [
-            *(sys.executable, "-m", "cometmq", "admin", "topic", "status", TOPIC),
+            *(*forks.python(), "-m", "cometmq", "admin", "topic", "status", TOPIC),
             *("--watch", "0.2", "--json", "-n", scene.name_servers),
         ],
         stdout=subprocess.PIPE,
@@ -832,7 +832,7 @@ def in_terminal(scene: Scene, width: int, words: str, given: str = "") -> tuple[
     variables = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
     line = ["admin", *shlex.split(words.format(**scene.names)), "-n", scene.name_servers]
     with subprocess.Popen(
-        [sys.executable, "-m", "cometmq", *line],
+        [*forks.python(), "-m", "cometmq", *line],
         env=variables | {"TERM": "xterm", "NO_COLOR": "1"},
         stdin=slave, stdout=slave, stderr=slave,
     ) as running:  # fmt: skip
@@ -891,7 +891,7 @@ def test_a_question_in_a_terminal_is_answered_with_no(scene: Scene) -> None:
 )
 def test_a_shell_completes_names(scene: Scene, words: str, offered: list[str]) -> None:
     result = subprocess.run(
-        [sys.executable, "-c", "from cometmq.cli.main import main; main()"],
+        [*forks.python(), "-c", "from cometmq.cli.main import main; main()"],
         env={
             **os.environ,
             "NAMESRV_ADDR": scene.name_servers,

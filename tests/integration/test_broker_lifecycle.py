@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -30,6 +29,7 @@ from cometmq.remoting.ports import FAST_PORT_GAP, free_broker_port, free_port
 from cometmq.remoting.tls import client_context
 from cometmq.system import java_properties
 from cometmq.testing import ServerProcess, ServerStartError
+from support import forks
 
 START_S = STOP_S = 120.0
 """They end what hangs."""
@@ -163,7 +163,7 @@ async def test_a_broker_that_shall_start_filter_servers_says_that_it_starts_none
 
 async def test_acknowledged_means_on_disk_unless_said_otherwise() -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "cometmq", "broker", "--print-config", stdout=asyncio.subprocess.PIPE
+        *forks.python(), "-m", "cometmq", "broker", "--print-config", stdout=asyncio.subprocess.PIPE
     )
     output, _ = await process.communicate()
 

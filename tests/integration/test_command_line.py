@@ -1,4 +1,7 @@
-"""Commands as a user gives them, each as a process of its own."""
+"""Commands as a user gives them, each as a process of its own.
+
+Those of the demo start from nothing, as a user's do, and so do those of `test_start.py`.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,16 @@ from pathlib import Path
 import pytest
 
 from cometmq.cli.build import build
+from support import forks
 from support.server import Standalone, standalone
 from support.stores import opened, put
 
 
-async def start(*arguments: str, folder: Path | None = None) -> asyncio.subprocess.Process:
+async def start(
+    *arguments: str, folder: Path | None = None, python: tuple[str, ...] | None = None
+) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "cometmq", *arguments,
+        *(python or forks.python()), "-m", "cometmq", *arguments,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -29,9 +35,14 @@ async def start(*arguments: str, folder: Path | None = None) -> asyncio.subproce
     )  # fmt: skip
 
 
-async def run(*arguments: str, given: bytes = b"", timeout: float = 120.0) -> tuple[str, str, int]:
+async def run(
+    *arguments: str,
+    given: bytes = b"",
+    timeout: float = 120.0,
+    python: tuple[str, ...] | None = None,
+) -> tuple[str, str, int]:
     """Run a command to its end: what it printed, what it complained of, its exit code."""
-    process = await start(*arguments)
+    process = await start(*arguments, python=python)
     async with asyncio.timeout(timeout):
         output, errors = await process.communicate(given)
     assert process.returncode is not None
@@ -251,7 +262,8 @@ async def test_the_demo_loses_nothing_and_leaves_nothing(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
-    output, errors, code = await run("demo", "--seconds", "20", "--rate", "200", timeout=180)
+    words = ("demo", "--seconds", "8", "--rate", "200")
+    output, errors, code = await run(*words, timeout=180, python=(sys.executable,))
 
     assert code == 0, output + errors
     assert errors == ""
@@ -267,7 +279,7 @@ async def test_an_interrupted_demo_leaves_nothing_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    demo = await start("demo", "--seconds", "60")
+    demo = await start("demo", "--seconds", "60", python=(sys.executable,))
     assert demo.stdout is not None
     async with asyncio.timeout(120):
         while b"sending and receiving" not in await demo.stdout.readline():

@@ -10,7 +10,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +24,7 @@ from cometmq.cli.commands import app
 from cometmq.client import AdminClient, CometError
 from cometmq.model.topic import Perm, dlq_topic, retry_topic
 from cometmq.testing import ThreadedCluster
+from support import forks
 from support.given_up import give_up
 
 RUNNER = CliRunner(env={"COLUMNS": "300", "NAMESRV_ADDR": None, "COMETMQ_CONFIG": None})
@@ -130,7 +130,7 @@ def test_a_resend_sends_no_dead_letter_that_came_after_its_question(desk: Desk) 
     terminal, stdin = os.openpty()
     words = f"-m cometmq admin dlq resend {desk.group} --all --to topic --json"
     process = subprocess.Popen(
-        [sys.executable, *words.split(), "--namesrv", desk.name_servers],
+        [*forks.python(), *words.split(), "--namesrv", desk.name_servers],
         stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -334,7 +334,7 @@ def test_every_command_of_the_page_runs(
 def test_after_ctrl_c_the_report_has_what_was_sent(desk: Desk, tmp_path: Path) -> None:
     desk.give_up(*(b"%d" % number for number in range(200)))
     report = tmp_path / "report.jsonl"
-    command = [sys.executable, "-m", "cometmq", "admin", "dlq", "resend", desk.group, "--all"]
+    command = [*forks.python(), "-m", "cometmq", "admin", "dlq", "resend", desk.group, "--all"]
     command += ["--yes", "--report", str(report), "--json", "--namesrv", desk.name_servers]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stdout is not None

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import resource
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support import forks
 from support.guides import following
 
 LIMIT_S = 60.0
@@ -21,19 +20,17 @@ LIMIT_S = 60.0
 
 def doctor(*words: str, folder: Path, open_files: int = 0) -> tuple[dict[str, Any], int]:
     """Run the command with ``--json``; return what it found, and its exit code."""
-
-    def limit() -> None:
-        if open_files:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
-
+    program = "from cometmq.cli.main import main; main()"
+    if open_files:
+        limits = f"resource.RLIMIT_NOFILE, ({open_files}, {open_files})"
+        program = f"import resource; resource.setrlimit({limits}); {program}"
     done = subprocess.run(
-        [sys.executable, "-m", "cometmq", "doctor", "--json", *words],
+        [*forks.python(), "-c", program, "doctor", "--json", *words],
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
         check=False,
-        preexec_fn=limit,
     )
     assert done.stderr == ""
     return json.loads(done.stdout), done.returncode
@@ -70,7 +67,7 @@ def test_a_warning_counts_if_asked(tmp_path: Path) -> None:
 
 def test_an_unknown_server_is_wrong_usage() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "cometmq", "doctor", "--server", "proxy"],
+        [*forks.python(), "-m", "cometmq", "doctor", "--server", "proxy"],
         capture_output=True,
         text=True,
         check=False,

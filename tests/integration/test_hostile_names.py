@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from cometmq.protocol.bodies import ConsumerRunningInfo
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response
 from cometmq.testing import Cluster
+from support import forks
 
 REMARK = "\x1b]0;owned\x07\x1b[2J\x9b31mdone\u202e"
 BODY = b"ssh-ed25519 AAAA"
@@ -88,7 +88,7 @@ async def test_a_message_controls_no_terminal_and_reaches_a_program_as_it_is(
             await producer.send(Message("TBW102", REMARK.encode(), tags="\x1b[2J"))
         read, write = os.openpty() if is_terminal else os.pipe()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "cometmq", "mqadmin", "printMsg",
+            *forks.python(), "-m", "cometmq", "mqadmin", "printMsg",
             "-n", cluster.name_servers, "-t", "TBW102", "-d", "true",
             stdout=write, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
@@ -113,7 +113,7 @@ async def test_the_error_of_a_server_controls_no_terminal(command: str) -> None:
     await server.start("127.0.0.1", 0)
     try:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "cometmq", *command.split(),
+            *forks.python(), "-m", "cometmq", *command.split(),
             env=os.environ | {"NAMESRV_ADDR": f"127.0.0.1:{server.port}"},
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip

@@ -22,6 +22,7 @@ from cometmq.client import (
 from cometmq.client.settings import ClientSettings, PullSettings
 from cometmq.remoting.ports import free_broker_port, free_port
 from cometmq.testing import ServerProcess, ServerStartError
+from support import forks
 
 QUICK_RETRY = PullSettings(retry_ms=50)
 CLI = "cometmq"
@@ -138,10 +139,8 @@ async def test_settings_are_printed_with_where_they_came_from(tmp_path: Path) ->
 
 async def run(*arguments: str, timeout: float = 120.0) -> tuple[int | None, str]:
     """Run a command to its end; its exit code and what it printed."""
-    import sys
-
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", CLI, *arguments,
+        *forks.python(), "-m", CLI, *arguments,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     async with asyncio.timeout(timeout):

@@ -13,6 +13,7 @@ import pytest
 
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingClient, check
+from support import forks
 
 COMMAND = (sys.executable, "-m", "cometmq", "namesrv")
 TIMEOUT_S = 120.0
@@ -56,7 +57,11 @@ async def test_it_says_ready_keeps_its_settings_and_ends_on_sigterm(tmp_path: Pa
 
 def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        [*forks.python(), *COMMAND[1:], *arguments],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -25,6 +24,7 @@ from cometmq.remoting import RemotingClient, TlsClientSettings, TlsSettings
 from cometmq.remoting.tls import outgoing_context, server_context
 from cometmq.system.configuration import load
 from cometmq.system.rocketmq_keys import BROKER_KEYS
+from support import forks
 from support.accounts import SECRETS, credentials, guarded, signer
 from support.certificates import Authority
 from support.controllers import listening_controller
@@ -155,7 +155,7 @@ async def printed(server: str, folder: Path, settings: Mapping[str, str]) -> str
     file = folder / "server.conf"
     file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "cometmq", server, "-c", str(file), "--print-config"),
+        *(*forks.python(), "-m", "cometmq", server, "-c", str(file), "--print-config"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env=os.environ,
@@ -174,7 +174,7 @@ async def test_commands_that_show_settings_show_no_secret(tmp_path: Path, comman
         if command == "exportConfigs":
             target = ("-c", "DefaultCluster", "-f", str(tmp_path / "exported"))  # type: ignore[assignment]
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "cometmq", "mqadmin", command, *target),
+            *(*forks.python(), "-m", "cometmq", "mqadmin", command, *target),
             *("-n", pairs.name_server.address),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

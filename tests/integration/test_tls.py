@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from cometmq.client.settings import ClientSettings
 from cometmq.remoting.ports import free_broker_port
 from cometmq.testing import ServerProcess
 from cometmq.testing.cluster import SMALL_FILES
+from support import forks
 from support.certificates import Authority
 
 START_S = 60.0
@@ -141,7 +141,7 @@ async def test_a_broker_that_accepts_only_tls_registers_over_tls(site: Site) -> 
 async def command(*arguments: str, **environment: str) -> tuple[int | None, str]:
     """Run a command; gives its exit code and what it printed."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "cometmq", *arguments),
+        *(*forks.python(), "-m", "cometmq", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env=os.environ | environment,
@@ -234,7 +234,7 @@ async def test_a_file_of_the_broker_s_own_connections_that_cannot_be_used_stops_
 ) -> None:
     file = site.file("broker.conf", {"tls.enable": "true", "tls.client.certPath": "/nowhere.pem"})
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "cometmq", "broker", "-c", file, "--store", str(site.folder)),
+        *(*forks.python(), "-m", "cometmq", "broker", "-c", file, "--store", str(site.folder)),
         stderr=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
         env=os.environ,

@@ -7,12 +7,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from support import forks
 from support.versions import VERSIONS_5
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "examples"
@@ -96,7 +96,7 @@ def running(path: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Start an example in a folder and a home folder of its own, and expect it to end with 0."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            [sys.executable, str(path), *arguments],
+            [*forks.python(), str(path), *arguments],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

@@ -26,6 +26,7 @@ from cometmq.client import AdminClient, Message, Producer, PullConsumer, SendSta
 from cometmq.model.errors import CometError
 from cometmq.remoting.ports import free_broker_port, free_port
 from docs import pages
+from support import forks
 
 LIMIT_S = 90.0
 PAUSE_S = 0.002
@@ -120,7 +121,8 @@ class Guide:
 
     def shell(self, script: str) -> str:
         """Run commands in the directory of the test; return what they printed."""
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        folders = (forks.commands(), Path(sys.executable).parent, os.environ["PATH"])
+        path = os.pathsep.join(map(str, folders))
         return self._done(["bash", "-euc", script], {"PATH": path})
 
     def program(self, *words: str, **constants: int) -> str:
@@ -129,7 +131,7 @@ class Guide:
         for name, value in constants.items():
             program, count = re.subn(rf"^{name} = \d+", f"{name} = {value}", program, flags=re.M)
             assert count == 1, f"{name} is not in the program"
-        return self._done([sys.executable, "-c", self.placed(program)], {})
+        return self._done([*forks.python(), "-c", self.placed(program)], {})
 
     def _done(self, command: list[str], environment: dict[str, str]) -> str:
         done = subprocess.run(

@@ -26,8 +26,9 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -105,6 +106,9 @@ FLAGS = ("-O2", "-g0", "-w", "-DCYTHON_CLINE_IN_TRACEBACK=0")
 SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX"))
 RECORD = ROOT / "build" / "compiled.json"
 """The sources and tools from which the compiled files in this tree were made."""
+
+PROGRESS_S = 5.0
+"""How often a build says how far it is."""
 
 CACHE_BYTES_MAX = 128 << 20
 """About 20 builds; the least recently used files are removed first."""
@@ -239,6 +243,11 @@ def _libraries(command: Any) -> tuple[dict[str, bytes], int]:
     found = {name: library for name, key in keys.items() if (library := cache.get(key))}
     made: dict[str, bytes] = {}
     if missing := [name for name in keys if name not in found]:
+        print(
+            f"build: compiles {len(missing)} modules: half a minute on two fast processors, minutes"
+            " on slow or busy ones",
+            flush=True,
+        )
         with tempfile.TemporaryDirectory(prefix="cometmq-build-") as folder:
             _check_headers(command.compiler, Path(folder))
             made = _compile(_translate(missing, Path(folder)), command, Path(folder))
@@ -282,16 +291,17 @@ def _translate(names: list[str], folder: Path) -> dict[str, Path]:
         Extension(name, [str(_source(name).relative_to(ROOT))]) for name in names if name != SHARED
     ]
     try:
-        translated = cythonize(
-            modules,
-            compiler_directives=DIRECTIVES,
-            build_dir=str(folder),
-            include_path=["src"],
-            nthreads=_processors() if len(modules) > 1 else 0,
-            force=True,
-            quiet=True,
-            **OPTIONS,
-        )
+        with progress("translates to C", dict.fromkeys(names, 1), lambda: _translated(folder)):
+            translated = cythonize(
+                modules,
+                compiler_directives=DIRECTIVES,
+                build_dir=str(folder),
+                include_path=["src"],
+                nthreads=_processors() if len(modules) > 1 else 0,
+                force=True,
+                quiet=True,
+                **OPTIONS,
+            )
     except CompileError as error:
         raise SourceError(f"Cython cannot translate a hot module: {error}") from error
     return sources | {module.name: Path(module.sources[0]) for module in translated}
@@ -308,9 +318,58 @@ def _compile(sources: dict[str, Path], command: Any, folder: Path) -> dict[str, 
         command.compiler.link_shared_object(objects, str(library))
         return library.read_bytes()
 
-    names = sorted(sources, key=lambda name: sources[name].stat().st_size, reverse=True)
-    with ThreadPoolExecutor(_processors()) as pool:
-        return dict(zip(names, pool.map(compiled, names), strict=True))
+    sizes = {name: path.stat().st_size for name, path in sources.items()}
+    names = sorted(sources, key=sizes.__getitem__, reverse=True)
+    made: dict[str, bytes] = {}
+    with (
+        progress("compiles C", sizes, lambda: [*made]),
+        ThreadPoolExecutor(_processors()) as pool,
+    ):
+        for name, library in zip(names, pool.map(compiled, names), strict=True):
+            made[name] = library
+    return made
+
+
+def _translated(folder: Path) -> list[str]:
+    """The modules of which there is C code."""
+    sources = folder / "src"
+    files = sources.rglob("*.c")
+    return [".".join(path.relative_to(sources).with_suffix("").parts) for path in files]
+
+
+@contextmanager
+def progress(
+    step: str, work: Mapping[str, int], done: Callable[[], Iterable[str]]
+) -> Iterator[None]:
+    """Print, every few seconds, how many modules are done and how long the others may take.
+
+    Args:
+        step: what is done.
+        work: the modules, and how much work each one is.
+        done: returns those that are done.
+    """
+    began_s, ended, total = time.monotonic(), threading.Event(), sum(work.values())
+
+    def show() -> None:
+        shown = 0
+        while not ended.wait(PROGRESS_S):
+            names = [name for name in done() if name in work]
+            if len(names) == shown:
+                continue
+            shown, share = len(names), sum(work[name] for name in names) / total
+            rest_s = (time.monotonic() - began_s) * (1 - share) / share
+            print(
+                f"build: {step}: module {shown} of {len(work)}, about {rest_s:.0f} s to go",
+                flush=True,
+            )
+
+    thread = threading.Thread(target=show, name="build progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 class Cache:

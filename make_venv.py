@@ -27,6 +27,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
+SECONDS = {"core": 5, "test": 20, "spark": 60}
+"""How long a layer takes with a fast network and nothing cached."""
+PROGRESS_S = 5.0
+"""How often an installation shows what it does."""
 LAYERS = {"core": (), "test": ("build", "check", "test"), "spark": ("test-spark",)}
 """The layers from bottom to top, each with its extras in ``pyproject.toml``."""
 _OWN_EXTRAS = re.compile(r"cometmq\[([\w,-]+)\]")
@@ -55,13 +59,18 @@ def main() -> int:
 def _make(layer: str, project: dict[str, Any]) -> None:
     started = time.monotonic()
     requirements = _requirements(layer, project)
-    print(f"setup: installs {len(requirements)} requirements for the {layer} layer", flush=True)
+    print(
+        f"setup: installs {len(requirements)} requirements for the {layer} layer into .venv,"
+        f" about {SECONDS[layer]} s with a fast network",
+        flush=True,
+    )
     pip = _pip()
     _marker(layer).unlink(missing_ok=True)
     if layer == "core":
-        _run([*pip, "install", *requirements])
-    elif layer == "test":
+        # Without a pip of its own, ``pip`` in the activated environment is the system's.
         _run([*pip, "install", "pip", *requirements])
+    elif layer == "test":
+        _run([*pip, "install", *requirements])
         _run([*pip, "install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT)])
     else:
         below = [each for name in ("core", "test") for each in _requirements(name, project)]
@@ -148,11 +157,11 @@ def _name(name: str) -> str:
 def _pip() -> list[str]:
     """The command of a pip that installs into ``.venv``; makes ``.venv`` if it is missing.
 
-    If this Python's pip is new enough, it is used: copying it into ``.venv`` takes longer than
-    installing the core layer.
+    If this Python's pip is new enough, it is used: ``venv`` takes longer to unpack its own than
+    pip takes to install the core layer.
     """
     python = _python()
-    options = ["--quiet", "--disable-pip-version-check", "--no-input"]
+    options = ["--disable-pip-version-check", "--no-input"]
     own = [str(python), "-m", "pip", *options]
     if _version_of(own) is not None:
         return own
@@ -209,13 +218,22 @@ def _is_current(layer: str, project: dict[str, Any]) -> bool:
         return False
 
 
-def _run(command: list[str]) -> str:
+def _run(command: list[str]) -> None:
+    """Run a command, show now and then what it says, and end with all of it if it fails."""
     environment = {**os.environ, "COMETMQ_BUILD": "interpreted", "PIP_ROOT_USER_ACTION": "ignore"}
     environment.pop("PYTHONPATH", None)
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"setup: {' '.join(command)} ended with {done.returncode}\n{done.stdout}")
-    return done.stdout
+    began_s = shown_s = time.monotonic()
+    said = []
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            now_s = time.monotonic()
+            if now_s - shown_s >= PROGRESS_S and line.strip():
+                print(f"setup: {now_s - began_s:.0f} s: {line.strip()[:80]}", flush=True)
+                shown_s = now_s
+    if process.returncode:
+        sys.exit(f"setup: {' '.join(command)} ended with {process.returncode}\n{''.join(said)}")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import sys
+import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -215,3 +217,23 @@ def test_builds_that_share_a_cache_never_read_a_part_of_a_file(tmp_path: Path) -
 
     kept = [path for path in tmp_path.iterdir() if path.name in contents]
     assert sum(path.stat().st_size for path in kept) <= 3 * 5_100 + 4 * 5_032
+
+
+def test_a_build_says_how_far_it_is_and_how_long_the_rest_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build_ext, "PROGRESS_S", 0.001)
+    made, looked, shown = ["store.a"], 0, threading.Event()
+
+    def done() -> list[str]:
+        nonlocal looked
+        looked += 1
+        if looked > 1:  # what the first look found is printed
+            shown.set()
+        return made
+
+    with build_ext.progress("compiles C", {"store.a": 3, "store.b": 1}, done):
+        assert shown.wait(60)
+
+    said = capsys.readouterr().out
+    assert re.fullmatch(r"build: compiles C: module 1 of 2, about 0 s to go\n", said)

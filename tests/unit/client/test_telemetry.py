@@ -299,7 +299,7 @@ async def test_what_has_no_gauges_is_refused(registry: CollectorRegistry, watche
 
 def test_consumer_with_a_loop_is_watched_inside_of_it(registry: CollectorRegistry) -> None:
     class Looping(Holding):
-        async def __aenter__(self) -> None: ...
+        async def close(self) -> None: ...
 
     with pytest.raises(ClientError, match="in its event loop"):
         MetricHooks(registry).watch(Looping())

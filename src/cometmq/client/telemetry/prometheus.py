@@ -18,6 +18,7 @@ Times are in seconds.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections import Counter as Sums
 from collections.abc import Collection, Iterable, Sequence
@@ -188,9 +189,11 @@ class _Consumers(Collector):
 
     def add(self, consumer: Watched) -> None:
         loop = asyncio.get_running_loop() if _is_in_a_loop() else None
-        if loop is None and hasattr(consumer, "__aenter__"):
+        close = getattr(consumer, "close", None)
+        if loop is None and inspect.iscoroutinefunction(close):
             raise ClientError("watch a consumer in its event loop")
-        self._loops[consumer] = None if hasattr(consumer, "__enter__") else loop
+        is_blocking = close is not None and not inspect.iscoroutinefunction(close)
+        self._loops[consumer] = None if is_blocking else loop
 
     def note(self, group: str, queue: MessageQueue, messages: Sequence[StoredMessage]) -> None:
         """Note how much was stored after the last of these messages when they were fetched."""

@@ -35,6 +35,7 @@ from cometmq.system.settings_sample import field_texts
 from docs import pages
 from support.cases import on_each
 
+SOURCES = pages.ROOT / "src" / "cometmq"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 UNITS = {"ms": "ms", "s": "s", "bytes": "bytes", "mib": "MiB", "minutes": "min"}
@@ -346,6 +347,20 @@ def test_figures_in_the_text_are_those_of_the_result_files(page: str, rows_min: 
 
     assert len(rows) >= rows_min
     assert wrong == []
+
+
+def test_texts_of_client_errors_are_those_of_the_code() -> None:
+    """A developer searches the page for the text of an error."""
+    packages = ("access", "broker", "client", "model", "protocol", "remoting", "system")
+    files = [path for name in packages for path in (SOURCES / name).rglob("*.py")]
+    joined = re.compile(r"""["']\s*\n\s*f?["']""")  # texts that go on in the next line
+    code = "\n".join(joined.sub("", path.read_text()) for path in files)
+    page = (pages.ROOT / "docs/howto/client-errors.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| ")]
+    texts = [text for row in rows for text in re.findall(r"`([^`]+)`", row)]
+
+    assert len(texts) > 30
+    assert [text for text in texts if text not in code] == []
 
 
 README_LINES_MAX = 150

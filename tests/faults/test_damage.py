@@ -81,7 +81,9 @@ def test_every_byte_that_is_checked_is_found_and_named(
         assert (met.value.path, met.value.position) == (path, place)
         assert files_of(tmp_path) == before
         flip(path, place + position)
-    assert len(bodies(opened(tmp_path))) == 30
+    again = opened(tmp_path)
+    assert len(bodies(again)) == 30
+    again.close()
 
 
 def test_a_slave_opens_without_the_end_of_its_log_but_not_with_damage_in_the_middle(

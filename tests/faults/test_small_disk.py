@@ -20,7 +20,7 @@ from wire import Command, Connection
 from cometmq.access.users.accounts import UserAccounts
 from cometmq.access.users.user import User, UserStatus, UserType
 from cometmq.model.errors import StoreError
-from support.root import as_root
+from support.root import mounted_in_memory
 from support.server import Standalone
 
 DISK_MIB = 24
@@ -61,12 +61,8 @@ class Disk:
 def disk(tmp_path: Path) -> Iterator[Disk]:
     path = tmp_path / "store"
     path.mkdir()
-    options = f"size={DISK_MIB}m,mode=777"
-    subprocess.run([*as_root(), "mount", "-t", "tmpfs", "-o", options, "tmpfs", path], check=True)
-    try:
+    with mounted_in_memory(path, f"size={DISK_MIB}m"):
         yield Disk(path)
-    finally:
-        subprocess.run([*as_root(), "umount", "--lazy", path], check=True)
 
 
 class Sender:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -17,3 +20,16 @@ def as_root() -> list[str]:
     if sudo is None or subprocess.run([sudo, "-n", "true"], capture_output=True).returncode:
         pytest.skip("needs root, or sudo without a password")
     return [sudo, "-n", "-E"]
+
+
+@contextmanager
+def mounted_in_memory(path: Path, options: str) -> Iterator[Path]:
+    """Mount a file system in memory; skips the test where the system refuses."""
+    command = [*as_root(), "mount", "-t", "tmpfs", "-o", f"mode=777,{options}", "tmpfs", path]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"needs the right to mount a tmpfs: {done.stderr.strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run([*as_root(), "umount", "--lazy", path], check=True)

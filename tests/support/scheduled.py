@@ -135,7 +135,8 @@ def _head(topic: str, level: int, queue: int) -> bytes:
 
 def journeys(root: Path, topic: str, *, queues: int) -> dict[int, Journey]:
     """Return what a closed store says of each scheduled message of one topic."""
-    store = MessageStore(StoreSettings(root=root))
+    file_bytes = max(path.stat().st_size for path in (root / "commitlog").iterdir())
+    store = MessageStore(StoreSettings(root=root, commit_log_file_bytes=file_bytes))
     store.open()
     try:
         found: dict[int, Journey] = {}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from cometmq.cli.doctor import disk
 from cometmq.cli.doctor.findings import Finding, Level
 from cometmq.cli.doctor.host import Host
 from cometmq.store import StoreSettings
-from support.root import as_root
+from support.root import mounted_in_memory
 
 MIB = 1024 * 1024
 LINE = "30 {} 254:0 / {} {} shared:1 - {} /dev/vda {}\n"
@@ -33,19 +34,8 @@ def mounted(tmp_path: Path) -> Iterator[Mounted]:
     """Mount a file system in memory with these options."""
     path = tmp_path / "mounted"
     path.mkdir()
-    done: list[Path] = []
-
-    def mount(options: str) -> Path:
-        command = [*as_root(), "mount", "-t", "tmpfs", "-o", f"mode=777,{options}", "tmpfs", path]
-        subprocess.run(command, check=True)
-        done.append(path)
-        return path
-
-    try:
-        yield mount
-    finally:
-        for each in done:
-            subprocess.run([*as_root(), "umount", "--lazy", each], check=True)
+    with ExitStack() as mounts:
+        yield lambda options: mounts.enter_context(mounted_in_memory(path, options))
 
 
 def test_a_store_in_memory_is_found(mounted: Mounted) -> None:

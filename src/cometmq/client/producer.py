@@ -19,10 +19,10 @@ from cometmq.client._connection.instance import (
     acquire_instance,
 )
 from cometmq.client._connection.name_servers import HasNameServers
+from cometmq.client._hints import MessageOptions, new_message
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._sending.batches import split
 from cometmq.client._sending.broker_latency import Detector
-from cometmq.client._sending.new_message import MessageOptions, new_message
 from cometmq.client._sending.outgoing import check_fields
 from cometmq.client._sending.pending_sends import PendingSends
 from cometmq.client._sending.queue_picker import KeySelector

@@ -12,7 +12,7 @@ import cometmq.client as asynchronous
 from cometmq.client._connection.broker_calls import QueueBounds
 from cometmq.client._connection.name_servers import HasNameServers
 from cometmq.client._consuming.pulls import PullResult
-from cometmq.client._sending.new_message import MessageOptions
+from cometmq.client._hints import MessageOptions
 from cometmq.client.admin.dead_letter import DeadLetter, ResendTo
 from cometmq.client.admin.dead_letters import DeadLetterCount, DeadLetterPage, Resent
 from cometmq.client.admin.groups import GroupLag

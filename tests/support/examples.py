@@ -50,6 +50,8 @@ EXPECTED = {
     "22_pop": r"(served ticket \d\n){4}",
     "23_receive_and_ack": r"(filed page [12], delivery 1\n){2}filed smudged page, delivery 2\n",
     "24_worker": r"(shipped a hat for order 1\n|order-2 is a dead letter\n){2}",
+    "33_embedded_without_asyncio": r"audited hello\nleft\n",
+    "quickstart": r"handled hello\n",
     "26_web_lifespan": r"welcome, Ann\nhealthy: True\n",
     "27_web_producer": r"SEND_OK: a hat\nSEND_OK: a coat\nSEND_OK: a scarf\n",
     "29_sql_expressions": r"color = 'blue' AND price > 10: \[True, False, None\]\n"
@@ -69,7 +71,7 @@ UNTIL_SIGTERM = dict.fromkeys(
     (
         *("00_hello", "09_consume", "10_consume_in_order", "11_broadcast", "14_batches"),
         *("15_idempotent_consumer", "17_metrics_and_spans", "20_without_asyncio", "22_pop"),
-        "24_worker",
+        *("24_worker", "quickstart"),
     ),
     "",
 ) | {"17_metrics_and_spans": r"measured a hat\n"}
@@ -85,10 +87,18 @@ NEEDS_ROCKETMQ: dict[str, tuple[str, ...]] = {
 OWN_TESTS = ("08_in_pytest", "25_health", "28_class_filter")
 """Examples that are more than a program that prints."""
 
+EMBEDDED = ("33_embedded_without_asyncio", "quickstart")
+"""Examples that have a broker of their own."""
+
 
 def every_example() -> list[Path]:
     """The examples that `run` runs, by name."""
     return sorted(path for path in FOLDER.glob("*.py") if path.stem not in OWN_TESTS)
+
+
+def with_a_server() -> list[Path]:
+    """The examples that need a server."""
+    return [path for path in every_example() if path.stem not in EMBEDDED]
 
 
 @contextlib.contextmanager

@@ -233,11 +233,8 @@ def is_module(name: str) -> bool:
 
 NOT_CALLED = {
     "buffer_updated": "asyncio calls it",
-    "connection_made": "asyncio calls it",
-    "data_received": "asyncio calls it",
     "encode_command": "deploy/healthcheck.py calls it",
     "decode_unique_id": "tests read ids with it",
-    "eof_received": "asyncio calls it",
     "get_buffer": "asyncio calls it",
     "ignore_aliases": "PyYAML calls it",
     "log_offsets": "tests read it",

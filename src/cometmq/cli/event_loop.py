@@ -10,14 +10,18 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
+def run(work: Coroutine[Any, Any, T], *, small: bool = False) -> T:
     """Run a coroutine to its end on a new event loop.
 
     The garbage collector is on then, and never looks at what was loaded before.
+
+    Args:
+        work: the coroutine.
+        small: use asyncio's loop in any case, with which the process takes 2 MiB less memory.
     """
     gc.freeze()
     gc.enable()
-    with asyncio.Runner(loop_factory=_factory()) as runner:
+    with asyncio.Runner(loop_factory=None if small else _factory()) as runner:
         return runner.run(work)
 
 

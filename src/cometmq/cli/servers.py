@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -162,10 +162,7 @@ def standalone(
     log_format: str | None = None,
 ) -> int:
     """Run a name server and a broker in one process; gives the exit code."""
-    names = namesrv_configuration(namesrv_port, host, None, home=store)
-    parts = broker_configuration(broker_port, host, store, None, config)
-    _take_free_port(parts)
-    _take_small_files(parts)
+    names, parts = standalone_configurations(namesrv_port, broker_port, host, store, config)
     leaves_open = _leaves_name_server_open(parts)
     if print_config:
         return _show(names, parts)
@@ -177,6 +174,32 @@ def standalone(
         )
     both = Standalone(names, parts, config)
     return serve(both, lambda: f"{both} build={build()}\n{_store_line(parts)}")
+
+
+def standalone_configurations(
+    namesrv_port: int | None,
+    broker_port: int | None,
+    host: str | None,
+    store: Path | None,
+    config: Path | None,
+    settings: Mapping[str, str] | None = None,
+) -> tuple[Configuration, Configuration]:
+    """Read the settings of a name server, and those of a broker in the same process.
+
+    Args:
+        namesrv_port, broker_port, host, store: options of the command line.
+        config: the configuration file of the broker.
+        settings: settings of the broker that a program gives; they take precedence.
+
+    Raises:
+        ConfigError: a setting is unknown or its value is wrong, or a file cannot be read.
+    """
+    names = namesrv_configuration(namesrv_port, host, None, home=store)
+    parts = broker_configuration(broker_port, host, store, None, config)
+    parts.set(settings or {})
+    _take_free_port(parts)
+    _take_small_files(parts)
+    return names, parts
 
 
 def name_server(

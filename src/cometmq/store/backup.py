@@ -62,7 +62,16 @@ _IDENTITY: Final = ("brokerIdentity", "brokerIdentity.bak", "brokerIdentity-temp
 as in sync."""
 _NOT_COPIED: Final = frozenset(
     (
-        *("lock", "abort", "checkpoint", "unitbuffers", "queueends", "deleted", FILE_NAME),
+        *(
+            "lock",
+            "abort",
+            "checkpoint",
+            "unitbuffers",
+            "queueends",
+            "deleted",
+            "embedded",
+            FILE_NAME,
+        ),
         *_IDENTITY,
     )
 )

@@ -1,0 +1,365 @@
+"""A durable broker in a folder, for one application, as SQLite gives it a database.
+
+The broker is a process of its own beside the application: neither stops the other's event loop. All
+processes that open one folder share one broker. Each holds a connection to it, the lease; when the
+last lease ends, also because its process was killed, the broker stops in order.
+
+The folder is the store. Below ``embedded`` in it are:
+
+    address.json   where the broker is and the token for its lease, only for the owner of the file
+    start.lock     locked while a process looks for the broker or starts it
+    server.lock    locked by the broker
+    server.log     the warnings of the broker
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from cometmq.model.errors import CometError, ConfigError
+from cometmq.system.files import FileLock, SystemFiles
+
+__all__ = ["Broker", "EmbeddedError", "open"]
+
+log = logging.getLogger(__name__)
+
+FILES = "embedded"
+ADDRESS, START_LOCK, SERVER_LOCK, SERVER_LOG = (
+    "address.json",
+    "start.lock",
+    "server.lock",
+    "server.log",
+)
+VARIABLE = "COMETMQ_EMBEDDED_NAME_SERVERS"
+"""If it is set, no broker is started, and clients get these name servers."""
+START_S = 30.0
+"""Time for a start; a large store that was not closed in order is recovered meanwhile."""
+STOP_S = 15.0
+"""Time for an orderly stop after the last lease has ended."""
+ANSWER_S = 5.0
+"""Time for the broker to accept a lease."""
+TRY_S = 0.02
+READY = b"ready "
+LOG_BYTES_MAX = 1024 * 1024
+LOG_TAIL_BYTES = 2_000
+_PROGRAM = """
+import json, sys
+sys.path += [each for each in json.loads(sys.argv[1]) if each not in sys.path]
+from cometmq.cli.embedded_server import main
+main()
+"""
+"""It finds the modules that this process finds, and first those of its own Python."""
+
+
+class EmbeddedError(CometError):
+    """The broker of a folder cannot be started or used."""
+
+
+class Address(msgspec.Struct, frozen=True):
+    """What ``address.json`` says. It may be of a broker that was killed."""
+
+    name_servers: str
+    lease: str
+    token: str
+    pid: int
+
+
+def open(
+    folder: str | os.PathLike[str],
+    *,
+    name_servers: str = "",
+    settings: Mapping[str, str] | None = None,
+) -> Broker:
+    """Return the broker of a folder; ``with`` or ``async with`` starts and leaves it.
+
+    Args:
+        folder: the store; it is made if it is missing. ``cometmq broker --store`` opens it later.
+        name_servers: use these servers, and start no broker: the way to move to servers. If empty,
+            the variable ``COMETMQ_EMBEDDED_NAME_SERVERS`` is used.
+        settings: settings of the broker by RocketMQ's keys; each value is text. They count if this
+            process starts the broker.
+
+    Raises:
+        ConfigError: a setting is no text.
+
+    Example:
+        async with embedded.open("data") as broker, Producer(broker) as producer:
+            await producer.send("orders", b"42")
+    """
+    return Broker(folder, name_servers=name_servers, settings=settings)
+
+
+class Broker:
+    """The broker of a folder. Make one with `open`."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        name_servers: str = "",
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = Path(folder).expanduser().absolute()
+        """The store."""
+        self._settings = dict(settings or {})
+        for key, value in self._settings.items():
+            if not isinstance(value, str):
+                raise ConfigError(f"settings: {key}={value!r}: expected text, such as 'true'")
+        self._elsewhere = name_servers or os.environ.get(VARIABLE, "")
+        self._name_servers = self._elsewhere
+        self._files = self.folder / FILES
+        self._lease: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._giving_up = threading.Event()
+
+    @property
+    def name_servers(self) -> str:
+        """The address for clients. A client also takes the broker itself: ``Producer(broker)``."""
+        if not self._name_servers:
+            raise EmbeddedError(
+                f"the broker of {self.folder} is not open: use it within `with` or `async with`"
+            )
+        return self._name_servers
+
+    @property
+    def alive(self) -> bool:
+        """Whether the broker runs; False before the start, and after the broker was killed.
+
+        It is not started again: let the application end, or open the folder again.
+        """
+        if self._elsewhere:
+            return True
+        if self._lease is None:
+            return False
+        try:
+            return bool(self._lease.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def start(self) -> None:
+        """Use the broker of the folder, and start it if none runs.
+
+        Raises:
+            EmbeddedError: it cannot be started, or did not answer; says why.
+        """
+        if self._elsewhere:
+            log.info("no embedded broker is started name_servers=%s", self._elsewhere)
+            return
+        if self._lease is not None:
+            raise EmbeddedError(f"the broker of {self.folder} is open already: open it once")
+        deadline = time.monotonic() + START_S
+        try:
+            self._files.mkdir(parents=True, exist_ok=True)
+            lock = self._locked(deadline)
+        except OSError as error:
+            raise EmbeddedError(
+                f"cannot use the folder {self.folder}: {error.strerror}: expected a folder that "
+                "this user may write; choose another one or change its owner"
+            ) from error
+        try:
+            if not self._join():
+                self._start_server(deadline)
+        finally:
+            lock.release()
+
+    def close(self) -> None:
+        """Leave the broker. If no other process uses it, it stops, and the call waits for that.
+
+        All that was acknowledged is on the disk, whether or not the stop is orderly.
+        """
+        lease, self._lease = self._lease, None
+        self._name_servers = self._elsewhere
+        if lease is None:
+            return
+        process, self._process = self._process, None
+        stops = False
+        with lease, contextlib.suppress(OSError):
+            lease.shutdown(socket.SHUT_WR)
+            lease.settimeout(STOP_S)
+            stops = lease.recv(1) == b"."
+            while stops and lease.recv(1):
+                pass  # the broker holds the connection until it has ended
+        if process is None:
+            return
+        if stops:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_S)
+        if process.returncode is None:  # others use it: reap it when they have left
+            threading.Thread(target=process.wait, name="embedded broker", daemon=True).start()
+
+    async def __aenter__(self) -> Self:
+        self._giving_up = threading.Event()
+        starting = asyncio.ensure_future(asyncio.to_thread(self.start))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self._giving_up.set()
+            await asyncio.wait([starting])
+            if not starting.cancelled() and starting.exception() is None:
+                await asyncio.to_thread(self.close)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        closing = asyncio.ensure_future(asyncio.to_thread(self.close))
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await asyncio.wait([closing])
+            raise
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _locked(self, deadline: float) -> FileLock:
+        """Wait until no other process looks for the broker or starts it."""
+        path = self._files / START_LOCK
+        while True:
+            try:
+                return SystemFiles().lock(path, b"")
+            except BlockingIOError:
+                self._check_time(deadline, f"{path} was locked by another process that starts it")
+            self._giving_up.wait(TRY_S)
+
+    def _check_time(self, deadline: float, met: str) -> None:
+        if self._giving_up.is_set():
+            raise EmbeddedError(f"the start of the broker of {self.folder} was cancelled")
+        if time.monotonic() >= deadline:
+            raise EmbeddedError(
+                f"the broker of {self.folder} was not ready within {START_S:g} s: {met}"
+            )
+
+    def _join(self) -> bool:
+        """Take a lease of the broker that runs; return False if none answers at the address.
+
+        The address may be old: only a broker that knows the token is that of the folder.
+        """
+        try:
+            data = (self._files / ADDRESS).read_bytes()
+            address = msgspec.json.decode(data, type=Address)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return False
+        host, _, port = address.lease.rpartition(":")
+        try:
+            lease = socket.create_connection((host, int(port)), timeout=ANSWER_S)
+        except (OSError, ValueError):
+            return False
+        try:
+            lease.sendall(f"{address.token}\n".encode())
+            answer = lease.recv(1)
+        except OSError:
+            answer = b""
+        if answer != b"+":
+            lease.close()
+            return False
+        lease.settimeout(None)
+        self._lease, self._name_servers = lease, address.name_servers
+        _open_brokers.add(self)
+        return True
+
+    def _start_server(self, deadline: float) -> None:
+        modules = json.dumps([str(Path(each).absolute()) for each in sys.path])
+        arguments = json.dumps([str(self.folder), self._settings])
+        command = [sys.executable, "-P", "-X", "no_debug_ranges", "-c", _PROGRAM]
+        path = self._files / SERVER_LOG
+        if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
+            path.unlink()
+        with path.open("ab") as errors:
+            begin = errors.tell()
+            try:
+                process = subprocess.Popen(
+                    [*command, modules, arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    cwd=self.folder,  # keeps no other folder from being removed
+                    # A session of its own: Ctrl-C at a terminal reaches only the application.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise EmbeddedError(f"cannot start {sys.executable}: {error}") from error
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with process.stdin, process.stdout:  # the end of its input is the end of a first lease
+            try:
+                self._wait_ready(process, deadline)
+                if not self._join():
+                    raise EmbeddedError(f"the broker of {self.folder} refused its first lease")
+            except BaseException as error:
+                process.kill()
+                process.wait()
+                if isinstance(error, EmbeddedError):
+                    raise EmbeddedError(f"{error}: {_text_from(path, begin)}") from None
+                raise
+        self._process = process
+
+    def _wait_ready(self, process: subprocess.Popen[bytes], deadline: float) -> None:
+        assert process.stdout is not None
+        met = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while READY not in met or not met.endswith(b"\n"):
+                if selector.select(TRY_S):
+                    part = os.read(process.stdout.fileno(), 4096)
+                    if not part:
+                        raise EmbeddedError(f"the broker of {self.folder} did not start")
+                    met += part
+                self._check_time(deadline, f"see {self._files / SERVER_LOG}")
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: the lease is the parent's."""
+        if self._lease is not None:
+            self._lease.close()
+            self._lease = self._process = None
+
+
+def _text_from(path: Path, begin: int) -> str:
+    """Return the end of what was logged since the start."""
+    with path.open("rb") as stream:
+        stream.seek(max(begin, path.stat().st_size - LOG_TAIL_BYTES))
+        return stream.read().decode(errors="replace").strip() or f"nothing is in {path}"
+
+
+_open_brokers: weakref.WeakSet[Broker] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for broker in list(_open_brokers):
+        broker._leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

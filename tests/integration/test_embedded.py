@@ -1,0 +1,316 @@
+"""A broker inside the application: shared by processes, and gone with the last of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cometmq import embedded
+from cometmq.client import ConfigError, Producer, PushConsumer, StartFrom, StoredMessage, blocking
+from cometmq.embedded import EmbeddedError
+from cometmq.system.files import SystemFiles
+from cometmq.testing import ServerProcess
+
+IN_TIME_S = 60.0
+
+SENDS = """
+import sys
+from cometmq import embedded
+from cometmq.client import blocking
+with embedded.open(sys.argv[1]) as broker, blocking.Producer(broker) as producer:
+    print(broker.name_servers, flush=True)
+    for line in sys.stdin:
+        producer.send("orders", line.strip().encode())
+        print(line.strip(), flush=True)
+"""
+SENDS_UNDER_LOAD = """
+import asyncio, os, sys
+from cometmq import embedded
+from cometmq.client import Producer
+
+async def send(producer, task):
+    for number in range(1_000_000):
+        body = f"{task}-{number}"
+        await producer.send("orders", body.encode())
+        os.write(1, f"{body}\\n".encode())
+
+async def main():
+    async with embedded.open(sys.argv[1]) as broker, Producer(broker) as producer:
+        await asyncio.gather(*(send(producer, task) for task in range(16)))
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@contextlib.contextmanager
+def process(program: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run another application that opens the folder."""
+    running = subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def told(running: subprocess.Popen[str], line: str = "") -> str:
+    """Give another application a line, and return its next line."""
+    assert running.stdin is not None
+    assert running.stdout is not None
+    if line:
+        running.stdin.write(f"{line}\n")
+        running.stdin.flush()
+    return running.stdout.readline().strip()
+
+
+def address_of(folder: Path) -> embedded.Address:
+    """What the address file says."""
+    data = (folder / embedded.FILES / embedded.ADDRESS).read_bytes()
+    return msgspec.json.decode(data, type=embedded.Address)
+
+
+def runs(folder: Path) -> bool:
+    """Whether a process is the broker of the folder."""
+    try:
+        SystemFiles().lock(folder / embedded.FILES / embedded.SERVER_LOCK, b"").release()
+    except BlockingIOError:
+        return True
+    return False
+
+
+def wait_until_ended(folder: Path) -> None:
+    """Wait until no process is the broker of the folder."""
+    deadline = time.monotonic() + IN_TIME_S
+    while runs(folder):
+        assert time.monotonic() < deadline, "the broker still runs"
+        time.sleep(0.02)
+
+
+def bodies(folder: Path) -> set[str]:
+    """All messages in the topic of a folder."""
+    found = set()
+    with (
+        embedded.open(folder) as running,
+        blocking.PullConsumer(
+            running, topic="orders", group="reader", start_from=StartFrom.FIRST
+        ) as consumer,
+    ):
+        consumer.ready()
+        while messages := consumer.poll(1.0):
+            found |= {message.body.decode() for message in messages}
+    return found
+
+
+async def test_a_message_is_sent_and_handled_and_the_broker_ends_with_the_block(
+    folder: Path,
+) -> None:
+    handled: asyncio.Queue[StoredMessage] = asyncio.Queue()
+    async with embedded.open(folder) as running, Producer(running) as producer:
+        await producer.send("orders", b"hello")
+        async with PushConsumer(running, topic="orders", group="g", handler=handled.put):
+            message = await asyncio.wait_for(handled.get(), IN_TIME_S)
+        assert running.alive
+    assert message.body == b"hello"
+    assert not running.alive
+    assert not runs(folder)
+    assert not (folder / embedded.FILES / embedded.ADDRESS).exists()
+    with pytest.raises(EmbeddedError, match="is not open: use it within `with` or `async with`"):
+        _ = running.name_servers
+
+
+def test_processes_share_one_broker_and_the_last_one_out_stops_it(folder: Path) -> None:
+    with process(SENDS, folder) as first, process(SENDS, folder) as second:
+        address = told(first)
+        assert told(second) == address
+        assert told(second, "one") == "one"
+        first.kill()
+        first.wait()
+        assert told(second, "two") == "two"
+        with embedded.open(folder) as third:
+            assert third.name_servers == address
+            second.communicate()
+            assert runs(folder)
+        assert not runs(folder)
+    assert bodies(folder) == {"one", "two"}
+
+
+def test_a_killed_application_loses_nothing_acknowledged_and_leaves_no_process(
+    folder: Path,
+) -> None:
+    with process(SENDS_UNDER_LOAD, folder) as running:
+        acknowledged = {told(running) for _ in range(500)}
+        running.kill()
+        rest, _ = running.communicate()
+    acknowledged |= set(rest.split("\n")[:-1])
+    wait_until_ended(folder)
+
+    assert acknowledged - {""} <= bodies(folder)
+
+
+def test_a_killed_broker_is_noticed_and_the_folder_opens_again(folder: Path) -> None:
+    with embedded.open(folder) as running:
+        with blocking.Producer(running) as producer:
+            producer.send("orders", b"before")
+        _kill_broker(folder)
+        deadline = time.monotonic() + IN_TIME_S
+        while running.alive and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not running.alive
+
+    assert bodies(folder) == {"before"}
+
+
+def _kill_broker(folder: Path) -> None:
+    os.kill(address_of(folder).pid, signal.SIGKILL)
+
+
+def test_an_address_file_of_the_time_before_a_power_loss_is_not_trusted(folder: Path) -> None:
+    """Another program listens now where the broker of the file listened."""
+    with embedded.open(folder):
+        data = (folder / embedded.FILES / embedded.ADDRESS).read_bytes()
+        address = address_of(folder)
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        old = f"127.0.0.1:{stranger.getsockname()[1]}"
+        (folder / embedded.FILES / embedded.ADDRESS).write_bytes(
+            data.replace(address.lease.encode(), old.encode())
+        )
+        hanging_up = threading.Thread(target=lambda: stranger.accept()[0].close())
+        hanging_up.start()
+        with embedded.open(folder) as running, blocking.Producer(running) as producer:
+            producer.send("orders", b"after")
+        hanging_up.join()
+    (folder / embedded.FILES / embedded.ADDRESS).write_bytes(b"torn {")
+
+    assert bodies(folder) == {"after"}
+
+
+def test_a_lease_needs_the_token_of_the_folder(folder: Path) -> None:
+    with embedded.open(folder) as running:
+        address = address_of(folder)
+        host, _, port = address.lease.rpartition(":")
+        for token in (b"wrong\n", b"x" * 10_000):
+            stranger = socket.create_connection((host, int(port)), timeout=IN_TIME_S)
+            with stranger, contextlib.suppress(OSError):
+                stranger.sendall(token)
+                assert stranger.recv(1) == b""
+        assert running.alive
+
+
+def test_a_stalled_application_does_not_stop_the_broker(folder: Path) -> None:
+    """This process holds its interpreter lock, as a long call of a C library may."""
+    holds = ctypes.PyDLL(None)
+    with embedded.open(folder), process(SENDS, folder) as other:
+        assert told(other)
+        assert other.stdin is not None
+        other.stdin.write("".join(f"{number}\n" for number in range(50)))
+        other.stdin.flush()
+        began = time.monotonic()
+        holds.usleep(900_000)
+        held_s = time.monotonic() - began
+        assert held_s > 0.8
+        began = time.monotonic()
+        assert [told(other) for _ in range(50)] == [str(number) for number in range(50)]
+        assert time.monotonic() - began < held_s  # they were stored meanwhile
+
+
+async def test_a_cancelled_start_leaves_no_process(folder: Path) -> None:
+    for pause_s in (0, 0.05, 0.15):
+        opening = asyncio.ensure_future(embedded.open(folder).__aenter__())
+        await asyncio.sleep(pause_s)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await asyncio.to_thread(wait_until_ended, folder)
+
+    async with embedded.open(folder) as running:
+        assert running.alive
+
+
+def test_a_forked_child_does_not_hold_the_broker(folder: Path) -> None:
+    read, write = os.pipe()
+    with embedded.open(folder) as running:
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                os.close(write)
+                running.close()
+                os.read(read, 1)  # until the parent has closed the broker
+            os._exit(0)
+        assert running.alive
+    try:
+        assert not runs(folder)
+    finally:
+        os.close(write)
+        os.close(read)
+        os.waitpid(child, 0)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EmbeddedError, match=r"cannot use the folder .*/file: .*: expected a"):
+        embedded.open(tmp_path / "file").start()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    with pytest.raises(EmbeddedError, match="Permission denied: expected a folder that this user"):
+        embedded.open(tmp_path / "data").start()
+
+
+def test_a_wrong_setting_is_named(folder: Path) -> None:
+    with pytest.raises(EmbeddedError, match=r"did not start: .*no such setting: nothingLikeIt"):
+        embedded.open(folder, settings={"nothingLikeIt": "1"}).start()
+    with pytest.raises(ConfigError, match="settings: a=1: expected text"):
+        embedded.open(folder, settings={"a": 1})  # type: ignore[dict-item]
+    assert not runs(folder)
+
+
+async def test_a_broker_of_its_own_takes_the_folder_over_and_locks_it(folder: Path) -> None:
+    """Moving to servers: the same folder, and one changed setting."""
+    async with embedded.open(folder) as running, Producer(running) as producer:
+        await producer.send("orders", b"before")
+    log = folder.parent / "servers.log"
+    async with await ServerProcess.start("namesrv", "--port", "0", log=log) as names:
+        servers = names.addresses["namesrv"]
+        started = ["broker", "--port", "0", "--store", str(folder), "--namesrv", servers]
+        async with await ServerProcess.start(*started, log=log) as taken:
+            with pytest.raises(EmbeddedError, match=r"did not start: .*lock is held by another"):
+                await asyncio.to_thread(embedded.open(folder).start)
+            async with embedded.open(folder, name_servers=servers) as moved:
+                assert moved.alive
+                async with Producer(moved) as producer:
+                    await producer.send("orders", b"after")
+            await taken.stop()
+
+    assert await asyncio.to_thread(bodies, folder) == {"before", "after"}
+
+
+def test_the_environment_moves_an_application_to_servers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMETMQ_EMBEDDED_NAME_SERVERS", "127.0.0.1:1")
+    with embedded.open(folder) as moved:
+        assert moved.name_servers == "127.0.0.1:1"
+    assert not folder.exists()

@@ -14,7 +14,11 @@ from cometmq.store.config_files import JsonFile
 from cometmq.system.files import SystemFiles
 from support.scheduled import Wire, frames_of
 
-SETTINGS: Settings = {"messageDelayLevel": "1s 15s", "waitTimeMillsInSendQueue": 60_000}
+SETTINGS: Settings = {
+    "messageDelayLevel": "1s 15s",
+    "waitTimeMillsInSendQueue": 60_000,
+    "mappedFileSizeCommitLog": 4 * 1024 * 1024,  # RocketMQ refuses log files of another size
+}
 TOPIC, QUEUES, EACH = "later", 2, 50
 """Messages of each level."""
 WAIT_S = 120.0

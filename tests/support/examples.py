@@ -63,6 +63,7 @@ EXPECTED = {
     r"traced-packers handled it in \d+ ms: SUCCESS\n",
     "32_resend_dead_letters": r"\['order-1'\] after 0 retries: builtins\.LookupError: no hats\n"
     r"sent to %RETRY%picking-desk\npacked a hat for order-1\n",
+    "34_payloads": r"(order-(1: 12 EUR|2: 30 USD)\n){2}",
     "31_filter_with_sql": r"coat: 80\nscarf: 9\ngloves: 25\n",
 }
 """What each example prints; they run in the order of their names, on one server."""
@@ -71,7 +72,7 @@ UNTIL_SIGTERM = dict.fromkeys(
     (
         *("00_hello", "09_consume", "10_consume_in_order", "11_broadcast", "14_batches"),
         *("15_idempotent_consumer", "17_metrics_and_spans", "20_without_asyncio", "22_pop"),
-        *("24_worker", "quickstart"),
+        *("24_worker", "34_payloads", "quickstart"),
     ),
     "",
 ) | {"17_metrics_and_spans": r"measured a hat\n"}

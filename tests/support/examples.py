@@ -20,7 +20,6 @@ TIMEOUT_S = 150
 STOP_S = 60
 
 EXPECTED = {
-    "00_hello": r"handled hello\n",
     "01_send": r"SEND_OK: orders@\S+ at offset \d+\n",
     "02_receive": r"(new: a green hat\n)+",
     "03_send_in_order": r"(order-\d \w+: queue \d\n){9}",
@@ -70,7 +69,7 @@ EXPECTED = {
 
 UNTIL_SIGTERM = dict.fromkeys(
     (
-        *("00_hello", "09_consume", "10_consume_in_order", "11_broadcast", "14_batches"),
+        *("09_consume", "10_consume_in_order", "11_broadcast", "14_batches"),
         *("15_idempotent_consumer", "17_metrics_and_spans", "20_without_asyncio", "22_pop"),
         *("24_worker", "34_payloads", "quickstart"),
     ),

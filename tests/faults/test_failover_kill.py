@@ -22,7 +22,7 @@ from support.tiers import rounds
 pytestmark = [pytest.mark.needs("etcd"), pytest.mark.promise]
 
 ROUNDS = rounds(test=2, long=20)
-BETWEEN = 500
+BETWEEN = 200
 """Messages that are acknowledged before each kill."""
 TOPIC_ROUNDS = 10
 FAILOVER_S = 5.0

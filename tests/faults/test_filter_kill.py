@@ -17,7 +17,7 @@ import pytest
 from wire import Connection, ConnectionClosedError, NoAnswerError
 
 from support.server import Standalone
-from support.tiers import rounds
+from support.tiers import new_seed, rounds
 
 ROUNDS = rounds(test=10, long=60)
 TOPIC = "filtered"
@@ -83,7 +83,7 @@ def server(tmp_path: Path) -> Iterator[Standalone]:
 
 
 def test_groups_get_what_they_select_whenever_the_server_is_killed(server: Standalone) -> None:
-    seed = random.randrange(2**32)
+    seed = new_seed()
     print(f"seed={seed}")
     chance = random.Random(seed)
     groups = [Group(f"g{number}") for number in range(3)]

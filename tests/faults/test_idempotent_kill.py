@@ -16,7 +16,7 @@ from pathlib import Path
 from cometmq.client import AdminClient, Message, Producer, RemotingError, ResponseError
 from support import booking_member
 from support.server import Standalone
-from support.tiers import rounds
+from support.tiers import new_seed, rounds
 
 ROUNDS = rounds(test=3, long=30)
 TOPIC, GROUP = "orders", "bookkeeping"
@@ -115,7 +115,7 @@ async def until_settled(name_servers: str, path: Path, orders: set[str]) -> None
 
 
 async def test_each_row_appears_once_when_consumers_and_broker_are_killed(tmp_path: Path) -> None:
-    seed = random.randrange(2**32)
+    seed = new_seed()
     print(f"seed={seed}")
     chance = random.Random(seed)
     path, said = tmp_path / "shop.db", Said()

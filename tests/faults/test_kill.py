@@ -20,7 +20,7 @@ from codes import Answer, Request
 from wire import Connection, ConnectionClosedError, NoAnswerError
 
 from support.server import Standalone
-from support.tiers import rounds
+from support.tiers import new_seed, rounds
 
 ROUNDS = rounds(test=5, long=50)
 TOPIC, GROUP, QUEUES = "kill", "kill-readers", 4
@@ -75,7 +75,7 @@ def server(tmp_path: Path) -> Iterator[Standalone]:
 def test_nothing_acknowledged_is_lost_when_the_server_is_killed_under_load(
     server: Standalone,
 ) -> None:
-    seed = random.randrange(2**32)
+    seed = new_seed()
     print(f"seed={seed}")
     chance = random.Random(seed)
     ledger, read = Ledger(), dict.fromkeys(range(QUEUES), 0)

@@ -35,16 +35,16 @@ from support import build
 from support.controller_process import ControllerProcess, controller_process
 from support.mutated_frames import Mutator, Signer, made_frame, recorded_frames
 from support.server import Address, Standalone, standalone
-from support.tiers import rounds
+from support.tiers import new_seed, rounds
 
-FRAMES = rounds(test=20_000, long=10_000_000)
+FRAMES = rounds(test=10_000, long=10_000_000)
 FRAMES_OF_ROUND = min(FRAMES, 250_000)
-GUARDED_FRAMES = rounds(test=10_000, long=250_000)
+GUARDED_FRAMES = rounds(test=5_000, long=250_000)
 """With accounts, and as many with users."""
 SIGNED_AGAIN_SHARE = 0.85
 ROUNDS = 1 if build.EXPECTED == "interpreted" else FRAMES // FRAMES_OF_ROUND
 FRAMES_OF_CONNECTION = (5, 25, 100)
-PROBE_EVERY = 50
+PROBE_EVERY = 20
 """Connections between two sound clients."""
 GROWTH_BYTES_MAX = 32 * 1024 * 1024
 HANGS_S = 120.0
@@ -216,7 +216,7 @@ def send_mutated_frames(servers: Servers, frames: int, signer: Signer | None = N
         frames: how many.
         signer: signs them for servers with access control.
     """
-    seed = int(os.environ.get("COMETMQ_FRAMES_SEED", random.randrange(2**32)))
+    seed = int(os.environ.get("COMETMQ_FRAMES_SEED", new_seed()))
     print(f"seed={seed}")
     chance = random.Random(seed)
     mutators = {role: mutator_of(role, chance, signer) for role in SHARES}

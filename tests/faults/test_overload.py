@@ -34,7 +34,7 @@ from codes import Answer, Request
 from wire import Command, Connection, decode, encode
 
 from support.server import Address, Standalone, standalone
-from support.tiers import is_long_run
+from support.tiers import is_long_run, new_seed
 
 SOAK_S = float(os.environ.get("COMETMQ_SOAK_S", "1800" if is_long_run() else "4"))
 MEASURE_S = 1.0
@@ -248,7 +248,7 @@ def _many_files() -> Iterator[None]:
 def test_an_overloaded_broker_refuses_and_loses_nothing(
     server: Standalone, request: pytest.FixtureRequest
 ) -> None:
-    seed = random.randrange(2**32)
+    seed = new_seed()
     print(f"seed={seed}")
     chance = random.Random(seed)
     ledger = Ledger()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import subprocess
 import sys
@@ -11,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from support.root import as_root
-from support.tiers import rounds
+from support.tiers import new_seed, rounds
 
 RIG = Path(__file__).parent.parent / "power" / "rig.py"
-CASES = rounds(test=20, long=200)
+CASES = rounds(test=10, long=200)
+SECONDS = rounds(test=5, long=18)
+"""How long the disk is recorded under load."""
 START = "-m cometmq standalone --namesrv-port {ns} --broker-port {port} --store {store} -c {conf}"
 
 
@@ -25,7 +26,7 @@ def cut(*arguments: str) -> subprocess.CompletedProcess[str]:
             pytest.skip(f"needs {needed}")
     if shutil.which("mkfs.ext4") is None:
         pytest.skip("needs mkfs.ext4")
-    seed = str(random.randrange(100_000))
+    seed = str(new_seed() % 100_000)
     command = [*as_root(), sys.executable, str(RIG), "--start", f"{sys.executable} {START}"]
     return subprocess.run(
         [*command, "--seed", seed, *arguments], capture_output=True, text=True, check=False
@@ -36,7 +37,8 @@ def cut(*arguments: str) -> subprocess.CompletedProcess[str]:
     "flush", ["SYNC_FLUSH", pytest.param("ASYNC_FLUSH", marks=pytest.mark.long)]
 )
 def test_no_power_cut_breaks_a_promise(flush: str, tmp_path: Path) -> None:
-    ran = cut("--flush", flush, "--cases", str(CASES), "--keep", str(tmp_path / "broken"))
+    length = "--cases", str(CASES), "--seconds", str(SECONDS)
+    ran = cut("--flush", flush, *length, "--keep", str(tmp_path / "broken"))
     print(ran.stdout)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert f"{CASES} cases in" in ran.stdout

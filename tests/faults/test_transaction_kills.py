@@ -52,7 +52,7 @@ from support.simulated_broker import ROOT, connect, run_broker
 from support.stores import all_messages
 from support.tiers import rounds
 
-CASES_EACH = 100
+CASES_EACH = rounds(test=80, long=100)
 LIVES = 3
 GROUP, CHECKS_GROUP = "shop", "CID_RMQ_SYS_TRANS"
 Queue = tuple[str, int]
@@ -638,7 +638,7 @@ def cases(first: int, count: int) -> Iterator[Case]:
         yield case
 
 
-@pytest.mark.parametrize("first", range(0, rounds(test=100, long=6_000), CASES_EACH))
+@pytest.mark.parametrize("first", range(0, rounds(test=80, long=6_000), CASES_EACH))
 def test_each_transaction_ends_as_decided_over_kills_and_power_cuts(first: int) -> None:
     met: Counter[str] = Counter()
     for case in cases(first, CASES_EACH):

@@ -96,7 +96,7 @@ async def read_all(name_server: str, least: int) -> list[StoredMessage]:
         messages = aiter(consumer)
         while True:
             try:
-                async with asyncio.timeout(LIMIT_S if len(found) < least else 3.0):
+                async with asyncio.timeout(LIMIT_S if len(found) < least else 1.0):
                     found.append(await anext(messages))
             except TimeoutError:
                 return found

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import random
 import subprocess
 import sys
 import time
@@ -43,6 +42,7 @@ from support.network_clients import (
 )
 from support.networks import Network, NoNetworkError
 from support.root import as_root
+from support.tiers import new_seed
 
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "test-results"
 ENOUGH = 300
@@ -102,7 +102,7 @@ def run(
         return None
     if clients is java:
         JAVA_53.command()  # what it downloads, it cannot get from inside the network
-    seed = random.randrange(2**32)
+    seed = new_seed()
     print(f"seed={seed}")
     try:
         network = Network(layout.hosts, seed=seed)

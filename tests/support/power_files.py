@@ -19,6 +19,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -362,10 +363,10 @@ class PowerFiles:
     ) -> None:
         self.operate()
         if new_size_bytes is not None:
-            self.open_mapped(Path(path), new_size_bytes, create=True)
-        size = self._now.sizes.get(self._now.paths.get(Path(path)), 0)
+            self.open_mapped(_path(path), new_size_bytes, create=True)
+        size = self._now.sizes.get(self._now.paths.get(_path(path)), 0)
         if data:
-            self.open_mapped(Path(path), size).write(start, data)
+            self.open_mapped(_path(path), size).write(start, data)
 
     def open_mapped(
         self,
@@ -384,6 +385,9 @@ class PowerFiles:
         if not isinstance(inode.data, Memory):
             inode.data = Memory(inode.data.ljust(size_bytes, b"\0"))
         return MemoryMappedFile(self, path, inode)
+
+
+_path = lru_cache(1000)(Path)
 
 
 def _below(directory: Path, paths: Iterable[Path]) -> list[Path]:

@@ -19,6 +19,7 @@ pytest itself, without ``tests/run.py``, runs tests that need programs wherever 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -55,6 +56,11 @@ def is_long_run() -> bool:
 def rounds(*, test: int, long: int) -> int:
     """Rounds of a random test: ``long`` in the tier ``all``, otherwise ``test``."""
     return long if is_long_run() else test
+
+
+def new_seed() -> int:
+    """The seed of a random test: another one each time in the tier ``all``, otherwise the same."""
+    return random.randrange(2**32) if is_long_run() else 0
 
 
 def find_program(name: str) -> str | None:

@@ -44,11 +44,15 @@ def mixed(
         group.close()
 
 
+STORED_MIN = 100
+"""Fewer messages show nothing; a busy machine needs longer for them."""
+
+
 def all_arrives(mixed: MixedGroup, within: float) -> None:
     """Stop sending, and wait until everything that was stored has been seen."""
+    kit.eventually(lambda: len(mixed.stored) > STORED_MIN, timeout=within)
     mixed.finish()
     kit.eventually(lambda: not lost(mixed.stored, mixed.seen()), timeout=within)
-    assert len(mixed.stored) > 100
 
 
 def everyone_had_messages(mixed: MixedGroup) -> None:

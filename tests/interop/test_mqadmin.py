@@ -338,11 +338,12 @@ SAME_FIGURES = (
 )
 OWN_SETTINGS = {
     "bindAddress", "configStorePath", "flushDiskType", "haListenPort", "inSyncReplicas",
-    "kvConfigPath", "listenPort", "namesrvAddr", "rocketmqHome", "storePathCommitLog",
-    "storePathRootDir",
+    "kvConfigPath", "listenPort", "mappedFileSizeCommitLog", "namesrvAddr", "rocketmqHome",
+    "storePathCommitLog", "storePathRootDir",
 }  # fmt: skip
-"""Settings whose values differ on purpose: addresses, paths, our safer defaults, and the choice
-between the rules of 4.9 and 5.3 for what a synchronous master waits for."""
+"""Settings whose values differ on purpose: addresses, paths, our safer defaults, the small log files
+of `cometmq standalone`, and the choice between the rules of 4.9 and 5.3 for what a synchronous
+master waits for."""
 CHANGED_FOR_TESTS = {"waitTimeMillsInSendQueue": "200"}
 """RocketMQ's defaults of what the tests set at real brokers."""
 

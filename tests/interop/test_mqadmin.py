@@ -341,9 +341,9 @@ OWN_SETTINGS = {
     "kvConfigPath", "listenPort", "mappedFileSizeCommitLog", "namesrvAddr", "rocketmqHome",
     "storePathCommitLog", "storePathRootDir",
 }  # fmt: skip
-"""Settings whose values differ on purpose: addresses, paths, our safer defaults, the small log files
-of `cometmq standalone`, and the choice between the rules of 4.9 and 5.3 for what a synchronous
-master waits for."""
+"""Settings whose values differ on purpose: addresses, paths, our safer defaults, the small files of
+`cometmq standalone`, and the choice between the rules of 4.9 and 5.3 for what a synchronous master
+waits for."""
 CHANGED_FOR_TESTS = {"waitTimeMillsInSendQueue": "200"}
 """RocketMQ's defaults of what the tests set at real brokers."""
 

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from cometmq.filtersrv.sandboxed import MACHINES, refusal
 from cometmq.filtersrv.worker import (
@@ -27,10 +28,15 @@ from cometmq.filtersrv.worker import (
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 
-pytestmark = pytest.mark.skipif(refusal() is not None, reason=refusal() or "")
+pytestmark = [
+    pytest.mark.skipif(refusal() is not None, reason=refusal() or ""),
+    pytest.mark.asyncio(loop_scope="module"),  # a worker belongs to a loop
+]
 
 MIB = 1024 * 1024
 LIMITS = Limits(batch_s=2.0, memory_bytes=64 * MIB)
+SHORT = Limits(batch_s=0.5, memory_bytes=64 * MIB)
+"""For attacks that only the time limit ends."""
 WAIT_S = 60.0
 
 
@@ -67,16 +73,23 @@ async def match(worker: Worker, messages: list[StoredMessage]) -> list[bool]:
         return await worker.match("g", messages)
 
 
-async def expect_a_working_filter() -> None:
+async def expect_it_works(worker: Worker) -> None:
+    messages = [message(b'{"price": %d}' % n, n, TAGS="paid") for n in (4, 6)]
+    assert await match(worker, messages) == [False, True]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def bystander() -> AsyncIterator[Worker]:
+    """Another filter of the server: its process lives through all attacks."""
     worker = Worker("good", GOOD, LIMITS)
-    try:
-        messages = [message(b'{"price": %d}' % n, n, TAGS="paid") for n in (4, 6)]
-        assert await match(worker, messages) == [False, True]
-    finally:
-        await worker.close()
+    await expect_it_works(worker)
+    process = worker.pid
+    yield worker
+    assert worker.pid == process
+    await worker.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def attackers() -> AsyncIterator[list[Worker]]:
     workers: list[Worker] = []
     yield workers
@@ -84,9 +97,11 @@ async def attackers() -> AsyncIterator[list[Worker]]:
         await worker.close()
 
 
-async def reason_of(attackers: list[Worker], attack: str, body: bytes = b"") -> str:
+async def reason_of(
+    attackers: list[Worker], attack: str, body: bytes = b"", limits: Limits = LIMITS
+) -> str:
     """Run an attack; return why its filter failed."""
-    worker = Worker("attack", source_of(attack), LIMITS)
+    worker = Worker("attack", source_of(attack), limits)
     attackers.append(worker)
     with pytest.raises(FilterError) as failure:
         await match(worker, [message(body)])
@@ -181,14 +196,16 @@ CALLS = {
 
 
 @pytest.mark.parametrize("attack", CALLS.values(), ids=CALLS)
-async def test_calls_of_the_system_are_refused(attack: str, attackers: list[Worker]) -> None:
+async def test_calls_of_the_system_are_refused(
+    attack: str, attackers: list[Worker], bystander: Worker
+) -> None:
     body = b"%d" % os.getpid()
     reason = await reason_of(attackers, textwrap.dedent(attack), body)
 
     assert re.match(REFUSED, reason), reason
     assert attackers[0].pid is not None, "its process was killed for a call that only fails"
     assert not os.path.exists(STOLEN)  # noqa: PTH110, ASYNC240
-    await expect_a_working_filter()
+    await expect_it_works(bystander)
 
 
 async def test_every_system_call_that_is_not_allowed_fails(attackers: list[Worker]) -> None:
@@ -267,13 +284,16 @@ ENDS = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-async def test_a_filter_that_breaks_a_limit_fails(name: str, attackers: list[Worker]) -> None:
+async def test_a_filter_that_breaks_a_limit_fails(
+    name: str, attackers: list[Worker], bystander: Worker
+) -> None:
     attack, expected = ENDS[name]
+    limits = SHORT if expected in ("time limit", "limit") else LIMITS
 
-    reason = await reason_of(attackers, attack)
+    reason = await reason_of(attackers, attack, limits=limits)
 
     assert re.search(expected, reason), reason
-    await expect_a_working_filter()
+    await expect_it_works(bystander)
 
 
 async def test_a_filter_that_computes_on_after_its_response_is_ended_by_the_kernel(
@@ -315,7 +335,7 @@ LOADS = {
 
 @pytest.mark.parametrize("name", LOADS)
 async def test_a_source_that_cannot_be_loaded_is_refused(
-    name: str, attackers: list[Worker], caplog: pytest.LogCaptureFixture
+    name: str, attackers: list[Worker], bystander: Worker, caplog: pytest.LogCaptureFixture
 ) -> None:
     text, expected = LOADS[name]
     worker = Worker("attack", Source("Attack", text, 0), LIMITS)
@@ -327,7 +347,7 @@ async def test_a_source_that_cannot_be_loaded_is_refused(
     assert re.search(expected, str(failure.value)), str(failure.value)
     assert "filter refused" in caplog.text
     assert "started again" not in caplog.text
-    await expect_a_working_filter()
+    await expect_it_works(bystander)
 
 
 async def test_a_filter_knows_nothing_of_the_server(

@@ -1,7 +1,8 @@
 """What an installation gets: a source distribution, and the wheels that are built from it.
 
-Packages come through pip from the index that pip is set up for; ``PIP_NO_INDEX`` and
-``PIP_FIND_LINKS`` name a folder instead.
+Tests that need a package index get packages through pip from the one that pip is set up for;
+``PIP_NO_INDEX`` and ``PIP_FIND_LINKS`` name a folder instead. The others build with the tools of
+this environment, and take modules that have not changed from the cache of `build_ext.py`.
 """
 
 from __future__ import annotations
@@ -72,8 +73,21 @@ def sdist(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A compiled wheel, built from the source distribution as a release is."""
-    return build_wheel(Path(sys.executable), sdist, tmp_path_factory.mktemp("wheel"))
+    """A compiled wheel, built from the source distribution with the tools of this environment."""
+    folder = tmp_path_factory.mktemp("wheel")
+    with tarfile.open(sdist) as opened:
+        if sys.version_info >= (3, 11, 4):
+            opened.extractall(folder, filter="data")
+        else:
+            opened.extractall(folder)
+    [sources] = folder.iterdir()
+    return wheel_of(sources, folder, COMETMQ_BUILD="compiled")
+
+
+@pytest.fixture(scope="module")
+def release(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A compiled wheel, built from the source distribution as a release is: pip gets the tools."""
+    return build_wheel(Path(sys.executable), sdist, tmp_path_factory.mktemp("release"))
 
 
 def attempt(
@@ -99,6 +113,19 @@ def run(*command: str | Path, cwd: Path, timeout: float = 300, **environment: st
     return done.stdout
 
 
+def building(folder: Path) -> list[str]:
+    """The command that builds a wheel into a folder, as pip does with --no-build-isolation."""
+    program = "from setuptools.build_meta import build_wheel; import sys; build_wheel(sys.argv[1])"
+    return [sys.executable, "-c", program, str(folder)]
+
+
+def wheel_of(sources: Path, folder: Path, **environment: str) -> Path:
+    """Build a wheel with the tools of this environment."""
+    run(*building(folder), cwd=sources, timeout=BUILD_TIMEOUT_S, **environment)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 def build_wheel(python: Path, sdist: Path, folder: Path) -> Path:
     """Build a compiled wheel with nothing but what the sources say that they need."""
     command = (python, "-m", "pip", "wheel", "--no-deps", "-w", folder, sdist)
@@ -122,11 +149,12 @@ def smoke(python: Path, build: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a bare environment that has the compiled wheel."""
-    return install(Path(sys.executable), wheel, tmp_path_factory.mktemp("bare") / "environment")
+    return install(Path(sys.executable), release, tmp_path_factory.mktemp("bare") / "environment")
 
 
+@pytest.mark.needs("package index")
 def test_a_compiled_wheel_serves_where_there_is_no_compiler(installed: Path) -> None:
     said = smoke(installed, "compiled")
 
@@ -173,6 +201,7 @@ def test_the_description_links_to_pages_that_an_index_does_not_have_by_full_addr
     assert [link for link in links if not link.startswith(("https://", "#"))] == []
 
 
+@pytest.mark.needs("package index")
 def test_a_shell_completes_the_commands_of_an_installation(installed: Path) -> None:
     program = """
         eval "$(_COMETMQ_COMPLETE=source_bash cometmq)"
@@ -202,8 +231,7 @@ def test_a_source_distribution_holds_what_a_build_needs_and_no_more(
 def test_a_wheel_without_a_compiler_is_whole_and_runs_interpreted(
     tree: Path, tmp_path: Path
 ) -> None:
-    command = ("-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps", "-w", tmp_path, ".")
-    said = run(sys.executable, *command, cwd=tree, **NO_COMPILER)
+    said = run(*building(tmp_path), cwd=tree, **NO_COMPILER)
 
     assert "the hot modules stay interpreted" in said
     (wheel,) = tmp_path.glob("*.whl")
@@ -220,9 +248,8 @@ def test_a_wheel_without_a_compiler_is_whole_and_runs_interpreted(
 
 def release_fails(tree: Path, folder: Path, **environment: str) -> str:
     """Try to build a compiled wheel in vain; return what the build printed."""
-    command = ("-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps", "-w", folder, ".")
     asked = environment | {"COMETMQ_BUILD": "compiled"}
-    done = attempt(sys.executable, *command, cwd=tree, timeout=BUILD_TIMEOUT_S, **asked)
+    done = attempt(*building(folder), cwd=tree, timeout=BUILD_TIMEOUT_S, **asked)
     assert done.returncode != 0, done.stdout
     assert not list(folder.glob("*.whl"))
     return done.stdout
@@ -237,21 +264,21 @@ def test_a_release_build_fails_where_one_module_does_not_compile(
 ) -> None:
     copy = tmp_path / "tree"
     shutil.copytree(tree, copy)
-    types = copy / "src" / "cometmq" / "protocol" / "checksum.pxd"
+    types = copy / "src" / "cometmq" / "spark" / "columns.pxd"  # no other module includes it
     types.write_text(types.read_text() + 'cdef extern from "no_such_header.h":\n    pass\n')
 
     assert "no_such_header.h: No such file" in release_fails(copy, tmp_path)
 
 
 def test_an_unknown_build_is_refused(tree: Path, tmp_path: Path) -> None:
-    command = (sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps")
-    done = attempt(*command, "-w", tmp_path, ".", cwd=tree, COMETMQ_BUILD="compile")
+    done = attempt(*building(tmp_path), cwd=tree, COMETMQ_BUILD="compile")
 
     assert done.returncode != 0
     assert "COMETMQ_BUILD is 'compile'; it must be compiled, interpreted or empty" in done.stdout
 
 
 @pytest.mark.long
+@pytest.mark.needs("package index")
 @pytest.mark.parametrize("version", OTHERS)
 def test_a_compiled_wheel_serves_on_every_supported_python(
     version: str, sdist: Path, tmp_path: Path

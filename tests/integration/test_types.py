@@ -40,6 +40,7 @@ def test_mypy_reports_the_mistakes_and_nothing_else(mistakes: set[Line]) -> None
     assert {(name, int(number)) for name, number in found} == mistakes, said
 
 
+@pytest.mark.needs("node")  # the package pyright downloads its own, and the checker
 def test_pyright_reports_the_mistakes_and_nothing_else(mistakes: set[Line]) -> None:
     said = run("pyright", "--outputjson", "-p", str(FOLDER), "--pythonpath", sys.executable)
 

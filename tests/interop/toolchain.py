@@ -24,8 +24,9 @@ from pathlib import Path
 
 import pytest
 
-if __name__ == "__main__":
-    sys.path.append(str(Path(__file__).resolve().parents[1]))
+TESTS = str(Path(__file__).resolve().parents[1])
+if TESTS not in sys.path:  # benchmarks import this module, too
+    sys.path.append(TESTS)
 
 from support.spark_layer import JAVA_OLDEST, java_version
 from support.tiers import find_program

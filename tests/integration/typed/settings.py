@@ -27,7 +27,7 @@ Producer(group="shop", retries="0")  # error
 Producer(group="shop", compress_type="gzip")  # error
 Producer(group="shop", concurrency=3)  # error
 Producer(group="shop", config="client.toml")  # error
-Producer("127.0.0.1:9876")  # error
+Producer("127.0.0.1:9876")
 
 PushConsumer(group="billing", handler=handle, concurrency=4, retry_ms=timedelta(seconds=2))
 PushConsumer(group="billing", handler=handle, consume_minutes_max=timedelta(hours=1))

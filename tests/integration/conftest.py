@@ -12,16 +12,22 @@ from support.server import Standalone, standalone
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "both_loops: runs on asyncio's loop and on uvloop's")
+
+
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, LoopFactory]:
-    """Tests of a module that says ``BOTH_LOOPS`` run on both loops that servers may run on.
+    """Tests that are marked, or whose module says ``BOTH_LOOPS``, run on both loops of servers.
 
-    Only asyncio's loop has virtual time.
+    These start processes, or depend on how a loop reads, writes and closes. What values decide is
+    the same on both. Only asyncio's loop has virtual time.
     """
     factories: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
     module = item.getparent(pytest.Module)
     on_both = module is not None and getattr(module.obj, "BOTH_LOOPS", False)
+    on_both = on_both or item.get_closest_marker("both_loops") is not None
     if on_both and "virtual_time" not in getattr(item, "fixturenames", ()):
         uvloop = pytest.importorskip("uvloop")
         factories["uvloop"] = uvloop.new_event_loop

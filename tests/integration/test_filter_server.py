@@ -50,7 +50,6 @@ from cometmq.testing import Cluster
 
 pytestmark = pytest.mark.skipif(refusal() is not None, reason=refusal() or "")
 
-BOTH_LOOPS = True
 WAIT_S = 60.0
 TOPIC, GROUP = "orders", "billing"
 LARGE = 9_000
@@ -156,6 +155,7 @@ async def test_a_filter_server_registers_again_when_its_broker_was_restarted(
     await until(lambda: servers.addresses() == (server.address,))
 
 
+@pytest.mark.both_loops
 async def test_a_push_consumer_receives_what_its_class_matches(
     cluster: Cluster, server: FilterServer
 ) -> None:
@@ -202,6 +202,7 @@ async def test_a_pull_consumer_receives_what_its_class_matches(
     assert prices == ["6", "7", "8", "9"]
 
 
+@pytest.mark.both_loops
 async def test_a_filter_is_uploaded_again_to_a_server_that_lost_it(
     cluster: Cluster, server: FilterServer
 ) -> None:
@@ -296,6 +297,7 @@ def test_an_address_of_no_broker_is_refused(broker: str) -> None:
         FilterServerSettings(connect_which_broker=broker)
 
 
+@pytest.mark.both_loops
 async def test_a_system_without_a_sandbox_is_refused(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,6 +419,7 @@ async def test_a_pull_is_held_until_a_message_arrives(
     assert len(decode_messages((await held).body)) == 1
 
 
+@pytest.mark.both_loops
 async def test_large_bodies_are_compressed(
     cluster: Cluster, server: FilterServer, raw: RemotingClient
 ) -> None:
@@ -497,6 +500,7 @@ async def test_an_upload_with_another_checksum_is_refused(
     assert (await upload(raw, server, class_crc=0)).code == 0
 
 
+@pytest.mark.both_loops
 async def test_the_same_source_keeps_its_process_and_another_replaces_it(
     server: FilterServer, raw: RemotingClient
 ) -> None:
@@ -601,6 +605,7 @@ async def test_what_waits_for_filters_has_a_limit(
     assert len(decode_messages((await pull(raw, server, 0)).body)) == 5
 
 
+@pytest.mark.both_loops
 async def test_pulls_of_clients_that_have_gone_are_not_matched(
     cluster: Cluster, server: FilterServer, raw: RemotingClient
 ) -> None:
@@ -621,6 +626,7 @@ async def test_pulls_of_clients_that_have_gone_are_not_matched(
     assert offsets == [2, 3, 4], "the filter got one message before these"
 
 
+@pytest.mark.both_loops
 async def test_a_slow_upload_delays_no_other_client(
     server: FilterServer, raw: RemotingClient
 ) -> None:
@@ -703,6 +709,7 @@ async def test_registrations_return_the_broker_and_refuse_what_is_no_address(
     assert cluster.brokers[0].parts.filter_servers.addresses() == ("10.0.0.7:9000",)
 
 
+@pytest.mark.both_loops
 async def test_a_stopped_filter_server_leaves_no_process(
     cluster: Cluster, raw: RemotingClient
 ) -> None:

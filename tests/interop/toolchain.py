@@ -24,9 +24,8 @@ from pathlib import Path
 
 import pytest
 
-TESTS = str(Path(__file__).resolve().parents[1])
-if TESTS not in sys.path:  # benchmarks import this module, too
-    sys.path.append(TESTS)
+if not any(Path(folder, "support").is_dir() for folder in sys.path):  # benchmarks import it, too
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from support.spark_layer import JAVA_OLDEST, java_version
 from support.tiers import find_program

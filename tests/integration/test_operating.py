@@ -86,6 +86,7 @@ async def test_a_backup_of_a_broker_under_load_has_what_was_acknowledged(tmp_pat
 
 
 @pytest.mark.needs("etcd")
+@pytest.mark.promise
 async def test_a_broker_with_a_controller_starts_on_a_backup(tmp_path: Path) -> None:
     with etcd(tmp_path / "etcd") as store, following("back-up-a-store", tmp_path) as guide:
         for name in ("controller.conf", "unclean.conf"):

@@ -29,6 +29,30 @@ def functions(path: str) -> frozenset[str]:
 
 
 @cache
+def marks(path: str) -> dict[str, str]:
+    """The marks of the functions of a file, with those of the whole file."""
+    tree = ast.parse((pages.ROOT / path).read_text())
+    of_all = " ".join(
+        ast.unparse(each.value)
+        for each in tree.body
+        if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "pytestmark"
+    )
+    return {
+        each.name: " ".join([of_all, *map(ast.unparse, each.decorator_list)])
+        for each in ast.walk(tree)
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def is_in_make_test(path: str, name: str) -> bool:
+    """Whether the tier ``test`` has at least a case of a test, if its programs are here."""
+    found = marks(path)[name].replace("marks=pytest.mark.long", "")
+    if path.startswith("tests/interop/") or re.search(r"mark\.long\b", found):
+        return False
+    return "mark.needs" not in found or "mark.promise" in found
+
+
+@cache
 def rounds(path: str) -> frozenset[tuple[int, int]]:
     """The numbers of cases that a file of tests chooses between; see `support.tiers.rounds`."""
     found = ROUNDS.findall((pages.ROOT / path).read_text())
@@ -64,6 +88,8 @@ def test_each_promise_has_a_test_with_so_many_cases(
     assert tests, f"no test shows: {promise}"
     for path, name in tests:
         assert name in functions(path), f"{path} has no {name}"
+    if "RocketMQ" not in promise:
+        assert any(is_in_make_test(path, name) for path, name in tests), promise
     if match := re.match(r"([\d,]+) / ([\d,]+) ", cases):
         counts = tuple(int(text.replace(",", "")) for text in match.groups())
         assert counts in {found for path, _ in tests for found in rounds(path)}

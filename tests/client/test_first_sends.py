@@ -28,7 +28,7 @@ async def test_every_short_send_arrives_as_the_message_would(
         await producer.send(Message(topic, b"1"))
         await producer.send(topic, b"2", tags="paid", keys=["k"], properties={"a": "b"})
         await (await named.send_soon(topic=topic, body=b"3"))
-        await producer.send_nowait(topic, bytearray(b"4"), order_key="42")
+        await producer.send_nowait(topic, b"4", order_key="42")
         await producer.send_oneway(topic, b"5")
         with blocking.Producer() as plain:
             await asyncio.to_thread(plain.send, topic, b"6", tags="paid")
@@ -50,3 +50,21 @@ async def test_a_pull_consumer_takes_one_topic_by_name(
         message = await asyncio.wait_for(anext(consumer), IN_TIME_S)
 
     assert message.body == b"1"
+
+
+async def test_a_consumer_that_starts_before_the_first_send_gets_it_at_once(
+    name_servers: str, group: str
+) -> None:
+    """No regular rebalance is due while the test waits."""
+    topic = f"{group}-new"
+    handled: asyncio.Queue[StoredMessage] = asyncio.Queue()
+    consumer = PushConsumer(
+        name_servers, topic=topic, group=group, handler=handled.put, rebalance_ms=600_000
+    )
+    async with consumer, Producer(name_servers) as producer:
+        with pytest.raises(TimeoutError):
+            await consumer.ready(0.5)
+        await producer.send(topic, b"first")
+        message = await asyncio.wait_for(handled.get(), IN_TIME_S)
+
+    assert message.body == b"first"

@@ -475,8 +475,8 @@ class PushSettings(Checked):
     rebalance_ms: int = setting(
         20_000, key="rocketmq.client.rebalance.waitInterval", unit="ms", low=100
     )
-    """Interval of rebalances, in addition to those that changes cause. A new topic is noticed at
-    the next one."""
+    """Interval of rebalances, in addition to those that changes cause. A new topic is noticed
+    within a second for a minute, then at the next one."""
 
     lock_ms: int = setting(20_000, key="rocketmq.client.rebalance.lockInterval", unit="ms", low=100)
     """Interval at which ordered consumers renew their queue locks at the brokers."""
@@ -541,8 +541,8 @@ class PullSettings(Checked):
     rebalance_ms: int = setting(
         20_000, key="rocketmq.client.rebalance.waitInterval", unit="ms", low=100
     )
-    """Interval of rebalances, in addition to those that changes cause. A new topic is noticed at
-    the next one."""
+    """Interval of rebalances, in addition to those that changes cause. A new topic is noticed
+    within a second for a minute, then at the next one."""
 
     retries_max: int = setting(16, key="maxReconsumeTimes", low=0, high=2**31 - 1)
     """Retries before a message that is sent back is dead-lettered: 3 allows four deliveries."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TypeVar
 
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+LOOKUPS_MAX = 60
+"""How often a missing topic is looked up, each second, before the regular rounds do it: a consumer
+may start before the first send."""
 RETRY_S = 10.0
 """Seconds until the listener is called again after it raised."""
 
@@ -374,6 +378,8 @@ class Rebalancer:
         """Topics whose queues the owner had after the last round."""
         self._waiting: set[str] = set()
         """Topics with queues that the last round could not assign."""
+        self._missing: Counter[str] = Counter()
+        """How often each topic without a route was looked up."""
         self._round_ended = asyncio.Event()
 
     def wake(self) -> None:
@@ -445,8 +451,12 @@ class Rebalancer:
             # A retry topic is created when the first message needs it.
             quiet = topic.startswith(RETRY_PREFIX) and isinstance(error, CometError)
             self._failures.failed(topic, error, quiet=quiet)
+            if isinstance(error, TopicNotFoundError) and not quiet:
+                self._missing[topic] += 1
+                return self._missing[topic] > LOOKUPS_MAX
             return isinstance(error, (TopicNotFoundError, AllocationError))
         self._failures.succeeded(topic)
+        self._missing.pop(topic, None)
         return balanced
 
     async def balance(self, topic: str) -> bool:

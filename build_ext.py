@@ -14,7 +14,6 @@ do not count. Compiled files are cached below ``$XDG_CACHE_HOME/cometmq``, for a
 """
 
 import compileall
-import fcntl
 import functools
 import hashlib
 import json
@@ -35,6 +34,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))
+
+from cometmq.system.platforms import SYSTEM
+
+ROOT = Path(__file__).resolve().parent
 COMPILED: dict[str, str] = {
     "cometmq.protocol.octets": "numbers and slices out of every read",
     "cometmq.protocol.checksum": "the checksum of every body",
@@ -93,7 +97,6 @@ COMPILED: dict[str, str] = {
 SHARED = "cometmq._cython"
 """Cython's own helpers, compiled once instead of once for every module."""
 
-ROOT = Path(__file__).resolve().parent
 DIRECTIVES = {
     "language_level": "3",
     "binding": True,
@@ -103,6 +106,7 @@ DIRECTIVES = {
 }
 OPTIONS = {"emit_linenums": False, "shared_utility_qualified_name": SHARED}
 FLAGS = ("-O2", "-g0", "-w", "-DCYTHON_CLINE_IN_TRACEBACK=0")
+MSVC_FLAGS = ("/O2", "/w", "/DCYTHON_CLINE_IN_TRACEBACK=0")
 SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX"))
 RECORD = ROOT / "build" / "compiled.json"
 """The sources and tools from which the compiled files in this tree were made."""
@@ -297,7 +301,7 @@ def _translate(names: list[str], folder: Path) -> dict[str, Path]:
                 compiler_directives=DIRECTIVES,
                 build_dir=str(folder),
                 include_path=["src"],
-                nthreads=_processors() if len(modules) > 1 else 0,
+                nthreads=SYSTEM.processors() if len(modules) > 1 else 0,
                 force=True,
                 quiet=True,
                 **OPTIONS,
@@ -310,9 +314,11 @@ def _translate(names: list[str], folder: Path) -> dict[str, Path]:
 def _compile(sources: dict[str, Path], command: Any, folder: Path) -> dict[str, bytes]:
     """Compile C files side by side, the longest first."""
 
+    flags = MSVC_FLAGS if command.compiler.compiler_type == "msvc" else FLAGS
+
     def compiled(name: str) -> bytes:
         objects = command.compiler.compile(
-            [str(sources[name])], output_dir=str(folder / "objects"), extra_postargs=list(FLAGS)
+            [str(sources[name])], output_dir=str(folder / "objects"), extra_postargs=list(flags)
         )
         library = folder / f"{name}{SUFFIX}"
         command.compiler.link_shared_object(objects, str(library))
@@ -323,7 +329,7 @@ def _compile(sources: dict[str, Path], command: Any, folder: Path) -> dict[str, 
     made: dict[str, bytes] = {}
     with (
         progress("compiles C", sizes, lambda: [*made]),
-        ThreadPoolExecutor(_processors()) as pool,
+        ThreadPoolExecutor(SYSTEM.processors()) as pool,
     ):
         for name, library in zip(names, pool.map(compiled, names), strict=True):
             made[name] = library
@@ -433,8 +439,7 @@ class Cache:
 
 def _is_own(path: Path) -> bool:
     """Whether nobody but this user can write to it."""
-    found = path.stat()
-    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return SYSTEM.only_user_can_write(path)
 
 
 def _cache_folder() -> Path | None:
@@ -459,7 +464,7 @@ def _library(name: str) -> Path:
 
 def _sources_digest(name: str) -> str:
     """The digest of all files and options that the compiled file of a module depends on."""
-    recipe = (name, DIRECTIVES, OPTIONS, FLAGS)
+    recipe = (name, DIRECTIVES, OPTIONS, FLAGS, MSVC_FLAGS)
     parts = [repr(recipe).encode()]
     if name != SHARED:
         parts += [_source(name).read_bytes(), *map(_read_pxd, sorted(declarations_of(name)))]
@@ -505,21 +510,23 @@ def _compiler() -> Any:
 
 def _tools(compiler: Any) -> str:
     """Which tools compile here, with their versions; empty if one of them is missing."""
-    words = [*compiler.compiler_so]
-    program = words[: next((at for at, word in enumerate(words) if word[0] == "-"), len(words))]
+    from setuptools.errors import PlatformError
+
     try:
-        said = subprocess.run(
-            [*program, "--version"], capture_output=True, text=True, check=True, timeout=60
-        ).stdout
         cython = version("cython")
-    except (OSError, subprocess.SubprocessError, PackageNotFoundError):
+        if compiler.compiler_type == "msvc":
+            compiler.initialize()  # finds it, or says that there is none
+            words, linker, program = [compiler.cc], compiler.linker, [compiler.cc]  # no --version
+        else:
+            words, linker = [*compiler.compiler_so], compiler.linker_so
+            options = (at for at, word in enumerate(words) if word[0] == "-")
+            program = [*words[: next(options, len(words))], "--version"]
+        done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError, PackageNotFoundError, PlatformError):
         return ""
+    said = done.stdout or done.stderr
     python = (sys.version, SUFFIX, platform.machine(), *platform.libc_ver())
-    return repr((cython, python, said, words, compiler.linker_so))
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return repr((cython, python, said, words, linker))
 
 
 def _current(tools: str | None = None) -> set[str]:
@@ -548,7 +555,7 @@ def _write_record(tools: str) -> None:
 def _prune(*, is_whole: bool) -> None:
     """Remove compiled files that are not on the list; all of them if some are not current."""
     kept = {_library(name) for name in _modules()} if is_whole else set()
-    for library in ROOT.glob("src/**/*.so"):
+    for library in ROOT.glob(f"src/**/*{Path(SUFFIX).suffix}"):
         if library not in kept:
             library.unlink()
 
@@ -561,7 +568,7 @@ def _replace(path: Path, content: bytes) -> None:
             file.write(content)
             file.close()
             written.chmod(0o755)
-            written.replace(path)
+            SYSTEM.replace(written, path)
         except BaseException:
             written.unlink(missing_ok=True)
             raise
@@ -571,7 +578,7 @@ def _replace(path: Path, content: bytes) -> None:
 def _locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(exist_ok=True)
     with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        SYSTEM.lock(lock.fileno(), wait=True)
         yield
 
 

@@ -11,7 +11,6 @@ import sys
 if sys.version_info < (3, 11):  # noqa: UP036, an older Python gets a clear message here
     sys.exit(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}")
 
-import fcntl
 import hashlib
 import os
 import re
@@ -24,6 +23,10 @@ from collections.abc import Iterator
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))
+
+from cometmq.system.platforms import SYSTEM
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
@@ -48,7 +51,7 @@ def main() -> int:
         return 0
     VENV.mkdir(exist_ok=True)
     with (VENV / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        SYSTEM.lock(lock.fileno(), wait=True)
         _clear_if_unusable()
         for layer in list(LAYERS)[: last + 1]:
             if not _is_current(layer, project):
@@ -92,19 +95,19 @@ def _clear_if_unusable() -> None:
     config = VENV / "pyvenv.cfg"
     text = config.read_text() if config.exists() else ""
     found = re.search(r"^version(?:_info)?\s*=\s*(\d+\.\d+)", text, re.MULTILINE)
-    made = re.search(r"^command\s*=.* -m venv .*?(/.*)$", text, re.MULTILINE)
+    made = re.search(r"^command\s*=.* -m venv .*?(/.*|[A-Za-z]:\\.*)$", text, re.MULTILINE)
     this = f"{sys.version_info.major}.{sys.version_info.minor}"
     if found is not None and found[1] != this:
         why = f"has Python {found[1]}, this is {this}"
     elif made is not None and made[1] != str(VENV):
         why = f"was made in {Path(made[1]).parent}"
-    elif (VENV / "bin").exists() and (found is None or not _python().exists()):
+    elif _python().parent.exists() and (found is None or not _python().exists()):
         why = "is incomplete"
     else:
         return
     print(f"setup: .venv {why}: makes it anew", flush=True)
     config.unlink(missing_ok=True)
-    for path in sorted(VENV.iterdir(), key=lambda each: each.name == "bin"):
+    for path in sorted(VENV.iterdir(), key=lambda each: each == _python().parent):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.name != ".lock":
@@ -204,7 +207,8 @@ def _digest(layer: str, project: dict[str, Any]) -> str:
 
 
 def _python() -> Path:
-    return VENV / "bin" / "python"
+    programs = sysconfig.get_path("scripts", "venv", vars={"base": str(VENV)})
+    return Path(programs, f"python{sysconfig.get_config_var('EXE') or ''}")
 
 
 def _marker(layer: str) -> Path:

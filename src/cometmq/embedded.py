@@ -35,6 +35,7 @@ import msgspec
 
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.system.files import FileLock, SystemFiles
+from cometmq.system.platforms import SYSTEM, require_servers
 
 __all__ = ["Broker", "EmbeddedError", "open"]
 
@@ -159,11 +160,13 @@ class Broker:
         """Use the broker of the folder, and start it if none runs.
 
         Raises:
+            ConfigError: brokers do not run on this system.
             EmbeddedError: it cannot be started, or did not answer; says why.
         """
         if self._elsewhere:
             log.info("no embedded broker is started name_servers=%s", self._elsewhere)
             return
+        require_servers()
         if self._lease is not None:
             raise EmbeddedError(f"the broker of {self.folder} is open already: open it once")
         deadline = time.monotonic() + START_S
@@ -361,5 +364,4 @@ def _after_fork() -> None:
         broker._leave_to_parent()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+SYSTEM.after_fork(_after_fork)

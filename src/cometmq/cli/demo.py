@@ -33,6 +33,7 @@ from cometmq.client import (
 from cometmq.client.settings import PullSettings
 from cometmq.model.errors import CometError
 from cometmq.remoting.ports import free_broker_port, free_port
+from cometmq.system.platforms import SYSTEM, require_servers
 from cometmq.testing.process import ServerProcess
 
 TOPIC = "demo"
@@ -54,6 +55,7 @@ def run_demo(*, seconds: float, rate: int) -> int:
         seconds: how long the whole takes, about.
         rate: messages sent per second.
     """
+    require_servers()
     console = Console()
     console.print(version_line(), highlight=False, soft_wrap=True)
     logging.getLogger("cometmq").addHandler(logging.NullHandler())
@@ -101,7 +103,7 @@ def _end_on_sigterm() -> None:
     """Make SIGTERM end the demo as Ctrl-C does, without leaving processes behind."""
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    SYSTEM.on_signals(asyncio.get_running_loop(), task.cancel, (signal.SIGTERM,))
 
 
 class _Server:

@@ -11,12 +11,11 @@ import asyncio
 import gc
 import logging
 import os
-import signal
 from collections.abc import Callable
 from typing import Protocol
 
 from cometmq.cli.event_loop import run
-from cometmq.system.files import allow_many_files
+from cometmq.system.platforms import SERVERS, SYSTEM
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +51,7 @@ def serve(
     Returns:
         The exit code: 0 after an orderly stop, 1 when stopping took too long.
     """
-    allow_many_files()
+    SERVERS.allow_many_files()
     return run(_serve(server, ready, until_end_of), small=small)
 
 
@@ -76,9 +75,7 @@ async def _serve(server: Server, ready: Callable[[], str], until_end_of: int | N
 def stop_signals() -> asyncio.Event:
     """Return an event that SIGTERM and Ctrl-C set from now on."""
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    SYSTEM.on_signals(asyncio.get_running_loop(), stopping.set)
     return stopping
 
 

@@ -24,6 +24,7 @@ from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.system.configuration import DEFAULT, Configuration
 from cometmq.system.log_format import JSON, TEXT, LogSettings
+from cometmq.system.platforms import require_servers
 
 if TYPE_CHECKING:
     from cometmq.access.gate import Account, Accounts
@@ -393,7 +394,12 @@ def _show(*configurations: Configuration) -> int:
 
 
 def _begin(log_level: str, log_format: str | None, *configurations: Configuration) -> None:
-    """Set up logging, and log once which settings have no effect."""
+    """Set up logging, and log once which settings have no effect.
+
+    Raises:
+        ConfigError: servers do not run on this system.
+    """
+    require_servers()
     chosen = {configuration[LogSettings].format for configuration in configurations}
     logs.configure(log_level, form=log_format or (JSON if JSON in chosen else TEXT))
     for configuration in configurations:

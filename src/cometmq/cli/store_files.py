@@ -17,7 +17,8 @@ from cometmq.store.backup import LAYOUT, Backup, read_backup, restore_backup, ta
 from cometmq.store.inspect import QueueSummary, StoreReader
 from cometmq.system.clock import SystemClock
 from cometmq.system.configuration import load
-from cometmq.system.files import SystemFiles, allow_many_files
+from cometmq.system.files import SystemFiles
+from cometmq.system.platforms import SERVERS
 from cometmq.system.rocketmq_keys import BROKER_KEYS
 from cometmq.system.settings import describe
 
@@ -125,7 +126,7 @@ def _contents(made: Backup) -> str:
 
 
 def _loaded(path: Path, config: Path | None) -> StoreSettings:
-    allow_many_files()  # each file of the log is mapped
+    SERVERS.allow_many_files()  # each file of the log is mapped
     settings = load(
         SETTINGS,
         known_keys=BROKER_KEYS,

@@ -26,6 +26,7 @@ from weakref import WeakSet
 
 from cometmq.model.errors import InvalidMessageIdError
 from cometmq.model.offsets import LogOffset
+from cometmq.system.platforms import SYSTEM
 
 _OFFSET_TAIL = Struct(">iq")
 _UNIQUE_TAIL = Struct(">HiIH")
@@ -181,7 +182,7 @@ def _begin_anew_after_fork() -> None:
         source._belong_to(os.getpid())
 
 
-os.register_at_fork(after_in_child=_begin_anew_after_fork)
+SYSTEM.after_fork(_begin_anew_after_fork)
 
 
 def month_around(now_ms: int) -> tuple[int, int]:

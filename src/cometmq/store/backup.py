@@ -41,6 +41,7 @@ from cometmq.store.message_store import MessageStore
 from cometmq.store.paths import StorePaths, segment_name
 from cometmq.store.segments import Segments
 from cometmq.system.files import Files, SystemFiles
+from cometmq.system.platforms import SERVERS
 from cometmq.system.settings import describe
 from cometmq.system.sparse_files import copy_sparse, digest_of
 
@@ -525,7 +526,7 @@ def _new_directory(target: Path, *, like: Path) -> Iterator[Path]:
     try:
         yield part
         part.chmod(like.stat().st_mode & 0o777)
-        _sync_all(part)
+        SERVERS.sync_tree(part)
         part.rename(target)
         SystemFiles().sync_dir(target.parent)
     except OSError as problem:
@@ -534,14 +535,6 @@ def _new_directory(target: Path, *, like: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-
-
-def _sync_all(path: Path) -> None:
-    file_system = SystemFiles().file_system(path)
-    if file_system is None:
-        os.sync()
-    else:
-        file_system.sync()
 
 
 def _entries(path: Path) -> list[os.DirEntry[str]]:

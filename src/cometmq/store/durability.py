@@ -27,7 +27,8 @@ from cometmq.store.commit_log import CommitLog
 from cometmq.store.dispatch import QueueTable
 from cometmq.store.errors import StoreUnavailableError
 from cometmq.store.index import Index
-from cometmq.system.files import Files, FileSystem, is_disk_full
+from cometmq.system.files import Files, is_disk_full
+from cometmq.system.platforms.interface import FileSystem
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ Source: DefaultMessageStore, RocketMQ 5.3.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from struct import error as StructError  # noqa: N812 (an error by name)
@@ -60,6 +59,7 @@ from cometmq.store.truncation import check_border, truncate
 from cometmq.store.unit_buffers import unwritten_units
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.files import FileLock, Files, SystemFiles
+from cometmq.system.platforms import SERVERS
 
 logger = logging.getLogger(__name__)
 
@@ -1038,4 +1038,4 @@ class MessageStore:
 
 def _memory_bytes(percent: int) -> int:
     """Return so much of the physical memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * percent // 100
+    return SERVERS.memory_bytes() * percent // 100

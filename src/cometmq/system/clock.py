@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Final, Protocol
+from typing import Protocol
 
-_SINCE_BOOT: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+from cometmq.system.platforms import SERVERS
 
 
 class Clock(Protocol):
@@ -34,7 +34,7 @@ class SystemClock:
 
     def since_boot(self) -> float:
         """Return the seconds since the boot, suspended ones included where the system has them."""
-        return time.clock_gettime(_SINCE_BOOT)
+        return SERVERS.since_boot()
 
 
 class ManualClock:

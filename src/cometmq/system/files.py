@@ -15,14 +15,9 @@ import _thread
 import contextlib
 import ctypes
 import errno
-import fcntl
 import logging
 import mmap
 import os
-import re
-import resource
-import struct
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -31,25 +26,23 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from cometmq.system.platforms import SERVERS, SYSTEM
+from cometmq.system.platforms.interface import FileSystem
+
 log = logging.getLogger(__name__)
 
-_MS_SYNC = 4
 _CREATE = os.O_CREAT | os.O_TRUNC
 
 FRESH_END, BACKUP_END = ".tmp", ".bak"
 """What the names of a file's new and old content end with while it is saved."""
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ZEROS = bytes(64 * 1024)
-_READ_BYTES = 1024 * 1024
-_SCRATCH_BYTES = 64 * 1024
-"""What is read goes to the same few pages again and again: only the page cache matters."""
 _LARGE_BYTES = 64 * 1024 * 1024
 """Deleting a file of this size takes a while: 250 ms for a GiB in memory."""
-_MAPPINGS_DEFAULT = 65_530
+_DESCRIPTORS_DEFAULT = 131_060
+"""Where there is no limit of open files."""
 _MAPPED_FILES_LEAST = 64
 _MAPPED_FILES_MOST = 4096
 """More of them cost memory and save no time."""
-_FIRST_BYTE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 T = TypeVar("T")
 
 
@@ -137,17 +130,6 @@ class MappedFile(Protocol):
 
     def close(self) -> None:
         """Close the file; holders of ``map`` or of a slice of it can still read."""
-
-
-class FileSystem(Protocol):
-    """A file system that can sync all its files at once and reports every failure."""
-
-    def sync(self) -> None:
-        """Return when everything written so far is on the disk; from any thread.
-
-        Raises:
-            OSError: some of it may not be, be it written by this process or another.
-        """
 
 
 class Files(Protocol):
@@ -283,15 +265,15 @@ class SystemFiles:
         with path.open("wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            SYSTEM.sync_file(file.fileno())
 
     def overwrite(self, path: Path, data: bytes) -> None:
         """Write and sync bytes at the start of a file that keeps its size; make it if missing."""
         is_new = not path.exists()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            _write_all(descriptor, data, 0)
-            os.fsync(descriptor)
+            SERVERS.write_at(descriptor, data, 0)
+            SYSTEM.sync_file(descriptor)
         finally:
             os.close(descriptor)
         if is_new:
@@ -299,7 +281,7 @@ class SystemFiles:
 
     def rename(self, path: Path, target: Path) -> None:
         """Rename a file, replacing ``target``."""
-        path.replace(target)
+        SYSTEM.replace(path, target)
 
     def remove(self, path: Path) -> None:
         """Remove a file; does nothing if it is missing."""
@@ -314,17 +296,11 @@ class SystemFiles:
 
     def sync_dir(self, path: Path) -> None:
         """Return when the names in a directory are on the disk."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        SYSTEM.sync_directory(path)
 
     def file_system(self, path: Path) -> FileSystem | None:
         """Return the file system of a directory, if it can sync all its files at once."""
-        if _syncfs is None:
-            return None
-        return SystemFileSystem(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+        return SERVERS.file_system(path)
 
     def modified_ms(self, path: Path) -> int:
         """Return when a file was last written, in ms since 1970."""
@@ -334,25 +310,20 @@ class SystemFiles:
         """Return how full the partition of ``path`` is; the path may not exist yet."""
         while not path.exists() and path != path.parent:
             path = path.parent
-        found = os.statvfs(path)
+        found = SERVERS.statvfs(path)
         used = (found.f_blocks - found.f_bfree) * found.f_frsize
         return DiskUsage(used, found.f_bavail * found.f_frsize)
 
     def boot_id(self) -> str:
         """Return a text that differs after each start of the machine; empty if unknown."""
-        try:
-            return _BOOT_ID.read_text().strip()
-        except OSError:
-            return ""
+        return SERVERS.boot_id()
 
     def lock(self, path: Path, content: bytes) -> FileLock:
         """Lock byte 0 of a file and write ``content`` into it."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            # Of the open file, not of the process, so that no other close() in here ends it;
-            # locks of processes, such as a Java broker's, collide with it all the same.
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FIRST_BYTE)
-            os.pwrite(descriptor, content, 0)
+            SYSTEM.lock(descriptor)
+            SERVERS.write_at(descriptor, content, 0)
         except OSError:
             os.close(descriptor)
             raise
@@ -373,8 +344,9 @@ class SystemFiles:
         try:
             if new_size_bytes is not None:
                 os.ftruncate(descriptor, new_size_bytes)
-            _allocate(descriptor, start, reserve_bytes)
-            _write_all(descriptor, data, start)
+            if reserve_bytes > 0:
+                SERVERS.reserve(descriptor, start, reserve_bytes)
+            SERVERS.write_at(descriptor, data, start)
         finally:
             os.close(descriptor)
 
@@ -434,16 +406,18 @@ class SystemMappedFile:
 
     def reserve(self, start: int, stop: int) -> None:
         """Reserve space on the disk for bytes ``start`` to ``stop``."""
-        with self._opened() as descriptor:
-            _allocate(descriptor, start, min(stop, self.size_bytes) - start)
+        length = min(stop, self.size_bytes) - start
+        if length > 0:
+            with self._opened() as descriptor:
+                SERVERS.reserve(descriptor, start, length)
 
     def sync(self) -> None:
         """Return when all bytes written so far are on the disk; from any thread."""
         with self._closing:
             if self._descriptor >= 0:
-                os.fdatasync(self._descriptor)
+                SERVERS.sync_mapping(self.map, self.path, self._descriptor)
             elif not self._closed:
-                _sync_pages(self)
+                SERVERS.sync_mapping(self.map, self.path, None)
 
     def zero(self, start: int, stop: int) -> int:
         """Make bytes ``start`` to ``stop`` zero; return how many were not."""
@@ -459,19 +433,14 @@ class SystemMappedFile:
 
     def advise_random(self) -> None:
         """Advise the kernel to read single pages."""
-        self.map.madvise(mmap.MADV_RANDOM)
+        SERVERS.advise_random(self.map)
 
     def is_resident(self, start: int, stop: int) -> bool:
         """Return whether bytes ``start`` to ``stop`` can be read without waiting for the disk."""
-        if _mincore is None:
-            return True
         first = start - start % mmap.PAGESIZE
-        pages = (ctypes.c_ubyte * -(-(stop - first) // mmap.PAGESIZE))()
         if self._address == 0:
             self._address = _address(self.map)
-        if _mincore(self._address + first, stop - first, pages) != 0:
-            return True
-        return b"\0" not in bytes(pages)
+        return SERVERS.is_resident(self._address + first, stop - first)
 
     def bring_in(self, start: int, stop: int) -> None:
         """Read bytes ``start`` to ``stop`` into memory; from any thread, without the GIL.
@@ -483,21 +452,12 @@ class SystemMappedFile:
         the advice is not for those who map the file.
         """
         self.was_brought_in = True
-        scratch = memoryview(bytearray(min(stop - start, _SCRATCH_BYTES)))
         try:
             descriptor = os.open(self.path, os.O_RDONLY)
         except FileNotFoundError:  # deleted meanwhile: nobody needs it
             return
         try:
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-            while start < stop:
-                size = min(stop - start, _READ_BYTES)
-                whole, rest = divmod(size, len(scratch))
-                count = os.preadv(descriptor, [scratch] * whole + [scratch[:rest]], start)
-                if count == 0:
-                    return
-                start += count
+            SERVERS.read_through(descriptor, start, stop)
         except OSError as problem:
             raise OSError(problem.errno, problem.strerror, str(self.path)) from problem
         finally:
@@ -505,7 +465,7 @@ class SystemMappedFile:
 
     def write(self, start: int, data: bytes | memoryview) -> None:
         """Write bytes from ``start`` on, for which there is room."""
-        _write_all(self._descriptor, data, start)
+        SERVERS.write_at(self._descriptor, data, start)
 
     def close(self) -> None:
         """Close the file; holders of ``map`` or of a slice of it can still read.
@@ -523,25 +483,8 @@ class SystemMappedFile:
 
     def data_ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Return the parts of ``start`` to ``stop`` that are not known to be holes of zeros."""
-        ranges = []
         with self._opened() as descriptor:
-            if hasattr(os, "posix_fadvise"):
-                # ext4 and XFS take reserved space for data while its pages are in memory, even if
-                # they were only read. Each start would read ahead of the one before: 16 MiB more.
-                os.posix_fadvise(descriptor, start, stop - start, os.POSIX_FADV_DONTNEED)
-            while start < stop:
-                try:
-                    first = os.lseek(descriptor, start, os.SEEK_DATA)
-                    last = os.lseek(descriptor, first, os.SEEK_HOLE)
-                except OSError as problem:
-                    if problem.errno != errno.ENXIO:  # ENXIO: only holes follow
-                        ranges.append((start, stop))
-                    break
-                if first >= stop:
-                    break
-                ranges.append((first, min(last, stop)))
-                start = last
-        return ranges
+            return SERVERS.data_ranges(descriptor, start, stop)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
@@ -561,37 +504,12 @@ class SystemMappedFile:
             self._descriptor = -1
 
 
-def _write_all(descriptor: int, data: bytes | memoryview, start: int) -> None:
-    written = 0
-    while written < len(data):
-        written += os.pwrite(descriptor, data[written:] if written else data, start + written)
-
-
 def _close_elsewhere(descriptor: int) -> None:
     """Close a descriptor in a thread of its own, which begins once the caller has unmapped."""
     try:
         _thread.start_new_thread(os.close, (descriptor,))
     except RuntimeError:  # no more threads, or the interpreter ends
         os.close(descriptor)
-
-
-class SystemFileSystem:
-    """A file system of the machine; see `FileSystem`.
-
-    The descriptor is kept, because the kernel reports to each of them the failures since it was
-    opened.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        weakref.finalize(self, os.close, descriptor)
-
-    def sync(self) -> None:
-        """Return when everything written so far is on the disk; from any thread."""
-        assert _syncfs is not None
-        if _syncfs(self._descriptor) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
 
 
 def find_in_mapping(mapping: mmap.mmap, wanted: bytes, start: int, stop: int) -> int:
@@ -608,26 +526,16 @@ def find_in_mapping(mapping: mmap.mmap, wanted: bytes, start: int, stop: int) ->
     return at
 
 
-def allow_many_files() -> None:
-    """Raise this process's limit of open files to what the system grants."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def mapped_files_max() -> int:
     """Return how many files this process may keep mapped, with room for everything else it opens.
 
     Python keeps a descriptor of each mapped file.
     """
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if descriptors == resource.RLIM_INFINITY:
-        descriptors = 2 * _MAPPINGS_DEFAULT
-    try:
-        mappings = int(Path("/proc/sys/vm/max_map_count").read_text())
-    except (OSError, ValueError):
-        mappings = _MAPPINGS_DEFAULT
-    allowed = min(descriptors * 45 // 100, mappings * 75 // 100)
+    descriptors, _ = SERVERS.open_files_limits()
+    allowed = (_DESCRIPTORS_DEFAULT if descriptors is None else descriptors) * 45 // 100
+    mappings = SERVERS.mappings_max()
+    if mappings is not None:
+        allowed = min(allowed, mappings * 75 // 100)
     return max(_MAPPED_FILES_LEAST, min(_MAPPED_FILES_MOST, allowed))
 
 
@@ -699,75 +607,6 @@ def load_with_backup(files: Files, path: Path, parse: Callable[[bytes], T]) -> T
     return None
 
 
-def _load_libc() -> ctypes.CDLL | None:
-    try:
-        return ctypes.CDLL(None, use_errno=True)
-    except OSError:
-        return None
-
-
-_libc = _load_libc()
-
-
-def _load_syncfs() -> Callable[[int], int] | None:
-    """The call that syncs a file system; before Linux 5.8 it reports no failure."""
-    if sys.platform != "linux" or _libc is None or not hasattr(_libc, "syncfs"):
-        return None
-    release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
-    call: Callable[[int], int] = _libc.syncfs
-    return call if release >= (5, 8) else None
-
-
-_syncfs = _load_syncfs()
-
-
-def _load_mincore() -> Callable[..., int] | None:
-    """The call that says which pages of a mapping are in memory; it does not wait."""
-    try:
-        mincore = ctypes.PyDLL(None).mincore
-    except (OSError, AttributeError):
-        return None
-    mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
-    return mincore
-
-
-_mincore = _load_mincore()
-
-
 def _address(mapping: mmap.mmap) -> int:
     """Where a writable mapping begins in memory; only valid while the mapping is held."""
     return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
-
-
-def _sync_pages(file: SystemMappedFile) -> None:
-    """Sync a mapping without a descriptor, and unlike ``mmap.flush`` let other threads run.
-
-    A page that is written out while it is mapped interrupts every core that might write to it, once
-    for each page. So the pages are unmapped first, all at once; a later access maps it again.
-    """
-    if _libc is None:
-        file.map.flush()
-        return
-    address, length = ctypes.c_void_p(_address(file.map)), ctypes.c_size_t(file.size_bytes)
-    if sys.platform == "linux":  # what others make of the advice differs
-        _libc.madvise(address, length, mmap.MADV_DONTNEED)
-    while _libc.msync(address, length, _MS_SYNC) != 0:
-        number = ctypes.get_errno()
-        if number != errno.EINTR:
-            raise OSError(number, os.strerror(number), file.path)
-
-
-def _allocate(descriptor: int, start: int, length: int) -> None:
-    """Reserve blocks; a file system that cannot leaves the file sparse."""
-    if length <= 0:
-        return
-    if _libc is None or not hasattr(_libc, "fallocate"):
-        return
-    arguments = ctypes.c_long(start), ctypes.c_long(length)
-    while _libc.fallocate(ctypes.c_int(descriptor), ctypes.c_int(0), *arguments) != 0:
-        number = ctypes.get_errno()
-        if number == errno.EINTR:
-            continue
-        if number in (errno.EOPNOTSUPP, errno.ENOSYS):
-            return
-        raise OSError(number, os.strerror(number))

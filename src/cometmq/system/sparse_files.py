@@ -7,11 +7,12 @@ Blocks begin at multiples of their size, so the digest of a file does not depend
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from cometmq.system.platforms import SERVERS
 
 BLOCK_BYTES = 64 * 1024
 _ZEROS = bytes(BLOCK_BYTES)
@@ -63,11 +64,11 @@ def copy_sparse(
             stop = facts.st_size if end is None else min(end, facts.st_size)
             unsynced = 0
             for position, block in _blocks(reading, stop, on_block):
-                _write_all(writing, block, position)
+                SERVERS.write_at(writing, block, position)
                 digest.add(position, block)
                 unsynced += len(block)
                 if unsynced >= _SYNC_BYTES:
-                    os.fdatasync(writing)
+                    SERVERS.sync_data(writing)
                     unsynced = 0
             os.utime(writing, ns=(facts.st_atime_ns, facts.st_mtime_ns))
             return digest.text()
@@ -101,7 +102,7 @@ def _blocks(
     """Yield position and content of each block before ``stop`` that is not all zeros."""
     position = 0
     while position < stop:
-        found = _next_data(descriptor, position)
+        found = SERVERS.next_data(descriptor, position)
         if found is None:
             return
         first, hole = found
@@ -113,22 +114,3 @@ def _blocks(
             if block != _ZEROS[: len(block)]:
                 yield position, block
             position += BLOCK_BYTES
-
-
-def _next_data(descriptor: int, start: int) -> tuple[int, int] | None:
-    """Return where the next data from ``start`` on begin and end; None if only a hole follows."""
-    try:
-        first = os.lseek(descriptor, start, os.SEEK_DATA)
-        return first, os.lseek(descriptor, first, os.SEEK_HOLE)
-    except OSError as problem:
-        if problem.errno == errno.ENXIO:
-            return None
-        if problem.errno == errno.EINVAL:  # the file system knows no holes
-            return start, os.fstat(descriptor).st_size
-        raise
-
-
-def _write_all(descriptor: int, block: bytes, position: int) -> None:
-    written = 0
-    while written < len(block):
-        written += os.pwrite(descriptor, block[written:], position + written)

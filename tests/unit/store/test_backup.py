@@ -29,6 +29,7 @@ from cometmq.store.inspect import StoreReader
 from cometmq.system import sparse_files
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import Files, SystemFiles
+from cometmq.system.platforms import SERVERS
 from cometmq.system.sparse_files import copy_sparse, digest_of
 from support.randomness import SeededRandomness
 from support.stores import bodies, files_of, opened, put, small_settings
@@ -475,7 +476,7 @@ def test_a_full_disk_fails_the_backup_and_leaves_nothing(
             raise OSError(errno.ENOSPC, "No space left on device")
         os.pwrite(descriptor, block, position)
 
-    monkeypatch.setattr(sparse_files, "_write_all", write)
+    monkeypatch.setattr(SERVERS, "write_at", write)
     with pytest.raises(StoreError, match=r"cannot make \S+/backup: .* No space left on device"):
         backup_of(store, tmp_path / "backup")
     writes = itertools.count()

@@ -11,6 +11,7 @@ from cometmq.cli.doctor.host import Host
 from cometmq.cli.event_loop import run
 from cometmq.client import AdminClient
 from cometmq.model.errors import ConfigError
+from cometmq.system.platforms import require_servers
 
 
 def doctor(
@@ -27,12 +28,14 @@ def doctor(
     """Run the checks and print what they found; return the exit code.
 
     Raises:
-        ConfigError: there is no such server, or the addresses of name servers are none.
+        ConfigError: there is no such server, or none on this system, or the addresses of name
+            servers are none.
     """
     if server not in server_checks.SERVERS:
         raise ConfigError(f"--server {server}: expected one of {', '.join(server_checks.SERVERS)}")
     findings: list[Finding] = []
     if namesrv is None or config is not None or store is not None:
+        require_servers()
         checks = server_checks.checks(
             server, config, store, Host(), compares_clocks=namesrv is None
         )

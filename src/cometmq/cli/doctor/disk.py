@@ -18,6 +18,7 @@ from cometmq.cli.doctor.findings import Finding, Level, fine
 from cometmq.cli.doctor.host import MIB, Host
 from cometmq.store import StoreSettings, kept_log_file_bytes
 from cometmq.system.files import SystemFiles
+from cometmq.system.platforms import SERVERS
 
 SYNCS = 16
 SYNC_BYTES = 4096
@@ -198,7 +199,7 @@ def room(folder: Path, settings: StoreSettings) -> Iterator[Finding]:
 
 
 def _inodes(folder: Path) -> Iterator[Finding]:
-    found = os.statvfs(existing(folder))
+    found = SERVERS.statvfs(existing(folder))
     share = found.f_favail / found.f_files if found.f_files else 1.0  # some have no fixed number
     met = f"{found.f_favail} of {found.f_files} inodes free"
     if share >= INODES_WARNING:
@@ -224,7 +225,7 @@ def sync_speed(folder: Path, clock: Callable[[], float] = time.perf_counter) -> 
             start = clock()
             file.write(bytes(SYNC_BYTES))
             file.flush()
-            os.fdatasync(file.fileno())
+            SERVERS.sync_data(file.fileno())
             times_ms.append((clock() - start) * 1000)
     median = statistics.median(times_ms)
     met = (

@@ -6,7 +6,6 @@ Source: Documentation/admin-guide/sysctl/vm.rst and mm/transhuge.rst of Linux; o
 from __future__ import annotations
 
 import platform
-import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 from cometmq.cli.build import build as running_build
 from cometmq.cli.doctor.findings import Finding, Level, fine
+from cometmq.system.platforms import SERVERS
 
 OPEN_FILES_MIN, OPEN_FILES_EXPECTED = 4_096, 65_536
 MAPPINGS_EXPECTED = 65_530
@@ -58,9 +58,10 @@ class Host(NamedTuple):
 
 def open_files(host: Host) -> Iterator[Finding]:
     """Check the limit of open files; a server raises its soft limit to the hard one."""
-    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY or limit >= OPEN_FILES_EXPECTED:
-        yield fine("open-files", host.name, f"at most {_count(limit)} open files")
+    _, limit = SERVERS.open_files_limits()
+    if limit is None or limit >= OPEN_FILES_EXPECTED:
+        count = "any number of" if limit is None else f"at most {limit}"
+        yield fine("open-files", host.name, f"{count} open files")
         return
     yield Finding(
         "open-files",
@@ -71,10 +72,6 @@ def open_files(host: Host) -> Iterator[Finding]:
         "set LimitNOFILE=1048576 in the systemd unit, or --ulimit nofile of a container; see"
         " docs/explanation/limits.md",
     )
-
-
-def _count(limit: int) -> str:
-    return "any number of" if limit == resource.RLIM_INFINITY else str(limit)
 
 
 def mappings(host: Host) -> Iterator[Finding]:

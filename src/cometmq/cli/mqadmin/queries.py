@@ -28,6 +28,7 @@ from cometmq.protocol.headers import (
 )
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.record import decode_messages
+from cometmq.system.platforms import SYSTEM
 
 BODIES = Path("/tmp/rocketmq/msgbodys")
 """Where RocketMQ's tool writes the bodies of messages that it shows."""
@@ -196,8 +197,7 @@ def _write_body(message: StoredMessage) -> Path:
     path = BODIES / texts.file_name(message.message_id)
     try:
         BODIES.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        with os.fdopen(SYSTEM.open_private(path), "wb") as file:
             file.write(message.body)
     except OSError as error:
         print_error(f"cannot write the body of {message.message_id}: {error}")

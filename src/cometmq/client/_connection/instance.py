@@ -62,6 +62,7 @@ from cometmq.remoting import Connection, RemotingClient, RemotingSettings, Reque
 from cometmq.remoting.socks import SocksProxies
 from cometmq.remoting.tasks import Supervisor, is_call_failure
 from cometmq.system.failure_log import FailureLog, log_text, log_trace
+from cometmq.system.platforms import SYSTEM
 
 __all__ = ["ClientCore", "ClientInstance", "Member", "Membership"]
 
@@ -561,8 +562,7 @@ def _leave_all_to_parent() -> None:
 
 
 _living: WeakSet[ClientCore] = WeakSet()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_all_to_parent)
+SYSTEM.after_fork(_leave_all_to_parent)
 
 _instances: WeakValueDictionary[tuple[int, str], ClientCore] = WeakValueDictionary()
 """By process and client id; an instance is in it from its making until it is closed."""

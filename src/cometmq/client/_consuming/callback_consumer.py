@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any
 
 from cometmq.client._callbacks import is_generator
 from cometmq.client._consuming.consumer import SubscribingConsumer
@@ -24,10 +22,9 @@ from cometmq.model.errors import ConfigError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import timeout_s
 from cometmq.protocol.bodies import ConsumerRunningInfo
+from cometmq.system.platforms import SYSTEM
 
 log = logging.getLogger(__name__)
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class _SignalHandlers:
@@ -35,22 +32,8 @@ class _SignalHandlers:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.callbacks: list[Callable[[], None]] = []
-        self._loop = loop
-        self._before: dict[signal.Signals, Any] = {}
-        for number in SIGNALS:
-            before = signal.getsignal(number)
-            try:
-                loop.add_signal_handler(number, self._call_all)
-            except NotImplementedError:  # Windows
-                return
-            self._before[number] = before
-
-    def restore(self) -> None:
-        """Set the handlers that were there before."""
-        for number, handler in self._before.items():
-            self._loop.remove_signal_handler(number)
-            if handler is not None:  # None: it was not set from Python
-                signal.signal(number, handler)
+        self.restore = SYSTEM.on_signals(loop, self._call_all)
+        """Sets the handlers that were there before."""
 
     def _call_all(self) -> None:
         for callback in list(self.callbacks):

@@ -14,7 +14,6 @@ Compiled, the response is read in the receive buffer if every reader understands
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Callable, Coroutine
 from time import time_ns
@@ -45,6 +44,7 @@ from cometmq.protocol.headers.base import encode_fields
 from cometmq.protocol.octets import copy_of, put_bytes, put_decimal, put_u32
 from cometmq.remoting import CallTimeoutError, Connection
 from cometmq.remoting.inflight import Call, Inflight
+from cometmq.system.platforms import SYSTEM
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -101,7 +101,7 @@ def _count_fork() -> None:
     _process += 1
 
 
-os.register_at_fork(after_in_child=_count_fork)
+SYSTEM.after_fork(_count_fork)
 
 
 class QueueTarget:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 import cometmq.client as asynchronous
 from cometmq.client._connection.name_servers import HasNameServers
-from cometmq.client._consuming.callback_consumer import SIGNALS
 from cometmq.client._hints import Hints
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._pull.positions import read_as
@@ -30,6 +29,7 @@ from cometmq.client.settings import ClientSettings, read_tables, resolve_setting
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
+from cometmq.system.platforms import SYSTEM
 
 T = TypeVar("T")
 
@@ -250,7 +250,7 @@ def _signals(callback: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {each: signal.signal(each, lambda *_: callback()) for each in SIGNALS}
+    before = {each: signal.signal(each, lambda *_: callback()) for each in SYSTEM.STOP_SIGNALS}
     try:
         yield
     finally:

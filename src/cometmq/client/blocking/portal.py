@@ -11,13 +11,15 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
-import os
+import math
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from cometmq.client.errors import ClientClosedError, ClientError
 from cometmq.remoting import Supervisor
+from cometmq.system.platforms import SYSTEM
 
 T = TypeVar("T")
 
@@ -185,7 +187,7 @@ class Portal:
     def _ends(self, loop: asyncio.AbstractEventLoop, call: _Call, timeout: float | None) -> bool:
         """Start a call and wait for its end; False if it is late and was abandoned."""
         self._hand_over(loop, call)
-        if call.ended.wait(timeout):
+        if _wait(call.ended, timeout):
             return True
         self._give_up(loop, call)
         return False
@@ -222,6 +224,18 @@ class Portal:
     def _release(self) -> bool:
         self._holders -= 1
         return self._holders == 0
+
+
+def _wait(ended: threading.Event, timeout: float | None) -> bool:
+    """Wait for an event, in steps after which Ctrl-C is noticed; return whether it is set."""
+    step_s = SYSTEM.wait_max_s()
+    if step_s is None:
+        return ended.wait(timeout)
+    end_s = math.inf if timeout is None else time.monotonic() + timeout
+    while not ended.wait(max(0.0, min(step_s, end_s - time.monotonic()))):
+        if time.monotonic() >= end_s:
+            return False
+    return True
 
 
 def _pass_on(done: asyncio.Future[T], result: concurrent.futures.Future[T]) -> None:
@@ -271,4 +285,4 @@ def _forget_in_child() -> None:
     _shared = _Shared()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+SYSTEM.after_fork(_forget_in_child)

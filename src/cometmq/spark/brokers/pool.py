@@ -5,11 +5,11 @@ Source: ours.
 
 from __future__ import annotations
 
-import os
 import threading
 
 from cometmq.spark.brokers.session import BrokerSession
 from cometmq.spark.options.connection import ConnectionOptions
+from cometmq.system.platforms import SYSTEM
 
 
 class _Pool:
@@ -54,4 +54,4 @@ def _forget_in_child() -> None:
     _pool = _Pool()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+SYSTEM.after_fork(_forget_in_child)

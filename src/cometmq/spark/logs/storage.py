@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
 from cometmq.spark.errors import OptionError
+from cometmq.system.platforms import SYSTEM
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
@@ -92,16 +93,10 @@ class LocalStorage:
 
 class _LocalFile:
     def __init__(self, path: str) -> None:
-        self._number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._number = SYSTEM.open_to_read(path)
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        done = 0
-        while done < len(buffer):
-            count = os.preadv(self._number, [buffer[done:]], position + done)
-            if count == 0:
-                break
-            done += count
-        return done
+        return SYSTEM.read_into(self._number, buffer, position)
 
     def close(self) -> None:
         if self._number >= 0:

@@ -18,6 +18,7 @@ from uuid import uuid4
 from cometmq.model.errors import ConfigError
 from cometmq.spark.errors import OptionError
 from cometmq.spark.logs.storage import filesystem_of
+from cometmq.system.platforms import SYSTEM
 
 CLAIM_S = 600
 """How long the claim of a process that was killed keeps others from creating an object."""
@@ -135,11 +136,11 @@ class DiskFolder:
             with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                SYSTEM.sync_file(file.fileno())
             return _linked(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
-            _sync_directory(path.parent)
+            SYSTEM.sync_directory(path.parent)
 
     def append(self, name: str, data: bytes) -> None:
         """Write bytes behind those of a file and sync it."""
@@ -148,7 +149,7 @@ class DiskFolder:
         with path.open("ab") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            SYSTEM.sync_file(file.fileno())
 
     def names(self, under: str = "") -> list[str]:
         """Return the files below, sorted; those being written are left out."""
@@ -172,11 +173,11 @@ class DiskFolder:
             with temporary.open("wb") as file:
                 yield file
                 file.flush()
-                os.fsync(file.fileno())
+                SYSTEM.sync_file(file.fileno())
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        _sync_directory(path.parent)
+        SYSTEM.sync_directory(path.parent)
 
     def reading(self, name: str) -> Any:
         """Return the file, mapped."""
@@ -320,16 +321,7 @@ def _copied(temporary: Path, path: Path) -> bool:
         with path.open("xb") as file:
             file.write(temporary.read_bytes())
             file.flush()
-            os.fsync(file.fileno())
+            SYSTEM.sync_file(file.fileno())
     except FileExistsError:
         return False
     return True
-
-
-def _sync_directory(path: Path) -> None:
-    """Make the names in a directory outlive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -82,10 +82,24 @@ def understood(words: list[str]) -> None:
 
 def test_wheels_are_built_for_the_pythons_that_the_classifiers_name() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    names = [f"cp{version.replace('.', '')}-manylinux_*" for version in pythons.supported()]
+    names = [f"cp{version.replace('.', '')}-*" for version in pythons.supported()]
 
     assert settings["tool"]["cibuildwheel"]["build"] == names
+    assert settings["tool"]["cibuildwheel"]["archs"] == ["auto64"]
     assert settings["project"]["requires-python"] == f">={pythons.supported()[0]}"
+
+
+def test_wheels_are_built_for_the_systems_that_the_classifiers_name() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    systems = {
+        line.split(" :: ")[-1] for line in project["classifiers"] if line.startswith("Operating")
+    }
+    runners = yaml.safe_load(RELEASE.read_text())["jobs"]["wheels"]["strategy"]["matrix"]["runner"]
+
+    assert systems == {"Linux", "MacOS", "Windows"}
+    assert {runner.split("-")[0] for runner in runners} == {"ubuntu", "macos", "windows"}
+    for system in ("ubuntu", "macos", "windows"):  # x86-64 and arm64
+        assert len([runner for runner in runners if runner.startswith(system)]) == 2
 
 
 def test_a_release_is_published_only_from_a_tag_and_after_every_check() -> None:

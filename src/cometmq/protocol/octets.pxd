@@ -1,9 +1,56 @@
 cimport cython
 
 
-cdef extern from "<arpa/inet.h>":
+cdef extern from *:
+    """
+    /* What compilers and C libraries name differently. */
+    #if defined(_MSC_VER)
+    #include <intrin.h>
+    #include <stdlib.h>
+    #include <string.h>
+    #define htonl _byteswap_ulong
+    #define ntohl _byteswap_ulong
+    #define __builtin_prefetch(address, for_writing) \
+        _mm_prefetch((const char *)(address), _MM_HINT_T0)
+
+    #if defined(_M_ARM64)
+    #undef __builtin_prefetch
+    #define __builtin_prefetch(address, for_writing) __prefetch(address)
+    #endif
+
+    static __inline int __builtin_ctzll(unsigned long long bits) {
+        unsigned long at;
+        _BitScanForward64(&at, bits);
+        return (int)at;
+    }
+    #else
+    #include <arpa/inet.h>
+    #include <string.h>
+    #endif
+
+    #if defined(_WIN32)
+    static __inline const void *cometmq_memmem(
+        const void *memory, size_t size, const void *wanted, size_t length) {
+        const char *at = (const char *)memory, *end = at + size;
+        if (length == 0)
+            return memory;
+        while ((size_t)(end - at) >= length) {
+            at = (const char *)memchr(at, *(const char *)wanted, (size_t)(end - at) - length + 1);
+            if (at == NULL || memcmp(at, wanted, length) == 0)
+                return at;
+            at++;
+        }
+        return NULL;
+    }
+    #else
+    #define cometmq_memmem memmem
+    #endif
+    """
     unsigned int htonl(unsigned int number) noexcept
     unsigned int ntohl(unsigned int number) noexcept
+    void prefetch "__builtin_prefetch"(const void* address, int for_writing) noexcept
+    int __builtin_ctzll(unsigned long long) noexcept
+    const void* memmem "cometmq_memmem"(const void*, size_t, const void*, size_t) noexcept
 
 cdef unsigned long long _HIGH_BITS, _PAIRS, _SINGLES, _HALVES, _ONES, _SIXES, _ZERO_DIGITS
 

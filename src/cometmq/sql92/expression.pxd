@@ -1,22 +1,20 @@
 cimport cython
 
 from cometmq.protocol cimport octets
-
-
-cdef extern from "<string.h>":
-    const void* memmem(const void*, size_t, const void*, size_t) noexcept
+from cometmq.protocol.octets cimport __builtin_ctzll, memmem
 
 
 cdef extern from *:
     """
-    #if defined(__SSE2__)
+    #if defined(__SSE2__) || defined(_M_X64)
+    #define HAS_SSE2
     #include <emmintrin.h>
     #define MARKS_OF_16(at) ((unsigned long long)(unsigned int)_mm_movemask_epi8( \
         _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)(bytes + at)), all)) << at)
     #endif
 
     static inline unsigned long long marks_of_64(const unsigned char *bytes) {
-    #if defined(__SSE2__)
+    #if defined(HAS_SSE2)
         const __m128i all = _mm_set1_epi8(2);
         return MARKS_OF_16(0) | MARKS_OF_16(16) | MARKS_OF_16(32) | MARKS_OF_16(48);
     #else
@@ -43,7 +41,6 @@ cdef extern from *:
     unsigned long long marks_in(
         const unsigned char* memory, Py_ssize_t start, Py_ssize_t block,
         Py_ssize_t stop) noexcept
-    int __builtin_ctzll(unsigned long long) noexcept
 
 
 ctypedef struct Step:

@@ -1,13 +1,7 @@
 cimport cython
 
 
-cdef extern from *:
-    void prefetch "__builtin_prefetch"(const void* address, int for_writing) noexcept
-
-
-cdef extern from "<arpa/inet.h>":
-    unsigned int htonl(unsigned int number) noexcept
-    unsigned int ntohl(unsigned int number) noexcept
+from cometmq.protocol.octets cimport htonl, ntohl, prefetch
 
 
 cdef int _MAGIC_AT, _BODY_CRC_AT, _QUEUE_ID_AT, _FLAG_AT, _QUEUE_OFFSET_AT, _LOG_OFFSET_AT

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.long_elsewhere
 
 QUEUES = 64
 SETTLE_S = 1.0
-HOLD_MS = 8_000
-WATCH_S = 9.0
+HOLD_MS = 3_000
+WATCH_S = 4.0
 """One round of held pulls, and some more."""
 RENEWED_S = 60.0
 """An offset that does not change is committed again every twelfth time, every minute by default."""

@@ -122,7 +122,7 @@ async def test_a_request_that_nobody_answers_ends_in_time(
     ):
         await producer.ready(topic)
         with pytest.raises(ReplyTimeoutError, match=topic):
-            await producer.request(Message(topic=topic, body=b"silence"), timeout=10.0)
+            await producer.request(Message(topic=topic, body=b"silence"), timeout=3.0)
         async with asyncio.timeout(60):
             while not asked:
                 await asyncio.sleep(0.01)
@@ -135,7 +135,7 @@ async def test_a_reply_to_a_client_that_is_gone_says_so(
         async with Producer(name_servers, group=group) as producer:
             await producer.ready(topic)
             with pytest.raises(ReplyTimeoutError):
-                await producer.request(Message(topic=topic, body=b"ask"), timeout=10.0)
+                await producer.request(Message(topic=topic, body=b"ask"), timeout=3.0)
         await consumer.assign(queues)
         async with asyncio.timeout(60):
             while not (requests := await consumer.poll(1.0)):

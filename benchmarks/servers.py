@@ -157,6 +157,8 @@ class RocketServer(Server):
             "brokerId": 0,
             "brokerIP1": "127.0.0.1",
             "flushDiskType": self.flush,
+            # The default of RocketMQ and of `cometmq broker`; that of `standalone` is smaller.
+            "mappedFileSizeCommitLog": 1 << 30,
         }
 
     def start(self) -> dict[str, float]:

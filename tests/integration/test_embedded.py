@@ -25,6 +25,7 @@ from cometmq.system.files import SystemFiles
 from cometmq.testing import ServerProcess
 
 IN_TIME_S = 60.0
+NOBODY = 65_534
 
 SENDS = """
 import sys
@@ -168,6 +169,21 @@ def test_a_killed_application_loses_nothing_acknowledged_and_leaves_no_process(
     assert acknowledged - {""} <= bodies(folder)
 
 
+def test_an_application_that_is_killed_during_the_start_leaves_no_process(folder: Path) -> None:
+    files = folder / embedded.FILES
+    with process(SENDS, folder) as running:
+        deadline = time.monotonic() + IN_TIME_S
+        while not (files / embedded.SERVER_LOCK).exists() or not runs(folder):
+            assert time.monotonic() < deadline, "no broker was started"
+            time.sleep(0.005)
+        running.kill()
+        running.wait()
+        wait_until_ended(folder)
+
+    with embedded.open(folder) as again:
+        assert again.alive
+
+
 def test_a_killed_broker_is_noticed_and_the_folder_opens_again(folder: Path) -> None:
     with embedded.open(folder) as running:
         with blocking.Producer(running) as producer:
@@ -272,11 +288,17 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         embedded.open(tmp_path / "file").start()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
-    with pytest.raises(EmbeddedError, match="Permission denied: expected a folder that this user"):
-        embedded.open(tmp_path / "data").start()
+    user = os.geteuid()
+    if user == 0:  # root may write everywhere
+        os.seteuid(NOBODY)
+    try:
+        with pytest.raises(EmbeddedError, match="Permission denied: expected a folder that this"):
+            embedded.open(tmp_path / "data").start()
+    finally:
+        os.seteuid(user)
+        tmp_path.chmod(0o755)
 
 
 def test_a_wrong_setting_is_named(folder: Path) -> None:

@@ -149,6 +149,7 @@ class MessageOptions(TypedDict, total=False):
     deliver_at: datetime | int | None
 
 
+_DELAY = "delay_level=, or delay= at a broker of RocketMQ 5"
 _MEANT_BY_SENDS = {
     "key": 'order_key="..." for the order of messages, or keys=["..."] to find them',
     "partition": "queue=",
@@ -163,11 +164,11 @@ _MEANT_BY_SENDS = {
     "data": "body=",
     "payload": "body=",
     "message_body": "body=",
-    "countdown": "delay=",
+    "countdown": _DELAY,
     "eta": "deliver_at=",
-    "defer_by": "delay=",
-    "delay_seconds": "delay=",
-    "delay_s": "delay=",
+    "defer_by": _DELAY,
+    "delay_seconds": _DELAY,
+    "delay_s": _DELAY,
     "reply": "request() instead of a send",
 }
 """What other libraries call what a send takes."""

@@ -270,7 +270,7 @@ class Producer(Lifecycle):
 
         Cancelling stops the waiting. A request that is already sent may still be stored.
         Source: DefaultMQProducer.send, RocketMQ 5.3.
-        Example: ``receipt = await producer.send("orders", b"42", tags="paid", delay=5)``
+        Example: ``receipt = await producer.send("orders", b"42", tags="paid", delay_level=3)``
         """
         if type(message) is not Message or body is not None or options:
             message = new_message("send", message, body, options)

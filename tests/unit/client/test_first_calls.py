@@ -87,7 +87,7 @@ SENDS = [
     ('send("orders", b"hello", key=b"42")', 'did you mean order_key="..."'),
     ('send("orders", b"hello", headers={})', "did you mean properties=?"),
     ('send("orders", b"hello", tag="paid")', "did you mean tags=?"),
-    ('send("orders", b"hello", countdown=10)', "did you mean delay=?"),
+    ('send("orders", b"hello", countdown=10)', "did you mean delay_level=, or delay="),
     ('send("orders", b"hello", propertys={})', "did you mean properties=?"),
     ('send("orders", b"hello", nothing_like_it=1)', "got an unexpected keyword argument"),
     ('send("orders", b"hello", topic="refunds")', "expected one topic"),

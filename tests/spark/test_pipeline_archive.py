@@ -29,6 +29,7 @@ from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.pipelines.verify import VerifySettings, verify
 from cometmq.store.config import StoreSettings
 from golden.test_stores import facts_of, settings_of
+from support.recorded import unpack_store
 from support.stores import files_of, opened, put
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def test_stores_of_rocketmq_are_verified_rebuilt_and_archived(
 ) -> None:
     sizes = facts_of(name)["sizes"]
     made: StoreSettings = settings_of(name, tmp_path)
-    place = str(made.root)
+    place = str(unpack_store(name, tmp_path))
     archived = str(tmp_path / "archive")
     archive(spark, ArchiveSettings(store=place, to=archived, range_bytes=300_000))
     told = verify(

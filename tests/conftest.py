@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from support import build, spark_layer
+from support.descriptors import DescriptorCheck
 from support.tiers import deselect, left_out, rounds
 from support.virtual_time import virtual_time
 
@@ -57,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: repeats another test, and is for long runs")
     config.addinivalue_line("markers", "needs(*programs): needs more than Python and a C compiler")
     config.addinivalue_line("markers", "promise: shows a promise of guarantees.md")
+    config.pluginmanager.register(DescriptorCheck(), "descriptors")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

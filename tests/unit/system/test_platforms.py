@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import windows
 from support.other_systems import is_missing, missing_names
 
 SOURCES = Path(__file__).resolve().parents[3] / "src"
@@ -85,7 +86,7 @@ def lacking(path: Path, platform: str) -> Iterator[str]:
         if module in sys.stdlib_module_names and (
             name in missing_names(module, platform) or (not name and is_missing(module, platform))
         ):
-            yield f"{path.relative_to(SOURCES)}:{line}: {module} {name}"
+            yield f"{path.relative_to(SOURCES.parent)}:{line}: {module} {name}"
 
 
 def test_no_module_uses_what_macos_lacks() -> None:
@@ -96,6 +97,18 @@ def test_no_module_of_the_client_uses_what_windows_lacks() -> None:
     client = [path for path in sources() if path in of_client()]
     assert len(client) > 150
     assert [each for path in client for each in lacking(path, "win32")] == []
+
+
+def test_the_tests_that_run_on_windows_use_what_windows_has() -> None:
+    """Those that do not are left out there, by name."""
+    unit = Path(__file__).resolve().parents[1]
+    paths = [path for name in windows.TESTS for path in ((unit / name), *(unit / name).rglob("*"))]
+    lack = {
+        path.relative_to(unit).as_posix()
+        for path in paths
+        if path.suffix == ".py" and any(lacking(path, "win32"))
+    }
+    assert lack == {name.partition("::")[0] for name in windows.LEFT_OUT}
 
 
 def test_no_module_asks_for_the_system() -> None:

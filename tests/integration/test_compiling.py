@@ -22,6 +22,7 @@ build_ext.FLAGS = ("-O0", *build_ext.FLAGS[1:])  # a third of the time of -O2
 sys.exit(build_ext.main())
 """
 LIMIT_S = 600.0
+_COMPILED_FILES = shutil.ignore_patterns("__pycache__")
 
 
 class Tree:
@@ -36,6 +37,9 @@ class Tree:
                 (package / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(build_ext.ROOT / "src" / "cometmq" / path, package / path)
         (package / "protocol" / "__init__.py").touch()
+        systems = Path("src", "cometmq", "system", "platforms")  # what the build itself imports
+        shutil.copytree(build_ext.ROOT / systems, root / systems, ignore=_COMPILED_FILES)
+        (root / systems).with_name("__init__.py").touch()
         shutil.copy(build_ext.ROOT / "build_ext.py", root)
 
     def build(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -18,6 +18,7 @@ from cometmq.spark.pipelines.stores.dispatched import dispatch
 from cometmq.spark.pipelines.stores.hashes import index_hashes, java_hashes
 from cometmq.store.config import StoreSettings
 from cometmq.store.inspect import StoreReader
+from support.recorded import unpack_store
 from support.stores import opened, put
 
 LEVELS = StoreSettings(root=Path()).delay_levels
@@ -74,8 +75,8 @@ def _end(store: Path) -> int:
 def test_units_are_those_that_rocketmq_wrote(name: str, tmp_path: Path) -> None:
     from golden.test_stores import settings_of
 
-    settings = settings_of(name, tmp_path)
-    assert met_units(tmp_path / "store", 40_000) == expected_units(tmp_path, settings)
+    store, settings = unpack_store(name, tmp_path), settings_of(name, tmp_path)
+    assert met_units(store, 40_000) == expected_units(tmp_path, settings)
 
 
 def test_delayed_messages_have_their_time(tmp_path: Path) -> None:

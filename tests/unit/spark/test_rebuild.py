@@ -17,7 +17,8 @@ from cometmq.spark.pipelines import rebuild as rebuild_module
 from cometmq.spark.pipelines.rebuild import RebuildSettings, rebuild
 from cometmq.store import MessageStore
 from cometmq.store.inspect import StoreReader
-from golden.test_stores import facts_of, settings_of
+from golden.test_stores import facts_of
+from support.recorded import unpack_store
 from support.stores import bodies, files_of, opened, put, small_settings
 
 
@@ -34,8 +35,7 @@ def contents(root: Path) -> list[bytes]:
 @pytest.mark.parametrize("name", ["4.9.7-main", "5.3.3-main", "5.3.3-crc", "5.3.3-timer"])
 def test_files_are_those_that_rocketmq_wrote(name: str, tmp_path: Path) -> None:
     sizes = facts_of(name)["sizes"]
-    settings_of(name, tmp_path)
-    store, to = tmp_path / "store", tmp_path / "new"
+    store, to = unpack_store(name, tmp_path), tmp_path / "new"
     asked = RebuildSettings(
         store=str(store),
         to=str(to),

@@ -23,7 +23,8 @@ from cometmq.spark.pipelines.stores import files as store_files
 from cometmq.spark.pipelines.stores.files import StoreFiles
 from cometmq.spark.pipelines.verify import VerifySettings, verify
 from cometmq.spark.pipelines.verify import pipeline as verify_module
-from golden.test_stores import NAMES, facts_of, settings_of
+from golden.test_stores import NAMES, facts_of
+from support.recorded import unpack_store
 from support.stores import opened, put
 
 COUNT = 300
@@ -61,9 +62,10 @@ def kinds(result: Result) -> dict[str, int]:
 @pytest.mark.parametrize("name", NAMES)
 def test_stores_that_rocketmq_wrote_are_whole(name: str, tmp_path: Path) -> None:
     """Those of a broker that was killed included."""
-    settings_of(name, tmp_path)
     slots = facts_of(name)["sizes"]["maxHashSlotNum"]
-    asked = VerifySettings(store=str(tmp_path / "store"), range_bytes=300_000, index_slots=slots)
+    asked = VerifySettings(
+        store=str(unpack_store(name, tmp_path)), range_bytes=300_000, index_slots=slots
+    )
     result = verify(None, asked)
     assert result.tables["findings"].to_pylist() == []
     assert result.good

@@ -173,16 +173,16 @@ class Broker:
         try:
             self._files.mkdir(parents=True, exist_ok=True)
             lock = self._locked(deadline)
+            try:
+                if not self._join():
+                    self._start_server(deadline)
+            finally:
+                lock.release()
         except OSError as error:
             raise EmbeddedError(
-                f"cannot use the folder {self.folder}: {error.strerror}: expected a folder that "
-                "this user may write; choose another one or change its owner"
+                f"cannot use the folder {self.folder}: {error.filename}: {error.strerror}: "
+                "expected a folder that this user may write; choose another one or change its owner"
             ) from error
-        try:
-            if not self._join():
-                self._start_server(deadline)
-        finally:
-            lock.release()
 
     def close(self) -> None:
         """Leave the broker. If no other process uses it, it stops, and the call waits for that.
@@ -268,8 +268,12 @@ class Broker:
     def _join(self) -> bool:
         """Take a lease of the broker that runs; return False if none answers at the address.
 
-        The address may be old: only a broker that knows the token is that of the folder.
+        The address may be old, or a copy in a copied folder: the broker of this folder holds its
+        lock and knows the token.
         """
+        with contextlib.suppress(BlockingIOError):
+            SystemFiles().lock(self._files / SERVER_LOCK, b"").release()
+            return False
         try:
             data = (self._files / ADDRESS).read_bytes()
             address = msgspec.json.decode(data, type=Address)
@@ -295,7 +299,6 @@ class Broker:
 
     def _start_server(self, deadline: float) -> None:
         modules = json.dumps([str(Path(each).absolute()) for each in sys.path])
-        arguments = json.dumps([str(self.folder), self._settings])
         command = [sys.executable, "-P", "-X", "no_debug_ranges", "-c", _PROGRAM]
         path = self._files / SERVER_LOG
         if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
@@ -304,7 +307,7 @@ class Broker:
             begin = errors.tell()
             try:
                 process = subprocess.Popen(
-                    [*command, modules, arguments],
+                    [*command, modules, str(self.folder)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
@@ -318,6 +321,9 @@ class Broker:
         assert process.stdout is not None
         with process.stdin, process.stdout:  # the end of its input is the end of a first lease
             try:
+                # Every user can read the arguments of a process, and settings may be passwords.
+                with contextlib.suppress(BrokenPipeError):  # it ended: its log says why
+                    os.write(process.stdin.fileno(), json.dumps(self._settings).encode() + b"\n")
                 self._wait_ready(process, deadline)
                 if not self._join():
                     raise EmbeddedError(f"the broker of {self.folder} refused its first lease")

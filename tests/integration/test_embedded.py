@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -211,14 +211,30 @@ def test_an_address_file_of_the_time_before_a_power_loss_is_not_trusted(folder: 
         (folder / embedded.FILES / embedded.ADDRESS).write_bytes(
             data.replace(address.lease.encode(), old.encode())
         )
-        hanging_up = threading.Thread(target=lambda: stranger.accept()[0].close())
-        hanging_up.start()
         with embedded.open(folder) as running, blocking.Producer(running) as producer:
             producer.send("orders", b"after")
-        hanging_up.join()
+        stranger.setblocking(False)
+        with pytest.raises(BlockingIOError):  # the token is for the broker alone
+            stranger.accept()
     (folder / embedded.FILES / embedded.ADDRESS).write_bytes(b"torn {")
 
     assert bodies(folder) == {"after"}
+
+
+def test_a_copied_folder_has_a_broker_of_its_own(folder: Path) -> None:
+    with embedded.open(folder) as running:
+        files = folder.parent / "copy" / embedded.FILES
+        shutil.copytree(folder / embedded.FILES, files)
+        with embedded.open(files.parent) as copy:
+            assert copy.name_servers != running.name_servers
+
+
+def test_other_users_cannot_read_the_settings_of_a_broker(folder: Path) -> None:
+    account = '{"accessKey":"orders","secretKey":"12345678"}'
+    with embedded.open(folder, settings={"innerClientAuthenticationCredentials": account}):
+        shown = Path(f"/proc/{address_of(folder).pid}/cmdline").read_text()
+    assert str(folder) in shown
+    assert "12345678" not in shown
 
 
 def test_a_lease_needs_the_token_of_the_folder(folder: Path) -> None:
@@ -299,6 +315,20 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     finally:
         os.seteuid(user)
         tmp_path.chmod(0o755)
+
+
+@pytest.mark.parametrize("name", [embedded.ADDRESS, embedded.SERVER_LOG, embedded.SERVER_LOCK])
+def test_a_file_that_cannot_be_used_is_named(folder: Path, name: str) -> None:
+    path = folder / embedded.FILES / name
+    path.mkdir(parents=True)
+    if name == embedded.ADDRESS:
+        held = SystemFiles().lock(path.with_name(embedded.SERVER_LOCK), b"")
+    try:
+        with pytest.raises(EmbeddedError, match=f"cannot use the folder .*/{name}: Is a directory"):
+            embedded.open(folder).start()
+    finally:
+        if name == embedded.ADDRESS:
+            held.release()
 
 
 def test_a_wrong_setting_is_named(folder: Path) -> None:

@@ -4,6 +4,7 @@ Each process holds a lease, a connection to the server. It begins with the token
 file; the server answers ``+``. When it ends, the process has left. If others are there, the server
 closes the connection. Otherwise it answers ``.`` and stops, and the connection ends with it. Until
 the starter has its lease, standard input is one, so that a starter that is killed leaves no server.
+Its first line is the settings.
 """
 
 from __future__ import annotations
@@ -198,7 +199,12 @@ def _run(folder: Path, settings: dict[str, str]) -> int:
 
 
 def main() -> None:
-    """Run the server; the arguments are the path of modules, and folder and settings in JSON."""
+    """Run the server; the arguments are the path of modules in JSON, and the folder."""
     gc.disable()  # modules leave next to no garbage; `event_loop.run` enables it
-    folder, settings = json.loads(sys.argv[2])
-    exit_with(lambda: _run(Path(folder), settings), "cometmq.embedded")
+    line = b""
+    while not line.endswith(b"\n"):
+        part = os.read(sys.stdin.fileno(), 4096)
+        if not part:
+            return  # the starter was killed
+        line += part
+    exit_with(lambda: _run(Path(sys.argv[2]), json.loads(line)), "cometmq.embedded")

@@ -66,22 +66,22 @@ def _quick() -> Iterator[Stage]:
 def _test() -> Iterator[Stage]:
     if with_spark := spark_layer.has_java():
         yield _install_spark()
+        yield from _spark("local", "comet")
     yield from _servers("compiled")
     yield from _units("compiled")
     yield Stage("unit", HOT, "interpreted", cores=0.8, variables=_in_memory())
     if with_spark:
-        yield from _spark("local", "comet")
         yield _unit_spark("compiled")
 
 
 def _interop() -> Iterator[Stage]:
     yield _install_spark()
+    yield from _spark("local", *VERSIONS)
     for part in ("1/2", "2/2"):
         yield Stage("interop", ("tests/interop",), part=part, cores=0.5)
     for version in reversed(VERSIONS):
         yield Stage("client", ("tests/client",), cluster=version, cores=0.4)
     yield _programs()
-    yield from _spark("local", *VERSIONS)
 
 
 def _all() -> Iterator[Stage]:
@@ -149,7 +149,7 @@ def _spark(place: str, *clusters: str, part: str = "") -> Iterator[Stage]:
         part=part,
         variables=(("COMETMQ_SPARK", place), ("COMETMQ_CLUSTERS", ",".join(clusters))),
         needs="install Spark",
-        cores=0.8,
+        cores=0.6,
     )
 
 

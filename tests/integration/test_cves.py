@@ -248,6 +248,7 @@ def test_cve_2022_1471_no_file_of_accounts_loads_a_class(tmp_path: Path, text: s
     assert not marker.exists()
 
 
+@pytest.mark.needs("openssl")
 async def test_cve_2011_1473_a_client_cannot_renegotiate(tmp_path: Path) -> None:
     """TLS 1.2 lets a client ask for handshakes again and again; the server refuses."""
     openssl = shutil.which("openssl")

@@ -140,6 +140,7 @@ def test_the_service_starts_a_command_that_exists() -> None:
     understood(shlex.split(line)[1:])
 
 
+@pytest.mark.needs("systemd-analyze")
 def test_systemd_understands_the_service(tmp_path: Path) -> None:
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text().replace("/opt/cometmq/bin/cometmq", sys.executable))

@@ -25,7 +25,10 @@ from unit.client.test_idempotent import message
 pytest.importorskip("asyncpg")
 pytest.importorskip("pg8000")
 PROGRAMS = programs()
-pytestmark = pytest.mark.skipif(PROGRAMS is None, reason="PostgreSQL is not installed")
+pytestmark = [
+    pytest.mark.needs("postgres"),
+    pytest.mark.skipif(PROGRAMS is None, reason="PostgreSQL is not installed"),
+]
 
 INSERT = sql.text("INSERT INTO bookings VALUES (:name)")
 ORDERS = [f"order-{n}" for n in range(5)]

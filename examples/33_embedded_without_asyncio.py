@@ -1,6 +1,6 @@
-"""A broker of its own in a program without an event loop.
+"""A program without an event loop that has its own broker.
 
-The folder keeps the messages. Other programs that open it meanwhile use the same broker.
+The folder keeps the messages. Other programs that open it use the same broker.
 """
 
 from cometmq import embedded

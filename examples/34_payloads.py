@@ -1,6 +1,6 @@
-"""Send orders as JSON, and handle those of an older version too, until Ctrl-C or SIGTERM.
+"""Send orders as JSON, and handle orders of an older version too, until Ctrl-C or SIGTERM.
 
-A message that cannot be read is a dead letter at once: no retry would change it.
+A message that cannot be read becomes a dead letter at once: no retry would change that.
 """
 
 import asyncio

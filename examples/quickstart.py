@@ -1,4 +1,4 @@
-"""A program with a broker of its own: sends a message and handles it, until Ctrl-C."""
+"""Starts its own broker, sends a message and handles it, until Ctrl-C."""
 
 import asyncio
 

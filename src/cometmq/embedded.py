@@ -1,12 +1,12 @@
 """A durable broker in a folder, for one application, as SQLite gives it a database.
 
 The broker is a process of its own beside the application: neither stops the other's event loop. All
-processes that open one folder share one broker. Each holds a connection to it, the lease; when the
-last lease ends, also because its process was killed, the broker stops in order.
+processes that open one folder share one broker. Each holds a connection to it, the lease. When the
+last lease ends, also because its process was killed, the broker stops cleanly.
 
 The folder is the store. Below ``embedded`` in it are:
 
-    address.json   where the broker is and the token for its lease, only for the owner of the file
+    address.json   the addresses of the broker and the token for a lease; only its owner can read it
     start.lock     locked while a process looks for the broker or starts it
     server.lock    locked by the broker
     server.log     the warnings of the broker
@@ -49,9 +49,9 @@ ADDRESS, START_LOCK, SERVER_LOCK, SERVER_LOG = (
     "server.log",
 )
 VARIABLE = "COMETMQ_EMBEDDED_NAME_SERVERS"
-"""If it is set, no broker is started, and clients get these name servers."""
+"""A variable with name servers: if it is set, clients use them, and no broker is started."""
 START_S = 30.0
-"""Time for a start; a large store that was not closed in order is recovered meanwhile."""
+"""Time for a start; it includes the recovery of a large store after a crash."""
 STOP_S = 15.0
 """Time for an orderly stop after the last lease has ended."""
 ANSWER_S = 5.0
@@ -66,7 +66,7 @@ sys.path += [each for each in json.loads(sys.argv[1]) if each not in sys.path]
 from cometmq.cli.embedded_server import main
 main()
 """
-"""It finds the modules that this process finds, and first those of its own Python."""
+"""The broker imports modules from its own Python first, then from the paths of this process."""
 
 
 class EmbeddedError(CometError):
@@ -74,7 +74,7 @@ class EmbeddedError(CometError):
 
 
 class Address(msgspec.Struct, frozen=True):
-    """What ``address.json`` says. It may be of a broker that was killed."""
+    """The content of ``address.json``. The broker that wrote it may have been killed."""
 
     name_servers: str
     lease: str
@@ -94,11 +94,11 @@ def open(
         folder: the store; it is made if it is missing. ``cometmq broker --store`` opens it later.
         name_servers: use these servers, and start no broker: the way to move to servers. If empty,
             the variable ``COMETMQ_EMBEDDED_NAME_SERVERS`` is used.
-        settings: settings of the broker by RocketMQ's keys; each value is text. They count if this
-            process starts the broker.
+        settings: settings of the broker by RocketMQ's keys; each value is text. They apply only
+            if this process starts the broker.
 
     Raises:
-        ConfigError: a setting is no text.
+        ConfigError: a setting is not text.
 
     Example:
         async with embedded.open("data") as broker, Producer(broker) as producer:
@@ -143,7 +143,7 @@ class Broker:
     def alive(self) -> bool:
         """Whether the broker runs; False before the start, and after the broker was killed.
 
-        It is not started again: let the application end, or open the folder again.
+        A killed broker is not restarted: let the application end, or open the folder again.
         """
         if self._elsewhere:
             return True
@@ -161,7 +161,7 @@ class Broker:
 
         Raises:
             ConfigError: brokers do not run on this system.
-            EmbeddedError: it cannot be started, or did not answer; says why.
+            EmbeddedError: the broker cannot be started, or does not respond; the text says why.
         """
         if self._elsewhere:
             log.info("no embedded broker is started name_servers=%s", self._elsewhere)
@@ -187,7 +187,7 @@ class Broker:
     def close(self) -> None:
         """Leave the broker. If no other process uses it, it stops, and the call waits for that.
 
-        All that was acknowledged is on the disk, whether or not the stop is orderly.
+        Each acknowledged message is on the disk, even if the broker does not stop cleanly.
         """
         lease, self._lease = self._lease, None
         self._name_servers = self._elsewhere
@@ -266,7 +266,7 @@ class Broker:
             )
 
     def _join(self) -> bool:
-        """Take a lease of the broker that runs; return False if none answers at the address.
+        """Take a lease of the broker that runs; return False if none responds at the address.
 
         The address may be old, or a copy in a copied folder: the broker of this folder holds its
         lock and knows the token.
@@ -286,10 +286,10 @@ class Broker:
             return False
         try:
             lease.sendall(f"{address.token}\n".encode())
-            answer = lease.recv(1)
+            response = lease.recv(1)
         except OSError:
-            answer = b""
-        if answer != b"+":
+            response = b""
+        if response != b"+":
             lease.close()
             return False
         lease.settimeout(None)
@@ -356,7 +356,7 @@ class Broker:
 
 
 def _text_from(path: Path, begin: int) -> str:
-    """Return the end of what was logged since the start."""
+    """Return the end of the log since the start."""
     with path.open("rb") as stream:
         stream.seek(max(begin, path.stat().st_size - LOG_TAIL_BYTES))
         return stream.read().decode(errors="replace").strip() or f"nothing is in {path}"

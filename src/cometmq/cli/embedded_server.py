@@ -1,10 +1,11 @@
 """The server of `cometmq.embedded`: runs until the last process that uses the folder has left.
 
-Each process holds a lease, a connection to the server. It begins with the token of the address
-file; the server answers ``+``. When it ends, the process has left. If others are there, the server
-closes the connection. Otherwise it answers ``.`` and stops, and the connection ends with it. Until
-the starter has its lease, standard input is one, so that a starter that is killed leaves no server.
-Its first line is the settings.
+Each process holds a lease, a connection to the server. The process sends the token of the address
+file; the server responds with ``+``. The process leaves by ending its side of the connection. If
+other leases are left, the server closes the connection. After the last lease it responds with ``.``
+and stops, and the connection ends with it. Until the process that started the server has its lease,
+standard input counts as one, so that no server is left if that process is killed. The first line of
+standard input has the settings.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class EmbeddedServer:
         if self._end < 0:
             return False
         self._leases += 1
-        self._end_first()  # the first one is that of the starter
+        self._end_first()  # the starter's lease replaces its standard input
         return True
 
     def leave(self) -> bool:
@@ -180,7 +181,7 @@ def _lock(folder: Path) -> FileLock:
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise CometError(
-                    f"another embedded broker uses {folder.parent} and does not answer: end it"
+                    f"another embedded broker uses {folder.parent} and does not respond: end it"
                 ) from None
         time.sleep(TRY_S)
 

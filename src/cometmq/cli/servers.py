@@ -185,7 +185,7 @@ def standalone_configurations(
     config: Path | None,
     settings: Mapping[str, str] | None = None,
 ) -> tuple[Configuration, Configuration]:
-    """Read the settings of a name server, and those of a broker in the same process.
+    """Read the settings of a name server and of a broker in the same process.
 
     Args:
         namesrv_port, broker_port, host, store: options of the command line.

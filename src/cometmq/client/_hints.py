@@ -1,7 +1,7 @@
-"""Errors that show the right line to those who know another messaging library.
+"""Adds the right line to the error of a wrong call, for users of other messaging libraries.
 
-A wrong call of a constructor, an unknown method and a wrong send get an error with a line that
-works. Only calls that fail pay for it. A send of a topic and a body becomes a `Message` here.
+A wrong call of a constructor, an unknown method and a wrong send raise an error with a line that
+works. Calls that succeed cost nothing more. `new_message` makes a `Message` of a topic and a body.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LINES = {
     "SimpleConsumer": f"SimpleConsumer{_CONSUMER})",
     "AdminClient": 'AdminClient("127.0.0.1:9876")',
 }
-"""How an object of each class is made."""
+"""By class, a call of its constructor that works."""
 
 _PARAMETERS = {
     "name_servers": (
@@ -44,7 +44,7 @@ _PARAMETERS = {
     "instance_name": "client_id",
 }
 MEANT = {other: name for name, others in _PARAMETERS.items() for other in others.split()}
-"""What other libraries call the parameters of constructors."""
+"""The names of our constructor parameters, by their names in other libraries."""
 
 _SEND = 'await producer.send("orders", b"hello")'
 _PRODUCERS = ("Producer", "TransactionProducer")
@@ -70,25 +70,27 @@ _METHODS = {
     "PullConsumer": {"async for message in consumer:": _RECEIVE_NAMES} | _CONSUMER_METHODS,
     "SimpleConsumer": {"messages = await consumer.receive()": _RECEIVE_NAMES} | _CONSUMER_METHODS,
 }
-"""The methods of other libraries, by the line that stands for them in each class."""
+"""By class and line to write instead, the names of methods in other libraries."""
 
 
-def show_lines(kind: type) -> None:
+def show_lines(cls: type) -> None:
     """Let a public class show the right line for wrong calls of its constructor and methods."""
-    name = kind.__name__
+    name = cls.__name__
     line = LINES.get(name)
-    if line is None or "__init__" not in vars(kind):
+    if line is None or "__init__" not in vars(cls):
         return
-    kind.__init__ = _shows(kind.__init__, name, line)  # type: ignore[misc]
+    cls.__init__ = _with_hints(cls.__init__, name, line)  # type: ignore[misc]
     for instead, others in _METHODS.get(name, {}).items():
-        if "blocking" in kind.__module__:
+        if "blocking" in cls.__module__:
             instead = instead.replace("await ", "").replace("async ", "")
         for other in others.split():
-            if not hasattr(kind, other):
-                setattr(kind, other, Missing(instead))
+            if not hasattr(cls, other):
+                setattr(cls, other, Missing(instead))
 
 
-def _shows(constructor: Callable[..., None], kind: str, line: str) -> Callable[..., None]:
+def _with_hints(
+    constructor: Callable[..., None], class_name: str, line: str
+) -> Callable[..., None]:
     code = constructor.__code__
     parameters = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
 
@@ -97,28 +99,30 @@ def _shows(constructor: Callable[..., None], kind: str, line: str) -> Callable[.
         try:
             constructor(self, *arguments, **named)
         except UnknownSettingError as error:
-            raise ConfigError(_unknown(error, kind, line, parameters)) from None
+            raise ConfigError(_unknown_name(error, class_name, line, parameters)) from None
         except TypeError as error:
             trace = error.__traceback__
             if trace is None or trace.tb_next is not None:
-                raise  # not of this call
+                raise  # from inside the constructor
             hints = [f"{name} is {MEANT[name]} here" for name in named if name in MEANT]
             raise TypeError("; ".join([str(error), *hints, f"write {line}"])) from None
         except ConfigError as error:
             first = arguments[0] if arguments else ""
             if isinstance(first, str) and first and ":" not in first:
-                met = f"{kind}({first!r}): the first argument is the address of a name server"
+                met = f"{class_name}({first!r}): the first argument is the address of a name server"
                 raise ConfigError(f"{met}, expected host:port: write {line}") from error
             raise
 
     return construct
 
 
-def _unknown(error: UnknownSettingError, kind: str, line: str, parameters: Sequence[str]) -> str:
+def _unknown_name(
+    error: UnknownSettingError, class_name: str, line: str, parameters: Sequence[str]
+) -> str:
     name, known = error.name, [*parameters, *error.known]
     met = f"keyword: there is no setting {name!r}"
     meant = MEANT.get(name, name)
-    if meant == "topic" and kind in _PRODUCERS:
+    if meant == "topic" and class_name in _PRODUCERS:
         return f"{met}: a send names its topic: write {_SEND}"
     if name == "topics":
         line = line.replace('topic="orders"', 'subscriptions={"orders": "*", "refunds": "*"}')
@@ -171,7 +175,7 @@ _MEANT_BY_SENDS = {
     "delay_s": _DELAY,
     "reply": "request() instead of a send",
 }
-"""What other libraries call what a send takes."""
+"""The arguments of our sends, by their names in other libraries."""
 
 
 def new_message(
@@ -186,8 +190,8 @@ def new_message(
         options: the other fields of a new message.
 
     Raises:
-        InvalidMessageError: it is not a message to send, or the body is no bytes.
-        TypeError: there is no such option.
+        InvalidMessageError: it is not a message to send, or the body is not bytes.
+        TypeError: an option is unknown.
     """
     unknown = next((name for name in options if name not in MessageOptions.__annotations__), None)
     if unknown is not None:

@@ -39,7 +39,7 @@ _ZEROS = bytes(64 * 1024)
 _LARGE_BYTES = 64 * 1024 * 1024
 """Deleting a file of this size takes a while: 250 ms for a GiB in memory."""
 _DESCRIPTORS_DEFAULT = 131_060
-"""Where there is no limit of open files."""
+"""The limit that is assumed if the system has no limit of open files."""
 _MAPPED_FILES_LEAST = 64
 _MAPPED_FILES_MOST = 4096
 """More of them cost memory and save no time."""

@@ -515,7 +515,7 @@ class ClientCore(Lifecycle):
 def known_name_servers(
     named: str | Sequence[str] | HasNameServers, settings: ClientSettings
 ) -> tuple[list[str], str]:
-    """Return the name servers a client begins with: those named, or those of its settings.
+    """Return the name servers a client begins with: the argument, or its settings.
 
     Without any, and without an HTTP endpoint, it is the usual port of this machine.
 

@@ -1,4 +1,4 @@
-"""What differs between operating systems: one interface, one implementation for each system.
+"""The calls that differ between operating systems: one interface, one module for each system.
 
 Nothing outside of this package asks which system it runs on.
 
@@ -24,7 +24,7 @@ _WITH_SERVERS = ("linux", "darwin")
 
 
 class _Refusal:
-    """Stands for the servers' part of a system without servers: each use is an error."""
+    """`SERVERS` on a system without servers: each use raises an error."""
 
     def __getattr__(self, name: str) -> Any:
         from cometmq.model.errors import ConfigError  # the tools that build CometMQ do without

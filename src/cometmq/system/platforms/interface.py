@@ -1,4 +1,4 @@
-"""What CometMQ needs of an operating system. Each implementation is a module with these names."""
+"""The calls that CometMQ makes to an operating system. Each implementation is a module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FileSystem(Protocol):
 
 
 class System(Protocol):
-    """What every part needs, the client included."""
+    """The calls that every part uses, including the client."""
 
     NAME: str
     """The name of the system, for messages."""
@@ -38,11 +38,11 @@ class System(Protocol):
 
         Args:
             loop: the event loop that runs in this thread.
-            callback: what is called in it.
+            callback: the function to call in that loop.
             signals: None for `STOP_SIGNALS`.
 
         Returns:
-            What restores the handlers that were there before.
+            A function that restores the previous handlers.
         """
 
     def after_fork(self, callback: Callable[[], None]) -> None:
@@ -108,7 +108,7 @@ class System(Protocol):
 
 
 class ServerSystem(Protocol):
-    """What servers and stores need beyond that."""
+    """The further calls of servers and stores."""
 
     def sync_data(self, descriptor: int) -> None:
         """Return when the content of a file is on the disk; from any thread.
@@ -118,7 +118,7 @@ class ServerSystem(Protocol):
         """
 
     def sync_mapping(self, mapping: mmap.mmap, path: Path, descriptor: int | None) -> None:
-        """Do the same for what was written through a mapping, and to its file.
+        """Return when the content written through a mapping, and to its file, is on the disk.
 
         Args:
             mapping: of the whole file.

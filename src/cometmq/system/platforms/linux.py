@@ -72,7 +72,7 @@ _FIRST_BYTE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 _MS_SYNC = 4
 _READ_BYTES = 1024 * 1024
 _SCRATCH_BYTES = 64 * 1024
-"""What is read goes to the same few pages again and again: only the page cache matters."""
+"""Each read overwrites the same few pages: only its effect on the page cache matters."""
 _MAPPINGS_DEFAULT = 65_530
 
 sync_data = os.fdatasync

@@ -1,8 +1,8 @@
 """macOS, for development: the same files, synced to the disk itself.
 
     fsync       leaves data in the cache of the disk; F_FULLFSYNC does not
-    locks       flock, as there are no locks of open files; process locks collide with them
-    holes       not asked for: APFS has reported data that was written just now as a hole
+    locks       flock, as there are no locks of open files; locks of processes conflict with it
+    holes       not used: APFS has reported data that was written just now as a hole
     reserving   F_PREALLOCATE appends blocks to those that a file has
 
 Source: fsync(2), fcntl(2), flock(2), msync(2), mincore(2), sysctl(3) of macOS.
@@ -120,7 +120,7 @@ def sync_mapping(mapping: mmap.mmap, path: Path, descriptor: int | None) -> None
         return
     try:
         opened = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:  # deleted meanwhile: nobody needs it
+    except FileNotFoundError:  # deleted meanwhile: no start reads it
         return
     try:
         sync_file(opened)

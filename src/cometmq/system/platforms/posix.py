@@ -1,4 +1,4 @@
-"""What Linux and macOS have in common; on other Unix systems, all that the client needs."""
+"""The calls that Linux and macOS share; on other Unix systems, all calls of the client."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ NAME = "Windows"
 STOP_SIGNALS: tuple[signal.Signals, ...] = tuple(
     getattr(signal, name)
     for name in ("SIGTERM", "SIGINT", "SIGBREAK")
-    if hasattr(signal, name)  # SIGBREAK is of Windows alone
+    if hasattr(signal, name)  # only Windows has SIGBREAK
 )
 _REPLACE_S = 1.0
 """How long a rename is tried while another program has the file open."""
@@ -80,13 +80,13 @@ def replace(path: Path, target: Path) -> None:
 
 
 def open_private(path: Path) -> int:
-    """Open a file for writing, empty, as bytes; its folder's rights are its own."""
+    """Open an empty file for writing bytes; it has the access rights of its folder."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     return os.open(path, flags | os.O_BINARY, 0o600)  # type: ignore[attr-defined]
 
 
 def only_user_can_write(path: Path) -> bool:
-    """Return whether there is such a file: the folders of a user's profile are of that user."""
+    """Return whether the file exists: other users cannot write below a user's profile."""
     return path.exists()
 
 

@@ -1,7 +1,7 @@
-"""What an embedded broker costs its application: time until it is ready, memory, messages a second.
+"""Measures an embedded broker: time until it is ready, memory, messages a second.
 
 The application is a process with the client loaded. Memory is the sum of the proportional set sizes
-of both processes, minus that of the application alone: shared pages count once. The last rows
+of both processes, minus the memory of the application alone: shared pages count once. The last rows
 compare it with a broker in a thread of the application, while another process sends to it.
 
     .venv/bin/python benchmarks/embedded.py            prints a table
@@ -128,7 +128,7 @@ async def longest_lag(seconds: float) -> float:
 
 
 def beside(name_servers: str, kind: str, *, holds: bool) -> dict[str, float]:
-    """What the application and another process notice of each other's work."""
+    """Measure how much the application and another process delay each other."""
     ours, theirs = multiprocessing.Pipe()
     spawn = multiprocessing.get_context("spawn")
     other = spawn.Process(target=other_process, args=(name_servers, STALL_S + 0.5, theirs))

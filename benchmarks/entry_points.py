@@ -60,7 +60,7 @@ def _pytest(folder: Path) -> tuple[Sequence[str], Sequence[str]]:
     """Make an environment with pytest and one that has the package as well, from a wheel."""
     tests = folder / "tests"
     tests.mkdir(parents=True)
-    (tests / "pytest.ini").write_text("[pytest]\n")  # or pytest reads that of this project
+    (tests / "pytest.ini").write_text("[pytest]\n")  # or pytest reads this project's
     (tests / "test_empty.py").write_text("def test_nothing():\n    pass\n")
     build = {**os.environ, "COMETMQ_BUILD": "interpreted"}
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]

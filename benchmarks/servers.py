@@ -157,7 +157,7 @@ class RocketServer(Server):
             "brokerId": 0,
             "brokerIP1": "127.0.0.1",
             "flushDiskType": self.flush,
-            # The default of RocketMQ and of `cometmq broker`; that of `standalone` is smaller.
+            # The default of RocketMQ and of `cometmq broker`; `standalone` has smaller files.
             "mappedFileSizeCommitLog": 1 << 30,
         }
 

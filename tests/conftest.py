@@ -1,4 +1,4 @@
-"""Names the build under test in the report's head, and runs the tests of its tier and part alone.
+"""Names the build under test in the report's head, and runs only the tests of its tier and part.
 
 ``COMETMQ_PART``, such as ``1/2``, divides the files among processes that run side by side.
 """
@@ -22,7 +22,7 @@ from support.virtual_time import virtual_time
 
 __all__ = ["virtual_time"]
 
-# A busy machine is no failure, so there is no deadline.
+# A busy machine must not fail a test, so there is no deadline.
 settings.register_profile("comet", deadline=None, max_examples=rounds(test=50, long=200))
 settings.load_profile("comet")
 
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    # Thousands of tests stay until the end: no collection looks at them again.
+    # Thousands of test objects live until the end: no collection needs to examine them again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS_MIN, 20, 20)
@@ -79,9 +79,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @functools.cache
 def _files_of_other_parts(paths: tuple[str, ...]) -> set[Path]:
-    """For two parts every second file in the order of their sizes, and so on.
+    """The files that other parts run: of N parts each has every Nth file, in order of size.
 
-    They are not even imported, which takes as long as many tests.
+    They are not imported: an import takes as long as many tests.
     """
     number, count = map(int, os.environ.get("COMETMQ_PART", "1/1").split("/"))
     places = [Path(path.partition("::")[0]).absolute() for path in paths]

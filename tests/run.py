@@ -35,18 +35,18 @@ from support.versions import ALL_VERSIONS, VERSIONS  # noqa: E402
 BOTH = ("compiled", "interpreted")
 WITHOUT_SPARK = tuple(f"--ignore={path}" for path in spark_layer.TESTS)
 HOT = ("tests/golden", "tests/unit/protocol", "tests/unit/sql92", *WITHOUT_SPARK)
-"""Tests that do little but call compiled modules: they show a difference between the builds."""
+"""Tests that mostly call compiled modules: they show a difference between the builds."""
 PARTS = 4
-"""Of the quick tests: two at a time would leave the processors idle while they wait."""
+"""The quick tests run in this many parts: with two, processors would idle while tests wait."""
 CONFORMANCE = ("tests/conformance_run/run.py",)
 EXPECTED = "tests/conformance_run/expected_failures.py"
 MEMORY, MEMORY_MIN = Path("/dev/shm"), 2 << 30
 
 
 def stages_of(tier: str) -> list[Stage]:
-    """All stages of a tier; first the one that others wait for, then the longer before the shorter.
+    """All stages of a tier: the preparation, then long stages before short ones.
 
-    So none of the long ones is left alone at the end.
+    So no long stage runs alone at the end.
     """
     stages = {QUICK: _quick, TEST: _test, INTEROP: _interop, ALL: _all}[tier]()
     return [replace(stage, tier=tier, variables=_variables(stage, tier)) for stage in stages]
@@ -125,7 +125,7 @@ def _unit_spark(build: str) -> Stage:
 
 
 def _changed(since: str) -> Iterator[Stage]:
-    """The tests of a change, without those that other programs than Python are needed for."""
+    """The tests of a change, without tests of RocketMQ's programs and of Spark."""
     found = affected.affected_tests(affected.changed_files(since))
     elsewhere = [path for path in found if path.startswith(("tests/interop/", "tests/spark/"))]
     if elsewhere:
@@ -200,7 +200,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tier", choices=TIERS, default=TEST, help="default: test")
     parser.add_argument("--build", choices=BOTH, help="only this build")
     parser.add_argument("--test", action="append", default=[], help="only this test of the stage")
-    what = "the tests that the files touch which differ from a commit, by default the last one"
+    what = "run the tests that the changes since a commit touch; default: the last commit"
     parser.add_argument("--changed", nargs="?", const="HEAD", metavar="COMMIT", help=what)
     cores = os.cpu_count() or 1
     parser.add_argument("--cores", type=float, default=cores, help="processors to keep busy")

@@ -1,7 +1,7 @@
 """Runs the client's unit tests on Windows: ``python tests/windows.py``, with Python 3.11 or newer.
 
 This is what ``make quick`` is elsewhere: it makes ``.venv``, compiles the hot modules if it finds a
-compiler, and runs the tests of what the client consists of.
+compiler, and runs the tests of the client.
 """
 
 import subprocess
@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ("client", "model", "protocol", "remoting", "sql92", "system/test_client_system.py")
-"""Below ``tests/unit``."""
+"""Folders and files below ``tests/unit``."""
 LEFT_OUT = (
     "client/test_blocking_face.py::test_a_signal_handler_may_close_what_it_interrupts",
     "client/test_portal.py::test_a_forked_child_opens_its_own",
@@ -19,7 +19,7 @@ LEFT_OUT = (
     "protocol/test_message_id_time.py",
     "remoting/test_ports.py::test_a_fork_has_another_block",
 )
-"""They fork, set time zones or send signals to threads."""
+"""Tests that fork, set time zones or send signals to threads."""
 
 
 def main() -> int:

@@ -457,8 +457,8 @@ LOOKED_AT: dict[str, tuple[object, str, Callable[[Any], Any], int]] = {
         690,
     ),
 }
-"""What starts and readers look at, how it is replaced by one that does not, given the original, and
-the seed to begin with: few flips show some of it.
+"""A check of starts or readers, the function that replaces it by one that checks nothing, and the
+first seed: few flips show that some checks are missing.
 """
 
 

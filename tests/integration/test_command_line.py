@@ -1,6 +1,6 @@
 """Commands as a user gives them, each as a process of its own.
 
-Those of the demo start from nothing, as a user's do, and so do those of `test_start.py`.
+The demo's commands start from nothing, as a user's do; so do the commands of `test_start.py`.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def told(running: subprocess.Popen[str], line: str = "") -> str:
 
 
 def address_of(folder: Path) -> embedded.Address:
-    """What the address file says."""
+    """The content of the address file."""
     data = (folder / embedded.FILES / embedded.ADDRESS).read_bytes()
     return msgspec.json.decode(data, type=embedded.Address)
 

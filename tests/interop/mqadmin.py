@@ -26,7 +26,7 @@ SENDS = ("sendMessage", "sendMsgStatus", "checkMsgSendRT")
 """Commands that do more when they are repeated."""
 TRIES_MAX = 3
 BODIES = Path("/tmp/rocketmq/msgbodys")
-"""Where the tool writes the bodies that it shows, whoever runs it: all users of a machine may."""
+"""The folder for the bodies that the tool shows; every user of the machine can write to it."""
 
 
 class AnswerLost(Exception):

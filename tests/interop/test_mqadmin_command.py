@@ -68,7 +68,7 @@ DIFFERENT = {
 }
 """Calls whose printout or exit code differs on purpose, and why."""
 FIXED = "/tmp/rocketmq"
-"""Where RocketMQ's tool writes bodies and exports on every machine: only its first user can."""
+"""The folders where RocketMQ's tool writes bodies and exports: only its first user can."""
 OF_ITS_FILE = {"getBrokerConfig", "getBrokerConfig-c"}
 """Calls that depend on the file of the recorded broker: settings without a default are shown only
 if the file has them."""

@@ -20,7 +20,7 @@ from simulation.history import History  # noqa: E402
 from simulation.world import simulate  # noqa: E402
 
 CHILD_SEEDS = 10
-"""Worlds of one process: those of killed compiled servers stay in memory, 8 MB each."""
+"""Worlds of one process: worlds of killed compiled servers stay in memory, 8 MB each."""
 
 
 def main() -> None:

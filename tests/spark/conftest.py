@@ -48,7 +48,7 @@ CORES = 2
 FAST_START = Path(__file__).resolve().parent / "fast_start"
 """What lets Spark's processes start faster; it changes nothing that they do."""
 FIRST_FILES = ("test_topic_batch.py", "test_topic_stream.py", "test_topic_write.py")
-"""What ``make test`` runs: a topic as a table, as a stream, and as a sink."""
+"""The tests that ``make test`` runs: a topic as a table, as a stream, and as a sink."""
 PASSED_ON = ("COMETMQ_BUILD", "COMETMQ_EXPECT_BUILD")
 """Variables that executors on a cluster get from here besides keys: which build is under test."""
 

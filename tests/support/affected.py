@@ -2,7 +2,7 @@
 
 A changed module touches the tests that import it or a module that imports it directly, and the
 tests whose name has a word of its path: `broker/delay/levels.py` touches `test_delay_kills.py`,
-which meets it in a server process and imports nothing of it.
+which runs it in a server process and does not import it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ PAGE_TESTS = ("tests/unit/docs/test_pages.py", "tests/unit/docs/test_guarantees.
 PROJECT_TESTS = ("tests/unit/test_layout.py", "tests/unit/test_build.py", "tests/unit/support")
 WORD_LETTERS_MIN = 4
 COMMON_WORDS = {"cometmq", "broker", "client", "store", "system", "model", "protocol", "config"}
-"""Words that name half of the tests, and so none in particular."""
+"""Words in the names of many tests: they would select most of the suite."""
 
 
 def changed_files(since: str) -> list[str]:
-    """The files that differ from a commit, with those that git does not know yet."""
+    """The files that differ from a commit, and untracked files."""
     return [*_git("diff", "--name-only", since), *_git("ls-files", "-o", "--exclude-standard")]
 
 
@@ -66,7 +66,7 @@ def _tests() -> tuple[str, ...]:
 
 @cache
 def _importers() -> defaultdict[str, set[str]]:
-    """By module of ours, the modules that import it."""
+    """By module of CometMQ, the modules that import it."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for path in (ROOT / "src").rglob("*.py"):
         module = _module_of(path.relative_to(ROOT).with_suffix("").as_posix())
@@ -77,7 +77,7 @@ def _importers() -> defaultdict[str, set[str]]:
 
 @cache
 def _imports_of_test(path: str) -> frozenset[str]:
-    """What a test imports itself, through its helpers, and through the conftests above it."""
+    """The modules that a test, its helpers and the conftests above it import."""
     waiting = [ROOT / path, *(folder / "conftest.py" for folder in (ROOT / path).parents)]
     seen, found = set[Path](), set[str]()
     while waiting:

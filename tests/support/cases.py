@@ -1,4 +1,4 @@
-"""Tables of cases that one test walks, so that it names each wrong one and makes fixtures once."""
+"""Runs a table of cases in one test, which names each wrong case and makes its fixtures once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 Item = TypeVar("Item")
 WRONG = Exception, pytest.fail.Exception
-"""The second is what `pytest.raises` raises when nothing else is; it is no `Exception`."""
+"""`pytest.raises` raises the second if its block raises nothing; it is not an `Exception`."""
 
 
 @contextmanager

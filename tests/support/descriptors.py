@@ -1,8 +1,8 @@
 """Fails a module of tests that leaves descriptors open: files, sockets, event loops, mappings.
 
-A user may open 1,024, on macOS 256. Descriptors that session and package fixtures open outlive
-a module, and do not count. Neither do those that a garbage collection closes: nothing else frees
-what a test's own variables hold in a cycle.
+A user may open 1,024, on macOS 256. Descriptors of session and package fixtures outlive a module,
+and do not count. Descriptors that a garbage collection closes do not count either: only a
+collection frees a cycle that a test's own variables hold.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNCHECKED = {
 }
 """Folders that are not checked, and why."""
 SETTLE_S = 1.0
-"""For threads that close what is large."""
+"""Time for threads that close large files."""
 POLL_S = 0.01
 
 
@@ -71,7 +71,7 @@ class DescriptorCheck:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
-        """Note what is open before the first test of a module."""
+        """Record the descriptors that are open before the first test of a module."""
         if self._module != (module := _module_of(item)):
             self._module, self._expected = module, open_descriptors()
         return (yield)
@@ -80,7 +80,7 @@ class DescriptorCheck:
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[object]
     ) -> Generator[None, object, object]:
-        """Note what fixtures open that live longer than a module."""
+        """Record the descriptors of fixtures that live longer than a module."""
         if fixturedef.scope not in LONGER_LIVED:
             return (yield)
         before = open_descriptors()
@@ -99,7 +99,7 @@ class DescriptorCheck:
             return
         if self._module.startswith(tuple(UNCHECKED)) or not self._left():
             return
-        getattr(item, "funcargs", {}).clear()  # the next step of pytest
+        getattr(item, "funcargs", {}).clear()  # as pytest does in its next step
         gc.collect()
         deadline = time.monotonic() + SETTLE_S
         while left := self._left():
@@ -120,7 +120,7 @@ class DescriptorCheck:
 
 
 def _kept_by_the_process(descriptors: Iterable[Descriptor]) -> Iterator[Descriptor]:
-    """Descriptors that stay open until the process ends, whoever opens them first.
+    """Descriptors that stay open until the process ends, whichever test opens them first.
 
     ``free_port`` binds the first port of each block of ports that it takes. libuv, uvloop's
     library, makes one pipe for signals, which all its loops share.

@@ -23,7 +23,7 @@ PAGE_BYTES = 4096
 
 
 class Content:
-    """What the disk has of a file that is or was mapped."""
+    """The content that the disk has of a file that is or was mapped."""
 
     def __init__(self, path: Path, durable: bytes | None = None) -> None:
         self.path = path
@@ -33,7 +33,7 @@ class Content:
         clean."""
 
     def written(self) -> bytes:
-        """What the kernel has of it."""
+        """The content that the kernel has of the file."""
         return self.path.read_bytes()
 
 

@@ -1,7 +1,7 @@
 """Asks the server of `support.forks` to run a program as this process would, and waits for its end.
 
-It takes the program's place: its files, folder, environment, signals and exit code are the
-program's. It imports nothing that takes time.
+It stands for the program: it passes on its files, folder, environment and signals, and ends with
+the program's exit code. It imports no module that takes time.
 """
 
 import _signal

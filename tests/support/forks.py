@@ -1,10 +1,10 @@
 """Runs commands as forks of one process that has loaded CometMQ: 0.06 s of CPU instead of 0.35.
 
-The words of `python` stand where a test would start ``sys.executable``, and `commands` is a folder
-for ``PATH`` with a ``cometmq`` that does the same. A fork has the arguments, environment, folder,
-files, signals and exit code of the process that stands for it; it knows ``-m module``, ``-c text``
-and a file. It is not for tests of a start, of limits or of a process id: these start a process of
-their own, as all servers do.
+A command line begins with `python` instead of ``sys.executable``; `commands` is a folder for
+``PATH`` with a ``cometmq`` that does the same. A fork has the arguments, environment, folder,
+files, signals and exit code of the process that asks for it; it runs ``-m module``, ``-c text`` and
+a file.
+Tests of a start, of limits or of a process id, and servers, start a new process instead.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ LOADED = (
     "cometmq.client.blocking",
     "cometmq.broker.app",
 )
-"""What commands and examples import."""
+"""The modules that commands and examples import."""
 CLIENT = Path(__file__).with_name("fork_client.py")
 END_S = 60.0
 
 
 @functools.cache
 def python() -> tuple[str, ...]:
-    """The words that stand where a test would start ``sys.executable``."""
+    """The beginning of a command line, instead of ``sys.executable``."""
     return (sys.executable, "-I", "-S", str(CLIENT), str(_server() / "socket"))
 
 
@@ -85,7 +85,7 @@ def _server() -> Path:
 
 
 def load() -> None:
-    """Import what programs import, also what the command line loads while it runs."""
+    """Import the modules of programs, also those that the command line loads while it runs."""
     for each in LOADED:
         import_module(each)
     from typer.testing import CliRunner
@@ -97,7 +97,7 @@ def load() -> None:
 
 
 class Program(NamedTuple):
-    """What a fork is to run."""
+    """The program that a fork runs."""
 
     arguments: list[str]
     folder: str

@@ -5,10 +5,10 @@
 At its end the program prints how often it made each imitated call.
 
 CometMQ's modules then lack what that system lacks: modules and names, by the type stubs of mypy,
-which say for each system what its Python has; ``/proc`` and ``/sys``; on Windows also signal
+which list the names of each system's Python; ``/proc`` and ``/sys``; on Windows also signal
 handlers of event loops, uvloop, and the rename or removal of an open file. What macOS alone has is
-imitated with what Linux has. Other modules, such as those of the standard library, and processes
-that the program starts see Linux. Compiled modules import past this: run with
+imitated with what Linux has. Other modules, such as the standard library's, and processes that the
+program starts see Linux. Imports of compiled modules bypass the imitation: run with
 ``COMETMQ_BUILD=interpreted``.
 """
 
@@ -43,7 +43,7 @@ KNOWN_ERRORS = {("darwin", "fcntl"): {"F_OFD_GETLK", "F_OFD_SETLK", "F_OFD_SETLK
 FULL_SYNC, PREALLOCATE, READ_AHEAD = 51, 42, 45
 """Commands of macOS's fcntl(2)."""
 OPEN_FILES_MAX = 61_440
-"""What the kernel of macOS grants at most."""
+"""The largest limit that the kernel of macOS grants."""
 calls: Counter[str] = Counter()
 """How often each imitated call was made."""
 
@@ -86,7 +86,7 @@ def _names(stub: Path, platform: str) -> frozenset[str]:
 
 @functools.cache
 def _imports(stub: Path) -> frozenset[str]:
-    """What a stub imports for its own use."""
+    """The names that a stub imports for its own use."""
     imports = (each for each in ast.walk(ast.parse(stub.read_text())) if _is_import(each))
     return frozenset(name.name for each in imports for name in each.names if not name.asname)
 
@@ -192,7 +192,7 @@ def _is_open(path: str) -> bool:
     for number in Path("/proc/self/fd").iterdir():
         try:
             found = number.stat()
-        except OSError:  # that of the listing
+        except OSError:  # the descriptor of the listing
             continue
         if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
             return True
@@ -243,7 +243,7 @@ def _setrlimit(which: int, limits: tuple[int, int]) -> None:
 
 
 class _Call:
-    """A function of a library; like those of ctypes, it has types."""
+    """A function of a library; it has types, like a function of ctypes."""
 
     def __init__(self, call: Callable[..., int]) -> None:
         self._call = call
@@ -296,7 +296,7 @@ def command(system: str, module: str, *arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """The environment for such a command."""
+    """The environment of a command that runs as if on another system."""
     root = Path(__file__).resolve().parents[2]
     path = os.pathsep.join(map(str, (root / "src", root, root / "tests")))
     return {**os.environ, "PYTHONPATH": path, "COMETMQ_BUILD": "interpreted"}

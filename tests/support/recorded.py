@@ -1,4 +1,4 @@
-"""What real servers sent and stored: the frames and stores of tests/vectors."""
+"""Reads the frames and stores of real servers that tests/vectors has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests need the system's administrator for: mounts, loop devices."""
+"""Runs commands of tests as root, such as mounts."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from cometmq.cli.build import compiled_modules, version_line
 PACKAGE = Path(cometmq.__file__).parent
 COMMAND = str(Path(sys.executable).with_name("cometmq"))
 MAPS = Path("/proc/self/maps")
-"""Where Linux lists what a process has loaded."""
+"""Linux's list of the files that this process has loaded."""
 WITHOUT_SERVERS = ("win32",)
 TIMEOUT_S = 60.0
 """Ends what hangs; a step takes a second."""

@@ -15,12 +15,12 @@ TESTS = (
     "tests/golden/test_spark_logs.py",
 )
 JAVA_OLDEST = 17
-"""What Spark 4 needs; RocketMQ's jars run on it too."""
+"""Spark 4 needs it; RocketMQ's jars run on it too."""
 PACKAGES = ("pyspark", "pyarrow", "deltalake", "pyiceberg")
 
 
 def left_out() -> list[str]:
-    """The packages for want of which these tests are left out; on CI they fail instead."""
+    """The missing packages, which leave out these tests; empty on CI, where the tests fail."""
     if os.environ.get("CI"):
         return []
     return [name for name in PACKAGES if find_spec(name) is None]
@@ -41,5 +41,5 @@ def has_java() -> bool:
 
 def java_version(java: Path) -> int:
     """The main version of a Java, such as 17."""
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
-    return int(re.findall(r'version "(?:1\.)?(\d+)', said)[0])
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
+    return int(re.findall(r'version "(?:1\.)?(\d+)', output)[0])

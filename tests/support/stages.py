@@ -28,13 +28,13 @@ from support.versions import ALL_VERSIONS
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "test-results"
 LIMIT_S = 3 * 3600.0
-"""It only ends what hangs: more than twice what the longest stage took on a busy machine."""
+"""It only ends a stage that hangs: the longest took less than half of it on a busy machine."""
 TEST_LIMIT_S = 1200
 """A test that takes this long fails with the stacks of its threads, and the next one runs."""
 LONG_TEST_LIMIT_S = 3600
 """The same with long random rounds, which take up to ten minutes on a busy machine."""
 DUMP_AFTER_S = 30
-"""A test that its limit does not end prints the stacks so much later; its stage's limit ends it."""
+"""So long after its limit a test that hangs on prints its stacks; its stage's limit ends it."""
 SIGNAL_WAIT_S = 1.0
 """A signal just before a wait does not end it, and is handled only after it."""
 TESTS_FAILED = 1
@@ -42,12 +42,14 @@ TESTS_FAILED = 1
 RERUNS_MAX = 3
 """If more tests fail, load on the machine is not the cause, and none is run again."""
 LOG_TAIL = 30_000
+SLOWEST = 20
+"""How many of the slowest tests a run lists."""
 PYTEST = ("-m", "pytest")
 ERROR_LINES, WIDTH_MAX = 5, 200
 FAILURES_SHOWN = 4
 """At the end of a run, with their messages and commands."""
 LINES_MAX = FAILURES_SHOWN * (ERROR_LINES + 3)
-"""Of these failures; with the counts of the run it is less than a screen of 40 lines."""
+"""The lines of these failures; with the counts of the run they fit on a screen of 40 lines."""
 
 
 @dataclass(frozen=True)
@@ -295,7 +297,7 @@ class ProcessGroups:
             self._running.discard(group)
 
     def kill_all(self) -> None:
-        """Kill all processes of all stages, also of those that a thread is about to start."""
+        """Kill all processes of all stages, also of stages that a thread is about to start."""
         with self._lock:
             self.are_killed = True
             for group in self._running:
@@ -471,6 +473,3 @@ def slowest_tests(outcomes: Sequence[Outcome]) -> list[str]:
     return ["| Seconds | Test | Stage |", "|--:|---|---|"] + [
         f"| {seconds:.1f} | `{node}` | {stage.title} |" for seconds, node, stage in found[:SLOWEST]
     ]
-
-
-SLOWEST = 20

@@ -5,15 +5,10 @@
     interop  real RocketMQ brokers, tools and clients: needs a JDK, Maven, Go and Node.js
     all      both, and repetitions: further RocketMQ versions, the interpreted build, long rounds
 
-``COMETMQ_TIER`` names it; without it the tier is ``test``. Two marks move a test:
+``COMETMQ_TIER`` names it; without it the tier is ``test``. The marks ``long``, ``needs`` and
+``promise`` move a test to another tier: CONTRIBUTING.md lists them.
 
-    @pytest.mark.long             repeats another test: runs in the tier ``all`` alone
-    @pytest.mark.needs("etcd")    needs a program besides Python and a C compiler: runs in the stage
-                                  ``programs`` of ``interop``
-    @pytest.mark.promise          shows a promise of guarantees.md: runs in ``test`` as well if its
-                                  programs are here
-
-pytest itself, without ``tests/run.py``, runs tests that need programs wherever they are found.
+pytest itself, without ``tests/run.py``, also runs tests that need a program, if it is found.
 """
 
 from __future__ import annotations
@@ -30,7 +25,6 @@ import pytest
 QUICK, TEST, INTEROP, ALL = "quick", "test", "interop", "all"
 TIERS = (QUICK, TEST, INTEROP, ALL)
 
-
 WITHOUT, ONLY = "without", "only"
 """Values of ``COMETMQ_PROGRAMS``: leave out tests that need programs, or run no others."""
 
@@ -44,7 +38,7 @@ def tier() -> str:
 
 
 def is_stage_of(name: str) -> bool:
-    """Whether this is a stage of a tier; pytest without ``tests/run.py`` runs what it is told."""
+    """Whether ``tests/run.py`` runs this process as a stage of a tier; False for pytest alone."""
     return os.environ.get("COMETMQ_TIER") == name
 
 

@@ -1,4 +1,4 @@
-"""A mapping that refuses searches which CPython before 3.11.5 cannot do safely."""
+"""A mapping that refuses each search that could crash CPython before 3.11.5."""
 
 from __future__ import annotations
 

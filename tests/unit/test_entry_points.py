@@ -1,4 +1,4 @@
-"""What other programs load of the package without asking for it: each module delays all of them."""
+"""Entry points: other programs load them unasked, so each module that they import delays all."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def functions(path: str) -> frozenset[str]:
 
 @cache
 def marks(path: str) -> dict[str, str]:
-    """The marks of the functions of a file, with those of the whole file."""
+    """The marks of the functions of a file, with the marks of the whole file."""
     tree = ast.parse((pages.ROOT / path).read_text())
     of_all = " ".join(
         ast.unparse(each.value)

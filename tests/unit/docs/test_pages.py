@@ -320,7 +320,7 @@ NAMES = {
     "rocketmq-log": ("files",),
     "Java client 5.3.3": ("Java 5.3.3, heap 512 MiB",),
 }
-"""What the figures of our pages compare, and its names in the result files."""
+"""The systems that the figures of our pages compare, and their names in the result files."""
 
 SAME = ", the same"
 """The end of the title of a rival that has a row of its own, below ours."""
@@ -390,7 +390,7 @@ def test_the_picture_of_the_demo_shows_what_it_prints_today() -> None:
 
 
 def _measured(path: Path, title: str, flush: str) -> Iterator[tuple[str, str, str]]:
-    """Of the rows with this title: our pages' name, the rate, and the ratio to it."""
+    """For each row with this title: our pages' name, the rate, and the ratio to it."""
     readme = {name: ours for ours, names in NAMES.items() for name in names}
     table = [line.split("|")[1:-1] for line in path.read_text().splitlines() if line[:1] == "|"]
     head = [name.strip() for name in table[0]]

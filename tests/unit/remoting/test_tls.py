@@ -283,7 +283,7 @@ openssl req {KEY} -keyout ca.key -x509 -days 9 -out ca.pem -subj /CN=ca
 openssl req {KEY} -keyout server.key -out server.csr -subj /CN=broker
 {SIGNED} -in server.csr -out server.pem -passin pass:123456
 """
-"""What RocketMQ's page says, with keys that are made faster."""
+"""The commands of RocketMQ's page, with keys that are made faster."""
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
 
 

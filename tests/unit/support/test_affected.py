@@ -1,4 +1,4 @@
-"""Which tests a change touches."""
+"""The selection of the tests that a change touches."""
 
 from __future__ import annotations
 

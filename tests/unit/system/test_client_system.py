@@ -1,4 +1,4 @@
-"""What the client needs of its system; these tests also run as if on other systems."""
+"""The calls of the client to its system; these tests also run as if on other systems."""
 
 from __future__ import annotations
 

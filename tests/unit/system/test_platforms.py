@@ -1,4 +1,4 @@
-"""What differs between systems stands in one package; each module uses what its systems have."""
+"""Only one package asks for the system; each module uses only names that its systems have."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_no_module_of_the_client_uses_what_windows_lacks() -> None:
 
 
 def test_the_tests_that_run_on_windows_use_what_windows_has() -> None:
-    """Those that do not are left out there, by name."""
+    """`tests/windows.py` leaves out by name each test that does not run there."""
     unit = Path(__file__).resolve().parents[1]
     paths = [path for name in windows.TESTS for path in ((unit / name), *(unit / name).rglob("*"))]
     lack = {

@@ -208,7 +208,7 @@ def test_a_broken_file_is_refused_without_a_word_of_its_secrets(text: str) -> No
 def test_files_of_any_size_and_depth_are_read_in_bounded_time() -> None:
     with pytest.raises(ConfigError, match="bytes"):
         parse(b"#" * (FILE_BYTES_MAX + 1))
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"more than 32 levels deep|not YAML"):  # newer PyYAML
         parse(b"accounts: " + b"[" * 100_000)
     with pytest.raises(ConfigError, match="UTF-8"):
         parse(b"accounts: \xff")

@@ -25,6 +25,7 @@ except ModuleNotFoundError:
 
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 ACCOUNTS_MAX: Final = 20_000
+LEVELS_MAX: Final = 32
 _ADDRESSES, _ACCOUNTS, _VERSION = "globalWhiteRemoteAddresses", "accounts", "dataVersion"
 _TEXTS: Final = {
     "accessKey": "access_key",
@@ -40,7 +41,20 @@ Document = dict[str, Any]
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Reads every scalar as text, except null and an empty value, which are None."""
+    """Reads every scalar as text, except null and an empty value, which are None.
+
+    It counts levels itself: PyYAML before 6.0.4 overflows the stack of the process instead.
+    """
+
+    _levels = 0
+
+    def descend_resolver(self, current_node: Any, current_index: Any) -> None:
+        self._levels += 1
+        if self._levels > LEVELS_MAX:
+            raise ConfigError(f"nested more than {LEVELS_MAX} levels deep, expected lists of texts")
+
+    def ascend_resolver(self) -> None:
+        self._levels -= 1
 
 
 _Loader.yaml_implicit_resolvers = {

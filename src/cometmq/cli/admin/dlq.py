@@ -8,7 +8,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import replace
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -91,7 +91,7 @@ Key = Annotated[
 ]
 
 
-class To(Enum):
+class To(StrEnum):  # click before 8.2 compares a default with texts
     """The choices of ``--to``; equal to those of `ResendTo`, which is imported later."""
 
     GROUP = "group"

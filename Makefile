@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-core setup-test setup-spark compile check quick changed test test-interop test-all bench bench-client bench-spark docs demo pipeline-demo clean
+.PHONY: help setup setup-core setup-test setup-spark compile check quick changed test test-interop test-all test-lowest bench bench-client bench-spark docs demo pipeline-demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
@@ -44,6 +44,10 @@ test-interop: compile ## real RocketMQ brokers, tools and clients; needs a JDK 1
 
 test-all: compile ## everything: every test on every cluster and build, long random rounds
 	@$(BIN)/python tests/run.py --tier all
+	@$(BIN)/python tools/lowest.py
+
+test-lowest: setup-test ## the lowest versions that pyproject.toml promises, on the oldest Python, in a place of their own
+	@$(BIN)/python tools/lowest.py
 
 bench: compile ## compare with other brokers, an hour: BENCH='--quick' for a few minutes, '--help' for more
 	@$(BIN)/python benchmarks/run.py $(BENCH)

@@ -1,0 +1,143 @@
+"""Runs tests with the lowest versions of all packages that ``pyproject.toml`` promises.
+
+``python tools/lowest.py`` installs them beside the lowest Python that is promised, in
+``build/lowest``, compiles a copy of the sources there and runs the tests of `make quick`, those of
+Spark without a JVM, and one for each extra. A range whose lowest version cannot be installed, or
+that another requirement excludes, is an error: then the range promises what nobody can have.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from support import pythons, spark_layer  # noqa: E402
+
+FOLDER = ROOT / "build" / "lowest"
+TREE = FOLDER / "project"
+PYTHON = FOLDER / "venv" / "bin" / "python"
+DEVELOPERS = {"bench", "check", "test-spark"}
+"""Extras of programs that check and measure this project: no test of ours runs in them."""
+USED_BY = {
+    "uvloop": ("tests/integration/test_remoting.py",),
+    "tls": ("tests/unit/remoting/test_tls.py", "tests/client/test_tls_and_signing.py"),
+    "compression": (
+        "tests/unit/protocol/test_record.py",
+        "tests/client/test_compression.py",
+    ),
+    "sql": ("tests/unit/client/test_idempotent_sqlalchemy.py",),
+    "otel": ("tests/unit/client/test_telemetry.py",),
+    "prometheus": ("tests/unit/client/test_telemetry.py",),
+    "controller": ("tests/integration/test_controller.py",),
+    "acl": ("tests/unit/access/test_accounts.py",),
+    "users": ("tests/unit/access/test_users.py",),
+    "otlp": ("tests/unit/metrics/test_push.py",),
+    "spark": ("tests/unit/spark",),
+    "delta": ("tests/unit/spark/test_archive.py",),
+    "iceberg": ("tests/unit/spark/test_archive.py",),
+    "build": ("tests/unit/test_build.py",),
+    "test": ("tests/unit",),
+}
+"""The tests that use the packages of each extra."""
+
+
+def requirements() -> list[Requirement]:
+    """The requirements of the core and of the extras, without those on extras of CometMQ."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *(line for extra in USED_BY for line in extras[extra])]
+    found = map(Requirement, lines)
+    return [each for each in found if each.name != "cometmq"]
+
+
+def lowest(requirement: Requirement) -> Version:
+    """The lowest version that a requirement promises."""
+    [version] = [each.version for each in requirement.specifier if each.operator == ">="]
+    return Version(version)
+
+
+def main() -> int:
+    """Install, compile and test; the exit status is 0 only if all of it works."""
+    oldest = pythons.supported()[0]
+    python = pythons.find(oldest)
+    if python is None:
+        print(f"lowest: left out, there is no Python {oldest}: 'uv python install {oldest}'")
+        return 1 if os.environ.get("CI") else 0
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    run(python, "-m", "venv", FOLDER / "venv")
+    run(PYTHON, "-m", "pip", "install", "--quiet", "uv")
+    uv = FOLDER / "venv" / "bin" / "uv"
+    extras = [word for extra in USED_BY for word in ("--extra", extra)]
+    run(
+        *(uv, "pip", "install", "--quiet", "--python", PYTHON, "--resolution", "lowest-direct"),
+        *("--only-binary", ":all:", "--no-binary", "pyspark"),  # it has no wheel
+        *("-r", ROOT / "pyproject.toml", *extras),
+    )
+    if wrong := mistakes(uv):
+        print(*wrong, sep="\n")
+        return 1
+    copy_tree()
+    run(uv, "pip", "install", "--quiet", "--python", PYTHON, "--no-deps", "--no-build-isolation",
+        "--editable", TREE, COMETMQ_BUILD="interpreted")  # fmt: skip
+    run(PYTHON, "build_ext.py", COMETMQ_BUILD="compiled")
+    run(PYTHON, "tests/run.py", "--tier", "quick")
+    beside = {path for used in USED_BY.values() for path in used if not in_quick(path)}
+    run(PYTHON, "-m", "pytest", "-q", *sorted({*beside, *spark_layer.TESTS}))
+    return 0
+
+
+def in_quick(path: str) -> bool:
+    """Whether `make quick` runs these tests."""
+    return path.startswith("tests/unit") and not path.startswith(spark_layer.TESTS)
+
+
+def mistakes(uv: Path) -> list[str]:
+    """What was installed in place of a lowest version."""
+    listed = subprocess.run(
+        [uv, "pip", "list", "--quiet", "--python", PYTHON, "--format", "json"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    installed = {row["name"]: Version(row["version"]) for row in json.loads(listed.stdout)}
+    return [
+        f"lowest: pyproject.toml promises {each}, the lowest version that can be installed with"
+        f" the others is {found}: raise the range"
+        for each in requirements()
+        if (each.marker is None or each.marker.evaluate())
+        and (found := installed[canonicalize_name(each.name)]) != lowest(each)
+    ]
+
+
+def copy_tree() -> None:
+    """Copy what is tracked: compiled modules of another Cython must not lie in the sources."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (TREE / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, TREE / name)
+
+
+def run(*command: object, **variables: str) -> None:
+    """Run a command in the copy if there is one; end this program if it fails."""
+    words = list(map(str, command))
+    where = TREE if TREE.exists() else ROOT
+    done = subprocess.run(words, cwd=where, env={**os.environ, **variables}, check=False)
+    if done.returncode:
+        sys.exit(f"lowest: {' '.join(words)} ended with {done.returncode}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -126,6 +126,7 @@ class Broker:
         self._elsewhere = name_servers or os.environ.get(VARIABLE, "")
         self._name_servers = self._elsewhere
         self._files = self.folder / FILES
+        self._start_lock: FileLock | None = None
         self._lease: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._giving_up = threading.Event()
@@ -172,12 +173,14 @@ class Broker:
         deadline = time.monotonic() + START_S
         try:
             self._files.mkdir(parents=True, exist_ok=True)
-            lock = self._locked(deadline)
+            _open_brokers.add(self)
+            self._start_lock = self._locked(deadline)
             try:
                 if not self._join():
                     self._start_server(deadline)
             finally:
-                lock.release()
+                self._start_lock.release()
+                self._start_lock = None
         except OSError as error:
             raise EmbeddedError(
                 f"cannot use the folder {self.folder}: {error.filename}: {error.strerror}: "
@@ -294,12 +297,18 @@ class Broker:
             return False
         lease.settimeout(None)
         self._lease, self._name_servers = lease, address.name_servers
-        _open_brokers.add(self)
         return True
 
     def _start_server(self, deadline: float) -> None:
         modules = json.dumps([str(Path(each).absolute()) for each in sys.path])
-        command = [sys.executable, "-P", "-X", "no_debug_ranges", "-c", _PROGRAM]
+        if not sys.executable:
+            raise EmbeddedError(
+                f"cannot start the broker of {self.folder}: sys.executable is empty, expected the "
+                f"path of Python: run `cometmq standalone --store`, and set {VARIABLE} to its "
+                "name server"
+            )
+        flags = ["-P", *["-E"] * sys.flags.ignore_environment, *["-s"] * sys.flags.no_user_site]
+        command = [sys.executable, *flags, "-X", "no_debug_ranges", "-c", _PROGRAM]
         path = self._files / SERVER_LOG
         if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
             path.unlink()
@@ -317,6 +326,7 @@ class Broker:
                 )
             except OSError as error:
                 raise EmbeddedError(f"cannot start {sys.executable}: {error}") from error
+        self._process = process
         assert process.stdin is not None
         assert process.stdout is not None
         with process.stdin, process.stdout:  # the end of its input is the end of a first lease
@@ -328,12 +338,12 @@ class Broker:
                 if not self._join():
                     raise EmbeddedError(f"the broker of {self.folder} refused its first lease")
             except BaseException as error:
+                self._process = None
                 process.kill()
                 process.wait()
                 if isinstance(error, EmbeddedError):
                     raise EmbeddedError(f"{error}: {_text_from(path, begin)}") from None
                 raise
-        self._process = process
 
     def _wait_ready(self, process: subprocess.Popen[bytes], deadline: float) -> None:
         assert process.stdout is not None
@@ -349,10 +359,14 @@ class Broker:
                 self._check_time(deadline, f"see {self._files / SERVER_LOG}")
 
     def _leave_to_parent(self) -> None:
-        """In a forked child: the lease is the parent's."""
+        """In a forked child: the lease is the parent's, and so is a start."""
         if self._lease is not None:
             self._lease.close()
-            self._lease = self._process = None
+        if self._start_lock is not None:
+            self._start_lock.release()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+        self._lease = self._start_lock = self._process = None
 
 
 def _text_from(path: Path, begin: int) -> str:

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -296,6 +297,51 @@ def test_a_forked_child_does_not_hold_the_broker(folder: Path) -> None:
         os.close(write)
         os.close(read)
         os.waitpid(child, 0)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_that_is_forked_during_a_start_does_not_hold_the_folder(folder: Path) -> None:
+    files = folder / embedded.FILES
+    files.mkdir(parents=True)
+    held = SystemFiles().lock(files / embedded.SERVER_LOCK, b"")  # the start waits for it
+    running = embedded.open(folder)
+    with contextlib.ExitStack() as started:
+        starting = threading.Thread(target=lambda: started.enter_context(running))
+        starting.start()
+        deadline = time.monotonic() + IN_TIME_S
+        while running._process is None:
+            assert time.monotonic() < deadline, "no broker was started"
+            time.sleep(0.005)
+        child = os.fork()
+        if child == 0:
+            held.release()
+            signal.pause()
+        try:
+            held.release()
+            starting.join()
+            SystemFiles().lock(files / embedded.START_LOCK, b"").release()
+            started.close()
+            assert not runs(folder)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def test_the_broker_ignores_the_environment_if_the_application_does(folder: Path) -> None:
+    (folder.parent / "json.py").write_text("raise SystemExit('a module of another program')")
+    subprocess.run(
+        [sys.executable, "-E", "-c", SENDS, str(folder)],
+        input="", text=True, check=True, timeout=IN_TIME_S,
+        env=os.environ | {"PYTHONPATH": str(folder.parent)},
+    )  # fmt: skip
+
+
+def test_a_python_without_a_program_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", None)
+    with pytest.raises(EmbeddedError, match=r"sys\.executable is empty, expected the path"):
+        embedded.open(folder).start()
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

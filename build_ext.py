@@ -112,7 +112,7 @@ RECORD = ROOT / "build" / "compiled.json"
 """The sources and tools from which the compiled files in this tree were made."""
 
 PROGRESS_S = 5.0
-"""How often a build says how far it is."""
+"""Seconds between two lines about the progress of a build."""
 
 CACHE_BYTES_MAX = 128 << 20
 """About 20 builds; the least recently used files are removed first."""
@@ -337,7 +337,7 @@ def _compile(sources: dict[str, Path], command: Any, folder: Path) -> dict[str, 
 
 
 def _translated(folder: Path) -> list[str]:
-    """The modules of which there is C code."""
+    """The modules that are translated to C."""
     sources = folder / "src"
     files = sources.rglob("*.c")
     return [".".join(path.relative_to(sources).with_suffix("").parts) for path in files]
@@ -350,9 +350,9 @@ def progress(
     """Print, every few seconds, how many modules are done and how long the others may take.
 
     Args:
-        step: what is done.
+        step: the name of the step.
         work: the modules, and how much work each one is.
-        done: returns those that are done.
+        done: returns the modules that are done.
     """
     began_s, ended, total = time.monotonic(), threading.Event(), sum(work.values())
 

@@ -31,9 +31,9 @@ from cometmq.system.platforms import SYSTEM
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 SECONDS = {"core": 5, "test": 20, "spark": 60}
-"""How long a layer takes with a fast network and nothing cached."""
+"""How long each layer takes with a fast network and an empty cache."""
 PROGRESS_S = 5.0
-"""How often an installation shows what it does."""
+"""Seconds between two lines about the progress of an installation."""
 LAYERS = {"core": (), "test": ("build", "check", "test"), "spark": ("test-spark",)}
 """The layers from bottom to top, each with its extras in ``pyproject.toml``."""
 _OWN_EXTRAS = re.compile(r"cometmq\[([\w,-]+)\]")
@@ -223,21 +223,21 @@ def _is_current(layer: str, project: dict[str, Any]) -> bool:
 
 
 def _run(command: list[str]) -> None:
-    """Run a command, show now and then what it says, and end with all of it if it fails."""
+    """Run a command; show a line of its output every few seconds, and all output if it fails."""
     environment = {**os.environ, "COMETMQ_BUILD": "interpreted", "PIP_ROOT_USER_ACTION": "ignore"}
     environment.pop("PYTHONPATH", None)
     began_s = shown_s = time.monotonic()
-    said = []
+    output = []
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            said.append(line)
+            output.append(line)
             now_s = time.monotonic()
             if now_s - shown_s >= PROGRESS_S and line.strip():
                 print(f"setup: {now_s - began_s:.0f} s: {line.strip()[:80]}", flush=True)
                 shown_s = now_s
     if process.returncode:
-        sys.exit(f"setup: {' '.join(command)} ended with {process.returncode}\n{''.join(said)}")
+        sys.exit(f"setup: {' '.join(command)} ended with {process.returncode}\n{''.join(output)}")
 
 
 if __name__ == "__main__":

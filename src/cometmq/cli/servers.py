@@ -332,9 +332,9 @@ def _take_free_port(parts: Configuration) -> None:
 
 
 def _take_small_files(parts: Configuration) -> None:
-    """Let a new store take little disk, unless its largest message needs more or a setting says so.
+    """Choose small log files, unless a setting names the size or a message would not fit.
 
-    A broker of its own keeps RocketMQ's default, with which RocketMQ opens the store as it is.
+    `cometmq broker` keeps RocketMQ's default, so that RocketMQ opens its store with no setting.
     """
     from cometmq.store import SMALL_LOG_FILE_BYTES, StoreSettings
 

@@ -85,7 +85,7 @@ def show_lines(cls: type) -> None:
             instead = instead.replace("await ", "").replace("async ", "")
         for other in others.split():
             if not hasattr(cls, other):
-                setattr(cls, other, Missing(instead))
+                setattr(cls, other, Missing(other, instead))
 
 
 def _with_hints(

@@ -136,8 +136,8 @@ class ClientSettings(Checked):
         def __init__(self, **named: Unpack[options.ClientOptions]) -> None: ...
 
     name_servers: str = setting("", key="namesrvAddr", environment="NAMESRV_ADDR")
-    """``host:port;host:port``; if empty, the list is fetched from ``http_domain``, or is
-    ``127.0.0.1:9876`` if that is empty, too."""
+    """``host:port;host:port``. If empty, the client fetches the list from ``http_domain``; if that
+    is empty, too, it uses ``127.0.0.1:9876``."""
 
     http_domain: str = setting("", key="rocketmq.namesrv.domain")
     """Host, or ``host:port``, of the HTTP endpoint for name server addresses. It is used if no name
@@ -153,8 +153,8 @@ class ClientSettings(Checked):
     """First part of the client id; empty means the address of this machine's outgoing interface."""
 
     instance_name: str = setting("DEFAULT", key="instanceName")
-    """Second part of the client id; ``DEFAULT`` becomes the process id and a unique number, but for
-    ``broadcast``, where it stays.
+    """Second part of the client id. ``DEFAULT`` becomes the process id and a unique number, except
+    for ``broadcast``.
     """
 
     unit_name: str = setting("", key="unitName")
@@ -475,8 +475,8 @@ class PushSettings(Checked):
     rebalance_ms: int = setting(
         20_000, key="rocketmq.client.rebalance.waitInterval", unit="ms", low=100
     )
-    """Interval of rebalances, in addition to those that changes cause. A new topic is noticed
-    within a second for a minute, then at the next one."""
+    """Interval of rebalances; a change of the group causes one at once. In the first minute a new
+    topic is noticed within a second, later at the next rebalance."""
 
     lock_ms: int = setting(20_000, key="rocketmq.client.rebalance.lockInterval", unit="ms", low=100)
     """Interval at which ordered consumers renew their queue locks at the brokers."""
@@ -541,8 +541,8 @@ class PullSettings(Checked):
     rebalance_ms: int = setting(
         20_000, key="rocketmq.client.rebalance.waitInterval", unit="ms", low=100
     )
-    """Interval of rebalances, in addition to those that changes cause. A new topic is noticed
-    within a second for a minute, then at the next one."""
+    """Interval of rebalances; a change of the group causes one at once. In the first minute a new
+    topic is noticed within a second, later at the next rebalance."""
 
     retries_max: int = setting(16, key="maxReconsumeTimes", low=0, high=2**31 - 1)
     """Retries before a message that is sent back is dead-lettered: 3 allows four deliveries."""

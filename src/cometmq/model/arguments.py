@@ -220,18 +220,20 @@ def check_several(owner: str, name: str, values: object, *classes: type) -> None
 
 
 class Missing:
-    """Stands for an attribute that a class does not have, and other libraries' classes have.
+    """An attribute that other libraries' classes have and this class lacks.
 
-    Reading it raises an AttributeError that shows the right line. A ``__getattr__`` could say it,
-    too, but Python reads every attribute of its class more slowly.
+    Reading it raises an AttributeError that shows the right line. With a ``__getattr__`` instead,
+    Python would read every attribute of the class more slowly.
 
     Args:
-        line: what to write instead.
+        name: the attribute.
+        line: the line to write instead.
     """
 
-    def __init__(self, line: str) -> None:
+    def __init__(self, name: str, line: str) -> None:
+        self._name = name
         self._line = line
 
     def __get__(self, instance: object, owner: type) -> NoReturn:
-        text = f"{owner.__name__!r} object has no such attribute: write {self._line}"
+        text = f"{owner.__name__!r} object has no attribute {self._name!r}: write {self._line}"
         raise AttributeError(text)

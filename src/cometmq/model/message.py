@@ -164,6 +164,6 @@ _READ = {
     "nack": "raise an exception, and the message is redelivered later",
     "reject": "raise an exception, and the message is redelivered later",
 }
-"""How to read or do what other libraries have at a message."""
+"""The expressions to write here, by attributes and methods of other libraries' messages."""
 for _name, _line in _READ.items():
-    setattr(StoredMessage, _name, Missing(_line))
+    setattr(StoredMessage, _name, Missing(_name, _line))

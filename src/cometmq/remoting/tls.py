@@ -36,10 +36,10 @@ _ADVICE = (
         f" issue them again, {_PAGE}",
     ),
     ((9, 10), "renew it, or correct the clock"),
-    ((2, 18, 19, 20, 21), "no trusted authority has signed it: trust the one that has"),
+    ((2, 18, 19, 20, 21), "no trusted authority has signed it: trust its authority"),
     ((62, 64), f"issue it again with this subject alternative name, {_PAGE}"),
 )
-"""How to mend a certificate, by the codes of OpenSSL that refuse it."""
+"""How to correct a refused certificate, by the error codes of OpenSSL."""
 
 Names = Mapping[str, str]
 """What ``certificate``, ``key``, ``key_password`` and ``trusted`` are called where they are set."""

@@ -38,7 +38,7 @@ class StoreSettings:
         LOG_FILE_BYTES, key="mappedFileSizeCommitLog", unit="bytes", low=4096, high=2**31 - 1
     )
     """Size of a commit-log file. ``cometmq standalone`` has its own default, 67108864 (64 MiB).
-    A store that has files of one of these two sizes keeps it. Do not change any other size for an
+    A store with files of 64 MiB or 1 GiB keeps their size. Do not change any other size for an
     existing store.
     """
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def kept_log_file_bytes(settings: StoreSettings, files: Files) -> int:
-    """Return the size of the log's files: that of the existing ones if it is a default's.
+    """Return the size of log files: the existing size if it is a default, else the setting.
 
     A file of any other size may be one that an interrupted copy has cut off, so such a store opens
     only with the settings that name the size.

@@ -372,7 +372,7 @@ def test_a_certificate_without_extensions_passes_if_it_is_itself_trusted(
     [
         (-1.0, HOST, "ours", "certificate has expired; renew it"),
         (1.0, "192.0.2.1", "ours", "for '192.0.2.1'; issue it again with this subject alternative"),
-        (1.0, HOST, "theirs", "no trusted authority has signed it: trust the one that has"),
+        (1.0, HOST, "theirs", "no trusted authority has signed it: trust its authority"),
     ],
 )
 def test_the_text_of_a_refused_certificate_says_what_to_do(

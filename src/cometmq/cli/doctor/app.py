@@ -28,8 +28,8 @@ def doctor(
     """Run the checks and print what they found; return the exit code.
 
     Raises:
-        ConfigError: there is no such server, or none on this system, or the addresses of name
-            servers are none.
+        ConfigError: the server is unknown, servers do not run on this system, or an address of a
+            name server is invalid.
     """
     if server not in server_checks.SERVERS:
         raise ConfigError(f"--server {server}: expected one of {', '.join(server_checks.SERVERS)}")

@@ -26,6 +26,7 @@ import sys
 import threading
 import time
 import weakref
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -80,6 +81,7 @@ class Address(msgspec.Struct, frozen=True):
     lease: str
     token: str
     pid: int
+    settings_crc: int = 0
 
 
 def open(
@@ -95,10 +97,10 @@ def open(
         name_servers: use these servers, and start no broker: the way to move to servers. If empty,
             the variable ``COMETMQ_EMBEDDED_NAME_SERVERS`` is used.
         settings: settings of the broker by RocketMQ's keys; each value is text. They apply only
-            if this process starts the broker.
+            if this process starts the broker; a warning is logged if it runs with other settings.
 
     Raises:
-        ConfigError: a setting is not text.
+        ConfigError: a setting is not text, or names another store.
 
     Example:
         async with embedded.open("data") as broker, Producer(broker) as producer:
@@ -123,6 +125,8 @@ class Broker:
         for key, value in self._settings.items():
             if not isinstance(value, str):
                 raise ConfigError(f"settings: {key}={value!r}: expected text, such as 'true'")
+        if "storePathRootDir" in self._settings:
+            raise ConfigError("settings: storePathRootDir: the folder is the store: open that one")
         self._elsewhere = name_servers or os.environ.get(VARIABLE, "")
         self._name_servers = self._elsewhere
         self._files = self.folder / FILES
@@ -297,6 +301,12 @@ class Broker:
             return False
         lease.settimeout(None)
         self._lease, self._name_servers = lease, address.name_servers
+        if self._settings and address.settings_crc != zlib.crc32(self._settings_line()):
+            log.warning(
+                "settings do not count: the broker of %s was started with others; "
+                "open the folder with the same settings everywhere",
+                self.folder,
+            )
         return True
 
     def _start_server(self, deadline: float) -> None:
@@ -333,7 +343,7 @@ class Broker:
             try:
                 # Every user can read the arguments of a process, and settings may be passwords.
                 with contextlib.suppress(BrokenPipeError):  # it ended: its log says why
-                    os.write(process.stdin.fileno(), json.dumps(self._settings).encode() + b"\n")
+                    os.write(process.stdin.fileno(), self._settings_line())
                 self._wait_ready(process, deadline)
                 if not self._join():
                     raise EmbeddedError(f"the broker of {self.folder} refused its first lease")
@@ -344,6 +354,9 @@ class Broker:
                 if isinstance(error, EmbeddedError):
                     raise EmbeddedError(f"{error}: {_text_from(path, begin)}") from None
                 raise
+
+    def _settings_line(self) -> bytes:
+        return json.dumps(self._settings, sort_keys=True).encode() + b"\n"
 
     def _wait_ready(self, process: subprocess.Popen[bytes], deadline: float) -> None:
         assert process.stdout is not None

@@ -382,7 +382,21 @@ def test_a_wrong_setting_is_named(folder: Path) -> None:
         embedded.open(folder, settings={"nothingLikeIt": "1"}).start()
     with pytest.raises(ConfigError, match="settings: a=1: expected text"):
         embedded.open(folder, settings={"a": 1})  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match="storePathRootDir: the folder is the store"):
+        embedded.open(folder, settings={"storePathRootDir": "/elsewhere"})
     assert not runs(folder)
+
+
+def test_a_warning_says_that_the_broker_has_other_settings(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"fileReservedTime": "168", "deleteWhen": "05"}
+    with embedded.open(folder, settings=settings):
+        for alike in (settings, dict(reversed(settings.items())), None):
+            with embedded.open(folder, settings=alike):
+                assert not caplog.messages
+        with embedded.open(folder, settings={"fileReservedTime": "1"}):
+            assert f"settings do not count: the broker of {folder} was started" in caplog.text
 
 
 async def test_a_broker_of_its_own_takes_the_folder_over_and_locks_it(folder: Path) -> None:

@@ -17,6 +17,7 @@ import os
 import secrets
 import sys
 import time
+import zlib
 from hmac import compare_digest
 from pathlib import Path
 
@@ -44,12 +45,14 @@ class EmbeddedServer:
     Args:
         standalone: the servers.
         folder: for the address file.
+        settings_crc: the checksum of the line with the settings.
         end: a descriptor of a pipe that is closed when the last lease has ended.
     """
 
-    def __init__(self, standalone: Standalone, folder: Path, end: int) -> None:
+    def __init__(self, standalone: Standalone, folder: Path, settings_crc: int, end: int) -> None:
         self._standalone = standalone
         self._address = folder / ADDRESS
+        self._settings_crc = settings_crc
         self._end = end
         self._token = secrets.token_hex(TOKEN_BYTES)
         self._leases = 1
@@ -66,7 +69,11 @@ class EmbeddedServer:
         host, port = self._listener.sockets[0].getsockname()[:2]
         assert self._standalone.name_server is not None
         address = Address(
-            self._standalone.name_server.address, f"{host}:{port}", self._token, os.getpid()
+            self._standalone.name_server.address,
+            f"{host}:{port}",
+            self._token,
+            os.getpid(),
+            self._settings_crc,
         )
         _write_private(self._address, msgspec.json.encode(address))
 
@@ -186,14 +193,14 @@ def _lock(folder: Path) -> FileLock:
         time.sleep(TRY_S)
 
 
-def _run(folder: Path, settings: dict[str, str]) -> int:
+def _run(folder: Path, line: bytes) -> int:
     files = folder / FILES
     lock = _lock(files)
     try:
-        names, parts = standalone_configurations(0, 0, LOOPBACK, folder, None, settings)
+        names, parts = standalone_configurations(0, 0, LOOPBACK, folder, None, json.loads(line))
         logs.configure("warning", form=parts[LogSettings].format)
         ended, end = os.pipe()
-        server = EmbeddedServer(Standalone(names, parts, None), files, end)
+        server = EmbeddedServer(Standalone(names, parts, None), files, zlib.crc32(line), end)
         return serve(server, lambda: str(server), until_end_of=ended, small=True)
     finally:
         lock.release()
@@ -208,4 +215,4 @@ def main() -> None:
         if not part:
             return  # the starter was killed
         line += part
-    exit_with(lambda: _run(Path(sys.argv[2]), json.loads(line)), "cometmq.embedded")
+    exit_with(lambda: _run(Path(sys.argv[2]), line), "cometmq.embedded")

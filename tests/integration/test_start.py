@@ -76,4 +76,5 @@ def test_a_start_does_not_look_at_reserved_space_that_an_earlier_one_read(tmp_pa
     assert (tmp_path / "log").read_bytes().count(0) == size - len(b"record")
 
     looked_at = sum(stop - start for start, stop in file.data_ranges(0, size))
+    file.close()
     assert 0 < looked_at < size // 4

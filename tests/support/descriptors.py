@@ -12,6 +12,7 @@ import os
 import stat
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
@@ -100,7 +101,9 @@ class DescriptorCheck:
         if self._module.startswith(tuple(UNCHECKED)) or not self._left():
             return
         getattr(item, "funcargs", {}).clear()  # as pytest does in its next step
-        gc.collect()
+        with warnings.catch_warnings():  # of what only a collection closes
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
         deadline = time.monotonic() + SETTLE_S
         while left := self._left():
             if time.monotonic() > deadline:
@@ -123,13 +126,15 @@ def _kept_by_the_process(descriptors: Iterable[Descriptor]) -> Iterator[Descript
     """Descriptors that stay open until the process ends, whichever test opens them first.
 
     ``free_port`` binds the first port of each block of ports that it takes. libuv, uvloop's
-    library, makes one pipe for signals, which all its loops share.
+    library, makes one pipe for signals, which all its loops share. The server that forks commands
+    ends with its pipe.
     """
     ports = sys.modules.get("cometmq.remoting.ports")
-    marks = ports._blocks._marks if ports else ()
+    forks = sys.modules.get("support.forks")
+    numbers = {*(ports._blocks._marks if ports else ()), *(forks.kept if forks else ())}
     ends = Counter(each.inode for each in descriptors if stat.S_ISFIFO(each.mode))
     for each in descriptors:
-        if each.number in marks or ("uvloop" in sys.modules and ends[each.inode] == 2):
+        if each.number in numbers or ("uvloop" in sys.modules and ends[each.inode] == 2):
             yield each
 
 

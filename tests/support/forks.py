@@ -42,6 +42,8 @@ LOADED = (
     "cometmq.broker.app",
 )
 """The modules that commands and examples import."""
+kept: list[int] = []
+"""The pipe to the server, which is open as long as this process lives."""
 CLIENT = Path(__file__).with_name("fork_client.py")
 END_S = 60.0
 
@@ -75,6 +77,9 @@ def _server() -> Path:
             stdin=subprocess.PIPE,
             pass_fds=[listener.fileno()],
         )
+
+    assert process.stdin is not None
+    kept.append(process.stdin.fileno())
 
     def end() -> None:
         process.communicate(timeout=END_S)

@@ -299,7 +299,8 @@ def environment() -> dict[str, str]:
     """The environment of a command that runs as if on another system."""
     root = Path(__file__).resolve().parents[2]
     path = os.pathsep.join(map(str, (root / "src", root, root / "tests")))
-    return {**os.environ, "PYTHONPATH": path, "COMETMQ_BUILD": "interpreted"}
+    build = {"COMETMQ_BUILD": "interpreted", "COMETMQ_EXPECT_BUILD": "interpreted"}
+    return {**os.environ, **build, "PYTHONPATH": path}
 
 
 def run(system: str, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -88,6 +88,7 @@ def main() -> int:
     if wrong := mistakes(uv):
         print(*wrong, sep="\n")
         return 1
+    run(uv, "pip", "install", "--quiet", "--python", PYTHON, "mypy", "ruff")  # tests call them
     copy_tree()
     run(uv, "pip", "install", "--quiet", "--python", PYTHON, "--no-deps", "--no-build-isolation",
         "--editable", TREE, COMETMQ_BUILD="interpreted")  # fmt: skip

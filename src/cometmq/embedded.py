@@ -100,7 +100,7 @@ def open(
             if this process starts the broker; a warning is logged if it runs with other settings.
 
     Raises:
-        ConfigError: a setting is not text, or names another store.
+        ConfigError: the folder is not a path; a setting is not text, or names another store.
 
     Example:
         async with embedded.open("data") as broker, Producer(broker) as producer:
@@ -119,6 +119,8 @@ class Broker:
         name_servers: str = "",
         settings: Mapping[str, str] | None = None,
     ) -> None:
+        if not isinstance(folder, str | os.PathLike) or str(folder) == "" or "\0" in str(folder):
+            raise ConfigError(f"folder={folder!r}: expected a path: embedded.open('data')")
         self.folder = Path(folder).expanduser().absolute()
         """The store."""
         self._settings = dict(settings or {})

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -385,6 +386,12 @@ def test_a_wrong_setting_is_named(folder: Path) -> None:
     with pytest.raises(ConfigError, match="storePathRootDir: the folder is the store"):
         embedded.open(folder, settings={"storePathRootDir": "/elsewhere"})
     assert not runs(folder)
+
+
+@pytest.mark.parametrize("given", ["", "a\0b", b"data", 5, None])
+def test_a_folder_that_is_no_path_is_named(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"folder=.*: expected a path: embedded.open\('data'\)"):
+        embedded.open(given)
 
 
 def test_a_warning_says_that_the_broker_has_other_settings(

@@ -425,6 +425,7 @@ def codes_page() -> str:
 def _error_tree() -> Iterator[str]:
     """Every error a client may raise below the one all derive from, with its first sentence."""
     import cometmq.client
+    import cometmq.embedded
     from cometmq.model.errors import CometError
 
     for module in pkgutil.walk_packages(cometmq.client.__path__, "cometmq.client."):
@@ -434,7 +435,7 @@ def _error_tree() -> Iterator[str]:
 
 def _branches(error: type[Exception], before: str = "") -> Iterator[str]:
     """The errors below one, drawn as a tree; the servers' own ones are left out."""
-    shown = ("cometmq.model.errors", "cometmq.client", "cometmq.remoting")
+    shown = ("cometmq.model.errors", "cometmq.client", "cometmq.embedded", "cometmq.remoting")
     below = [kind for kind in error.__subclasses__() if kind.__module__.startswith(shown)]
     for number, kind in enumerate(sorted(below, key=lambda kind: kind.__name__), start=1):
         last = number == len(below)
@@ -483,13 +484,12 @@ def _imports(page: ClientPage) -> Iterator[str]:
             yield line if len(line) <= LINE_CHARS_MAX else f"from {module} import ..."
 
 
-def testing_page() -> str:
-    """The public names of `cometmq.testing` with their docstrings."""
-    import cometmq.testing
-
-    lines = [(ROOT / "docs/reference/parts/testing.md").read_text().rstrip()]
-    for name in cometmq.testing.__all__:
-        lines += _described(name, getattr(cometmq.testing, name), cometmq.testing.__name__)
+def module_page(name: str) -> str:
+    """The public names of a module of `cometmq` with their docstrings, functions first."""
+    module = importlib.import_module(f"cometmq.{name}")
+    lines = [(ROOT / f"docs/reference/parts/{name}.md").read_text().rstrip()]
+    for each in sorted(module.__all__, key=lambda name: name[0].isupper()):
+        lines += _described(each, getattr(module, each), module.__name__)
     return "\n".join(lines) + "\n"
 
 
@@ -861,7 +861,10 @@ GENERATED: dict[Path, Callable[[], str]] = {
         ROOT / "docs/reference/client" / page.file: functools.partial(client_page, page)
         for page in CLIENT_PAGES
     },
-    ROOT / "docs/reference/testing.md": testing_page,
+    **{
+        ROOT / f"docs/reference/{name}.md": functools.partial(module_page, name)
+        for name in ("embedded", "testing")
+    },
     ROOT / "docs/reference/client-parts.md": client_parts_page,
     ROOT / "docs/reference/client-settings.md": client_settings_page,
     ROOT / "docs/reference/spark-formats.md": spark_formats_page,

@@ -85,8 +85,8 @@ def _found(path: str) -> Any:
 
 
 def _source_text(name: str) -> Iterator[str]:
-    """What the format's own class says of it."""
-    from cometmq.spark.registration import source_class
+    """The docstring of the format's class, in Markdown."""
+    from cometmq.spark.sources import source_class
 
     first, _, rest = (inspect.getdoc(source_class(name)) or "").partition("\n\n")
     yield _sentence(first)

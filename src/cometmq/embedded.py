@@ -305,7 +305,7 @@ class Broker:
         self._lease, self._name_servers = lease, address.name_servers
         if self._settings and address.settings_crc != zlib.crc32(self._settings_line()):
             log.warning(
-                "settings do not count: the broker of %s was started with others; "
+                "settings have no effect: the broker of %s was started with other settings; "
                 "open the folder with the same settings everywhere",
                 self.folder,
             )

@@ -403,7 +403,7 @@ def test_a_warning_says_that_the_broker_has_other_settings(
             with embedded.open(folder, settings=alike):
                 assert not caplog.messages
         with embedded.open(folder, settings={"fileReservedTime": "1"}):
-            assert f"settings do not count: the broker of {folder} was started" in caplog.text
+            assert f"settings have no effect: the broker of {folder} was started" in caplog.text
 
 
 async def test_a_broker_of_its_own_takes_the_folder_over_and_locks_it(folder: Path) -> None:

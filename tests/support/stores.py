@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,16 +21,17 @@ BROKER = encode_host("10.0.0.1", 10911)
 WAIT_S = 60.0
 LOG_FILE_BYTES = 16 * 1024
 TOPIC = "orders"
-_opened: weakref.WeakSet[MessageStore] = weakref.WeakSet()
+_opened: list[list[MessageStore]] = []
+"""The stores of the running test, in a list if it uses `no_open_stores`."""
 
 
 @pytest.fixture(autouse=True)
 def no_open_stores() -> Iterator[None]:
     """Abandon the stores that a test has opened, so that no descriptor waits for a collection."""
+    _opened.append([])
     yield
-    for store in list(_opened):
+    for store in _opened.pop():
         store.abandon()
-    _opened.clear()
 
 
 def small_settings(root: Path, **changes: Any) -> StoreSettings:
@@ -54,7 +54,8 @@ def opened(
 ) -> MessageStore:
     """An open store; with `no_open_stores` the end of the test abandons it."""
     store = MessageStore(small_settings(root, **changes), clock=clock or ManualClock(), files=files)
-    _opened.add(store)
+    if _opened:
+        _opened[-1].append(store)
     store.open()
     return store
 

@@ -100,9 +100,9 @@ def _all() -> Iterator[Stage]:
 
 def _servers(build: str) -> Iterator[Stage]:
     """Our servers and our client, as processes on loopback or in virtual time."""
-    yield Stage("client", ("tests/client",), build, cluster="comet", cores=0.4)
     for part in ("1/2", "2/2"):
-        yield Stage("integration", ("tests/integration",), build, part=part, cores=0.5)
+        yield Stage("client", ("tests/client",), build, "comet", part, cores=0.3)
+        yield Stage("integration", ("tests/integration",), build, part=part, cores=0.4)
     yield Stage("faults", ("tests/faults",), build, cores=0.4)
     yield Stage("conformance", ("tests/conformance",), build, cores=0.2, runner=CONFORMANCE)
     if build == BOTH[0]:

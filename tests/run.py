@@ -26,6 +26,7 @@ from support.stages import (  # noqa: E402
     failures,
     results_folder,
     run_stages,
+    skips,
     slowest_tests,
     table,
 )
@@ -191,6 +192,7 @@ def _closing(outcomes: list[Outcome]) -> Iterator[str]:
     for outcome in outcomes:
         for failure in outcome.passed_on_rerun:
             yield f"passed only by itself in {outcome.stage.title}: {failure}"
+    yield from skips(outcomes)
     yield from failures(outcomes)
 
 

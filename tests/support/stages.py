@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -48,6 +49,7 @@ PYTEST = ("-m", "pytest")
 ERROR_LINES, WIDTH_MAX = 5, 200
 FAILURES_SHOWN = 4
 """At the end of a run, with their messages and commands."""
+REASONS_MAX = 3
 LINES_MAX = FAILURES_SHOWN * (ERROR_LINES + 3)
 """The lines of these failures; with the counts of the run they fit on a screen of 40 lines."""
 
@@ -176,6 +178,8 @@ class Outcome:
     failures: tuple[Failure, ...] = ()
     passed_on_rerun: tuple[Failure, ...] = ()
     """Tests that failed first and passed when they ran alone."""
+    reasons: tuple[str, ...] = ()
+    """Why tests were skipped, one reason for each."""
     slowest: tuple[tuple[float, str], ...] = ()
     """Seconds and node id of its slowest tests."""
 
@@ -376,6 +380,7 @@ def outcome_of(
     counts = dict.fromkeys(("passed", "failed", "skipped", "expected"), 0)
     failures: tuple[Failure, ...] = ()
     slowest: list[tuple[float, str]] = []
+    reasons: list[str] = []
     cases: list[ET.Element] = []
     unreadable = ""
     if stage.report.exists():
@@ -386,6 +391,8 @@ def outcome_of(
         failures = tuple(failure for case in cases for failure in _failures(case))
         for case in cases:
             counts[_result(case)] += 1
+        skips = [case.find("skipped") for case in cases if _result(case) == "skipped"]
+        reasons = [skip.get("message", "") for skip in skips if skip is not None]
         slowest = sorted(
             ((float(case.get("time", 0)), _node(case)) for case in cases), reverse=True
         )
@@ -403,6 +410,7 @@ def outcome_of(
         cpu_seconds=cpu_seconds,
         failures=failures,
         slowest=tuple(slowest[:SLOWEST]),
+        reasons=tuple(reasons),
     )
 
 
@@ -451,6 +459,13 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
         times = f"{each.seconds:.0f} | {each.cpu_seconds:.0f}"
         rows.append(f"| {each.stage.title} | {counts} | {times} |")
     return rows
+
+
+def skips(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """How many tests were skipped for each reason."""
+    counts = Counter(reason for each in outcomes for reason in each.reasons)
+    for reason, count in counts.most_common(REASONS_MAX):
+        yield f"{count} skipped: {reason}"[:WIDTH_MAX]
 
 
 def failures(outcomes: Sequence[Outcome]) -> Iterator[str]:

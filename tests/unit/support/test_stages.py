@@ -42,6 +42,7 @@ def test_a_skipped_test_is_a_failure_on_ci_alone(
     stage.report.write_text(SKIPPED)
     outcome = outcome_of(stage, status=0, seconds=2.0)
     assert (outcome.failed, outcome.skipped, outcome.expected) == (0, 1, 1)
+    assert list(stages.skips([outcome, outcome])) == ["2 skipped: needs go"]
 
     monkeypatch.setenv("CI", "true")
     outcome = outcome_of(stage, status=0, seconds=2.0)

@@ -19,6 +19,7 @@ from cometmq.client.settings import ClientSettings
 from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingClient, Request, Response
+from cometmq.system.platforms import SERVERS
 from support.pairs import running_pairs, until
 
 ACCOUNTS = """
@@ -201,6 +202,7 @@ async def test_half_messages_reach_no_producer_that_may_not_send_to_their_topic(
 async def test_many_strangers_keep_no_check_from_the_producer_that_may_send(
     guarded: Guarded,
 ) -> None:
+    SERVERS.allow_many_files()  # each stranger takes two: the server is in this process
     operations = guarded.client("operations")
     strangers = [guarded.client("order-service") for _ in range(STRANGERS)]
     for number, stranger in enumerate(strangers):

@@ -85,6 +85,18 @@ class Acts:
         group = self._client.group(ONLINE, TOPIC, members=1)
         group.wait_for(["online"])
 
+    def await_end_of_tools(self) -> None:
+        """Wait until the broker has noticed the end of the producers of earlier commands.
+
+        Their groups are named by the time.
+        """
+
+        def are_gone() -> bool:
+            groups = kit.ok(self.broker.request(Request.GET_ALL_PRODUCER_INFO)).json()["data"]
+            return not any(group.isdecimal() for group in groups)
+
+        kit.eventually(are_gone, timeout=180)
+
     def go_offline(self) -> None:
         if self._client is not None:
             self._client.close()
@@ -164,7 +176,7 @@ CLIENTS = [
     Step("consumers", f"consumerConnection -g {ONLINE}", any_order=True, before=Acts.go_online),
     Step("all groups", "consumerProgress", any_order=True, hide=r"(?<=\s)\d+$"),
     Step("producers", f"producerConnection -g sellers -t {TOPIC}"),
-    Step("all producers", "producer -b {broker}", any_order=True),
+    Step("all producers", "producer -b {broker}", any_order=True, before=Acts.await_end_of_tools),
     Step("reset online", f"resetOffsetByTime -g {ONLINE} -t {TOPIC} -s 0", any_order=True),
     Step("offline again", f"consumerConnection -g {ONLINE}", before=Acts.go_offline),
 ]

@@ -14,6 +14,7 @@ import pytest
 
 from support import forks
 from support.guides import following
+from support.root import need_open_files
 
 LIMIT_S = 60.0
 
@@ -48,6 +49,7 @@ def level(found: dict[str, Any], check: str) -> str:
 def test_a_low_limit_of_open_files_is_found(
     tmp_path: Path, limit: int, expected: str, code: int | None
 ) -> None:
+    need_open_files(limit)
     found, returned = doctor("--store", "store", folder=tmp_path, open_files=limit)
 
     assert level(found, "open-files") == expected

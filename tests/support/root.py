@@ -1,8 +1,9 @@
-"""Runs commands of tests as root, such as mounts."""
+"""What tests need of the machine: commands as root, mounts, open files."""
 
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -33,3 +34,10 @@ def mounted_in_memory(path: Path, options: str) -> Iterator[Path]:
         yield path
     finally:
         subprocess.run([*as_root(), "umount", "--lazy", path], check=True)
+
+
+def need_open_files(count: int) -> None:
+    """Skip the test where this process may not open that many files."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < count:
+        pytest.skip(f"needs {count} open files, the hard limit is {hard}")

@@ -67,9 +67,9 @@ def _quick() -> Iterator[Stage]:
 def _test() -> Iterator[Stage]:
     if with_spark := spark_layer.has_java():
         yield _install_spark()
-        yield from _spark("local", "comet")
+        yield _spark("local", "comet")
     yield from _servers("compiled")
-    yield from _units("compiled")
+    yield _units("compiled")
     yield Stage("unit", HOT, "interpreted", cores=0.8, variables=_in_memory())
     if with_spark:
         yield _unit_spark("compiled")
@@ -77,7 +77,7 @@ def _test() -> Iterator[Stage]:
 
 def _interop() -> Iterator[Stage]:
     yield _install_spark()
-    yield from _spark("local", *VERSIONS)
+    yield _spark("local", *VERSIONS)
     for part in ("1/2", "2/2"):
         yield Stage("interop", ("tests/interop",), part=part, cores=0.5)
     for version in reversed(VERSIONS):
@@ -89,13 +89,13 @@ def _all() -> Iterator[Stage]:
     yield _install_spark()
     yield Stage("interop", ("tests/interop",), cores=0.4)
     for part in ("1/2", "2/2"):
-        yield from _spark("local", "comet", *VERSIONS, part=part)
+        yield _spark("local", "comet", *VERSIONS, part=part)
     for version in reversed(ALL_VERSIONS):
         yield Stage("client", ("tests/client",), cluster=version, cores=0.4)
-    yield from _spark("standalone", "comet", *VERSIONS)
+    yield _spark("standalone", "comet", *VERSIONS)
     for build in BOTH:
         yield from _servers(build)
-        yield from _units(build)
+        yield _units(build)
         yield _unit_spark(build)
 
 
@@ -116,9 +116,9 @@ def _programs() -> Stage:
     return Stage("programs", paths, cores=0.4, variables=(("COMETMQ_PROGRAMS", ONLY),))
 
 
-def _units(build: str) -> Iterator[Stage]:
+def _units(build: str) -> Stage:
     paths = ("tests/unit", "tests/golden", *WITHOUT_SPARK)
-    yield Stage("unit", paths, build, cores=0.8, variables=_in_memory())
+    return Stage("unit", paths, build, cores=0.8, variables=_in_memory())
 
 
 def _unit_spark(build: str) -> Stage:
@@ -143,9 +143,9 @@ def _install_spark() -> Stage:
     return Stage("install Spark", prepares=("make", "--silent", "setup-spark"), cores=0.6)
 
 
-def _spark(place: str, *clusters: str, part: str = "") -> Iterator[Stage]:
+def _spark(place: str, *clusters: str, part: str = "") -> Stage:
     """The Spark tests: one session for all clusters, because a session is slow to start."""
-    yield Stage(
+    return Stage(
         f"spark {place}",
         ("tests/spark",),
         part=part,

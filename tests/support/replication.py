@@ -78,12 +78,17 @@ class Masters:
     def __init__(self) -> None:
         self._accepted: asyncio.Queue[Peer] = asyncio.Queue()
         self._peers: list[Peer] = []
+        self._is_closed = False
         self.address = ""
 
     def add(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take a connection."""
-        self._peers.append(Peer(reader, writer))
-        self._accepted.put_nowait(self._peers[-1])
+        """Take a connection; one that was accepted during the close is closed at once."""
+        peer = Peer(reader, writer)
+        if self._is_closed:
+            peer.close()
+            return
+        self._peers.append(peer)
+        self._accepted.put_nowait(peer)
 
     async def accept(self) -> Peer:
         """The next connection of a slave."""
@@ -92,6 +97,7 @@ class Masters:
 
     def close(self) -> None:
         """Close all connections."""
+        self._is_closed = True
         for peer in self._peers:
             peer.close()
 

@@ -125,9 +125,20 @@ def test_rows_of_damage_have_nothing_but_their_place(filled: FilledStore) -> Non
     assert rest == {"topic": "", "queue_id": -1, "queue_offset": -1, "store_timestamp": epoch}
 
 
-def test_random_damage_costs_no_other_record(tmp_path: Path) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
+def test_the_end_is_found_behind_neighbours_that_are_damaged(tmp_path: Path) -> None:
+    """The queues lead to a damaged record, so the end is looked for in the log itself."""
+    store = FilledStore(tmp_path / "store")
+    store.fill(30)
+    hurt, lengths_at, body_at = (19, 20, 29), 84, 92
+    for number, at in zip(hurt, (lengths_at, body_at, lengths_at), strict=True):
+        store.write(store.records[number].log_offset + at, b"\x7f\xff")
+    rows = outcome(log_reader(store.root, **PERMISSIVE))
+    assert set(good(store, *hurt)) <= set(rows)
+    store.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_damage_costs_no_other_record(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     store = FilledStore(tmp_path / "store")
     store.fill(150, body_bytes=60)

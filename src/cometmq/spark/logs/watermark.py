@@ -236,12 +236,16 @@ class _Walk:
         return "\0" in parts.topic or parts.properties.endswith(b"\0")
 
     def _following(self, position: int, last_us: int) -> int | None:
-        """Return where a newer record begins not far behind the end; left-overs are older."""
+        """Return where a newer record begins not far behind the end; left-overs are older.
+
+        Damaged records may stand side by side, so the search goes on behind a damaged one.
+        """
         stop = min(position + _LOOK_AHEAD_BYTES, self._file.size)
-        at = next_record(self._window, self._file.base_offset, self._file.size, position + 1, stop)
-        if at >= stop or self._is_last_blank(at):
-            return None
-        decoded = self._decode(self._checker, at, at + 1)
-        if not decoded.batch.num_rows or decoded.batch.column(0)[0].value < last_us:
-            return None
-        return at
+        at = position
+        while True:
+            at = next_record(self._window, self._file.base_offset, self._file.size, at + 1, stop)
+            if at >= stop or self._is_last_blank(at):
+                return None
+            decoded = self._decode(self._checker, at, at + 1)
+            if decoded.batch.num_rows:
+                return at if decoded.batch.column(0)[0].value >= last_us else None

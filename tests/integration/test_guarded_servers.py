@@ -11,18 +11,22 @@ from pathlib import Path
 import pytest
 
 from cometmq.access.account_settings import AccountSettings
+from cometmq.access.needs import NOTHING
+from cometmq.broker import app as broker_app
 from cometmq.cli import servers as commands
 from cometmq.client import AdminClient, Message, Producer
 from cometmq.client.settings import ClientSettings
 from cometmq.controller import app as controller_app
 from cometmq.controller.app import Controller
+from cometmq.controller.handler import ControllerHandler
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.namesrv import app as namesrv_app
 from cometmq.namesrv.app import NameServer
 from cometmq.protocol.bodies import UserInfo
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.remoting import RemotingClient
+from cometmq.remoting import RemotingClient, Response
+from cometmq.remoting.features import Feature
 from support.accounts import SECRETS, credentials, guarded, home_with_accounts, signer
 from support.controllers import listening_controller
 from support.etcd_model import EtcdStore
@@ -88,18 +92,48 @@ def codes_of(server: NameServer | Controller) -> list[int]:
 
 async def test_every_request_needs_a_signature_or_an_administrator(servers: Guarded) -> None:
     both = (
-        (servers.name_server, namesrv_app.SIGNED_CODES),
-        (servers.controller, controller_app.SIGNED_CODES),
+        (servers.name_server, namesrv_app.NEEDS),
+        (servers.controller, controller_app.NEEDS),
     )
-    for server, signed_codes in both:
+    for server, needs in both:
         codes = codes_of(server)
-        assert signed_codes < set(codes)
+        signed_codes = {code for code in codes if needs.of(code) == NOTHING}
+        assert len(signed_codes) in range(3, len(codes) // 2 + 1)
         for code in codes:
             unsigned = await servers.refusal("", server.address, code)
             assert unsigned == "No accessKey is configured", code
             refusal = await servers.refusal("order-service", server.address, code)
             assert refusal.startswith("Need admin") == (code not in signed_codes), code
             assert not await servers.refusal("operations", server.address, code), code
+
+
+NOT_STATED = 31_998
+
+
+def _one_more(parts: object = None, endpoint: object = None) -> Feature:
+    return Feature({NOT_STATED: lambda request: Response()})
+
+
+async def test_a_server_with_a_request_whose_needs_are_not_stated_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = rf"request codes \[{NOT_STATED}\] are served, but cometmq\.\S+ does not state"
+    monkeypatch.setattr(namesrv_app, "FEATURES", (*namesrv_app.FEATURES, _one_more))
+    monkeypatch.setattr(broker_app, "FEATURES", (*broker_app.FEATURES, _one_more))
+    routes = ControllerHandler.routes
+    monkeypatch.setattr(ControllerHandler, "routes", lambda self: routes(self) | _one_more().routes)
+    with pytest.raises(ValueError, match=refusal):
+        async with running_pairs(tmp_path, accounts=guarded(tmp_path)):
+            pass
+    with pytest.raises(ValueError, match=refusal):
+        async with listening_controller(EtcdStore(time.monotonic), accounts=guarded(tmp_path)):
+            pass
+    plain = {"aclEnable": "true", "rocketmqHome": str(home_with_accounts(tmp_path))}
+    users = {"authenticationEnabled": "true", "authorizationEnabled": "true"}
+    async with running_pairs(tmp_path) as pairs:
+        for name, settings in (("plain", plain), ("users", users)):
+            with pytest.raises(ValueError, match=refusal):
+                await pairs.start(name, **settings)
 
 
 async def test_a_refused_change_changes_nothing(servers: Guarded) -> None:

@@ -20,6 +20,7 @@ from cometmq.system.files import Files
 from cometmq.system.settings import setting
 
 if TYPE_CHECKING:
+    from cometmq.access.needs import StatedNeeds
     from cometmq.access.server_guard import ServerGuard
     from cometmq.remoting import RpcHook
 
@@ -57,13 +58,13 @@ class AccountSettings:
 
 
 def server_guard(
-    configuration: Configuration, signed_codes: frozenset[int], clock: Clock, files: Files
+    configuration: Configuration, needs: StatedNeeds, clock: Clock, files: Files
 ) -> ServerGuard | None:
     """Read the accounts, and return what checks requests; None without ``aclEnable``.
 
     Args:
         configuration: all settings of the server.
-        signed_codes: the codes of requests that need a signature only.
+        needs: what requests need.
         clock, files: time and disk.
 
     Raises:
@@ -81,7 +82,7 @@ def server_guard(
     accounts = PlainAccounts(settings.rocketmq_home.absolute(), files, clock)
     accounts.load()
     reload = Job("reload-accounts", lambda: RELOAD_S, accounts.reload, blocking=True)
-    return ServerGuard(accounts, tls, signed_codes, jobs=[reload])
+    return ServerGuard(accounts, tls, needs, jobs=[reload])
 
 
 def warn_of_certificates(tls: TlsSettings) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from enum import IntFlag, StrEnum
 from typing import Final, NamedTuple
 
@@ -52,6 +52,57 @@ class Needs(NamedTuple):
 NOTHING: Final = Needs()
 """A signature is enough."""
 ADMINISTRATOR: Final = Needs(administrator=True)
+
+
+def require_stated(served: Iterable[int], stated: Collection[int], where: str) -> None:
+    """Refuse to serve requests whose needs are not stated.
+
+    They are closed to all but administrators, but that has to be a decision, and no oversight.
+
+    Args:
+        served: the codes of the requests that a server serves.
+        stated: those for which it says what they need.
+        where: where it says so.
+
+    Raises:
+        ValueError: a served code is not stated.
+    """
+    if missing := sorted(set(served).difference(stated)):
+        raise ValueError(
+            f"request codes {missing} are served, but {where} does not state what they need:"
+            " expected each code there"
+        )
+
+
+class StatedNeeds:
+    """What the requests to a server need: a signature, or an administrator.
+
+    Args:
+        stated_in: the module that states it.
+        signed: the codes of requests that need a signature only.
+        administration: the codes of those that need an administrator.
+    """
+
+    def __init__(
+        self, stated_in: str, *, signed: Iterable[int], administration: Iterable[int]
+    ) -> None:
+        self._stated_in = stated_in
+        self._needs: Mapping[int, Needs] = {
+            **dict.fromkeys(administration, ADMINISTRATOR),
+            **dict.fromkeys(signed, NOTHING),
+        }
+
+    def of(self, code: int) -> Needs:
+        """Return what a request needs; one whose needs are not stated needs an administrator."""
+        return self._needs.get(code, ADMINISTRATOR)
+
+    def require_stated(self, served: Iterable[int]) -> None:
+        """Refuse to serve requests whose needs are not stated.
+
+        Raises:
+            ValueError: there are such requests.
+        """
+        require_stated(served, self._needs, self._stated_in)
 
 
 def group_need(name: str, action: Action = Action.SUB) -> Need:

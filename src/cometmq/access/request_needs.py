@@ -30,8 +30,16 @@ class NeedsReader(Protocol):
     """Reads what requests need."""
 
     @property
+    def stated_in(self) -> str:
+        """The module that states the needs of requests."""
+
+    @property
     def in_body(self) -> frozenset[int]:
         """The codes of requests whose bodies say what they need."""
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """The codes of requests whose needs are stated; all others need an administrator."""
 
     def of(self, request: Request) -> Needs:
         """Return what a request needs beside a signature.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Final
 
 from cometmq.access.certificates import with_certificates
 from cometmq.access.gate import Accounts, Gate
-from cometmq.access.needs import ADMINISTRATOR
+from cometmq.access.needs import StatedNeeds
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Request, RequestHandler, Response, TlsSettings
 from cometmq.remoting.jobs import Job, every
@@ -21,8 +21,7 @@ class ServerGuard:
     Args:
         accounts: the accounts.
         tls: whether certificates name accounts.
-        signed_codes: the codes of requests that need a signature only; all others need an
-            administrator.
+        needs: what requests need.
         refused: the response code of refusals.
         jobs: keep the accounts up to date.
     """
@@ -31,12 +30,13 @@ class ServerGuard:
         self,
         accounts: Accounts,
         tls: TlsSettings,
-        signed_codes: frozenset[int],
+        needs: StatedNeeds,
         *,
         refused: int = ResponseCode.SYSTEM_ERROR,
         jobs: Sequence[Job] = (),
     ) -> None:
-        self._gate = Gate(with_certificates(accounts, tls), refused, signed_codes=signed_codes)
+        self._gate = Gate(with_certificates(accounts, tls), refused)
+        self._needs = needs
         self._jobs = jobs
 
     def guard(
@@ -49,8 +49,16 @@ class ServerGuard:
         """
         account = self._gate.identify(request)
         if account is not None:
-            self._gate.require(request, account, ADMINISTRATOR)
+            self._gate.require(request, account, self._needs.of(request.code))
         return handler(request)
+
+    def require_stated(self, served: Iterable[int]) -> None:
+        """Refuse to serve requests whose needs are not stated.
+
+        Raises:
+            ValueError: there are such requests.
+        """
+        self._needs.require_stated(served)
 
     def jobs(self) -> Sequence[Job]:
         """Return the jobs of the accounts, and the log of refusals."""

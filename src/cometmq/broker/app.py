@@ -306,7 +306,10 @@ class Broker:
         self._servers = [main]
         endpoint = Endpoint(self.address, encode_host(parts.address.ip, main.port))
         features = [build(parts, endpoint) for build in FEATURES]
-        handlers.update(handlers_of(features))
+        served = handlers_of(features)
+        if parts.access is not None:
+            parts.access.require_stated(served)
+        handlers.update(served)
         main.fast_path = _fast_path_of(features)
         fast_number = fast_port(main.port) if settings.fast_port_enable else None
         if fast_number is not None:

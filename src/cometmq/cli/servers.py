@@ -81,12 +81,12 @@ class Standalone:
         if not settings.namesrv_acl_enable:
             return None
         from cometmq.access.server_guard import ServerGuard
-        from cometmq.namesrv.app import SIGNED_CODES
+        from cometmq.namesrv.app import NEEDS
         from cometmq.remoting import TlsSettings
 
         refused = ResponseCode.SYSTEM_ERROR if settings.acl_enable else ResponseCode.NO_PERMISSION
         accounts = AccountsOfBroker(lambda: None if self.broker is None else self.broker.accounts)
-        return ServerGuard(accounts, self._names[TlsSettings], SIGNED_CODES, refused=refused)
+        return ServerGuard(accounts, self._names[TlsSettings], NEEDS, refused=refused)
 
     async def stop(self) -> None:
         """Stop the broker first, so that it can unregister from the name server."""

@@ -13,6 +13,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from cometmq.access.account_settings import AccountSettings, server_guard, signing_hooks
+from cometmq.access.needs import StatedNeeds
 from cometmq.controller.active import ActiveController
 from cometmq.controller.broker_set_table import BrokerSetTable
 from cometmq.controller.config import ControllerSettings, EtcdSettings
@@ -61,14 +62,26 @@ SETTINGS = (
 )
 """The settings classes that a controller's configuration file feeds."""
 
-SIGNED_CODES = frozenset(
-    {
+NEEDS = StatedNeeds(
+    __name__,
+    signed={
         RequestCode.CONTROLLER_GET_METADATA_INFO,
         RequestCode.CONTROLLER_GET_REPLICA_INFO,
         RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
-    }
+    },
+    administration={
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
+        RequestCode.CONTROLLER_ELECT_MASTER,
+        RequestCode.CONTROLLER_REGISTER_BROKER,
+        RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
+        RequestCode.CONTROLLER_APPLY_BROKER_ID,
+        RequestCode.CLEAN_BROKER_DATA,
+        RequestCode.BROKER_HEARTBEAT,
+        RequestCode.UPDATE_CONTROLLER_CONFIG,
+        RequestCode.GET_CONTROLLER_CONFIG,
+    },
 )
-"""The requests for which ``aclEnable`` needs a signature only: those that read."""
+"""What requests need with ``aclEnable``: those that read a signature only."""
 
 EXPIRY_FIRST_S = 2.0
 
@@ -138,7 +151,7 @@ class Controller:
         )
         """Handles the requests of brokers and elections."""
         files = files or SystemFiles()
-        access = server_guard(configuration, SIGNED_CODES, self._clock, files)
+        access = server_guard(configuration, NEEDS, self._clock, files)
         config = ConfigUpdate(
             configuration,
             file=settings.config_store_path,
@@ -150,6 +163,8 @@ class Controller:
             RequestCode.GET_CONTROLLER_CONFIG: config.show,
         }
         """The handlers of all request codes."""
+        if access is not None:
+            access.require_stated(self.routes)
         self._latencies: Latencies | None = None
         if has_metrics(configuration):
             from cometmq.controller.metrics import request_latencies

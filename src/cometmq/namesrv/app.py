@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from cometmq.access.account_settings import AccountSettings, server_guard, signing_hooks
+from cometmq.access.needs import StatedNeeds
 from cometmq.metrics.config import MetricsSettings, has_metrics
 from cometmq.namesrv.assembly import FEATURES, assemble
 from cometmq.namesrv.config import NameServerSettings
@@ -52,8 +53,9 @@ SETTINGS = (
 )
 """The settings classes that a name server's configuration file feeds."""
 
-SIGNED_CODES = frozenset(
-    {
+NEEDS = StatedNeeds(
+    __name__,
+    signed={
         RequestCode.GET_ROUTEINFO_BY_TOPIC,
         RequestCode.GET_BROKER_CLUSTER_INFO,
         RequestCode.GET_BROKER_MEMBER_GROUP,
@@ -65,9 +67,23 @@ SIGNED_CODES = frozenset(
         RequestCode.GET_UNIT_TOPIC_LIST,
         RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
         RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
-    }
+    },
+    administration={
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.QUERY_DATA_VERSION,
+        RequestCode.BROKER_HEARTBEAT,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.GET_NAMESRV_CONFIG,
+    },
 )
-"""The requests for which ``aclEnable`` needs a signature only: those of clients, which read."""
+"""What requests need with ``aclEnable``: those of clients, which read, a signature only."""
 
 
 class NameServer:
@@ -108,7 +124,7 @@ class NameServer:
         )
         files = files or SystemFiles()
         if access is None:
-            access = server_guard(self.configuration, SIGNED_CODES, self._clock, files)
+            access = server_guard(self.configuration, NEEDS, self._clock, files)
         self.parts = assemble(
             self.configuration,
             client=self._client,
@@ -121,8 +137,11 @@ class NameServer:
         features = [build(self.parts) for build in FEATURES]
         jobs = [job for feature in features for job in feature.jobs]
         self._jobs = JobRunner(jobs if access is None else [*jobs, *access.jobs()])
+        served = handlers_of(features)
+        if access is not None:
+            access.require_stated(served)
         self._server = RemotingServer(
-            handlers_of(features),
+            served,
             settings=self.configuration[RemotingSettings],
             tls=self.configuration[TlsSettings],
             name="namesrv",

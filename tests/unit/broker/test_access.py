@@ -26,7 +26,8 @@ from cometmq.access.needs import (
     topic_need,
 )
 from cometmq.access.plain.accounts import PlainAccounts
-from cometmq.access.plain.needs import ADMINISTRATION, PlainNeeds
+from cometmq.access.plain.needs import ADMINISTRATION, SIGNED, PlainNeeds
+from cometmq.access.request_needs import NeedsReader
 from cometmq.access.signer import RequestSigner
 from cometmq.access.users.needs import UserNeeds
 from cometmq.broker.access import feature
@@ -136,7 +137,7 @@ NEEDS = [
     (200050, BOTH_NAMES, {}, needs(group_need("G"), topic_need("T", SUB))),
     (14, BOTH_NAMES, {}, NOTHING),
     (30, {"topic": "T"}, {}, NOTHING),
-    (31999, {}, {}, NOTHING),
+    (31999, {}, {}, ADMINISTRATOR),
     *((code, {}, {}, ADMINISTRATOR) for code in (17, 18, 25, 200, 207, 215, 222, 225, 306, 314,
       316, 323, 329, 50, 51, 53, 54, 301, 905, 1008)),
 ]  # fmt: skip
@@ -238,7 +239,6 @@ NEEDS_OF_USERS = [
       328, 907, 3004, 3005, 3009, 3010)),
     *((code, {}, {}, "c:c=U") for code in (25, 50, 51, 53, 301, 306, 316, 329, 905, 906, 908,
       1008, 2001, 2002, 2004, 3001, 3002, 3003, 3006, 3007, 3008)),
-    (31999, {}, {}, ""),
 ]  # fmt: skip
 
 
@@ -266,13 +266,36 @@ async def test_only_an_administrator_consumes_messages_that_wait(topic: str) -> 
         assert not needs_of_users().of(request(code, name)).administrator, code
 
 
-def test_every_request_that_a_broker_serves_may_need_something(tmp_path: Path) -> None:
-    served = set()
+def served_by_brokers() -> set[int]:
+    """Every request that some broker serves, whatever its settings are."""
+    names = set()
     for file in Path(feature.__file__).parent.parent.glob("*/feature.py"):
-        served |= set(re.findall(r"RequestCode\.([A-Z0-9_]+)", file.read_text()))
-    assert len(served) > 80
-    codes = needs_of_users().codes
-    assert {name for name in served if RequestCode[name] not in codes} == set()
+        names |= set(re.findall(r"RequestCode\.([A-Z0-9_]+)", file.read_text()))
+    assert len(names) > 80
+    return {int(RequestCode[name]) for name in names}
+
+
+@pytest.mark.parametrize("needs", [PlainNeeds("c", TOPICS.get), needs_of_users()])
+def test_the_needs_of_every_request_that_a_broker_serves_are_stated(needs: NeedsReader) -> None:
+    assert served_by_brokers() - needs.codes == set()
+
+
+@pytest.mark.parametrize("needs", [PlainNeeds("c", TOPICS.get), needs_of_users()])
+async def test_a_request_whose_needs_are_not_stated_needs_an_administrator(
+    needs: NeedsReader,
+) -> None:
+    assert needs.of(request(31999, {})) == ADMINISTRATOR
+    control = AccessControl(Threads(), Gate(Threads(), 1), needs)
+    control.require_stated(served_by_brokers())
+    with pytest.raises(ValueError, match=r"request codes \[31999\] .*access\..*needs"):
+        control.require_stated({*served_by_brokers(), 31999})
+
+
+def test_plain_needs_state_each_request_once() -> None:
+    readers = PlainNeeds("c", TOPICS.get)._readers
+    assert len({*readers, *SIGNED, *ADMINISTRATION}) == len(readers) + len(SIGNED) + len(
+        ADMINISTRATION
+    )
 
 
 def test_administration_has_what_the_reference_has_and_more() -> None:
@@ -299,7 +322,7 @@ class Broker:
             settings=lambda: BrokerSettings(broker_name="b", broker_cluster_name="c"),
             address="10.0.0.1:10911",
         )
-        handlers: dict[int, Any] = dict.fromkeys((33, 34, 36, 37, 310), self._handle)
+        handlers: dict[int, Any] = dict.fromkeys((16, 33, 34, 36, 37, 310), self._handle)
         handlers |= {
             50: exclusive(handler.put_account),
             51: exclusive(handler.delete_account),
@@ -339,7 +362,12 @@ async def test_the_gate_is_ahead_of_every_handler(broker: Broker) -> None:
     for code in (310, 34, 31999, 50):
         assert (await broker.call(code, {}, key="")).remark == "No accessKey is configured"
     assert broker.handled == []
-    assert (await broker.call(31999, {})).code == 3
+    for key in SECRETS:
+        assert (await broker.call(31999, {}, key=key)).code == 3
+    assert (await broker.call(16, {}, key="Limited-1")).remark == (
+        "Need admin permission for request code=16, but accessKey=Limited-1 is not"
+    )
+    assert broker.handled == []
 
 
 async def test_the_topic_of_a_named_message_is_that_of_its_record(broker: Broker) -> None:

@@ -83,9 +83,64 @@ ADMINISTRATION: Final = frozenset(
         RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
         RequestCode.SET_COMMITLOG_READ_MODE,
         RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON,
+        RequestCode.AUTH_CREATE_USER,
+        RequestCode.AUTH_UPDATE_USER,
+        RequestCode.AUTH_DELETE_USER,
+        RequestCode.AUTH_GET_USER,
+        RequestCode.AUTH_LIST_USER,
+        RequestCode.AUTH_CREATE_ACL,
+        RequestCode.AUTH_UPDATE_ACL,
+        RequestCode.AUTH_DELETE_ACL,
+        RequestCode.AUTH_GET_ACL,
+        RequestCode.AUTH_LIST_ACL,
     }
 )
-"""Requests that change the broker or what belongs to others, and the listing of accounts."""
+"""Requests that change the broker or what belongs to others, and the listing of accounts.
+
+Those about users are refused anyway: a broker with plain accounts has no users.
+"""
+
+SIGNED: Final = frozenset(
+    {
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.CHECK_CLIENT_CONFIG,
+        RequestCode.GET_TOPIC_CONFIG,
+        RequestCode.GET_TOPIC_STATS_INFO,
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST,
+        RequestCode.GET_ALL_PRODUCER_INFO,
+        RequestCode.GET_CONSUME_STATS,
+        RequestCode.GET_BROKER_CONSUME_STATS,
+        RequestCode.QUERY_CONSUME_TIME_SPAN,
+        RequestCode.QUERY_TOPICS_BY_CONSUMER,
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
+        RequestCode.QUERY_CORRECTION_OFFSET,
+        RequestCode.GET_BROKER_CONFIG,
+        RequestCode.GET_BROKER_RUNTIME_INFO,
+        RequestCode.VIEW_BROKER_STATS_DATA,
+        RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
+        RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS,
+        RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
+        # What slaves and controllers read.
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_DELAY_OFFSET,
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+        RequestCode.GET_TIMER_CHECK_POINT,
+        RequestCode.GET_TIMER_METRICS,
+        RequestCode.GET_BROKER_HA_STATUS,
+        RequestCode.GET_BROKER_EPOCH_CACHE,
+    }
+)
+"""Requests that every account may make: they read names, settings, bounds and numbers."""
 
 _IN_BODY: Final = frozenset(
     {RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ}
@@ -114,6 +169,8 @@ class PlainNeeds:
     """
 
     in_body = _IN_BODY
+    stated_in = __name__
+    """The module that states the needs of requests."""
 
     def __init__(self, cluster: str, topic_of_record: TopicOfRecord) -> None:
         self._reply_topic = reply_topic(cluster)
@@ -152,12 +209,17 @@ class PlainNeeds:
             CometError: its header or its body cannot be read, or the disk refuses a record.
         """
         code = request.code
-        if code in ADMINISTRATION:
-            return ADMINISTRATOR
+        reader = self._readers.get(code)
+        if reader is not None:
+            return reader(request)
         if code in _GROUP_AND_TOPIC:
             return _of_group_and_topic(request)
-        reader = self._readers.get(code)
-        return NOTHING if reader is None else reader(request)
+        return NOTHING if code in SIGNED else ADMINISTRATOR
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """The codes of requests whose needs are stated; all others need an administrator."""
+        return frozenset((*self._readers, *_GROUP_AND_TOPIC, *SIGNED, *ADMINISTRATION))
 
     def _of_reply(self, request: Request) -> Needs:
         return of_reply(request, self._reply_topic)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from cometmq.access.needs import (
-    NOTHING,
+    ADMINISTRATOR,
     Action,
     Need,
     Needs,
@@ -183,6 +183,8 @@ class UserNeeds:
     """
 
     in_body = _IN_BODY
+    stated_in = __name__
+    """The module that states the needs of requests."""
 
     def __init__(
         self,
@@ -241,11 +243,11 @@ class UserNeeds:
         if reader is not None:
             return reader(request)
         action = CLUSTER.get(code)
-        return NOTHING if action is None else self._of_cluster(action)
+        return ADMINISTRATOR if action is None else self._of_cluster(action)
 
     @property
     def codes(self) -> frozenset[int]:
-        """The codes of requests that may need more than a signature."""
+        """The codes of requests whose needs are stated; all others need a super user."""
         return frozenset((*NAMED, *self._readers, *CLUSTER))
 
     def _of_cluster(self, action: Action, name: str = "") -> Needs:

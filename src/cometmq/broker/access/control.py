@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from functools import partial
 from typing import Final
 
 from cometmq.access.fast_check import FastCheck
 from cometmq.access.gate import Account, Accounts, Gate
-from cometmq.access.needs import Action, group_need, needs_of, topic_need
+from cometmq.access.needs import Action, group_need, needs_of, require_stated, topic_need
 from cometmq.access.request_needs import NeedsReader
 from cometmq.broker.clients.members import Member
 from cometmq.broker.cold_reads import ColdReads
@@ -20,6 +20,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.properties import decode_properties
 from cometmq.protocol.record import RecordParts, split_record
 from cometmq.remoting import Request, RequestHandler, Response
+from cometmq.remoting.connection import refuse_unknown
 from cometmq.remoting.slices import off_loop
 from cometmq.store import MessageStore
 
@@ -52,6 +53,17 @@ class AccessControl:
     def for_pulls(self) -> FastCheck:
         """Return the check of a fast path of pulls."""
         return FastCheck(self._accounts, Action.SUB)
+
+    def require_stated(self, served: Iterable[int]) -> None:
+        """Refuse to serve requests whose needs are not stated.
+
+        Args:
+            served: the codes of the requests that the broker serves.
+
+        Raises:
+            ValueError: there are such requests.
+        """
+        require_stated(served, self._needs.codes, self._needs.stated_in)
 
     @property
     def state(self) -> object:
@@ -87,9 +99,15 @@ class AccessControl:
     ) -> Response | Awaitable[Response | None] | None:
         """Check a request, then handle it.
 
+        One that is not served needs a signature only: it is refused in any case, and clients try
+        out what a broker serves.
+
         Raises:
             ResponseError: the sender may not make it.
         """
+        if handler is refuse_unknown:
+            self._gate.identify(request)
+            return handler(request)
         if request.code in self._needs.in_body and len(request.body) >= LARGE_BYTES_MIN:
             request.is_exclusive = True
             return self._check_in_thread(request, handler)

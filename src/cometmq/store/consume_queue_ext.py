@@ -27,6 +27,9 @@ _FIXED_BYTES = _UNIT.size
 _END_MARK_BYTES = 4
 _MIN_ADDRESS = -(2**63)
 _UNIT_BYTES_MAX = 32767
+_RESERVE_BYTES_MIN = 4096
+_RESERVE_BYTES_MAX = 64 * 1024
+"""Space on the disk is reserved in steps: of a file's size so far, between these two."""
 
 
 class ExtUnit(msgspec.Struct, frozen=True):
@@ -76,8 +79,8 @@ class ConsumeQueueExt:
         self.writing = writing
         self.end_offset = 0
         self.flushed_offset = 0
-        self._reserved: Segment | None = None
-        """The file whose space is reserved."""
+        self._reserved_to = 0
+        """The offset up to which the newest file has its space on the disk."""
 
     def load(self, *, may_be_torn: bool = False) -> None:
         """Map the files and find the end in the newest one; see `Segments.load`.
@@ -117,12 +120,11 @@ class ConsumeQueueExt:
         if len(unit) > self.segments.size_bytes - _END_MARK_BYTES:
             return tags_code  # files of the least size, bit maps of the largest
         try:
-            offset = self._room_for(len(unit))
+            segment = self._file_for(len(unit))
         except OSError as problem:
             logger.warning("cannot allocate an extension unit error=%s", problem)
             return tags_code
-        segment = self.segments.find(offset)
-        assert segment is not None
+        offset = self.end_offset
         start = offset - segment.base_offset
         segment.file.map[start : start + len(unit)] = unit
         self.end_offset = offset + len(unit)
@@ -174,6 +176,7 @@ class ConsumeQueueExt:
         unit = self.get(address) if is_address(address) else None
         if unit is not None:
             self.end_offset = real_offset_of(address) + _FIXED_BYTES + len(unit.bitmap)
+            self._reserved_to = 0
             self.segments.truncate(self.end_offset)
 
     def flush(self) -> None:
@@ -192,33 +195,50 @@ class ConsumeQueueExt:
     def delete(self) -> None:
         """Delete all files."""
         self.segments.drop_from(0)
-        self.end_offset = self.flushed_offset = 0
+        self.end_offset = self.flushed_offset = self._reserved_to = 0
 
     def close(self) -> None:
         """Close all files."""
-        self._reserved = None
         self.segments.close()
 
-    def _room_for(self, size: int) -> int:
-        """Return the offset of the next unit of ``size``; begin a file if the last has no room."""
+    def _file_for(self, size: int) -> Segment:
+        """Return the file of the next unit of ``size``; begin one if the last has no room.
+
+        The units before may be in a file of RocketMQ, which leaves its files sparse: on a full
+        disk a write to the mapping of such a file is a signal that ends the process.
+        """
         segment = self.segments.last()
         if segment is not None and segment.base_offset <= self.end_offset < segment.end_offset:
-            if segment is not self._reserved:  # it may be sparse, as those of RocketMQ are
-                segment.file.reserve(self.end_offset - segment.base_offset, segment.size_bytes)
-                self._reserved = segment
-            left = segment.end_offset - self.end_offset
-            if size <= left - _END_MARK_BYTES:
-                return self.end_offset
+            if size <= segment.end_offset - self.end_offset - _END_MARK_BYTES:
+                self._reserve(segment, self.end_offset + size + _END_MARK_BYTES)
+                return segment
+            self._reserve(segment, self.end_offset + _END_MARK.size)
             _END_MARK.pack_into(segment.file.map, self.end_offset - segment.base_offset, -1)
-        base = segment.end_offset if segment is not None else self.end_offset
-        if self.end_offset > base:  # files before it are lost
+            self.end_offset = segment.end_offset
+        elif segment is not None and self.end_offset > segment.end_offset:  # those before are lost
             self.segments.drop_from(0)
-            base = self.end_offset
-        fresh = self.segments.add(base)
-        fresh.file.reserve(0, fresh.size_bytes)
-        self._reserved = fresh
-        self.end_offset = base
-        return base
+        elif segment is not None:  # the newest file is empty, and the one before has no end mark
+            self.end_offset = segment.end_offset
+        fresh = self.segments.add(self.end_offset)
+        self._reserve(fresh, self.end_offset + size + _END_MARK_BYTES)
+        return fresh
+
+    def _reserve(self, segment: Segment, stop: int) -> None:
+        """Reserve space on the disk up to ``stop``, an offset in the newest file.
+
+        More than what is there is not reserved at once: queues are many, and most have few units.
+        """
+        if stop <= self._reserved_to:
+            return
+        start = self.end_offset
+        step = min(max(start - segment.base_offset, _RESERVE_BYTES_MIN), _RESERVE_BYTES_MAX)
+        target = min(max(stop, start + step), segment.end_offset)
+        try:
+            segment.file.reserve(start - segment.base_offset, target - segment.base_offset)
+        except OSError:  # a nearly full disk may still have what this unit needs
+            target = stop
+            segment.file.reserve(start - segment.base_offset, target - segment.base_offset)
+        self._reserved_to = target
 
 
 def _walk(view: memoryview) -> tuple[int, bool]:

@@ -65,6 +65,36 @@ def test_a_file_that_was_there_before_gets_its_blocks_before_it_is_written(tmp_p
     assert is_address(again.put(7, 5))
 
 
+def test_space_for_units_is_reserved_in_steps_and_by_unit_when_little_is_left(
+    tmp_path: Path,
+) -> None:
+    room, unit_bytes = 2**20, 20
+    files = FaultyFiles()
+    files.room_bytes = room
+    ext = ext_in(tmp_path, room, files)
+    for number in range(1200):
+        assert is_address(ext.put(number, 5))
+        assert room - files.room_bytes <= 4096 + 2 * number * unit_bytes
+    files.room_bytes = unit_bytes + 4
+    written = 0
+    while is_address(ext.put(7, 5)):
+        written += 1
+        assert written < 1200
+    assert files.room_bytes < unit_bytes + 4
+
+
+def test_units_go_on_behind_an_empty_file_when_the_file_before_it_is_not_full(
+    tmp_path: Path,
+) -> None:
+    first = ext_in(tmp_path)
+    addresses = [first.put(code, 5) for code in range(2)]
+    first.segments.add(64)
+    first.close()
+    again = ext_in(tmp_path)
+    addresses.append(again.put(2, 5))
+    assert [again.get(address) for address in addresses] == [ExtUnit(n, 5) for n in range(3)]
+
+
 @pytest.mark.parametrize("offset", [-1, 1, 20, 40, 10**6, 2**40])
 def test_an_address_without_a_unit_finds_none(tmp_path: Path, offset: int) -> None:
     ext = ext_in(tmp_path)

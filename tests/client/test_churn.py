@@ -6,7 +6,6 @@ broker keeps the locks of the dead for a minute, for which a short run has no ti
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from servers import Cluster, connect, new_group, new_topic
 
 from support.churn import MEMBERS, Crowd
 from support.counting import badly_shared, lost, out_of_order, skipped
-from support.tiers import is_long_run, rounds
+from support.tiers import is_long_run, new_seed, rounds
 
 pytestmark = pytest.mark.long_elsewhere
 
@@ -38,7 +37,7 @@ def crowd(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Crowd]]:
     broker = connect(cluster.broker)
 
     def gather(**how: bool) -> Crowd:
-        seed = random.randrange(2**32)
+        seed = new_seed()
         print(f"seed {seed}")
         topic, group = new_topic(cluster, broker, queues=QUEUES), new_group(cluster, broker)
         crowd = Crowd(

@@ -17,7 +17,7 @@ import toolchain
 
 from cometmq.protocol.properties import encode_properties
 from cometmq.sql92 import EvaluationError, SqlError, compile_expression
-from support.tiers import is_long_run, rounds
+from support.tiers import is_long_run, new_seed, rounds
 from support.versions import ALL_VERSIONS, VERSIONS
 
 EXPRESSIONS = rounds(test=2_000, long=100_000)
@@ -206,7 +206,7 @@ def our_values(text: str, messages: list[dict[str, str]]) -> str:
 @pytest.mark.timeout(2 * JAVA_SECONDS_MAX)
 @pytest.mark.parametrize("version", ALL_VERSIONS if is_long_run() else VERSIONS[-1:])
 def test_expressions_have_the_same_values_as_in_java(version: str) -> None:
-    seed = random.randrange(2**32)
+    seed = new_seed()
     print(f"seed={seed}")
     expressions = Expressions(random.Random(seed))
     cases: list[tuple[str, list[dict[str, str]]]] = []

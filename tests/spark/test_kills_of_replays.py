@@ -23,7 +23,7 @@ from cometmq.spark.pipelines.audit import AuditSettings, audit
 from cometmq.spark.pipelines.running import open_folder
 from support.spark_kills import kill_whole
 from support.stores import opened, put
-from support.tiers import rounds
+from support.tiers import new_seed, rounds
 from support.topic_audit import Audit, first_ones, order_by_key, stored
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Replay:
 
 def killed_and_gone_on_with(replay: Replay) -> None:
     """Kill a replay as often as the setting in force says, then let it end."""
-    seed = random.SystemRandom().randrange(1 << 32)
+    seed = new_seed()
     chance = random.Random(seed)
     print(f"seed={seed} kills={KILLS}")
     try:

@@ -30,7 +30,7 @@ from processes import LAUNCHER, Process, ProcessError
 from servers import Cluster, connect, new_topic
 
 from cometmq.spark.sessions import StandaloneCluster
-from support.tiers import rounds
+from support.tiers import new_seed, rounds
 
 PROGRAM = Path(__file__).with_name("spark_program.py")
 VICTIMS = ("worker", "driver", "broker")
@@ -103,7 +103,7 @@ def kill_at_random(
         topic: what it writes or reads.
         feed: called before each round, and again while progress is awaited: gives it work.
     """
-    seed = random.SystemRandom().randrange(1 << 32)
+    seed = new_seed()
     with place(where, folder / "spark") as found:
         count = rounds(test=3 if found.daemon is None else 1, long=30)
         killer = Killer(program, folder, found, cluster, topic, feed=feed, seed=seed)

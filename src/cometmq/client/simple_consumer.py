@@ -28,7 +28,7 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import milliseconds, timeout_s
 from cometmq.protocol.bodies import ConsumeType
-from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tasks import Supervisor, shielded
 
 MESSAGES_MAX = 32
 """Messages of one pop, by the broker's limit; also the acks of one call that run at a time."""
@@ -337,18 +337,7 @@ class SimpleConsumer(SubscribingConsumer):
 
         Otherwise it would be unknown which receipt is valid.
         """
-        task = self._work.spawn(work, name, awaited=True)
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(_take_error)
-            raise
-
-
-def _take_error(task: asyncio.Task[None]) -> None:
-    """Take the error of a task that is not awaited any more, so that asyncio does not log it."""
-    if not task.cancelled():
-        task.exception()
+        await shielded(self._work.spawn(work, name, awaited=True))
 
 
 def _check_received(call: str, message: object) -> None:

@@ -68,6 +68,23 @@ def begin_task(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     return loop.create_task(work, name=name)
 
 
+async def shielded(work: asyncio.Future[T]) -> T:
+    """Await work that goes on if the caller is cancelled, and whose failure no other code awaits.
+
+    Without this, asyncio logs a later failure as one that was never retrieved.
+    """
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        work.add_done_callback(_take_failure)
+        raise
+
+
+def _take_failure(work: asyncio.Future[Any]) -> None:
+    if not work.cancelled():
+        work.exception()
+
+
 class Supervisor:
     """Owns tasks: keeps them alive, logs how they fail, and ends them together."""
 

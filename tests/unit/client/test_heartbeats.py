@@ -99,8 +99,8 @@ class Broker:
         return ["short" if data.without_sub else "full" for data in self.heard]
 
 
-def said(expression: str = "*") -> HeartbeatData:
-    wanted = SubscriptionData(topic="t", sub_string=expression)
+def said(expression: str = "*", version: int = 0) -> HeartbeatData:
+    wanted = SubscriptionData(topic="t", sub_string=expression, sub_version=version)
     group = ConsumerData(group_name="g", subscription_data_set=[wanted])
     return HeartbeatData(client_id="me", consumer_data_set=[group])
 
@@ -121,6 +121,18 @@ async def test_subscriptions_are_left_out_once_a_broker_knows_them() -> None:
     assert broker.forms == ["full", "short", "short", "full", "short"]
     assert broker.heard[1].consumer_data_set[0].subscription_data_set == []
     assert len({data.heartbeat_fingerprint for data in broker.heard[:3]}) == 1
+
+
+async def test_subscriptions_are_sent_when_only_a_version_has_changed() -> None:
+    """A broker refuses the pulls of a version that it does not have."""
+    broker = Broker()
+    sending = heartbeats(broker)
+
+    for version in (1, 1, 2, 2):
+        await sending.send(ADDRESS, said(version=version))
+
+    assert broker.forms == ["full", "short", "full", "short"]
+    assert len({data.heartbeat_fingerprint for data in broker.heard}) == 1, "as in Java"
 
 
 async def test_a_broker_that_knows_of_other_subscriptions_is_sent_them_in_full_at_once() -> None:

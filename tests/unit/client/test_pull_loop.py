@@ -220,6 +220,18 @@ async def test_a_pull_carries_the_filter_if_it_is_to(consumer: Consumer) -> None
 
 
 @pytest.mark.parametrize(
+    "code", [ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST]
+)
+async def test_a_broker_that_lacks_the_subscription_is_sent_a_heartbeat_at_once(
+    consumer: Consumer, code: int
+) -> None:
+    script(consumer, Response(code, "the consumer's subscription not latest"), found(0))
+    consumer.begin()
+    await consumer.until_pulls(2)
+    await consumer.broker.wait_until(lambda: bool(consumer.broker.heartbeats))
+
+
+@pytest.mark.parametrize(
     ("consumed", "commits", "said"), [(0, True, None), (5, True, 5), (5, False, None)]
 )
 async def test_a_pull_tells_how_far_the_queue_is_consumed(

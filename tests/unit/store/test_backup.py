@@ -33,7 +33,7 @@ from cometmq.system.platforms import SERVERS
 from cometmq.system.sparse_files import copy_sparse, digest_of
 from support.randomness import SeededRandomness
 from support.stores import bodies, files_of, opened, put, small_settings
-from support.tiers import rounds
+from support.tiers import new_seed, rounds
 
 NOW_MS = 1_700_000_000_000
 LATER_MS = 2**42
@@ -354,7 +354,7 @@ def test_damage_of_the_log_before_the_checkpoint_fails_the_backup(tmp_path: Path
 
 
 def test_a_changed_bit_in_any_file_of_a_backup_is_found(tmp_path: Path) -> None:
-    seed = int.from_bytes(os.urandom(4), "big")
+    seed = new_seed()
     print(f"seed={seed}")
     chance = SeededRandomness(seed)
     store = filled(tmp_path / "store", 8)

@@ -3,11 +3,16 @@
 The timer that sends them stands in ``instance.py``.
 
 Version 1 contains every group with its subscriptions. Version 2 adds a fingerprint of them: after a
-broker has received it once, heartbeats contain the groups only, until the fingerprint changes or
-the broker responds that it has another one. Then the complete heartbeat follows at once.
+broker has received it once, heartbeats contain the groups only, until a subscription or its version
+changes or the broker responds that it has another fingerprint. Then the complete heartbeat follows
+at once.
+
+The fingerprint on the wire has no versions, as in RocketMQ: a broker compares it for the whole
+group, whose members have different versions. But a broker refuses the pulls of a subscription whose
+version it does not have (response code 25), so a changed version needs a complete heartbeat too.
 
 Source: MQClientInstance.sendHeartbeatToAllBrokerV2 and HeartbeatData.computeHeartbeatFingerprint,
-RocketMQ 5.3, which waits for the next heartbeat in the last case.
+RocketMQ 5.3, which waits for the next heartbeat if the broker has another fingerprint.
 """
 
 from __future__ import annotations
@@ -94,14 +99,27 @@ def fingerprint(data: HeartbeatData) -> int:
     return java_hash(fastjson.dumps(content).decode())
 
 
+def versions(data: HeartbeatData) -> frozenset[tuple[str, str, int]]:
+    """Return the versions of a heartbeat's subscriptions, by group and topic."""
+    return frozenset(
+        (group.group_name, one.topic, one.sub_version)
+        for group in data.consumer_data_set
+        for one in group.subscription_data_set
+    )
+
+
+_Mark = tuple[int, frozenset[tuple[str, str, int]]]
+"""The fingerprint and the versions of a complete heartbeat."""
+
+
 @dataclass(slots=True)
 class _Known:
     """What one broker has responded, and what it knows of this client."""
 
     version: int = 0
     supports_version_2: bool = False
-    fingerprint: int | None = None
-    """The fingerprint of the last complete heartbeat; None if it must be sent."""
+    has: _Mark | None = None
+    """What the last complete heartbeat contained; None if the next one must be complete."""
 
 
 class Heartbeats:
@@ -123,9 +141,9 @@ class Heartbeats:
         return known.version if known else 0
 
     def forget(self, address: str) -> None:
-        """Send the next heartbeat in full: the broker has lost its connection to this client."""
+        """Send the next heartbeat in full: the broker does not have what the last one contained."""
         if address in self._known:
-            self._known[address].fingerprint = None
+            self._known[address].has = None
 
     def keep_only(self, addresses: set[str]) -> None:
         """Forget all brokers but these."""
@@ -143,16 +161,16 @@ class Heartbeats:
         if not self._version_2:
             known.version = (await self._brokers.heartbeat(address, data)).version
             return
-        mark = fingerprint(data)
-        data = msgspec.structs.replace(data, heartbeat_fingerprint=mark)
+        mark = fingerprint(data), versions(data)
+        data = msgspec.structs.replace(data, heartbeat_fingerprint=mark[0])
         await self._brokers.connect(address)  # a new connection calls `forget`
-        if known.supports_version_2 and known.fingerprint == mark:
+        if known.supports_version_2 and known.has == mark:
             incomplete = await self._send_version_2(address, known, without_subscriptions(data))
             if not incomplete:
                 return
-        known.fingerprint = None
+        known.has = None
         incomplete = await self._send_version_2(address, known, data)
-        known.fingerprint = None if incomplete else mark
+        known.has = None if incomplete else mark
 
     async def _send_version_2(self, address: str, known: _Known, data: HeartbeatData) -> bool:
         """Send a heartbeat of version 2; return whether the broker needs a complete one."""

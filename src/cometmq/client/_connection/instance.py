@@ -45,7 +45,7 @@ from cometmq.client._connection.name_servers import (
 )
 from cometmq.client._connection.routes import Routes
 from cometmq.client._connection.security import Signer, StreamHook, credentials_of, tls_context
-from cometmq.client._lifecycle import Lifecycle
+from cometmq.client._lifecycle import Lifecycle, in_background
 from cometmq.client.errors import (
     ClientClosedError,
     ClientError,
@@ -60,7 +60,7 @@ from cometmq.protocol.codes import LanguageCode
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.remoting import Connection, RemotingClient, RemotingSettings, RequestHandler, RpcHook
 from cometmq.remoting.socks import SocksProxies
-from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.remoting.tasks import Supervisor, is_call_failure, shielded
 from cometmq.system.failure_log import FailureLog, log_text, log_trace
 from cometmq.system.platforms import SYSTEM
 
@@ -435,6 +435,12 @@ class ClientCore(Lifecycle):
         if address not in self._up_to_date and address not in self._heartbeats_in_flight:
             self._begin_heartbeat(address)
 
+    def heartbeat_in_full(self, address: str) -> None:
+        """Send a broker a complete heartbeat in the background: it lacks a subscription."""
+        self._check_loop()
+        self._heartbeats.forget(address)
+        self._begin_heartbeat(address)
+
     def _begin_heartbeat(self, address: str) -> asyncio.Future[None]:
         """Return the end of a broker's next heartbeat, which has not read the members yet.
 
@@ -602,7 +608,7 @@ class Lease:
             self.instance.holds += 1
             self.instance.unopened.discard(self)
             # Cancelled here, the instance would close, and could not be started again for others.
-            await asyncio.shield(self.instance.start())
+            await shielded(in_background(self.instance.start(), "open"))
 
     async def close(self, member: Member | None = None) -> None:
         """Remove the member, and close the instance if no other lease keeps it open."""

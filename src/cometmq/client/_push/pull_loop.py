@@ -28,9 +28,10 @@ from cometmq.client.errors import ClientError
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import OffsetStore
 from cometmq.client.settings import PushSettings
-from cometmq.model.errors import RemotingError
+from cometmq.model.errors import RemotingError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
+from cometmq.protocol.codes import ResponseCode
 
 P = TypeVar("P", contravariant=True)
 
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 
 WAITS_UNTIL_LOGGED = 30
 """A loop that has waited so often in a row logs which limit it waits for."""
+_NOT_SUBSCRIBED = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
+"""What a broker responds that has no subscription of the topic, or not the newest one."""
 REFRESH_EVERY = 3
 """Failed pulls in a row until the topic's route is requested again."""
 
@@ -130,6 +133,7 @@ class PullLoop(FetchLoop[PullResult]):
             step_s_max=step_limit_s(settings.pull_timeout_ms / 1000),
         )
         self._process_queue = process_queue
+        self._instance = instance
         self._routes = instance.routes
         self._fast_path = PullFastPath.of(instance)
         self._filter_servers = FilterServers.of(instance)
@@ -238,6 +242,10 @@ class PullLoop(FetchLoop[PullResult]):
         except (RemotingError, ClientError):
             self._failed_pulls += 1
             await self._try_elsewhere()
+            raise
+        except ResponseError as error:
+            if error.code in _NOT_SUBSCRIBED and target is not None:
+                self._instance.heartbeat_in_full(target.address)
             raise
         self._failed_pulls = 0
         # The broker may have applied another filter, whose messages this one would drop.

@@ -23,6 +23,7 @@ from typing import Any, Self, TypeVar
 from cometmq.client.idempotent.consumer import FairLock, TransactionEndedError
 from cometmq.model.errors import ConfigError
 from cometmq.model.times import now_ms
+from cometmq.remoting.tasks import shielded
 
 T = TypeVar("T")
 
@@ -216,7 +217,7 @@ class _Entered:
         await self._marks._turns.wait_in_loop(self._marks._timeout)
         begun = self._marks._submit(self._marks._begin)
         try:
-            await asyncio.shield(asyncio.wrap_future(begun))
+            await shielded(asyncio.wrap_future(begun))
         except BaseException:
             self._finish(commit=False)
             raise
@@ -228,7 +229,7 @@ class _Entered:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await asyncio.shield(asyncio.wrap_future(self._finish(commit=error is None)))
+        await shielded(asyncio.wrap_future(self._finish(commit=error is None)))
 
     def _finish(self, *, commit: bool) -> Future[None]:
         """End the transaction in the store's thread, after all earlier calls."""

@@ -92,6 +92,14 @@ class CertificateAccounts:
                 f" it has {' and '.join(self._kinds)} {shown}",
             ) from None
 
+    def named(self, connection: Wire, access_key: str) -> Account:
+        """Return the account that a request names, whatever its connection proves.
+
+        Raises:
+            ResponseError: there is no such account.
+        """
+        return self._accounts.named(connection, access_key)
+
     def _find(self, connection: Wire, name: str) -> Account | None:
         try:
             return self._accounts.sender_of(connection, name) if name else None

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from cometmq.access.needs import Needs
 from cometmq.model.errors import ResponseError
+from cometmq.protocol.codes import FORWARDED
 from cometmq.protocol.signature import SIGNATURE, SigningKey, signed_content
 from cometmq.remoting.requests import Request
 from cometmq.remoting.wire import Wire
@@ -66,6 +67,13 @@ class Accounts(Protocol):
             ResponseError: there is no such account.
         """
 
+    def named(self, connection: Wire, access_key: str) -> Account:
+        """Return the account that a request names, whatever its connection proves.
+
+        Raises:
+            ResponseError: there is no such account.
+        """
+
 
 class Gate:
     """Refuses requests that the sender has no right to.
@@ -110,7 +118,10 @@ class Gate:
 
     def _identify(self, request: Request) -> Account:
         fields, access_key = request.command.fields, request.command.access_key
-        account = self._accounts.sender_of(request.connection, access_key)
+        # The certificate and the address of a forwarded request are those of a slave.
+        is_forwarded = request.command.remark == FORWARDED
+        find = self._accounts.named if is_forwarded else self._accounts.sender_of
+        account = find(request.connection, access_key)
         signing_key = account.signing_key
         if signing_key is not None:
             content = signed_content(fields, request.body, version=request.command.version)
@@ -171,6 +182,10 @@ class Gate:
         if account.may_do_everything or code in self._signed_codes:
             return None
         return account.refusal(code, needs)
+
+    def needs_account(self, code: int) -> bool:
+        """Return whether requests with a code need an account."""
+        return code not in self._open_codes
 
     def is_administrator(self, request: Request) -> bool:
         """Return whether the sender of a request, whose signature was checked, is one now."""

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cometmq.access.needs import NOTHING, Action, Need, Needs, group_need, needs_of, topic_need
-from cometmq.model.errors import InvalidMessageIdError
+from cometmq.model.errors import InvalidMessageIdError, ResponseError
 from cometmq.protocol.bodies import HeartbeatData
-from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import (
     ConsumeMessageDirectlyRequest,
     PullMessageRequest,
@@ -99,17 +99,34 @@ def of_unregister(request: Request) -> Needs:
 
 
 def of_record(topic_of_record: TopicOfRecord, offset: int, action: Action) -> Needs:
-    """Return what the use of the record at an offset needs; nothing if there is none."""
+    """Return what the use of the record at an offset needs.
+
+    Without the record it is not known what that is: this server may be a slave that does not have
+    it yet, and forwards requests.
+
+    Raises:
+        ResponseError: there is none.
+    """
     topic = topic_of_record(offset)
-    return NOTHING if topic is None else needs_of(topic_need(topic, action))
+    if topic is None:
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR,
+            f"cannot find the message at offset {offset} of the log, and so not which rights the"
+            " request needs: expected the offset of a message that this broker has",
+        )
+    return needs_of(topic_need(topic, action))
 
 
 def of_message_id(topic_of_record: TopicOfRecord, message_id: str, action: Action) -> Needs:
-    """Return what the use of the record that an offset message id names needs."""
+    """Return what the use of the record that an offset message id names needs.
+
+    Raises:
+        ResponseError: there is none.
+    """
     try:
         offset = decode_offset_id(message_id).log_offset
-    except InvalidMessageIdError:
-        return NOTHING
+    except InvalidMessageIdError as problem:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, str(problem)) from None
     return of_record(topic_of_record, offset, action)
 
 

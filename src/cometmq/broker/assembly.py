@@ -397,12 +397,8 @@ def _build_parts(
 
     elected_log: EpochReplication | None = None
     elected: ElectedRole | None = None
-    forwarding: Forwarding | None = None
     if role.is_elected:
         from cometmq.broker.failover.elected_role import elect_role
-        from cometmq.broker.forwarding import Forwarding
-
-        forwarding = Forwarding(role, client)
 
         elected_log, elected = elect_role(
             role,
@@ -437,8 +433,14 @@ def _build_parts(
             halves=half_queue,
         )
     sources = _open_access(configuration, store, cold_reads, groups, offsets, clock, files)
+    access = None if sources is None else sources.control
+    forwarding: Forwarding | None = None
+    if role.is_elected:
+        from cometmq.broker.forwarding import Forwarding
+
+        forwarding = Forwarding(role, client, None if access is None else access.needs_account)
     return Parts(
-        access=None if sources is None else sources.control,
+        access=access,
         accounts=None if sources is None else sources.accounts,
         users=None if sources is None else sources.users,
         configuration=configuration,

@@ -10,18 +10,21 @@ If the response of the master is lost, the request may have been processed. Ever
 that nothing is stored, so the connection of the client is closed instead, as it would be if the
 client had sent to the master.
 
+With access control only signed requests are forwarded: the master knows the sender of another one
+by the certificate or the address of its connection, and would take the slave for the sender.
+
 RocketMQ's slaves refuse these requests, as ours do without a controller.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from cometmq.broker.checks import sent_to_slave
 from cometmq.broker.role import Role
-from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.codes import FORWARDED, ResponseCode
 from cometmq.remoting import (
     CallTimeoutError,
     ConnectError,
@@ -35,8 +38,6 @@ from cometmq.remoting import (
 
 log = logging.getLogger(__name__)
 
-FORWARDED: Final = "forwarded by a slave"
-"""The remark of a request that was forwarded; the fields of a request may be signed."""
 TIMEOUT_S: Final = 3.0
 """Timeout of one forwarded request: that of clients."""
 BYTES_MAX: Final = 64 * 1024 * 1024
@@ -51,11 +52,19 @@ class Forwarding:
     Args:
         role: whether it is one, and of which master.
         client: sends requests to the master.
+        needs_signature: returns whether requests with a code need a signature or something that
+            proves the sender as well; None if no request does.
     """
 
-    def __init__(self, role: Role, client: RemotingClient) -> None:
+    def __init__(
+        self,
+        role: Role,
+        client: RemotingClient,
+        needs_signature: Callable[[int], bool] | None = None,
+    ) -> None:
         self._role = role
         self._client = client
+        self._needs_signature = needs_signature
         self._in_flight_bytes = 0
 
     def wrap(self, handler: RequestHandler) -> RequestHandler:
@@ -66,12 +75,21 @@ class Forwarding:
             if (
                 not master
                 or request.command.remark == FORWARDED
+                or self._lacks_signature(request)
                 or self._in_flight_bytes + _size_of(request) > BYTES_MAX
             ):
                 return handler(request)
             return self._forward(request, master)
 
         return handle
+
+    def _lacks_signature(self, request: Request) -> bool:
+        needs_signature = self._needs_signature
+        return (
+            needs_signature is not None
+            and not request.command.access_key
+            and needs_signature(request.code)
+        )
 
     async def _forward(self, request: Request, master: str) -> Response | None:
         size = _size_of(request)

@@ -123,12 +123,23 @@ class AccountsOfBroker:
         Raises:
             ResponseError: there is no such account, or the broker has not read them.
         """
+        return self._found().sender_of(connection, access_key)
+
+    def named(self, connection: Wire, access_key: str) -> Account:
+        """Return the account that a request names, whatever its connection proves.
+
+        Raises:
+            ResponseError: there is no such account, or the broker has not read them.
+        """
+        return self._found().named(connection, access_key)
+
+    def _found(self) -> Accounts:
         accounts = self._find()
         if accounts is None:
             raise ResponseError(
                 ResponseCode.SYSTEM_BUSY, "the broker has not read its accounts yet"
             )
-        return accounts.sender_of(connection, access_key)
+        return accounts
 
 
 class NameServerWithController:

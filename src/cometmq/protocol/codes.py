@@ -10,6 +10,8 @@ from enum import IntEnum
 
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 """Ends the remarks about topics and groups that do not exist."""
+FORWARDED = "forwarded by a slave"
+"""The remark of a request that a slave forwards; the fields of a request may be signed."""
 
 
 class RequestCode(IntEnum):

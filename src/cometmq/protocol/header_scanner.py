@@ -104,8 +104,10 @@ class HeaderScanner:
         if memory[at] == 34:
             if member & (_CODE | _FLAG | _OPAQUE | _VERSION):
                 return -1
-            at = end_of_text(memory, at + 1, end)
-            return at + 1 if at > 0 else -1
+            stop = end_of_text(memory, at + 1, end)
+            if member == _REMARK and stop != at + 1:  # it may say that a slave forwards this
+                return -1
+            return stop + 1 if stop > 0 else -1
         stop = end_of_bare(memory, at, end)
         if stop == 0 or member & (_LANGUAGE | _SERIALIZATION):
             return -1

@@ -37,7 +37,7 @@ from cometmq.broker.access.control import LARGE_BYTES_MIN, AccessControl
 from cometmq.broker.access.user_handler import _change as user_change
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
-from cometmq.model.errors import ConfigError
+from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC, TOPICS_OF_WAITING
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
@@ -113,8 +113,6 @@ NEEDS = [
     (38, {"consumerGroup": "G"}, {}, needs(group_need("G"))),
     (307, {"consumerGroup": "G", "clientId": "c"}, {}, needs(group_need("G"))),
     (223, {"group": "G", "topic": "T"}, {}, needs(group_need("G"))),
-    (309, {"consumerGroup": "G"}, {}, needs(group_need("G"))),
-    (309, {"consumerGroup": "G", "msgId": "x"}, {}, needs(group_need("G"))),
     (309, {"consumerGroup": "G", "msgId": STORED_ID}, {},
      needs(group_need("G"), topic_need("Stored", SUB))),
     (309, BOTH_NAMES | {"msgId": STORED_ID}, {},
@@ -124,11 +122,8 @@ NEEDS = [
     (42, {}, {"consumerGroup": "G", "clientId": "c", "mqSet": []}, needs(group_need("G"))),
     (36, SEND_BACK, {}, needs(group_need("G"), topic_need("Stored", SUB))),
     (36, SEND_BACK | {"offset": "64"}, {}, needs(group_need("G"))),
-    (36, SEND_BACK | {"offset": "9"}, {}, needs(group_need("G"))),
     (37, END, {}, needs(topic_need("Stored", PUB))),
-    (37, END | {"commitLogOffset": "9"}, {}, NOTHING),
     (33, {"offset": "0", "topic": "T"}, {}, needs(topic_need("Stored", SUB))),
-    (33, {"offset": "-1"}, {}, NOTHING),
     (353, {"group": "G", "topic": "T"}, {}, NOTHING),
     (353, {"group": "G", "topic": "T", "readable": "false"}, {}, ADMINISTRATOR),
     (906, {}, {}, NOTHING),
@@ -193,14 +188,10 @@ NEEDS_OF_USERS = [
     (35, {"clientID": "c", "consumerGroup": "G"}, {}, "g:G=S"),
     (35, {"clientID": "c", "producerGroup": "p"}, {}, ""),
     (36, SEND_BACK, {}, "g:G=S t:Stored=S"),
-    (36, SEND_BACK | {"offset": "9"}, {}, "g:G=S"),
-    (37, END, {}, ""),
-    (37, END | {"topic": "T"}, {}, "t:T=P"),
     (37, END | {"topic": "T", "commitLogOffset": "128"}, {}, "t:T=P t:Half=P"),
     (37, END | {"commitLogOffset": "128"}, {}, "t:Half=P"),
     (33, {"offset": "0", "topic": "T"}, {}, "t:T=G t:Stored=G"),
     (33, {"offset": "64"}, {}, "g:G=G"),
-    (33, {"offset": "9"}, {}, ""),
     (41, {}, LOCK, "g:G=S t:T=S g:H=S"),
     (42, {}, LOCK, "g:G=S t:T=S g:H=S"),
     (46, {}, {"clientId": "c", "group": "G", "subscriptionData": {"topic": "T"}}, "g:G=S t:T=S"),
@@ -217,12 +208,10 @@ NEEDS_OF_USERS = [
      "t:T=G g:G=G g:A=G g:B=G"),
     (314, {"srcGroup": "Known", "destGroup": "G", "topic": "T"}, {}, "t:T=U g:G=U g:Known=G"),
     (314, {"srcGroup": "Unknown", "destGroup": "G"}, {}, "g:G=U"),
-    (323, {"topic": "T", "msgId": "x"}, {}, "t:T=U"),
     (323, {"topic": "T", "msgId": STORED_ID}, {}, "t:T=U t:Stored=U"),
     (309, BOTH_NAMES, {}, "g:G=S t:T=S"),
     (309, {"consumerGroup": "G", "msgId": STORED_ID}, {}, "g:G=S t:Stored=S"),
     (309, BOTH_NAMES | {"msgId": STORED_ID}, {}, "g:G=S t:T=S"),
-    (309, {"consumerGroup": "G", "msgId": "x"}, {}, "g:G=S"),
     (323, {}, {}, "c:c=U"),
     (354, {"topic": "T"}, {}, "t:T=G"),
     (354, {}, {}, "c:c=G"),
@@ -251,6 +240,39 @@ async def test_each_request_of_a_user_needs_what_it_uses(
     code: int, fields: dict[str, str], body: Any, text: str
 ) -> None:
     assert needs_of_users().of(request(code, fields, body)) == wanted(text)
+
+
+OF_NO_RECORD = [
+    (33, {"offset": "9"}),
+    (33, {"offset": "-1", "topic": "T"}),
+    (36, SEND_BACK | {"offset": "9"}),
+    (37, END | {"commitLogOffset": "9", "topic": "T"}),
+    (309, {"consumerGroup": "G"}),
+    (309, {"consumerGroup": "G", "msgId": "x"}),
+    (309, {"consumerGroup": "G", "msgId": STORED_ID[:-1] + "9"}),
+]
+
+
+@pytest.mark.parametrize(("code", "fields"), OF_NO_RECORD)
+async def test_a_request_about_a_message_that_is_not_there_is_refused(
+    code: int, fields: dict[str, str]
+) -> None:
+    for of in (PlainNeeds("c", TOPICS.get).of, needs_of_users().of):
+        with pytest.raises(ResponseError) as refusal:
+            of(request(code, fields))
+        assert (refusal.value.code, "expected" in refusal.value.remark) == (1, True)
+
+
+@pytest.mark.parametrize("of_half", [{}, {"commitLogOffset": "64"}])
+async def test_users_decide_only_half_messages(of_half: dict[str, str]) -> None:
+    with pytest.raises(ResponseError, match="expected the offset of a message"):
+        needs_of_users().of(request(37, END | of_half))
+
+
+async def test_users_resume_only_messages_that_are_there() -> None:
+    for message_id in ("x", STORED_ID[:-1] + "9"):
+        with pytest.raises(ResponseError, match="expected"):
+            needs_of_users().of(request(323, {"topic": "T", "msgId": message_id}))
 
 
 @pytest.mark.parametrize("topic", sorted(TOPICS_OF_WAITING))

@@ -667,6 +667,19 @@ async def test_a_certificate_is_not_that_of_the_next_client_with_its_address(bot
     assert len(all_messages(both.fast.store, "T", 1)) == 2
 
 
+@pytest.mark.parametrize("peer", ["10.0.0.9", "10.9.9.9"])
+async def test_a_forwarded_send_has_no_right_of_the_slave_that_forwards_it(
+    both: Both, peer: str
+) -> None:
+    """The certificate and the white address are those of the slave, the signature is not."""
+    forwarded = java(FIELDS).replace(b"{", b'{"remark":"forwarded by a slave",', 1)
+    slave: dict[str, Any] = {"peer": (peer, 51000), "names": (("CN", "Publisher"),)}
+    assert await both.same(frame(java(FIELDS), b"body"), **slave) == [0]
+    assert await both.same(frame(forwarded, b"body"), **slave) == [both.refused]
+    for account, code in (("Publisher", 0), ("Consumer", both.refused)):
+        assert await both.same(signed(forwarded, b"body", account), **slave) == [code]
+
+
 async def test_what_senders_may_use_is_remembered_up_to_a_limit(of_accounts: Both) -> None:
     """An account with a right to all topics may name any number of them, on many connections."""
     check = of_accounts.fast.access.for_sends()

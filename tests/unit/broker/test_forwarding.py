@@ -40,7 +40,10 @@ class Slave:
         self._stack = stack
         client = RemotingClient(name="slave")
         stack.push_async_callback(client.close)
-        self.handle = Forwarding(self.role, client).wrap(self.store)
+        self.signed_codes: set[int] = set()
+        """The requests that need a signature."""
+        needs_signature = self.signed_codes.__contains__
+        self.handle = Forwarding(self.role, client, needs_signature).wrap(self.store)
 
     def store(self, _: Request) -> Response:
         """What the handler does here."""
@@ -103,6 +106,18 @@ async def test_a_forwarded_send_is_not_forwarded_again(slave: Slave) -> None:
     await slave.follow(lambda _: Response())
     response = await send(slave.connect(), remark=forwarding.FORWARDED)
     assert (response.code, slave.taken) == (NOT_AVAILABLE, [])
+
+
+async def test_only_signed_requests_are_forwarded_if_they_need_a_signature(slave: Slave) -> None:
+    await slave.follow(lambda _: Response())
+    code = RequestCode.SEND_MESSAGE_V2
+    client = slave.connect()
+    assert (await client.call(code, fields=FIELDS, timeout=LIMIT_S)).code == 0
+    slave.signed_codes.add(code)
+    assert (await client.call(code, fields=FIELDS, timeout=LIMIT_S)).code == NOT_AVAILABLE
+    signed = FIELDS | {"AccessKey": "publisher"}
+    assert (await client.call(code, fields=signed, timeout=LIMIT_S)).code == 0
+    assert [taken.fields for taken in slave.taken] == [FIELDS, signed]
 
 
 async def test_a_master_stores_what_it_gets(slave: Slave) -> None:

@@ -107,12 +107,24 @@ class PlainAccounts:
     def _find(self, host: str, access_key: str) -> Account:
         if any(host in each.file.white for each in self._table.files.values()):
             return WHITE_SENDER
+        account = self._account(access_key)
+        return WHITE_SENDER if host in account.white else account
+
+    def named(self, connection: Wire, access_key: str) -> Account:
+        """Return the account that a request names, also if the address is white.
+
+        Raises:
+            ResponseError: 1, there is no such account.
+        """
+        return self._account(access_key)
+
+    def _account(self, access_key: str) -> PlainAccount:
         if not access_key:
             raise _refused("No accessKey is configured")
         account = self._table.accounts.get(access_key)
         if account is None:
             raise _refused(f"No acl config for {_short(access_key)}")
-        return WHITE_SENDER if host in account.white else account
+        return account
 
     @property
     def state(self) -> object:

@@ -184,6 +184,14 @@ class UserAccounts:
         """
         return self._senders.account(connection, access_key, self._table)
 
+    def named(self, connection: Wire, access_key: str) -> Account:
+        """Return the user with a name: no connection proves another one.
+
+        Raises:
+            ResponseError: 16, there is none, or it is disabled.
+        """
+        return self.sender_of(connection, access_key)
+
     def _find(self, host: str, name: str) -> UserSender:
         if not name:
             raise UserError("username cannot be null.")

@@ -45,6 +45,7 @@ class AccessControl:
         self._needs = needs
         self.settle_log = gate.settle_log
         self.is_administrator = gate.is_administrator
+        self.needs_account = gate.needs_account
 
     def for_sends(self) -> FastCheck:
         """Return the check of a fast path of sends."""

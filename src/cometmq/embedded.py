@@ -9,7 +9,7 @@ The folder is the store. Below ``embedded`` in it are:
     address.json   the addresses of the broker and the token for a lease; only its owner can read it
     start.lock     locked while a process looks for the broker or starts it
     server.lock    locked by the broker
-    server.log     the warnings of the broker
+    server.log     the warnings of the broker; older ones are in server.log.1
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -35,7 +35,7 @@ from typing import Self
 import msgspec
 
 from cometmq.model.errors import CometError, ConfigError
-from cometmq.system.files import FileLock, SystemFiles
+from cometmq.system.files import FileLock, SystemFiles, is_disk_full
 from cometmq.system.platforms import SYSTEM, require_servers
 
 __all__ = ["Broker", "EmbeddedError", "open"]
@@ -58,8 +58,8 @@ STOP_S = 15.0
 ANSWER_S = 5.0
 """Time for the broker to accept a lease."""
 TRY_S = 0.02
-READY = b"ready "
-LOG_BYTES_MAX = 1024 * 1024
+READY, FAILED = b"ready ", b"failed "
+"""What the broker writes to its standard output: that it serves, or why it does not."""
 LOG_TAIL_BYTES = 2_000
 _PROGRAM = """
 import json, sys
@@ -135,6 +135,7 @@ class Broker:
         self._start_lock: FileLock | None = None
         self._lease: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._starting_or_closing = threading.RLock()  # a signal handler may close in a start
         self._giving_up = threading.Event()
 
     @property
@@ -154,10 +155,11 @@ class Broker:
         """
         if self._elsewhere:
             return True
-        if self._lease is None:
+        lease = self._lease
+        if lease is None:
             return False
         try:
-            return bool(self._lease.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+            return bool(lease.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except BlockingIOError:
             return True
         except OSError:
@@ -170,13 +172,20 @@ class Broker:
             ConfigError: brokers do not run on this system.
             EmbeddedError: the broker cannot be started, or does not respond; the text says why.
         """
+        self._start(threading.Event())
+
+    def _start(self, giving_up: threading.Event) -> None:
         if self._elsewhere:
             log.info("no embedded broker is started name_servers=%s", self._elsewhere)
             return
         require_servers()
-        if self._lease is not None:
-            raise EmbeddedError(f"the broker of {self.folder} is open already: open it once")
-        deadline = time.monotonic() + START_S
+        with self._starting_or_closing:
+            if self._lease is not None or self._start_lock is not None:
+                raise EmbeddedError(f"the broker of {self.folder} is open already: open it once")
+            self._giving_up = giving_up
+            self._find_or_start(time.monotonic() + START_S)
+
+    def _find_or_start(self, deadline: float) -> None:
         try:
             self._files.mkdir(parents=True, exist_ok=True)
             _open_brokers.add(self)
@@ -188,16 +197,19 @@ class Broker:
                 self._start_lock.release()
                 self._start_lock = None
         except OSError as error:
-            raise EmbeddedError(
-                f"cannot use the folder {self.folder}: {error.filename}: {error.strerror}: "
-                "expected a folder that this user may write; choose another one or change its owner"
-            ) from error
+            raise _cannot_use(self.folder, error) from error
 
     def close(self) -> None:
         """Leave the broker. If no other process uses it, it stops, and the call waits for that.
 
-        Each acknowledged message is on the disk, even if the broker does not stop cleanly.
+        Each acknowledged message is on the disk, even if the broker does not stop cleanly. A start
+        in another thread fails with `EmbeddedError`. Several threads may call this; each waits.
         """
+        self._giving_up.set()
+        with self._starting_or_closing:
+            self._leave()
+
+    def _leave(self) -> None:
         lease, self._lease = self._lease, None
         self._name_servers = self._elsewhere
         if lease is None:
@@ -219,12 +231,12 @@ class Broker:
             threading.Thread(target=process.wait, name="embedded broker", daemon=True).start()
 
     async def __aenter__(self) -> Self:
-        self._giving_up = threading.Event()
-        starting = asyncio.ensure_future(asyncio.to_thread(self.start))
+        giving_up = threading.Event()
+        starting = asyncio.ensure_future(asyncio.to_thread(self._start, giving_up))
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            self._giving_up.set()
+            giving_up.set()
             await asyncio.wait([starting])
             if not starting.cancelled() and starting.exception() is None:
                 await asyncio.to_thread(self.close)
@@ -263,15 +275,17 @@ class Broker:
             try:
                 return SystemFiles().lock(path, b"")
             except BlockingIOError:
-                self._check_time(deadline, f"{path} was locked by another process that starts it")
+                self._check_time(
+                    deadline, lambda: f"{path} was locked by another process that starts it"
+                )
             self._giving_up.wait(TRY_S)
 
-    def _check_time(self, deadline: float, met: str) -> None:
+    def _check_time(self, deadline: float, met: Callable[[], str]) -> None:
         if self._giving_up.is_set():
             raise EmbeddedError(f"the start of the broker of {self.folder} was cancelled")
         if time.monotonic() >= deadline:
             raise EmbeddedError(
-                f"the broker of {self.folder} was not ready within {START_S:g} s: {met}"
+                f"the broker of {self.folder} was not ready within {START_S:g} s: {met()}"
             )
 
     def _join(self) -> bool:
@@ -313,18 +327,9 @@ class Broker:
 
     def _start_server(self, deadline: float) -> None:
         modules = json.dumps([str(Path(each).absolute()) for each in sys.path])
-        if not sys.executable:
-            raise EmbeddedError(
-                f"cannot start the broker of {self.folder}: sys.executable is empty, expected the "
-                f"path of Python: run `cometmq standalone --store`, and set {VARIABLE} to its "
-                "name server"
-            )
         flags = ["-P", *["-E"] * sys.flags.ignore_environment, *["-s"] * sys.flags.no_user_site]
-        command = [sys.executable, *flags, "-X", "no_debug_ranges", "-c", _PROGRAM]
-        path = self._files / SERVER_LOG
-        if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
-            path.unlink()
-        with path.open("ab") as errors:
+        command = [self._python(), *flags, "-X", "no_debug_ranges", "-c", _PROGRAM]
+        with (self._files / SERVER_LOG).open("ab") as errors:
             begin = errors.tell()
             try:
                 process = subprocess.Popen(
@@ -337,41 +342,67 @@ class Broker:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise EmbeddedError(f"cannot start {sys.executable}: {error}") from error
+                raise EmbeddedError(f"cannot start {command[0]}: {error}") from error
         self._process = process
         assert process.stdin is not None
         assert process.stdout is not None
         with process.stdin, process.stdout:  # the end of its input is the end of a first lease
             try:
                 # Every user can read the arguments of a process, and settings may be passwords.
-                with contextlib.suppress(BrokenPipeError):  # it ended: its log says why
+                with contextlib.suppress(BrokenPipeError):  # it ended: it says why
                     os.write(process.stdin.fileno(), self._settings_line())
-                self._wait_ready(process, deadline)
+                self._wait_ready(process, deadline, begin)
                 if not self._join():
-                    raise EmbeddedError(f"the broker of {self.folder} refused its first lease")
-            except BaseException as error:
+                    raise EmbeddedError(
+                        f"the broker of {self.folder} refused its first lease: "
+                        f"{self._logged_since(begin)}"
+                    )
+            except BaseException:
                 self._process = None
                 process.kill()
                 process.wait()
-                if isinstance(error, EmbeddedError):
-                    raise EmbeddedError(f"{error}: {_text_from(path, begin)}") from None
                 raise
+
+    def _python(self) -> str:
+        """Return the program of Python: this one, or that of ``multiprocessing``."""
+        spawn = sys.modules.get("multiprocessing.spawn")
+        program = os.fsdecode((spawn and spawn.get_executable()) or sys.executable or "")
+        if not program:
+            met = "sys.executable is empty, expected the path of Python"
+        elif getattr(sys, "frozen", False) and program == sys.executable:
+            met = f"sys.executable is {program}, a frozen application, expected a Python"
+        else:
+            return program
+        raise EmbeddedError(
+            f"cannot start the broker of {self.folder}: {met}: name a Python that has CometMQ "
+            "with `multiprocessing.set_executable`, or run `cometmq standalone --store` and set "
+            f"{VARIABLE} to its name server"
+        )
 
     def _settings_line(self) -> bytes:
         return json.dumps(self._settings, sort_keys=True).encode() + b"\n"
 
-    def _wait_ready(self, process: subprocess.Popen[bytes], deadline: float) -> None:
+    def _wait_ready(self, process: subprocess.Popen[bytes], deadline: float, begin: int) -> None:
         assert process.stdout is not None
-        met = b""
+        path, met = self._files / SERVER_LOG, b""
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while READY not in met or not met.endswith(b"\n"):
                 if selector.select(TRY_S):
                     part = os.read(process.stdout.fileno(), 4096)
                     if not part:
-                        raise EmbeddedError(f"the broker of {self.folder} did not start")
+                        why = met.partition(FAILED)[2].decode(errors="replace")
+                        why = why or self._logged_since(begin) or _end_of(process, self._python())
+                        raise EmbeddedError(f"the broker of {self.folder} did not start: {why}")
                     met += part
-                self._check_time(deadline, f"see {self._files / SERVER_LOG}")
+                self._check_time(deadline, lambda: f"see {path}: {self._logged_since(begin)}")
+
+    def _logged_since(self, begin: int) -> str:
+        """Return the end of what the broker has logged since its start."""
+        path = self._files / SERVER_LOG
+        with path.open("rb") as stream:
+            stream.seek(max(begin, path.stat().st_size - LOG_TAIL_BYTES))
+            return stream.read().decode(errors="replace").strip()
 
     def _leave_to_parent(self) -> None:
         """In a forked child: the lease is the parent's, and so is a start."""
@@ -382,13 +413,26 @@ class Broker:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
         self._lease = self._start_lock = self._process = None
+        self._starting_or_closing = threading.RLock()  # another thread of the parent may hold it
 
 
-def _text_from(path: Path, begin: int) -> str:
-    """Return the end of the log since the start."""
-    with path.open("rb") as stream:
-        stream.seek(max(begin, path.stat().st_size - LOG_TAIL_BYTES))
-        return stream.read().decode(errors="replace").strip() or f"nothing is in {path}"
+def _cannot_use(folder: Path, error: OSError) -> EmbeddedError:
+    expected = (
+        "room on the disk; delete files or choose another folder"
+        if is_disk_full(error)
+        else "a folder that this user may write; choose another one or change its owner"
+    )
+    return EmbeddedError(
+        f"cannot use the folder {folder}: {error.filename}: {error.strerror}: expected {expected}"
+    )
+
+
+def _end_of(process: subprocess.Popen[bytes], program: str) -> str:
+    """Return how a process ended that wrote nothing: another program, or one that was killed."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(ANSWER_S)
+    code = process.returncode
+    return f"{program} ended with exit code {code} and wrote nothing, expected a Python"
 
 
 _open_brokers: weakref.WeakSet[Broker] = weakref.WeakSet()

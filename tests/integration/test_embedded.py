@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import multiprocessing.spawn
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,12 @@ import msgspec
 import pytest
 
 from cometmq import embedded
+from cometmq.cli.embedded_server import LOG_BYTES_MAX, BoundedLog
 from cometmq.client import ConfigError, Producer, PushConsumer, StartFrom, StoredMessage, blocking
 from cometmq.embedded import EmbeddedError
 from cometmq.system.files import SystemFiles
 from cometmq.testing import ServerProcess
+from support.root import mounted_in_memory
 
 IN_TIME_S = 60.0
 NOBODY = 65_534
@@ -341,8 +345,128 @@ def test_a_python_without_a_program_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", None)
+    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", None)
     with pytest.raises(EmbeddedError, match=r"sys\.executable is empty, expected the path"):
         embedded.open(folder).start()
+
+
+def test_a_frozen_application_does_not_start_itself(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = folder.parent / "started"
+    application = folder.parent / "application"
+    application.write_text(f"#!/bin/sh\ntouch {started}\n")
+    application.chmod(0o755)
+    python, spawn = sys.executable, multiprocessing.spawn
+    monkeypatch.setattr(sys, "executable", str(application))
+    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", None)
+    with pytest.raises(EmbeddedError, match=r"application ended with exit code 0 and wrote noth"):
+        embedded.open(folder).start()
+    started.unlink()
+
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(EmbeddedError, match=r"a frozen application, expected a Python: name a"):
+        embedded.open(folder).start()
+    assert not started.exists()
+
+    monkeypatch.setitem(sys.modules, "multiprocessing.spawn", spawn)
+    monkeypatch.setattr(spawn, "_python_exe", os.fsencode(python))  # by `set_executable`
+    with embedded.open(folder) as running:
+        assert running.alive
+
+
+def test_a_full_disk_is_the_reason_of_a_failed_start(folder: Path) -> None:
+    folder.mkdir()
+    with mounted_in_memory(folder, "size=1m"):
+        with (folder / "ballast").open("ab") as ballast:
+            disk = os.statvfs(folder)
+            os.posix_fallocate(ballast.fileno(), 0, disk.f_bavail * disk.f_frsize)
+        with pytest.raises(EmbeddedError, match=r"did not start: .*No space left on device"):
+            embedded.open(folder).start()
+        assert (folder / embedded.FILES / embedded.SERVER_LOG).read_text() == ""
+        shutil.rmtree(folder / embedded.FILES)
+        with (
+            mounted_in_memory(folder, "size=1m,nr_inodes=1"),
+            pytest.raises(EmbeddedError, match="device: expected room on the disk; delete"),
+        ):
+            embedded.open(folder).start()
+
+
+def test_a_large_log_is_continued_in_a_new_file(folder: Path) -> None:
+    log = folder / embedded.FILES / embedded.SERVER_LOG
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"x" * LOG_BYTES_MAX)
+    with pytest.raises(EmbeddedError, match="no such setting"):
+        embedded.open(folder, settings={"nothingLikeIt": "1"}).start()
+    assert "no such setting" in log.read_text()
+    assert log.stat().st_size < 1000
+    assert log.with_name("server.log.1").stat().st_size == LOG_BYTES_MAX
+
+
+def test_a_log_does_not_grow_without_bound_while_the_broker_runs(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    line = f"{'warning ' * 10_000}\n"
+    with path.open("ab", buffering=0) as file:
+        log = BoundedLog(path, file.fileno())
+        for number in range(40):
+            print(number, line, file=log)
+        os.write(file.fileno(), b"from C")
+        files = list(tmp_path.iterdir())
+        assert len(files) == 2
+        assert sum(each.stat().st_size for each in files) < 2 * (LOG_BYTES_MAX + len(line))
+        assert "39 warning" in path.read_text()
+        assert path.read_text().endswith("from C")
+        shutil.rmtree(tmp_path)  # with the broker of a folder that was removed
+        for _ in range(40):
+            print(line, file=log)
+        assert os.fstat(file.fileno()).st_size <= LOG_BYTES_MAX + len(line)
+    print("lost", file=log)  # a log that cannot be written ends nothing
+    tmp_path.mkdir()
+
+
+def test_threads_may_close_at_once_and_each_waits_for_the_end(folder: Path) -> None:
+    together, one_by_one = threading.Barrier(4), threading.Lock()
+    running = embedded.open(folder)
+    running.start()
+
+    def close() -> bool:
+        together.wait()
+        running.close()
+        with one_by_one:
+            return runs(folder) or running.alive
+
+    with ThreadPoolExecutor(4) as threads:
+        closing = [threads.submit(close) for _ in range(4)]
+        assert [each.result() for each in closing] == [False] * 4
+
+
+async def test_tasks_may_leave_at_once_and_each_waits_for_the_end(folder: Path) -> None:
+    running = await embedded.open(folder).__aenter__()
+
+    async def leave() -> bool:
+        await running.__aexit__(None, None, None)
+        return runs(folder)
+
+    assert await asyncio.gather(*(leave() for _ in range(3))) == [False] * 3
+
+
+def test_a_close_ends_a_start_in_another_thread(folder: Path) -> None:
+    files = folder / embedded.FILES
+    files.mkdir(parents=True)
+    running = embedded.open(folder)
+    held = SystemFiles().lock(files / embedded.START_LOCK, b"")  # the start waits for it
+    with ThreadPoolExecutor(1) as threads:
+        starting = threads.submit(running.start)
+        deadline = time.monotonic() + IN_TIME_S
+        while running not in embedded._open_brokers:
+            assert time.monotonic() < deadline, "no start"
+            time.sleep(0.005)
+        running.close()
+        with pytest.raises(EmbeddedError, match=r"the start .* was cancelled"):
+            starting.result(IN_TIME_S)
+    held.release()
+    with running:
+        assert running.alive
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -5,13 +5,16 @@ file; the server responds with ``+``. The process leaves by ending its side of t
 other leases are left, the server closes the connection. After the last lease it responds with ``.``
 and stops, and the connection ends with it. Until the process that started the server has its lease,
 standard input counts as one, so that no server is left if that process is killed. The first line of
-standard input has the settings.
+standard input has the settings. If the server cannot start, it writes ``failed`` and the reason to
+its standard output: a full disk has no room for a line in the log.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import io
 import json
 import os
 import secrets
@@ -27,7 +30,16 @@ from cometmq.cli import logs
 from cometmq.cli.exit_codes import exit_with
 from cometmq.cli.serve import serve
 from cometmq.cli.servers import Standalone, standalone_configurations
-from cometmq.embedded import ADDRESS, FILES, SERVER_LOCK, STOP_S, TRY_S, Address
+from cometmq.embedded import (
+    ADDRESS,
+    FAILED,
+    FILES,
+    SERVER_LOCK,
+    SERVER_LOG,
+    STOP_S,
+    TRY_S,
+    Address,
+)
 from cometmq.model.errors import CometError
 from cometmq.remoting.ports import LOOPBACK
 from cometmq.system.files import FileLock, SystemFiles
@@ -37,6 +49,8 @@ TOKEN_BYTES = 24
 LINE_BYTES_MAX = 200
 GREETING_S = 5.0
 """Time for a new connection to send its token."""
+LOG_BYTES_MAX = 1024 * 1024
+"""From this size on the log is continued in a new file; the one before is kept."""
 
 
 class EmbeddedServer:
@@ -75,7 +89,10 @@ class EmbeddedServer:
             os.getpid(),
             self._settings_crc,
         )
-        _write_private(self._address, msgspec.json.encode(address))
+        try:
+            _write_private(self._address, msgspec.json.encode(address))
+        except OSError as error:
+            raise CometError(f"cannot write {self._address}: {error.strerror}") from error
 
     async def stop(self) -> None:
         """Accept no lease, and stop the servers."""
@@ -165,6 +182,44 @@ class _Lease(asyncio.Protocol):
         return is_last
 
 
+class BoundedLog(io.TextIOBase):
+    """Standard error as a file that is continued in a new one when it is large.
+
+    What does not write through this object, such as the interpreter, writes to the same file.
+
+    Args:
+        path: the file; the one before is ``X.1``.
+        descriptor: the file, open for appending; later the new file.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        super().__init__()
+        self._path = path
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._descriptor
+
+    def write(self, text: str) -> int:
+        """Append a text; it is lost if the disk is full."""
+        with contextlib.suppress(OSError):
+            if os.fstat(self._descriptor).st_size >= LOG_BYTES_MAX:
+                self._continue_in_new_file()
+            os.write(self._descriptor, text.encode(errors="replace"))
+        return len(text)
+
+    def _continue_in_new_file(self) -> None:
+        try:
+            self._path.replace(f"{self._path}.1")
+            fresh = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError:  # the folder was removed, or may not be written any more
+            os.ftruncate(self._descriptor, 0)
+        else:
+            os.dup2(fresh, self._descriptor)
+            os.close(fresh)
+
+
 def _write_private(path: Path, data: bytes) -> None:
     """Write a file that only its owner may read, all at once."""
     fresh = path.with_suffix(".tmp")
@@ -206,6 +261,17 @@ def _run(folder: Path, line: bytes) -> int:
         lock.release()
 
 
+def _run_or_report(folder: Path, line: bytes) -> int:
+    sys.stderr = BoundedLog(folder / FILES / SERVER_LOG, sys.stderr.fileno())
+    try:
+        return _run(folder, line)
+    except Exception as error:
+        reason = f"{error}" if isinstance(error, CometError) else f"{type(error).__name__}: {error}"
+        with contextlib.suppress(OSError):  # the starter has left: it was ready before
+            os.write(sys.stdout.fileno(), FAILED + reason.encode(errors="replace"))
+        raise
+
+
 def main() -> None:
     """Run the server; the arguments are the path of modules in JSON, and the folder."""
     gc.disable()  # modules leave next to no garbage; `event_loop.run` enables it
@@ -215,4 +281,4 @@ def main() -> None:
         if not part:
             return  # the starter was killed
         line += part
-    exit_with(lambda: _run(Path(sys.argv[2]), line), "cometmq.embedded")
+    exit_with(lambda: _run_or_report(Path(sys.argv[2]), line), "cometmq.embedded")

@@ -144,16 +144,21 @@ def test_a_changed_account_keeps_what_no_option_names(tmp_path: Path) -> None:
     as_operations = account_of(tmp_path, "operations")
     found = []
     with ThreadedCluster(settings=settings) as cluster:
-        for options in ("--admin --topic Orders=PUB --topic-perm DENY", "--group billing=SUB"):
+        for options in (
+            "--admin --topic Orders=PUB --topic-perm DENY --white-address 10.0.0.9",
+            "--group billing=SUB",
+            "--white-address= --topic= --group=",
+        ):
             words = f"set-account new-service --password-file - {options} --yes {as_operations}"
             run(cluster, words, given="a password of it\n")
             accounts = yaml.safe_load(file.read_text())["accounts"]
             found += [each for each in accounts if each["accessKey"] == "new-service"]
 
-    assert [each["admin"] for each in found] == [True, True]
-    assert [each["topicPerms"] for each in found] == [["Orders=PUB"]] * 2
-    assert [each["defaultTopicPerm"] for each in found] == ["DENY"] * 2
-    assert found[1]["groupPerms"] == ["billing=SUB"]
+    assert [each["admin"] for each in found] == [True] * 3
+    assert [each["topicPerms"] for each in found] == [["Orders=PUB"], ["Orders=PUB"], []]
+    assert [each["defaultTopicPerm"] for each in found] == ["DENY"] * 3
+    assert [each.get("whiteRemoteAddress") for each in found] == ["10.0.0.9", "10.0.0.9", None]
+    assert [each.get("groupPerms") for each in found] == [None, ["billing=SUB"], []]
 
 
 def account_of(folder: Path, access_key: str) -> str:

@@ -546,6 +546,11 @@ async def test_accounts_are_created_changed_shown_and_deleted(broker: Broker) ->
     assert (await broker.call(50, NEW | {"topicPerms": "", "admin": "false"})).code == 0
     entry = next(each for each in broker.accounts.entries() if each.access_key == "Created-1")
     assert (entry.topic_perms, entry.admin) == ([], False)
+    assert (await broker.call(50, NEW | {"whiteRemoteAddress": "10.0.0.*"})).code == 0
+    for changes, expected in (({}, "10.0.0.*"), ({"whiteRemoteAddress": ""}, "")):
+        assert (await broker.call(50, NEW | changes)).code == 0
+        entry = next(each for each in broker.accounts.entries() if each.access_key == "Created-1")
+        assert (entry.white_remote_address, entry.default_topic_perm) == (expected, "SUB")
     assert (await broker.call(51, {"accessKey": "Created-1"})).code == 0
     assert (await broker.call(51, {"accessKey": "Created-1"})).code == 210
 

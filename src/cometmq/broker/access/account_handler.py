@@ -128,19 +128,23 @@ class AccountHandler:
 def _changed(header: UpdateAndCreateAclConfigRequest, old: AccountEntry | None) -> AccountEntry:
     """Return an account as a request changes it: what the request does not name stays.
 
+    Empty addresses and lists take away what was there. An empty default permission stays as it is,
+    as in RocketMQ.
+
     Raises:
         ConfigError: there is no secret key, or a permission is none.
     """
     if not header.secret_key:
         raise ConfigError(f"account {header.access_key[:100]!r}: expected a secretKey")
     before = old or AccountEntry(access_key=header.access_key, secret_key="")
+    white = header.white_remote_address
     topics, groups = _split(header.topic_perms), _split(header.group_perms)
     check_permissions("topicPerms", topics)
     check_permissions("groupPerms", groups)
     return AccountEntry(
         access_key=header.access_key,
         secret_key=header.secret_key,
-        white_remote_address=header.white_remote_address or before.white_remote_address,
+        white_remote_address=before.white_remote_address if white is None else white,
         admin=before.admin if header.admin is None else header.admin,
         default_topic_perm=header.default_topic_perm or before.default_topic_perm,
         default_group_perm=header.default_group_perm or before.default_group_perm,

@@ -414,7 +414,9 @@ async def set_account(
     ] = None,
     white_address: Annotated[
         str | None,
-        typer.Option("--white-address", help="White addresses, where it needs no signature."),
+        typer.Option(
+            "--white-address", help="White addresses, where it needs no signature; '' for none."
+        ),
     ] = None,
     topic_perm: Annotated[
         str | None, typer.Option("--topic-perm", help="For topics without an entry: PUB|SUB, DENY.")
@@ -423,10 +425,12 @@ async def set_account(
         str | None, typer.Option("--group-perm", help="For groups without an entry: SUB, DENY.")
     ] = None,
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", help="Entry TOPIC=PERM; repeat for several.")
+        list[str] | None,
+        typer.Option("--topic", help="Entry TOPIC=PERM; repeat for several, '' for none."),
     ] = None,
     group: Annotated[
-        list[str] | None, typer.Option("--group", help="Entry GROUP=PERM; repeat for several.")
+        list[str] | None,
+        typer.Option("--group", help="Entry GROUP=PERM; repeat for several, '' for none."),
     ] = None,
     broker: Broker = None,
     cluster: Cluster = None,
@@ -447,8 +451,8 @@ async def set_account(
             white_address=white_address,
             topic_perm=topic_perm,
             group_perm=group_perm,
-            topic_perms=",".join(topic or ()) or None,
-            group_perms=",".join(group or ()) or None,
+            topic_perms=",".join(topic) if topic else None,
+            group_perms=",".join(group) if group else None,
         ),
         detail=f"new secret key{ROLES[admin]}",
         destroys=True,

@@ -117,9 +117,11 @@ class Access(AdminCore):
             access_key, secret_key: the keys of the account.
             admin: whether it may administrate; None leaves it as it is, and makes it no
                 administrator if the account is new, or if the broker is RocketMQ's.
-            white_address: white addresses, from which it needs no signature.
+            white_address: white addresses, from which it needs no signature; an empty text takes
+                them away, None leaves them as they are.
             topic_perm, group_perm: permission for topics and groups without an entry.
-            topic_perms, group_perms: entries ``name=permission`` with commas between them.
+            topic_perms, group_perms: entries ``name=permission`` with commas between them; an
+                empty text takes them away, None leaves them as they are.
 
         Raises:
             ResponseError: the broker refused, or is 5.3 or later.

@@ -130,11 +130,22 @@ NEEDS = [
     (906, {"masterAddress": "10.0.0.1:1"}, {}, ADMINISTRATOR),
     (370, {"topic": "T"}, {}, needs(topic_need("T", PUB))),
     (200050, BOTH_NAMES, {}, needs(group_need("G"), topic_need("T", SUB))),
-    (14, BOTH_NAMES, {}, NOTHING),
+    (14, BOTH_NAMES, {}, needs(group_need("G"))),
+    *((code, {"consumerGroup": "G", "topic": "T"}, {}, needs(group_need("G"))) for code in
+      (203, 208)),
+    *((code, {"group": "G", "topic": "T"}, {}, needs(group_need("G"))) for code in
+      (303, 343, 345)),
+    (315, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@G"}, {}, needs(group_need("G"))),
+    (315, {"statsName": "QUEUE_GET_SIZE", "statsKey": "T@1@G"}, {}, needs(group_need("G"))),
+    (315, {"statsName": "GROUP_GET_NUMS", "statsKey": "G"}, {}, needs(group_need("G"))),
+    (315, {"statsName": "SNDBCK_PUT_NUMS", "statsKey": "T@G"}, {}, needs(group_need("G"))),
+    (315, {"statsName": "QUEUE_PUT_NUMS", "statsKey": "T@1"}, {}, NOTHING),
+    (315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"}, {}, NOTHING),
+    (315, {"statsName": "BROKER_GET_NUMS", "statsKey": "c"}, {}, NOTHING),
     (30, {"topic": "T"}, {}, NOTHING),
     (31999, {}, {}, ADMINISTRATOR),
     *((code, {}, {}, ADMINISTRATOR) for code in (17, 18, 25, 200, 207, 215, 222, 225, 306, 314,
-      316, 323, 329, 50, 51, 53, 54, 301, 905, 1008)),
+      316, 323, 329, 50, 51, 53, 54, 301, 905, 1008, 26, 43, 52, 308, 317, 2003, 3004)),
 ]  # fmt: skip
 
 
@@ -570,7 +581,8 @@ async def test_a_bad_account_is_refused(broker: Broker, changes: dict[str, str])
 
 async def test_versions_name_the_broker_and_its_files(broker: Broker) -> None:
     await broker.call(50, NEW)
-    fields = (await broker.call(52, {}, key="Limited-1")).fields
+    assert (await broker.call(52, {}, key="Limited-1")).code == 1
+    fields = (await broker.call(52, {})).fields
     assert fields["brokerName"] == "b"
     assert fields["clusterName"] == "c"
     assert fields["brokerAddr"] == "10.0.0.1:10911"

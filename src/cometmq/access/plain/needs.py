@@ -40,9 +40,6 @@ from cometmq.protocol.headers import (
     ConsumerSendMsgBackRequest,
     EndTransactionRequest,
     ExchangeBrokerHaInfoRequest,
-    GetConsumerListByGroupRequest,
-    GetConsumerRunningInfoRequest,
-    InvokeBrokerToGetConsumerStatusRequest,
     QueryConsumeQueueRequest,
     QueryMessageRequest,
     UpdateAndGetGroupForbiddenRequest,
@@ -64,7 +61,13 @@ ADMINISTRATION: Final = frozenset(
         RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
         RequestCode.DELETE_ACL_CONFIG,
         RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
         RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
+        RequestCode.GET_BROKER_CONFIG,
+        RequestCode.GET_BROKER_CONSUME_STATS,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.QUERY_CORRECTION_OFFSET,
+        RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
         RequestCode.CLONE_GROUP_OFFSET,
         RequestCode.TRIGGER_DELETE_FILES,
@@ -95,14 +98,14 @@ ADMINISTRATION: Final = frozenset(
         RequestCode.AUTH_LIST_ACL,
     }
 )
-"""Requests that change the broker or what belongs to others, and the listing of accounts.
+"""Requests that change the broker or what belongs to others, or read what belongs to all groups, or
+say where the files of accounts are and what is in them.
 
 Those about users are refused anyway: a broker with plain accounts has no users.
 """
 
 SIGNED: Final = frozenset(
     {
-        RequestCode.QUERY_CONSUMER_OFFSET,
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
         RequestCode.GET_MAX_OFFSET,
         RequestCode.GET_MIN_OFFSET,
@@ -113,25 +116,13 @@ SIGNED: Final = frozenset(
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
-        RequestCode.GET_CONSUMER_CONNECTION_LIST,
         RequestCode.GET_PRODUCER_CONNECTION_LIST,
         RequestCode.GET_ALL_PRODUCER_INFO,
-        RequestCode.GET_CONSUME_STATS,
-        RequestCode.GET_BROKER_CONSUME_STATS,
-        RequestCode.QUERY_CONSUME_TIME_SPAN,
-        RequestCode.QUERY_TOPICS_BY_CONSUMER,
-        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
-        RequestCode.QUERY_CORRECTION_OFFSET,
-        RequestCode.GET_BROKER_CONFIG,
         RequestCode.GET_BROKER_RUNTIME_INFO,
-        RequestCode.VIEW_BROKER_STATS_DATA,
-        RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
         RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS,
-        RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
         # What slaves and controllers read.
         RequestCode.GET_ALL_TOPIC_CONFIG,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-        RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_ALL_DELAY_OFFSET,
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
         RequestCode.GET_TIMER_CHECK_POINT,
@@ -141,6 +132,9 @@ SIGNED: Final = frozenset(
     }
 )
 """Requests that every account may make: they read names, settings, bounds and numbers."""
+
+_COUNTERS_WITHOUT_GROUP: Final = ("TOPIC_", "QUEUE_PUT_", "BROKER_")
+"""How the names of counters begin whose keys have no group; other keys end with one."""
 
 _IN_BODY: Final = frozenset(
     {RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ}
@@ -185,12 +179,20 @@ class PlainNeeds:
             RequestCode.LITE_PULL_MESSAGE: of_pull,
             RequestCode.QUERY_MESSAGE: _of_query,
             RequestCode.QUERY_CONSUME_QUEUE: _of_queue_query,
+            RequestCode.QUERY_CONSUMER_OFFSET: _of_consumer_group,
             RequestCode.UPDATE_CONSUMER_OFFSET: _of_commit,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: _of_consumer_group,
+            RequestCode.GET_CONSUME_STATS: _of_consumer_group,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: _of_group,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: _of_group,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _of_group,
+            RequestCode.VIEW_BROKER_STATS_DATA: _of_counter,
             RequestCode.HEART_BEAT: of_heartbeat,
             RequestCode.UNREGISTER_CLIENT: of_unregister,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: _of_members,
-            RequestCode.GET_CONSUMER_RUNNING_INFO: _of_running_info,
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _of_consumer_status,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: _of_consumer_group,
+            # The broker sends such requests to consumers, whose responses may show their threads.
+            RequestCode.GET_CONSUMER_RUNNING_INFO: _of_consumer_group,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _of_group,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._of_direct_consumption,
             RequestCode.LOCK_BATCH_MQ: _of_lock,
             RequestCode.UNLOCK_BATCH_MQ: _of_unlock,
@@ -258,18 +260,20 @@ def _of_commit(request: Request) -> Needs:
     return needs_of(group_need(header.consumer_group), topic_need(header.topic, Action.SUB))
 
 
-def _of_members(request: Request) -> Needs:
-    return needs_of(group_need(request.header(GetConsumerListByGroupRequest).consumer_group))
+def _of_consumer_group(request: Request) -> Needs:
+    return needs_of(group_need(field(request, "consumerGroup")))
 
 
-def _of_running_info(request: Request) -> Needs:
-    """The broker sends such a request to the consumer, which may show the stacks of its threads."""
-    return needs_of(group_need(request.header(GetConsumerRunningInfoRequest).consumer_group))
+def _of_group(request: Request) -> Needs:
+    return needs_of(group_need(field(request, "group")))
 
 
-def _of_consumer_status(request: Request) -> Needs:
-    """The broker sends such a request to each consumer of the group."""
-    return needs_of(group_need(request.header(InvokeBrokerToGetConsumerStatusRequest).group))
+def _of_counter(request: Request) -> Needs:
+    """Return what a counter needs: the group, if it is one of a group."""
+    name, key = field(request, "statsName"), field(request, "statsKey")
+    if name.startswith(_COUNTERS_WITHOUT_GROUP):
+        return NOTHING
+    return needs_of(group_need(key.rpartition("@")[2]))
 
 
 def _of_lock(request: Request) -> Needs:

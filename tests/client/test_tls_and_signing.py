@@ -11,8 +11,17 @@ from pathlib import Path
 import pytest
 from servers import Cluster, Settings
 
-from cometmq.client import AdminClient, Message, Producer, PullConsumer
+from cometmq.client import (
+    AdminClient,
+    Message,
+    PopConsumer,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    SimpleConsumer,
+)
 from cometmq.client._connection.instance import ClientCore
+from cometmq.client._lifecycle import Lifecycle
 from cometmq.client.errors import NameServerError
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError, ResponseError
@@ -259,6 +268,21 @@ def guarded(target: str, tmp_path: Path) -> Iterator[Cluster]:
         made.kill()
 
 
+def starting_clients(namesrv: str, account: ClientSettings) -> list[Lifecycle]:
+    """One client of each class, which reads or sends the topic ``guarded``."""
+
+    def handler(message: object) -> None:
+        raise AssertionError
+
+    consumers: list[Lifecycle] = [
+        PushConsumer(namesrv, group="g", client=account, topic="guarded", handler=handler),
+        PopConsumer(namesrv, group="g", client=account, topic="guarded", handler=handler),
+        PullConsumer(namesrv, group="g", client=account, topic="guarded"),
+        SimpleConsumer(namesrv, group="g", client=account, topic="guarded"),
+    ]
+    return [*consumers, Producer(namesrv, client=account, topics=("guarded",))]
+
+
 @pytest.mark.only_on(*ACCESS_CONTROL)
 async def test_brokers_serve_accounts_what_they_may_and_say_why_they_refuse(
     target: str, tmp_path: Path
@@ -288,6 +312,9 @@ async def test_brokers_serve_accounts_what_they_may_and_say_why_they_refuse(
             assert "secret" not in str(refused.value)
             if account is READER:
                 continue
+            for starting in starting_clients(cluster.namesrv, account):
+                with pytest.raises(ResponseError, match=why):
+                    await starting.start()
             async with PullConsumer(cluster.namesrv, group="g", client=account) as consumer:
                 with pytest.raises(ResponseError, match=why):
                     await consumer.pull(queue, 0)

@@ -5,11 +5,13 @@
       │ └─► makes no progress for `step_limit_s` seconds: cancelled, started again
       └── waits until there is something to do
 
-An error is transient if a retry may help: a server cannot be reached, or refuses. A failure is
+An error is transient if a retry may help: a server cannot be reached, or is busy. A failure is
 permanent after `PERMANENT_FAILURES` errors of one subject in a row, over at least `PERMANENT_S`
 seconds, none of which is transient: a hook, decoder, strategy or store that raises each time or
-never returns, or a defect of this client. An unreachable broker is never a permanent failure. A
-loop continues even after a permanent failure: its owner decides whether to end.
+never returns, or a defect of this client. If a broker refuses the account or a setting, which
+`PERMANENT_REFUSALS` lists, `REFUSED_S` seconds are enough. An unreachable broker is never a
+permanent failure. A loop continues even after a permanent failure: its owner decides whether to
+end.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from cometmq.model.errors import (
     StoreError,
 )
 from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.refusals import permanent_refusal
 from cometmq.remoting.tasks import Supervisor, is_call_failure
 from cometmq.system.failure_log import FailureLog, error_text
 
@@ -42,6 +45,8 @@ PERMANENT_FAILURES = 5
 """Errors in a row, none of them transient, after which the failure is permanent."""
 PERMANENT_S = 120.0
 """Seconds from the first to the last of them, at least."""
+REFUSED_S = 30.0
+"""The same for refusals of brokers: longer than a broker takes to read its accounts again."""
 ERROR_CHARS_MAX = 1_024
 """Limit of the text of an error in a message, a request or a log line."""
 
@@ -98,7 +103,8 @@ class SupervisedFailureLog(FailureLog):
             return
         times, since_s = self._non_transient.get(subject, (0, now_s))
         self._non_transient[subject] = times + 1, since_s
-        if times + 1 >= PERMANENT_FAILURES and now_s - since_s >= PERMANENT_S:
+        least_s = REFUSED_S if permanent_refusal(error) else PERMANENT_S
+        if times + 1 >= PERMANENT_FAILURES and now_s - since_s >= least_s:
             assert self._on_permanent is not None
             self._on_permanent(error)
 
@@ -115,9 +121,11 @@ class SupervisedFailureLog(FailureLog):
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether a retry may help: a server cannot be reached, refuses, or has changed."""
+    """Return whether a retry may help: a server cannot be reached, is busy, or has changed."""
     if isinstance(error, OSError):
         return True
+    if permanent_refusal(error) is not None:
+        return False
     non_transient = (ProtocolError, InvalidMessageError, StoreError)
     return isinstance(error, CometError) and not isinstance(error, non_transient)
 
@@ -127,6 +135,12 @@ def raise_non_transient(errors: Iterable[BaseException]) -> None:
     for error in errors:
         if not is_transient(error):
             raise error
+
+
+def raise_permanent_refusal(error: BaseException | None) -> None:
+    """Raise an error if a server refused the account or a setting; ignore every other error."""
+    if error is not None and permanent_refusal(error) is not None:
+        raise error
 
 
 def class_and_text(error: BaseException) -> str:

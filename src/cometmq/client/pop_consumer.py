@@ -145,7 +145,8 @@ class PopConsumer(CallbackConsumer):
                 as after all other errors.
             ClientClosedError: the consumer was closed before, or during the start.
             ConfigError: a broker does not support the filter of a subscription.
-            ResponseError: a broker is older than RocketMQ 5.0 or does not serve pop.
+            ResponseError: a broker is older than RocketMQ 5.0 or does not serve pop, or refuses
+                the account.
         """
         await super().start()
 

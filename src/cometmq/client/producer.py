@@ -30,6 +30,7 @@ from cometmq.client._sending.replies import Replies, recall, reply_to
 from cometmq.client._sending.retry_policy import loop_time, seconds_left
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import ANY_QUEUE, SendTarget
+from cometmq.client._supervision import raise_permanent_refusal
 from cometmq.client.errors import ReplyTimeoutError, SendFailedError, SendTimeoutError
 from cometmq.client.handlers import QueueSelector
 from cometmq.client.hooks import ForbiddenHook, SendHook
@@ -172,6 +173,7 @@ class Producer(Lifecycle):
         Raises:
             ClientError: the client already has a producer of this group.
             ClientClosedError: the producer was closed before, or during the start.
+            ResponseError: a server of a topic of the setting ``topics`` refuses the account.
         """
         await super().start()
 
@@ -185,11 +187,13 @@ class Producer(Lifecycle):
             self._sender.add_hook(SendTrace(self._traces, self._settings.trace_topic))
         self._pending.open()
         await asyncio.gather(*map(self._look_ahead, self._settings.topics))
+        self._instance.check_heartbeats()
 
     async def _look_ahead(self, topic: str) -> None:
         try:
-            await self._sender.targets.queues(topic, READY_S)
+            await self._sender.targets.ensure_known(topic, READY_S)
         except CometError as error:
+            raise_permanent_refusal(error)
             log.warning(
                 "cannot get the route before the first send topic=%s error=%s", topic, error
             )
@@ -630,16 +634,20 @@ class Producer(Lifecycle):
         return await self._sender.targets.queues(topic, self._time(timeout))
 
     async def ready(self, *topics: str) -> None:
-        """Fetch the routes of topics before the first send.
+        """Fetch the routes of topics, and connect to their brokers, before the first send.
 
         Raises:
             ClientClosedError: the producer is not running.
+            ResponseError: a server refuses the account.
             TopicNotFoundError: no broker has one of them, and none creates topics.
             ConnectError: the brokers of one of them have no master now.
             NameServerError: no name server responded.
         """
         self._check_running()
-        await asyncio.gather(*(self._sender.targets.queues(topic, READY_S) for topic in topics))
+        await asyncio.gather(
+            *(self._sender.targets.ensure_known(topic, READY_S) for topic in topics)
+        )
+        self._instance.check_heartbeats()
 
     def _time(self, timeout: float | timedelta | None) -> float:
         return self._timeout_s if timeout is None else timeout_s(timeout)

@@ -39,7 +39,7 @@ from cometmq.client.offsets import OffsetStore, StartFrom, consume_from_where
 from cometmq.client.options import PullOptions
 from cometmq.client.settings import MIB, ClientSettings, PullSettings
 from cometmq.model.arguments import checks_arguments
-from cometmq.model.errors import ConfigError
+from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -214,7 +214,8 @@ class PullConsumer(OffsetCalls):
                 as after all other errors.
             ClientClosedError: the consumer was closed before, or during the start.
             ConfigError: a broker does not support the filter of a subscription.
-            ResponseError, RemotingError: a broker refused to check the filter, or did not respond.
+            ResponseError, RemotingError: a broker refused the account or the filter, or did not
+                respond to the check of the filter.
             StoreError: the stored offsets cannot be read.
         """
         await super().start()
@@ -298,12 +299,19 @@ class PullConsumer(OffsetCalls):
         name = self._namespace.wrap_topic(topic)
         await check_filters(self._instance, self._wire_group, {name: chosen})
         self._check_running()
-        changed = self._filters.get(name) not in (None, chosen)
+        before = self._filters.get(name)
+        changed = before not in (None, chosen)
         self._note_subscription(topic, chosen)
         if changed:
             self._fetch_anew(name)
         try:
             await join(self._instance, [name])  # brokers tell the members only to a member
+        except ResponseError:
+            del self._filters[name]
+            if before is not None:
+                self._filters[name] = newer(before, chosen)
+            await self._instance.heartbeat()
+            raise
         finally:
             self._start_rebalancing()
             self._rebalancer.wake()
@@ -544,6 +552,9 @@ class PullConsumer(OffsetCalls):
 
     def _missing(self) -> str:
         return self._without_route(self._filters)
+
+    def _failures(self) -> list[str]:
+        return [*self._rebalancer.failures(), *self._fetcher.failures.reasons()]
 
     def _finished(self) -> dict[MessageQueue, QueueOffset]:
         finished = {queue: self._positions.finished(queue) for queue in self._fetcher.queues}

@@ -177,6 +177,7 @@ class PushConsumer(CallbackConsumer):
                 as after all other errors.
             ClientClosedError: the consumer was closed before, or during the start.
             ConfigError: a broker does not support the filter of a subscription.
+            ResponseError: a server refuses the account, or the account lacks a right.
             StoreError: the local offset file cannot be read.
         """
         await super().start()

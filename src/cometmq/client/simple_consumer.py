@@ -134,6 +134,7 @@ class SimpleConsumer(SubscribingConsumer):
             give_up=self._retries.give_up,
             work=self._work,
             name=self._owner,
+            on_permanent=self._tasks.end,
         )
 
     @property
@@ -156,7 +157,8 @@ class SimpleConsumer(SubscribingConsumer):
                 as after all other errors.
             ClientClosedError: the consumer was closed before, or during the start.
             ConfigError: a broker does not support the filter of a subscription.
-            ResponseError: a broker is older than RocketMQ 5.0 or does not serve pop.
+            ResponseError: a broker is older than RocketMQ 5.0 or does not serve pop, or refuses
+                the account.
         """
         await super().start()
 
@@ -225,6 +227,7 @@ class SimpleConsumer(SubscribingConsumer):
             BackPressureError: as many messages as ``in_flight_max`` are not settled.
             ConfigError: an argument is out of its range.
             CometError: no broker responded until ``wait`` was over.
+            Exception: the consumer has failed, and cannot go on.
         """
         self._check_running()
         if not 1 <= max_messages <= MESSAGES_MAX:
@@ -235,6 +238,8 @@ class SimpleConsumer(SubscribingConsumer):
         invisible_ms = self._settings.invisible_ms
         if invisible is not None:
             invisible_ms = _invisible_ms("invisible", invisible)
+        if self.failure is not None:
+            raise self.failure
         return await self._receiver.receive(max_messages, wait_s, invisible_ms)
 
     async def ack(self, *messages: StoredMessage) -> None:

@@ -64,7 +64,7 @@ class FailureLog:
             if len(self._streaks) < FAILING_MAX:
                 self._streaks[subject] = streak
         streak.count += 1
-        text = log_text(error)
+        text = streak.reason = log_text(error)
         is_new = not quiet and streak.is_new(text)
         self._log.log(
             logging.WARNING if is_new else logging.DEBUG,
@@ -78,6 +78,10 @@ class FailureLog:
     def is_failing(self) -> bool:
         """Whether any subject fails now."""
         return bool(self._streaks)
+
+    def reasons(self) -> list[str]:
+        """Return the newest reason of each failing subject, as ``subject: reason``."""
+        return [f"{subject}: {streak.reason}" for subject, streak in self._streaks.items()]
 
     def is_known(self, subject: str) -> bool:
         """Return whether a subject fails now, and is remembered."""
@@ -96,10 +100,12 @@ class FailureLog:
 class _Streak:
     """The failures of a subject since its last success."""
 
-    __slots__ = ("_reasons", "count")
+    __slots__ = ("_reasons", "count", "reason")
 
     def __init__(self) -> None:
         self.count = 0
+        self.reason = ""
+        """The newest one."""
         self._reasons: list[int] = []
         """Hashes of the reasons that were warnings."""
 

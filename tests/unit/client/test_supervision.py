@@ -13,6 +13,7 @@ from cometmq.client._supervision import (
     LOOP_BACK_OFF_S_MAX,
     PERMANENT_FAILURES,
     PERMANENT_S,
+    REFUSED_S,
     STEP_S_MAX,
     PeriodicLoop,
     SupervisedFailureLog,
@@ -21,6 +22,7 @@ from cometmq.client._supervision import (
 )
 from cometmq.client.errors import ClientError
 from cometmq.model.errors import ProtocolError, RemotingError, ResponseError, StoreError
+from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Supervisor
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -184,6 +186,20 @@ async def test_a_server_that_is_away_is_never_a_permanent_failure(
     await ran(Loop(raises(error), tasks), tasks, 10 * LONG_S)
 
     assert tasks.failure is None
+
+
+async def test_a_refused_account_is_permanent_after_half_a_minute(tasks: SupervisedTasks) -> None:
+    error = ResponseError(ResponseCode.NO_PERMISSION, "check signature failed.")
+    loop = Loop(raises(error), tasks)
+    loop.start(tasks)
+    began_s = now_s()
+
+    await asyncio.wait_for(tasks.wait_failed(), LONG_S)
+    failed_s = now_s() - began_s
+    await loop.stop()
+
+    assert REFUSED_S <= failed_s <= REFUSED_S + 2 * LOOP_BACK_OFF_S_MAX
+    assert tasks.failure is error
 
 
 @pytest.mark.parametrize("better", [None, RemotingError("away")], ids=["works", "away"])

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.bodies import InvalidBodyError
-from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.refusals import is_account_refused
 
 T = TypeVar("T")
 
@@ -22,8 +22,6 @@ GIVE_ADMINISTRATOR = (
     "give the account of an administrator: COMETMQ_CLIENT_ACCESS_KEY, COMETMQ_CLIENT_SECRET_KEY"
 )
 LOOK = "look whether what is checked responds; --timeout gives checks more time"
-_ACCESS_REFUSED = (ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION)
-"""The codes with which servers refuse a request for its account: plain accounts, and users."""
 
 
 class Level(Enum):
@@ -79,7 +77,7 @@ def no_result(check: str, level: Level, subject: str, problem: CometError, actio
         met = f"its response cannot be read: {problem}"
     elif isinstance(problem, ResponseError):
         met = f"it refuses the request: {problem}"
-        if problem.code in _ACCESS_REFUSED:
+        if is_account_refused(problem):
             action = GIVE_ADMINISTRATOR
     return Finding(check, level, subject, met, "a response", action)
 

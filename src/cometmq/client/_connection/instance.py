@@ -54,10 +54,11 @@ from cometmq.client.errors import (
 )
 from cometmq.client.settings import ClientSettings, resolve_settings
 from cometmq.model.arguments import check_provides
-from cometmq.model.errors import CometError, ConfigError
+from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.protocol.bodies import HeartbeatData
 from cometmq.protocol.codes import LanguageCode
 from cometmq.protocol.message_id import UniqueIds
+from cometmq.protocol.refusals import permanent_refusal
 from cometmq.remoting import Connection, RemotingClient, RemotingSettings, RequestHandler, RpcHook
 from cometmq.remoting.socks import SocksProxies
 from cometmq.remoting.tasks import Supervisor, is_call_failure, shielded
@@ -143,6 +144,8 @@ class ClientCore(Lifecycle):
             works="name server list refreshed again",
             name="endpoint",
         )
+        self._refused: dict[str, ResponseError] = {}
+        """The refusals of brokers' last heartbeats that no retry cures, by address."""
         self._members: list[Member] = []
         self._registered: set[str] = set()
         """Brokers that have received a heartbeat, from which members must unregister."""
@@ -425,6 +428,19 @@ class ClientCore(Lifecycle):
         if address not in self._up_to_date:
             await asyncio.wait([self._begin_heartbeat(address)])
 
+    def check_heartbeats(self) -> None:
+        """Raise if a broker has refused the last heartbeat, and would refuse the next as well.
+
+        Raises:
+            ResponseError: the broker refuses the account, or one of its rights is missing.
+        """
+        for refusal in self._refused.values():
+            raise refusal
+
+    def heartbeat_failures(self) -> list[str]:
+        """Return why brokers do not know the members, each with its address."""
+        return self._heartbeat_failures.reasons()
+
     def knows_members(self, address: str) -> bool:
         """Whether a broker knows every member, by its last heartbeat."""
         return address in self._up_to_date
@@ -495,8 +511,12 @@ class ClientCore(Lifecycle):
             self._up_to_date.discard(address)
             self.heartbeat_epoch += 1
             self._heartbeat_failures.failed(address, error)
+            self._refused.pop(address, None)
+            if isinstance(error, ResponseError) and permanent_refusal(error) is not None:
+                self._refused[address] = error
         else:
             self._heartbeat_failures.succeeded(address)
+            self._refused.pop(address, None)
             self._registered.add(address)
             if joined == self._joined:
                 self._up_to_date.add(address)
@@ -504,8 +524,9 @@ class ClientCore(Lifecycle):
     def _drop_offline(self) -> None:
         """Forget the brokers that no route mentions any more."""
         mentioned = self.routes.addresses(masters_only=False)
-        for gone in self._registered - mentioned:
+        for gone in (self._registered | self._refused.keys()) - mentioned:
             self._heartbeat_failures.forget(gone)
+            self._refused.pop(gone, None)
         self._registered &= mentioned
         for gone in self._connected_s.keys() - mentioned:
             del self._connected_s[gone]

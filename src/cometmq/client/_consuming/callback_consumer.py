@@ -235,6 +235,9 @@ class CallbackConsumer(SubscribingConsumer):
     def _missing(self) -> str:
         return self._without_route(self._subscriptions.announced())
 
+    def _failures(self) -> list[str]:
+        return self._engine.failures()
+
     def _subscriptions_changed(self) -> None:
         self._engine.rebalance()
 

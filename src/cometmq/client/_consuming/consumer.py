@@ -25,7 +25,7 @@ from cometmq.client._connection.identity import Namespace
 from cometmq.client._connection.instance import Lease, Membership
 from cometmq.client._consuming.group_calls import GroupCalls
 from cometmq.client._lifecycle import Lifecycle
-from cometmq.client._supervision import SupervisedTasks
+from cometmq.client._supervision import SupervisedTasks, raise_permanent_refusal
 from cometmq.client.allocation import AllocationStrategy
 from cometmq.client.errors import ClientClosedError, TopicNotFoundError
 from cometmq.client.filters import Filter
@@ -46,7 +46,7 @@ from cometmq.client.settings import (
 from cometmq.client.subscription_check import Difference, SubscriptionCheck
 from cometmq.client.trace import ConsumeTrace, TraceDispatcher
 from cometmq.model.arguments import check_callable, check_provides, check_several
-from cometmq.model.errors import ConfigError
+from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.model.times import now_ms, timeout_s
 from cometmq.model.topic import check_group_name, check_topic_name, retry_topic
 from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel, SubscriptionData
@@ -101,6 +101,13 @@ class Subscriptions:
             self._changes += 1
         return name
 
+    def restore(self, topic: str, before: Filter | None) -> None:
+        """Announce a topic, as brokers know it, as it was before an `add` that a broker refused."""
+        refused = self._announced.pop(topic, None)
+        if before is not None:
+            self._announced[topic] = newer(before, refused)
+        self._changes += 1
+
     def remove(self, topic: str) -> bool:
         """End the subscription of a topic as applications know it; whether there was one."""
         self._changes += 1
@@ -153,6 +160,8 @@ class Subscriptions:
         return [wanted.data(topic) for topic, wanted in sorted(self._announced.items())]
 
 
+REASONS_MAX = 3
+"""Reasons in the error of a `ready` that timed out."""
 TASKS_END_S = 1.0
 """Time for background tasks to end once they are cancelled."""
 
@@ -341,10 +350,15 @@ class Consumer(Lifecycle):
     def _missing(self) -> str:
         """Return why `ready` still waits."""
 
+    def _failures(self) -> list[str]:
+        """Return what the consumer's requests to brokers fail with now, each with its subject."""
+        return []
+
     def _without_route(self, topics: Iterable[str]) -> str:
         missing = [topic for topic in topics if self._instance.routes.known(topic) is None]
         if not missing:
-            return "no response of a broker"
+            failures = self._failures() or self._instance.heartbeat_failures()
+            return "; ".join(failures[:REASONS_MAX]) or "no response of a broker"
         names = ", ".join(map(self._instance.namespace.unwrap, missing))
         for error in map(self._instance.routes.error_of, missing):
             if error is not None and not isinstance(error, TopicNotFoundError):
@@ -465,8 +479,15 @@ class SubscribingConsumer(Consumer):
             name = self._instance.namespace.wrap_topic(topic)
             await self._look_up(name, chosen)
             await self._prepare(name, chosen)
-        self._subscriptions.add(topic, chosen)
+        before = self._subscriptions.shown().get(topic)
+        name = self._subscriptions.add(topic, chosen)
         await self._announce()
+        try:
+            self._instance.check_heartbeats()
+        except ResponseError:  # brokers would forget the member, which then receives nothing
+            self._subscriptions.restore(name, before)
+            await self._announce()
+            raise
 
     async def unsubscribe(self, topic: str) -> None:
         """Unsubscribe from a topic. The committed offsets remain.
@@ -496,6 +517,8 @@ class SubscribingConsumer(Consumer):
         if await self._instance.routes.refresh(topic) is not None:
             calls = GroupCalls(self._instance)
             await calls.check_filter(self._wire_group, self.client_id, topic, filter)
+        else:
+            raise_permanent_refusal(self._instance.routes.error_of(topic))
 
     async def _run_start(self) -> None:
         await super()._run_start()
@@ -506,10 +529,15 @@ class SubscribingConsumer(Consumer):
             await self._announce()
 
     async def _join(self) -> None:
-        """Announce the subscriptions of a start."""
+        """Announce the subscriptions of a start.
+
+        Raises:
+            ResponseError: a server refuses the account or a setting; a retry does not help.
+        """
         for topic, each in self._subscriptions.announced().items():
             await self._look_up(topic, each)
         await self._subscriptions.announce(self._instance.heartbeat)
+        self._instance.check_heartbeats()
 
     async def _announce(self) -> None:
         if self.running:

@@ -136,6 +136,10 @@ class Engine(ABC):
         return error
 
     @abstractmethod
+    def failures(self) -> list[str]:
+        """Return what requests for queues and messages fail with now, each with its subject."""
+
+    @abstractmethod
     async def until_assigned(self) -> None:
         """Wait until each assigned queue has a start."""
 

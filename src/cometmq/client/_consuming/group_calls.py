@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.pulls import FilterServers
-from cometmq.client._supervision import SupervisedFailureLog
+from cometmq.client._supervision import SupervisedFailureLog, raise_permanent_refusal
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.filters import Filter
 from cometmq.model.errors import CometError, ConfigError, ResponseError
@@ -241,10 +241,16 @@ async def check_filters(instance: ClientCore, group: str, filters: Mapping[str, 
 
 
 async def join(instance: ClientCore, topics: Iterable[str]) -> None:
-    """Send a heartbeat to the brokers of these topics. A topic without a route is logged."""
+    """Send a heartbeat to the brokers of these topics. A topic without a route is logged.
+
+    Raises:
+        ResponseError: a server refuses the account or a setting; a retry does not help.
+    """
     for topic in topics:
         try:
             await instance.routes.find(topic)
         except CometError as error:
+            raise_permanent_refusal(error)
             log.warning("a topic cannot be read yet topic=%s error=%s", topic, error)
     await instance.heartbeat()
+    instance.check_heartbeats()

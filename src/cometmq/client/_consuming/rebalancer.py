@@ -403,6 +403,11 @@ class Rebalancer:
             self._round_ended.clear()
             await self._round_ended.wait()
 
+    def failures(self) -> list[str]:
+        """Return why queues are not allocated or assigned now, each with its topic or queue."""
+        reasons = [*self._failures.reasons(), *self._move_failures.reasons()]
+        return [reason for reason in reasons if not reason.startswith(RETRY_PREFIX)]
+
     async def stop(self) -> None:
         """Stop rebalancing; a round that runs is cancelled. The assignment stays."""
         if self._rounds.ended:

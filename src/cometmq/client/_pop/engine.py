@@ -169,6 +169,10 @@ class PopEngine(Engine):
         await self.rebalancer.stop()
         await self.queues.stop()
 
+    def failures(self) -> list[str]:
+        """Return what requests for queues and messages fail with now, each with its subject."""
+        return [*self.rebalancer.failures(), *self._failures.reasons()]
+
     async def until_assigned(self) -> None:
         """Wait until the brokers have handled the first pop of each assigned queue."""
         await self.rebalancer.until_assigned(self._subscriptions.topics)

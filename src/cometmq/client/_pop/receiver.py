@@ -35,6 +35,7 @@ from cometmq.client._pop.calls import (
     ReceiptHandle,
     not_served,
 )
+from cometmq.client._supervision import SupervisedFailureLog
 from cometmq.client.errors import (
     ClientClosedError,
     ClientError,
@@ -46,8 +47,8 @@ from cometmq.client.settings import SimpleSettings
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
+from cometmq.protocol.refusals import is_account_refused
 from cometmq.remoting.tasks import Supervisor, is_call_failure
-from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ class Receiver:
         give_up: stores a dead letter; returns whether it is stored.
         work: owns the requests that go on although their caller was cancelled.
         name: of the consumer, for its tasks and errors.
+        on_permanent: called with the error of a permanent failure.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class Receiver:
         give_up: Callable[[StoredMessage], Awaitable[bool]],
         work: Supervisor,
         name: str,
+        on_permanent: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._instance = instance
         self._requests = requests
@@ -137,8 +140,12 @@ class Receiver:
         self._closed = False
         self._work = work
         self._background = Supervisor(name)
-        self._failing = FailureLog(
-            log, fails="receive failed, retrying", works="receive succeeds again", name="queue"
+        self._failing = SupervisedFailureLog(
+            log,
+            fails="receive failed, retrying",
+            works="receive succeeds again",
+            name="queue",
+            on_permanent=on_permanent,
         )
 
     # --- where messages come from -------------------------------------------------------------
@@ -158,6 +165,8 @@ class Receiver:
                 start=self._start,
             )
         except ResponseError as error:
+            if is_account_refused(error):
+                raise
             refusal = f"broker {queue.broker_name} refused to pop from {queue.topic}"
             raise not_served(error, refusal, "SimpleConsumer") from error
         except CometError as error:  # it is retried later

@@ -143,6 +143,10 @@ class PushEngine(Engine):
         await self.queues.close()
         return error
 
+    def failures(self) -> list[str]:
+        """Return what requests for queues and messages fail with now, each with its subject."""
+        return [*self.rebalancer.failures(), *self._failures.reasons()]
+
     async def until_assigned(self) -> None:
         """Wait until each assigned queue has its first offset."""
         await self.rebalancer.until_assigned(lambda: self._subscriptions.announced().keys())

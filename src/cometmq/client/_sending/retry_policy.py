@@ -34,6 +34,7 @@ from cometmq.client.errors import (
 from cometmq.client.settings import ProducerSettings
 from cometmq.model.errors import CometError, ProtocolError, ResponseError
 from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.refusals import permanent_refusal
 from cometmq.remoting import CallTimeoutError, ConnectError, TooManyCallsError
 from cometmq.remoting.tasks import is_call_failure
 
@@ -99,6 +100,8 @@ class RetryPolicy:
     def allows_retry(self, error: CometError) -> bool:
         """Whether an attempt that failed with this error may be retried."""
         if isinstance(error, ResponseError):
+            if permanent_refusal(error) is not None:
+                return False
             return error.code in self.codes or self.waits_after(error)
         if isinstance(error, ProtocolError):  # the broker has stored the message
             return False

@@ -328,7 +328,7 @@ class Producer(base.Blocking):
         return self._run(self._inner.fetch_queues(topic, timeout=timeout))
 
     def ready(self, *topics: str) -> None:
-        """Fetch the routes of topics before the first send."""
+        """Fetch the routes of topics, and connect to their brokers, before the first send."""
         self._run(self._inner.ready(*topics))
 
     @property

@@ -117,7 +117,12 @@ async def test_a_thread_that_fails_is_a_finding() -> None:
     [
         (ConnectError("refused"), "refused", "look"),
         (InvalidBodyError("no JSON"), "its response cannot be read: ", "look"),
-        (ResponseError(ResponseCode.SYSTEM_ERROR, "no"), "it refuses ", GIVE_ADMINISTRATOR),
+        (
+            ResponseError(ResponseCode.SYSTEM_ERROR, "No acl config for shop"),
+            "it refuses ",
+            GIVE_ADMINISTRATOR,
+        ),
+        (ResponseError(ResponseCode.SYSTEM_ERROR, "no"), "it refuses ", "look"),
         (ResponseError(ResponseCode.NO_PERMISSION, "no"), "it refuses ", GIVE_ADMINISTRATOR),
         (ResponseError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no"), "it refuses ", "look"),
     ],

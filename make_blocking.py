@@ -64,6 +64,7 @@ class Member:
     module: ModuleType
     node: Function
     is_property: bool
+    overloads: tuple[Function, ...] = ()
 
 
 class Imports:
@@ -120,6 +121,7 @@ def _class_node(kind: type) -> ast.ClassDef:
 def members(kind: type) -> Iterator[Member]:
     """The public methods and properties of an asyncio class, each as the class finds it."""
     seen: set[str] = set()
+    overloads: dict[str, list[Function]] = {}
     for owner in kind.__mro__:
         if not owner.__module__.startswith("cometmq.client"):
             continue
@@ -127,9 +129,13 @@ def members(kind: type) -> Iterator[Member]:
         for node in _class_node(owner).body:
             if not isinstance(node, Function) or node.name in seen or node.name.startswith("_"):
                 continue
+            if any(ast.unparse(each) == "overload" for each in node.decorator_list):
+                overloads.setdefault(node.name, []).append(node)
+                continue
             seen.add(node.name)
             is_property = isinstance(inspect.getattr_static(kind, node.name), property)
-            yield Member(node.name, module, node, is_property)
+            declared = tuple(overloads.get(node.name, ()))
+            yield Member(node.name, module, node, is_property, declared)
 
 
 def _signature(node: Function) -> str:
@@ -172,12 +178,17 @@ def _body(member: Member) -> str:
 
 def _method(member: Member, imports: Imports) -> str:
     node = member.node
-    every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-    extra = [one for one in (node.args.vararg, node.args.kwarg) if one is not None]
-    imports.add(member.module, node.returns, *(one.annotation for one in [*every, *extra]))
-    imports.add(member.module, *node.args.defaults, *node.args.kw_defaults)
+    for declared in (node, *member.overloads):
+        args = declared.args
+        every = [*args.posonlyargs, *args.args, *args.kwonlyargs]
+        extra = [one for one in (args.vararg, args.kwarg) if one is not None]
+        imports.add(member.module, declared.returns, *(one.annotation for one in [*every, *extra]))
+        imports.add(member.module, *args.defaults, *args.kw_defaults)
     summary = (ast.get_docstring(node) or "").partition("\n\n")[0].replace("\n", "\n    ")
     decorated = "@property\n" if member.is_property else ""
+    for declared in member.overloads:
+        imports.lines.add("from typing import overload")
+        decorated += f"@overload\ndef {member.name}{_signature(declared)}: ...\n\n"
     signature = _signature(node)
     return f'{decorated}def {member.name}{signature}:\n    """{summary}"""\n    {_body(member)}\n'
 
@@ -229,7 +240,15 @@ def _class(name: str, imports: Imports) -> str:
     notes = inspect.cleandoc(vars(inherited).get("NOTES", "")) if inherited is not None else ""
     text += f"\n{notes}\n" if notes else ""
     head = parent if inherited is None else f"base.{parent}"
-    body = "\n".join([f'"""{text}"""', "", f"_inner: asynchronous.{name}", "", *parts])
+    inner = f"asynchronous.{name}"
+    for variable in getattr(kind, "__parameters__", ()):
+        head += f", Generic[{variable.__name__}]"
+        inner += f"[{variable.__name__}]"
+        imports.lines |= {
+            "from typing import Generic",
+            f"from {variable.__module__} import {variable.__name__}",
+        }
+    body = "\n".join([f'"""{text}"""', "", f"_inner: {inner}", "", *parts])
     return f"class {name}({head}):\n{textwrap.indent(body, '    ')}"
 
 

@@ -67,8 +67,8 @@ CLIENT_PAGES = (
         "transaction-producer.md",
         "TransactionProducer",
         "Sends messages that are delivered only if a local transaction, such as a write to a "
-        "database, commits. **RocketMQ's brokers serve it; CometMQ's broker refuses it.** "
-        "How-to page: [transactions](../../howto/transactions.md).",
+        "database, commits. How-to pages: [transactions](../../howto/transactions.md), "
+        "[outbox or transactions](../../howto/outbox.md).",
         ("TransactionProducer", "TransactionReceipt", "TransactionListener", "LocalState"),
     ),
     ClientPage(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import runpy
+import sqlite3
 import threading
 from typing import Any
 
@@ -12,8 +14,10 @@ import pytest
 
 from cometmq.client import (
     AdminClient,
+    ClientError,
     ClientInstance,
     CometError,
+    ConfigError,
     InvalidMessageError,
     LocalState,
     Message,
@@ -35,6 +39,7 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import EndTransactionRequest
 from cometmq.protocol.properties import decode_properties
 from support.cancelling import cancel_at_every_await
+from support.examples import FOLDER as EXAMPLES
 from support.scripted import Act, ScriptedCluster, route
 from support.transacting import LOG_OFFSET, QUEUE_OFFSET, TransactionBroker
 
@@ -126,7 +131,7 @@ class MuteError(Exception):
 async def test_a_local_part_that_fails_or_says_no_state_counts_as_unknown(local: object) -> None:
     broker, listener = TransactionBroker(), Listener(local)
     async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
-        sent = await sending.send_in_transaction(MESSAGE)
+        sent = await sending.send_in_transaction(MESSAGE, return_exceptions=True)
         end = await broker.until_ended(1)
 
     assert sent.state is LocalState.UNKNOWN
@@ -142,32 +147,86 @@ async def test_a_local_part_that_fails_or_says_no_state_counts_as_unknown(local:
         assert (type(sent.error), str(sent.error)) == (TypeError, expected)
 
 
+class SoldOutError(Exception):
+    """The local transaction rolled back."""
+
+
+@pytest.mark.parametrize("kind", [Listener, PlainListener])
+@pytest.mark.parametrize(
+    ("local", "state"),
+    [
+        (RuntimeError("the connection broke during the commit"), LocalState.UNKNOWN),
+        (SoldOutError("no hats"), LocalState.ROLLBACK),
+    ],
+)
+async def test_an_exception_of_the_local_part_is_raised_after_its_state_is_sent(
+    kind: type[Listener], local: Exception, state: LocalState
+) -> None:
+    """Only an exception that proves a rollback is one: the commit may come before another."""
+    broker, listener = TransactionBroker(), kind(local)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        producer(cluster, listener, rollback_on=(KeyError, SoldOutError)) as sending,
+    ):
+        with pytest.raises(type(local)) as raised:
+            await sending.send_in_transaction(MESSAGE)
+        end = await broker.until_ended(1)
+        returned = await sending.send_in_transaction(MESSAGE, return_exceptions=True)
+
+    assert raised.value is local
+    assert end_of(end) == (BITS[state], False)
+    assert (returned.state, returned.error) == (state, local)
+
+
+async def test_a_check_that_raises_what_means_a_rollback_keeps_the_half_message() -> None:
+    """A query that fails says nothing about the local transaction."""
+    broker, listener = TransactionBroker(), Listener(LocalState.UNKNOWN, SoldOutError())
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        producer(cluster, listener, rollback_on=SoldOutError) as sending,
+    ):
+        await sending.send_in_transaction(MESSAGE)
+        broker.ask()
+        end = await broker.until_ended(2)
+
+    assert end_of(end) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, "KeyError", KeyError("k"), (KeyError, 5), KeyboardInterrupt]
+)
+def test_classes_that_mean_a_rollback_are_classes_of_exceptions(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"rollback_on=.*: expected a class of exceptions"):
+        TransactionProducer("127.0.0.1:1", group="g", listener=Listener(), rollback_on=wrong)
+
+
 @pytest.mark.parametrize("call", ["execute", "check"])
 async def test_the_log_says_what_a_listener_raised_and_what_else_it_returned(
     call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The traceback follows once a minute for each kind of error."""
+    """The traceback of a check follows once a minute for each kind of error.
+
+    The exception of `execute` is the caller's, with its traceback.
+    """
     broker, listener = TransactionBroker(), Listener()
     async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
         await sending.send_in_transaction(MESSAGE)
         for number, said in enumerate((LookupError("no order"), LookupError("gone"), True)):
             listener.local = listener.checked = said
             if call == "execute":
-                await sending.send_in_transaction(MESSAGE)
+                await sending.send_in_transaction(MESSAGE, return_exceptions=True)
             else:
                 broker.ask()
             await broker.until_ended(number + 2)
 
     found = [each for each in caplog.records if "listener failed" in each.getMessage()]
+    head = f"a transaction listener failed call={call} id= group=shop state=UNKNOW error=builtins."
+    wrong = f"{call} returned True: expected LocalState.COMMIT, ROLLBACK or UNKNOWN"
     assert [re.sub("id=[0-9A-F]+", "id=", each.getMessage()) for each in found] == [
-        f"a transaction listener failed call={call} id= group=shop error=builtins.{text}"
-        for text in (
-            "LookupError: no order",
-            "LookupError: gone",
-            f"TypeError: {call} returned True: expected LocalState.COMMIT, ROLLBACK or UNKNOWN",
-        )
+        head + text
+        for text in ("LookupError: no order", "LookupError: gone", f"TypeError: {wrong}")
     ]
-    assert [bool(each.exc_info) for each in found] == [True, False, False]
+    assert [bool(each.exc_info) for each in found] == [call == "check", False, False]
 
 
 @pytest.mark.parametrize("code", [code for code in STORED if code])
@@ -199,28 +258,55 @@ async def test_a_half_message_that_is_not_stored_raises_without_the_local_part(
     assert broker.ends == []
 
 
-async def test_a_half_message_says_that_it_is_one_and_is_not_delayed() -> None:
+async def test_a_half_message_says_that_it_is_one() -> None:
     broker, listener = TransactionBroker(), Listener()
-    delayed = Message(topic="t", body=b"x", delay_level=3)
     async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
-        await sending.send_in_transaction(delayed)
+        await sending.send_in_transaction(MESSAGE)
 
     properties = decode_properties(broker.sends[0].properties or "")
     assert (properties["TRAN_MSG"], properties["PGROUP"]) == ("true", "shop")
-    assert "DELAY" not in properties
     assert broker.sends[0].sys_flag == 0x4
-    assert delayed.delay_level == 3
 
 
-@pytest.mark.parametrize("when", [{"delay": 0.5}, {"properties": {"TIMER_DELAY_SEC": "5"}}])
-async def test_a_timer_message_is_refused_before_anything_is_done(when: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"delay_level": 3}, "with a delay: the commit"),
+        ({"delay": 0.5}, "with a delay: the commit"),
+        ({"deliver_at": 1}, "with a delay: the commit"),
+        ({"properties": {"TIMER_DELAY_SEC": "5"}}, "with a delay: the commit"),
+        ({"properties": {"DELAY": "3"}}, "with a delay: the commit"),
+        ({"properties": {"__SHARDINGKEY": "order-1"}}, "have no order"),
+    ],
+)
+async def test_what_a_transaction_cannot_do_is_refused_before_anything_is_done(
+    fields: dict[str, Any], reason: str
+) -> None:
     broker, listener = TransactionBroker(), Listener()
-    timer = Message(topic="t", body=b"x", **when)
+    message = Message(topic="t", body=b"x", **fields)
     async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
-        with pytest.raises(InvalidMessageError, match="by a timer"):
-            await sending.send_in_transaction(timer)
+        with pytest.raises(InvalidMessageError, match=reason):
+            await sending.send_in_transaction(message)
 
     assert (broker.sends, listener.executed) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("order_key", r"'order_key': messages of transactions have no order, .* outbox table"),
+        ("queue", r"'queue': messages of transactions have no order"),
+        ("selector", r"'selector': messages of transactions have no order"),
+        ("delay_level", r"'delay_level': the commit of a transaction delivers its message at once"),
+        ("nothing_like_it", r"'nothing_like_it'$"),
+    ],
+)
+async def test_an_option_of_a_send_that_a_transaction_cannot_have_is_refused_with_the_reason(
+    option: str, reason: str
+) -> None:
+    sending: Any = TransactionProducer("127.0.0.1:1", group="g", listener=Listener())
+    with pytest.raises(TypeError, match=f"unexpected keyword argument {reason}"):
+        await sending.send_in_transaction(MESSAGE, **{option: 1})
 
 
 @pytest.mark.parametrize("wrong", [{"properties": None}, {"properties": [1]}, {"topic": 5}])
@@ -452,14 +538,15 @@ async def test_a_listener_that_cancels_itself_has_failed_and_is_asked_again() ->
     broker = TransactionBroker()
     listener = Listener(asyncio.CancelledError(), asyncio.CancelledError())
     async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
-        sent = await sending.send_in_transaction(MESSAGE)
+        sent = await sending.send_in_transaction(MESSAGE, return_exceptions=True)
         broker.ask(body=b"first")
         await broker.until_ended(2)
         listener.checked = LocalState.COMMIT
         broker.ask(body=b"second")
         end = await broker.until_ended(3)
 
-    assert (sent.state, type(sent.error)) == (LocalState.UNKNOWN, asyncio.CancelledError)
+    assert (sent.state, type(sent.error)) == (LocalState.UNKNOWN, ClientError)
+    assert isinstance(sent.error.__cause__, asyncio.CancelledError)
     assert [end_of(told) for told in broker.ends] == [(0, False), (0, True), (8, True)]
     assert end is broker.ends[-1]
 
@@ -628,6 +715,73 @@ async def test_messages_are_delivered_when_their_transaction_commits(make_cluste
 
     assert got == {"now", "later", "last"}
     assert [one.state for one in sent] == [local[body] for body in list(local)[:4]]
+
+
+class Checked(EndTransactionHook):
+    """Waits for the state that a check returns."""
+
+    def __init__(self) -> None:
+        self.states: dict[bytes, LocalState] = {}
+        self.changed = asyncio.Event()
+
+    def ended(self, context: EndContext) -> None:
+        if context.from_check:
+            self.states[bytes(context.message.body)] = context.state
+            self.changed.set()
+
+    async def state_of(self, body: bytes) -> LocalState:
+        async with asyncio.timeout(60):
+            while body not in self.states:
+                self.changed.clear()
+                await self.changed.wait()
+        return self.states[body]
+
+
+async def test_a_check_of_the_example_delivers_no_transaction_that_failed(
+    make_cluster: Any,
+) -> None:
+    """An order of this name exists, of another transaction; or the check comes before the insert.
+
+    The broker does not learn at once that the insert failed: only a check decides.
+    """
+    example = runpy.run_path(str(EXAMPLES / "19_transaction.py"))
+    checked = Checked()
+
+    class Orders(example["Orders"]):  # type: ignore[misc]
+        async def execute(self, message: Message, order: str) -> LocalState:
+            if message.body == b"late":
+                await checked.state_of(b"late")
+            state: LocalState = await super().execute(message, order)
+            return LocalState.UNKNOWN if message.body == b"lost state" else state
+
+    def message(body: bytes) -> Message:
+        return Message("confirmed", body, keys=["order-1"], properties={example["ID"]: body.hex()})
+
+    cluster = make_cluster({"transactionTimeOut": 100, "transactionCheckInterval": 200})
+    orders = Orders()
+    async with (
+        AdminClient(cluster.namesrv) as admin,
+        TransactionProducer(
+            cluster.namesrv, group="order-desk", listener=orders, hooks=[checked], heartbeat_ms=1000
+        ) as sending,
+        PullConsumer(cluster.namesrv, group="readers", start_from=StartFrom.FIRST) as reading,
+    ):
+        queues = await admin.create_topic("confirmed", queues=1)
+        await sending.send_in_transaction(message(b"lost state"), "order-1")
+        for body, order in ((b"exists", "order-1"), (b"late", "order-2")):
+            with pytest.raises(sqlite3.IntegrityError):
+                await sending.send_in_transaction(message(body), order)
+        states = [await checked.state_of(body) for body in (b"lost state", b"exists", b"late")]
+        await sending.send_in_transaction(message(b"last"), "order-3")
+        await reading.assign(queues)
+        got: list[bytes] = []
+        async with asyncio.timeout(60):
+            while b"last" not in got:
+                got += [each.body for each in await reading.poll(1.0)]
+    orders.database.close()
+
+    assert states == [LocalState.COMMIT, LocalState.ROLLBACK, LocalState.ROLLBACK]
+    assert got == [b"lost state", b"last"]
 
 
 @pytest.mark.long_elsewhere

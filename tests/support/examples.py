@@ -42,7 +42,7 @@ EXPECTED = {
     r"'process measured' is linked to 'send measured': True\nsends: 1\n",
     "18_settings": r"file: retries=1\nenvironment: timeout_ms=2000\n"
     r"object: compress_from_bytes=3000\nkeyword: compress_level=5\n",
-    "19_transaction": r"COMMIT: NoneType\nUNKNOWN: IntegrityError\n",
+    "19_transaction": r"a hat: COMMIT\na coat: UNIQUE constraint failed: orders\.name\n",
     "20_without_asyncio": r"(pulled note \d\n){3}(a handler got note \d\n){3}",
     "21_inspect_a_group": r"1 member is online\ncommitted 2 of 4, lag 2\n3: hour 3\n"
     r"after the reset: lag 4\n",
@@ -62,6 +62,7 @@ EXPECTED = {
     r"traced-packers handled it in \d+ ms: SUCCESS\n",
     "32_resend_dead_letters": r"\['order-1'\] after 0 retries: builtins\.LookupError: no hats\n"
     r"sent to %RETRY%picking-desk\npacked a hat for order-1\n",
+    "35_outbox": r"order-1 placed\norder-1 paid\norder-1 shipped\n",
     "34_payloads": r"(order-(1: 12 EUR|2: 30 USD)\n){2}",
     "31_filter_with_sql": r"coat: 80\nscarf: 9\ngloves: 25\n",
 }
@@ -71,7 +72,7 @@ UNTIL_SIGTERM = dict.fromkeys(
     (
         *("09_consume", "10_consume_in_order", "11_broadcast", "14_batches"),
         *("15_idempotent_consumer", "17_metrics_and_spans", "20_without_asyncio", "22_pop"),
-        *("24_worker", "34_payloads", "quickstart"),
+        *("24_worker", "34_payloads", "35_outbox", "quickstart"),
     ),
     "",
 ) | {"17_metrics_and_spans": r"measured a hat\n"}

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
@@ -148,28 +148,35 @@ class LocalState(Enum):
     """Not known yet: the broker checks again later."""
 
 
-class TransactionListener(Protocol):
+Argument_contra = TypeVar("Argument_contra", contravariant=True)
+"""The type of the argument that a `TransactionProducer` passes to its listener."""
+
+
+class TransactionListener(Protocol[Argument_contra]):
     """Runs local transactions, and returns their state when the broker checks it.
 
     Either method may be ``async def`` or plain. An exception, or a result that is no `LocalState`,
-    counts as UNKNOWN. The broker may check with any producer of the group, even after a restart:
-    store the state where all of them can read it.
+    counts as UNKNOWN; ``rollback_on`` of `TransactionProducer` names the exceptions that prove a
+    rollback. The broker may check with any producer of the group, even after a restart: store the
+    state where all of them can read it, by an id that only this transaction has.
 
     Example:
         class Orders:
-            async def execute(self, message: Message, argument: object) -> LocalState:
+            async def execute(self, message: Message, order: int) -> LocalState:
                 return LocalState.COMMIT
 
             async def check(self, message: StoredMessage) -> LocalState:
                 return LocalState.UNKNOWN
 
-        listener: TransactionListener = Orders()
+        listener: TransactionListener[int] = Orders()
     """
 
-    def execute(self, message: Message, argument: object) -> Awaitable[LocalState] | LocalState:
+    def execute(
+        self, message: Message, argument: Argument_contra, /
+    ) -> Awaitable[LocalState] | LocalState:
         """Run the local transaction. The half message is stored; consumers do not see it yet."""
 
-    def check(self, message: StoredMessage) -> Awaitable[LocalState] | LocalState:
+    def check(self, message: StoredMessage, /) -> Awaitable[LocalState] | LocalState:
         """Return the state of the local transaction, within a minute: later it counts as UNKNOWN.
 
         An ``async def`` method is cancelled then; a plain one runs on in its thread.

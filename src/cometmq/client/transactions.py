@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from reprlib import repr as short
-from typing import Any, Unpack
+from typing import Any, Generic, Unpack, overload
 
 from cometmq.client._callbacks import Caller, TraceTimes, call_hooks
 from cometmq.client._connection.instance import ClientInstance
@@ -26,7 +26,7 @@ from cometmq.client._sending.outgoing import check_fields, copy_message
 from cometmq.client._sending.targets import ANY_QUEUE
 from cometmq.client._supervision import class_and_text
 from cometmq.client.errors import ClientError
-from cometmq.client.handlers import LocalState, TransactionListener
+from cometmq.client.handlers import Argument_contra, LocalState, TransactionListener
 from cometmq.client.hooks import EndContext, EndTransactionHook, ForbiddenHook, SendHook
 from cometmq.client.options import ProducerOptions
 from cometmq.client.producer import DEFAULT_GROUP, Producer, check_message_type
@@ -35,7 +35,13 @@ from cometmq.client.settings import ClientSettings, ProducerSettings
 from cometmq.client.trace import EndTrace
 from cometmq.model import property_names as names
 from cometmq.model.arguments import check_parameters, check_provides, check_several
-from cometmq.model.errors import CometError, InvalidMessageError, InvalidNameError, ResponseError
+from cometmq.model.errors import (
+    CometError,
+    ConfigError,
+    InvalidMessageError,
+    InvalidNameError,
+    ResponseError,
+)
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.topic import check_group_name
@@ -59,6 +65,24 @@ LOCAL_THREADS = 16
 CHECK_S_MAX = 60.0
 """Timeout of a check by the listener, in seconds: others may wait for it."""
 
+_NO_ORDER = (
+    "messages of transactions have no order, because a check may decide a transaction after later "
+    "ones: write the message to an outbox table, and send it from there with order_key="
+)
+_NO_DELAY = (
+    "the commit of a transaction delivers its message at once: send a delayed message from the "
+    "handler of this one"
+)
+_REFUSED = {
+    "queue": _NO_ORDER,
+    "order_key": _NO_ORDER,
+    "selector": _NO_ORDER,
+    "delay_level": _NO_DELAY,
+    "delay": _NO_DELAY,
+    "deliver_at": _NO_DELAY,
+}
+"""Options of `Producer.send` that a transaction cannot have, and the reasons."""
+
 
 @dataclass(frozen=True, slots=True)
 class TransactionReceipt:
@@ -76,7 +100,7 @@ class TransactionReceipt:
     """The state that was sent to the broker. UNKNOWN: the broker checks the transaction later."""
     error: BaseException | None = None
     """The exception of the local transaction, or the `TypeError` for a result that is no
-    `LocalState`; the state is UNKNOWN then."""
+    `LocalState`; only with ``return_exceptions``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +112,18 @@ class _Check:
     address: str
 
 
-class TransactionProducer(Producer):
+class TransactionProducer(Producer, Generic[Argument_contra]):
     """Sends messages that are delivered only if a local transaction commits.
 
     Args:
         name_servers: ``host:port;host:port``, or a sequence of addresses.
         group: the producer group. The broker checks a transaction with any member of the group,
             so all members share the listener's data.
-        listener: runs the local transaction, and returns its state later.
+        listener: runs the local transaction, and returns its state later. The type of its argument
+            is the type of the producer: ``TransactionProducer[Order]``.
+        rollback_on: exceptions of ``execute`` that prove that the local transaction rolled back,
+            such as a violated constraint. The broker drops the message at once. After any other
+            exception the state is UNKNOWN, because the commit may have succeeded before it.
         settings, client, instance, hooks, config, options: as for `Producer`. Hooks may also be
             `EndTransactionHook`.
 
@@ -104,14 +132,14 @@ class TransactionProducer(Producer):
 
     Example:
         class Orders:
-            async def execute(self, message: Message, argument: object) -> LocalState:
+            async def execute(self, message: Message, order: int) -> LocalState:
                 return LocalState.COMMIT
 
             async def check(self, message: StoredMessage) -> LocalState:
                 return LocalState.COMMIT
 
         async with TransactionProducer(name_server, group="books", listener=Orders()) as producer:
-            await producer.send_in_transaction(Message(topic="orders", body=b"42"))
+            await producer.send_in_transaction(Message(topic="orders", body=b"42"), 42)
     """
 
     def __init__(
@@ -119,7 +147,8 @@ class TransactionProducer(Producer):
         name_servers: str | Sequence[str] | HasNameServers = "",
         *,
         group: str,
-        listener: TransactionListener,
+        listener: TransactionListener[Argument_contra],
+        rollback_on: type[Exception] | tuple[type[Exception], ...] = (),
         settings: ProducerSettings | None = None,
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
@@ -140,6 +169,7 @@ class TransactionProducer(Producer):
         owner = f"producer {group}: listener"
         check_parameters(f"{owner}.execute", listener.execute, ("message", "argument"))
         check_parameters(f"{owner}.check", listener.check, ("message",))
+        _check_exceptions(f"producer {group}", rollback_on)
         super().__init__(
             name_servers,
             group=group,
@@ -151,6 +181,7 @@ class TransactionProducer(Producer):
             **options,
         )
         self._listener = listener
+        self._rollback_on = rollback_on
         self._handlers: dict[int, RequestHandler] = {
             RequestCode.CHECK_TRANSACTION_STATE: self._take_check
         }
@@ -220,52 +251,98 @@ class TransactionProducer(Producer):
         if self._unsettled:
             await asyncio.wait(set(self._unsettled), timeout=timeout)
 
+    @overload
     async def send_in_transaction(
-        self, message: Message, argument: object = None, *, timeout: float | timedelta | None = None
+        self: TransactionProducer[None],
+        message: Message,
+        *,
+        timeout: float | timedelta | None = None,
+        return_exceptions: bool = False,
+    ) -> TransactionReceipt: ...
+
+    @overload
+    async def send_in_transaction(
+        self,
+        message: Message,
+        argument: Argument_contra,
+        *,
+        timeout: float | timedelta | None = None,
+        return_exceptions: bool = False,
+    ) -> TransactionReceipt: ...
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        argument: Any = None,
+        *,
+        timeout: float | timedelta | None = None,
+        return_exceptions: bool = False,
+        **options: object,
     ) -> TransactionReceipt:
         """Store a half message, run the local transaction, and send its state to the broker.
 
         Args:
-            message: as for `Producer.send`. Its delay level is ignored.
+            message: as for `Producer.send`, without a delay.
             argument: passed to the listener.
             timeout: seconds for storing the message. The local transaction has no time limit.
+            return_exceptions: return an exception of the local transaction in the result, instead
+                of raising it.
+            options: none. The other options of `Producer.send` raise a TypeError with the reason.
 
         Returns:
             The receipt of the half message and the state. If the status is not ``SEND_OK``, the
-            local transaction does not run and the state is ROLLBACK. An exception of the local
-            transaction is in ``error``; this call does not raise it.
+            local transaction does not run and the state is ROLLBACK.
 
         Raises:
-            InvalidMessageError: the message breaks a limit or is a timer message; it is not sent,
-                and the local transaction does not run.
+            The exception of the local transaction: the broker has the state ROLLBACK if it is one
+                of ``rollback_on``. Otherwise the state is UNKNOWN, and a check decides.
+            TypeError: ``execute`` returned something else than a `LocalState`; the state is
+                UNKNOWN. Or an option is not for transactions; nothing was done.
+            InvalidMessageError: the message breaks a limit, has a delay or a sharding key; it is
+                not sent, and the local transaction does not run.
             Other errors as for `Producer.send`: the local transaction does not run. If the half
                 message is stored all the same, consumers do not see it, and the broker checks it.
 
         If the call is cancelled during the local transaction, consumers do not see the message
         until the broker has checked the transaction. The same holds if the transaction still runs
         when the producer is closed and the setting ``timeout_ms`` is over.
-        Source: TransactionMQProducer.sendMessageInTransaction, RocketMQ 5.3.
+        Source: TransactionMQProducer.sendMessageInTransaction, RocketMQ 5.3. Unlike RocketMQ, it
+        raises exceptions of the local transaction, and refuses a delay level instead of removing
+        it.
         Example: ``sent = await producer.send_in_transaction(Message("orders", b"42"), order)``
         """
+        for option in options:
+            reason = f": {_REFUSED[option]}" if option in _REFUSED else ""
+            raise TypeError(
+                f"send_in_transaction() got an unexpected keyword argument {option!r}{reason}"
+            )
+        if not isinstance(return_exceptions, bool):
+            raise TypeError(f"return_exceptions={return_exceptions!r}: expected True or False")
         check_message_type(message)
         check_fields(message)
-        if message.is_timed:
-            raise InvalidMessageError("a message in a transaction cannot be delivered by a timer")
+        if message.is_delayed or names.DELAY in message.properties:
+            raise InvalidMessageError(f"a message of a transaction with a delay: {_NO_DELAY}")
+        if names.SHARDING_KEY in message.properties:
+            raise InvalidMessageError(
+                f"a message of a transaction with the property {names.SHARDING_KEY}: {_NO_ORDER}"
+            )
         self._check_loop()
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unsettled[settled] = asyncio.current_task()
         try:
-            return await self._send_and_settle(message, argument, self._time(timeout))
+            result = await self._send_and_settle(message, argument, self._time(timeout))
         finally:
             del self._unsettled[settled]
             settled.set_result(None)
+        if result.error is not None and not return_exceptions:
+            raise result.error
+        return result
 
     async def _send_and_settle(
         self, message: Message, argument: object, timeout: float
     ) -> TransactionReceipt:
         reserved = {names.TRAN_MSG: "true", names.PGROUP: self._wire_group}
         half = copy_message(message)
-        half.delay_level = 0
         receipt = await self._pending.send(half, ANY_QUEUE, timeout, reserved)
         transaction_id = receipt.transaction_id or receipt.message_id
         half.properties[names.UNIQ_KEY] = receipt.message_id
@@ -288,8 +365,9 @@ class TransactionProducer(Producer):
         A `CancelledError` that the listener raises of its own is its failure; one that is meant for
         the calling task goes through.
         """
+        is_check = call == "check"
         try:
-            caller = self._local if call == "execute" else self._checking
+            caller = self._checking if is_check else self._local
             async with asyncio.timeout(limit_s):
                 state = await caller.call(getattr(self._listener, call), message, *arguments)
             if isinstance(state, LocalState):
@@ -297,17 +375,26 @@ class TransactionProducer(Producer):
             failure: BaseException = TypeError(
                 f"{call} returned {short(state)}: expected LocalState.COMMIT, ROLLBACK or UNKNOWN"
             )
+        except asyncio.CancelledError as error:
+            if not is_call_failure(error):
+                raise
+            failure = ClientError(f"{call} raised CancelledError")
+            failure.__cause__ = error
         except BaseException as error:
             if not is_call_failure(error):
                 raise
             failure = error
-        is_traced = failure.__traceback__ is not None and self._traceback_times.is_due(failure)
+        rolled_back = not is_check and isinstance(failure, self._rollback_on)
+        state = LocalState.ROLLBACK if rolled_back else LocalState.UNKNOWN
+        # The caller of a send gets the exception itself; a check has no caller.
+        is_traced = is_check and failure.__traceback__ is not None
         log.warning(
-            "a transaction listener failed call=%s id=%s group=%s error=%s",
-            *(call, message.properties.get(names.UNIQ_KEY), self.group, class_and_text(failure)),
-            exc_info=failure if is_traced else None,
+            "a transaction listener failed call=%s id=%s group=%s state=%s error=%s",
+            *(call, message.properties.get(names.UNIQ_KEY), self.group, state.value),
+            class_and_text(failure),
+            exc_info=failure if is_traced and self._traceback_times.is_due(failure) else None,
         )
-        return LocalState.UNKNOWN, failure
+        return state, failure
 
     async def _end(
         self,
@@ -444,3 +531,13 @@ class TransactionProducer(Producer):
             namespace=self._instance.namespace.name,
         )
         call_hooks(self._end_hooks, EndTransactionHook.ended, context)
+
+
+def _check_exceptions(owner: str, given: object) -> None:
+    several = given if isinstance(given, tuple) else (given,)
+    for each in several:
+        if not isinstance(each, type) or not issubclass(each, Exception):
+            raise ConfigError(
+                f"{owner}: rollback_on={given!r}: expected a class of exceptions, or a tuple of "
+                "classes"
+            )

@@ -417,7 +417,7 @@ def parameters(method: Callable[..., Any]) -> list[inspect.Parameter]:
     """The parameters of a method that not every object fits."""
     _, *found = inspect.signature(method).parameters.values()
     taken = [each for each in found if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    return [each for each in taken if each.annotation != "object"]
+    return [each for each in taken if each.annotation not in ("object", "Any")]
 
 
 def methods(kind: type) -> Iterator[tuple[str, Callable[..., Any]]]:

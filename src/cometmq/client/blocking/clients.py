@@ -6,7 +6,7 @@ import concurrent.futures
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Generic, Unpack, overload
 
 import cometmq.client as asynchronous
 from cometmq.client._connection.broker_calls import QueueBounds
@@ -23,6 +23,7 @@ from cometmq.client.blocking import base
 from cometmq.client.blocking.base import ClientInstance
 from cometmq.client.filters import Filter
 from cometmq.client.handlers import (
+    Argument_contra,
     BatchHandler,
     MessageHandler,
     OrderedBatchHandler,
@@ -337,20 +338,21 @@ class Producer(base.Blocking):
         return self._inner.running
 
 
-class TransactionProducer(Producer):
+class TransactionProducer(Producer, Generic[Argument_contra]):
     """Sends messages that are delivered only if a local transaction commits.
 
     Like `cometmq.client.TransactionProducer`, for programs without an event loop.
     """
 
-    _inner: asynchronous.TransactionProducer
+    _inner: asynchronous.TransactionProducer[Argument_contra]
 
     def __init__(
         self,
         name_servers: str | Sequence[str] | HasNameServers = "",
         *,
         group: str,
-        listener: TransactionListener,
+        listener: TransactionListener[Argument_contra],
+        rollback_on: type[Exception] | tuple[type[Exception], ...] = (),
         settings: ProducerSettings | None = None,
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
@@ -364,6 +366,7 @@ class TransactionProducer(Producer):
                 name_servers,
                 group=group,
                 listener=listener,
+                rollback_on=rollback_on,
                 settings=settings,
                 client=client,
                 instance=base.inner_instance(instance),
@@ -373,11 +376,40 @@ class TransactionProducer(Producer):
             ),
         )
 
+    @overload
     def send_in_transaction(
-        self, message: Message, argument: object = None, *, timeout: float | timedelta | None = None
+        self: TransactionProducer[None],
+        message: Message,
+        *,
+        timeout: float | timedelta | None = None,
+        return_exceptions: bool = False,
+    ) -> TransactionReceipt: ...
+
+    @overload
+    def send_in_transaction(
+        self,
+        message: Message,
+        argument: Argument_contra,
+        *,
+        timeout: float | timedelta | None = None,
+        return_exceptions: bool = False,
+    ) -> TransactionReceipt: ...
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        argument: Any = None,
+        *,
+        timeout: float | timedelta | None = None,
+        return_exceptions: bool = False,
+        **options: object,
     ) -> TransactionReceipt:
         """Store a half message, run the local transaction, and send its state to the broker."""
-        return self._run(self._inner.send_in_transaction(message, argument, timeout=timeout))
+        return self._run(
+            self._inner.send_in_transaction(
+                message, argument, timeout=timeout, return_exceptions=return_exceptions, **options
+            )
+        )
 
 
 class PushConsumer(base.CallbackConsumer):

@@ -58,9 +58,12 @@ LAYOUT: Final = (
     "messageDelayLevel",
 )
 """The keys of the settings without which the files cannot be read."""
-_IDENTITY: Final = ("brokerIdentity", "brokerIdentity.bak", "brokerIdentity-temp")
-"""The id under which a controller knows the broker. With it a broker with an older log would count
-as in sync."""
+_IDENTITY: Final = (
+    *("brokerIdentity", "brokerIdentity.bak", "brokerIdentity-temp"),
+    *("storeIdentity", "storeIdentity.bak", "storeIdentity.tmp"),
+)
+"""The id and the names under which a controller knows the broker. With them a broker with an older
+log would count as in sync."""
 _NOT_COPIED: Final = frozenset(
     (
         *(

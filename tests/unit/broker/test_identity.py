@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.failover.identity import Applied, IdentityFiles
+from cometmq.broker.failover.identity import (
+    INCARNATIONS_MAX,
+    Applied,
+    IdentityFiles,
+    StoreIdentity,
+    StoreIdentityFile,
+)
 from cometmq.model.errors import ConfigError, StoreError
 from cometmq.system.files import SystemFiles
 from golden.recordings import VECTORS
@@ -72,3 +78,72 @@ def test_an_application_without_a_check_code_is_refused(tmp_path: Path) -> None:
     (tmp_path / "brokerIdentity-temp").write_text("HaCluster#broker-a#2")
     with pytest.raises(StoreError, match="met no check code"):
         identity(tmp_path).applied()
+
+
+# --- the names of the store -----------------------------------------------------------------------
+
+
+def begin(folder: Path, *, has_id: bool = True, stopped_cleanly: bool = True) -> StoreIdentity:
+    file = StoreIdentityFile(folder, SystemFiles())
+    return file.begin(has_id=has_id, stopped_cleanly=stopped_cleanly)
+
+
+def test_each_start_has_an_incarnation_and_keeps_those_before(tmp_path: Path) -> None:
+    first = begin(tmp_path)
+    second = begin(tmp_path)
+    assert second.store_id == first.store_id
+    assert second.incarnation != first.incarnation
+    assert (first.earlier, second.earlier) == ((), (first.incarnation,))
+    for _ in range(INCARNATIONS_MAX):
+        last = begin(tmp_path)
+    assert len(last.earlier) == INCARNATIONS_MAX - 1
+    assert begin(tmp_path).earlier[0] == last.incarnation
+
+
+def test_a_start_has_one_incarnation(tmp_path: Path) -> None:
+    file = StoreIdentityFile(tmp_path, SystemFiles())
+    assert file.identity is None
+    begun = file.begin(has_id=False, stopped_cleanly=True)
+    assert file.begin(has_id=True, stopped_cleanly=False) == file.identity == begun
+
+
+def test_an_unclean_stop_is_kept_until_the_controller_knows_it(tmp_path: Path) -> None:
+    assert not begin(tmp_path, stopped_cleanly=False).stopped_cleanly
+    file = StoreIdentityFile(tmp_path, SystemFiles())
+    assert not file.begin(has_id=True, stopped_cleanly=True).stopped_cleanly
+    file.registered("a" * 32)
+    after = begin(tmp_path)
+    assert after.stopped_cleanly
+    assert after.set_id == "a" * 32
+
+
+def test_a_store_without_an_id_is_another_store_of_the_same_set(tmp_path: Path) -> None:
+    file = StoreIdentityFile(tmp_path, SystemFiles())
+    before = file.begin(has_id=True, stopped_cleanly=True)
+    file.registered("b" * 32)
+    copy = begin(tmp_path, has_id=False)
+    assert copy.store_id != before.store_id
+    assert (copy.set_id, copy.earlier) == ("b" * 32, ())
+
+
+@pytest.mark.parametrize("torn", [b"", b"\0" * 40, b"123\nsetId="])
+def test_a_torn_file_of_names_is_older_by_one_start(tmp_path: Path, torn: bytes) -> None:
+    first = begin(tmp_path)
+    begin(tmp_path)
+    (tmp_path / "storeIdentity").write_bytes(torn)
+    third = begin(tmp_path)
+    assert (third.store_id, third.earlier) == (first.store_id, (first.incarnation,))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1\nstoreId=a\n",
+        "4935249\nsetId=\nstoreId=x\nincarnations=y\nstopped=cleanly\n",
+        "é",
+    ],
+)
+def test_damaged_names_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "storeIdentity").write_text(text)
+    with pytest.raises(StoreError, match="remove it and its backup"):
+        StoreIdentityFile(tmp_path, SystemFiles())

@@ -492,6 +492,7 @@ def test_a_backup_has_the_permissions_of_its_store_and_not_the_id_of_its_broker(
     store = filled(tmp_path / "store", 3)
     (tmp_path / "store").chmod(0o750)
     (tmp_path / "store/brokerIdentity").write_text("DefaultCluster#broker-a#3")
+    (tmp_path / "store/storeIdentity").write_text("")
     (tmp_path / "store/other").write_text("other")
     backup_of(store, tmp_path / "backup")
     store.close()
@@ -501,6 +502,7 @@ def test_a_backup_has_the_permissions_of_its_store_and_not_the_id_of_its_broker(
         assert folder.stat().st_mode & 0o777 == 0o750
         assert (folder / "other").read_text() == "other"
         assert not (folder / "brokerIdentity").exists()
+        assert not (folder / "storeIdentity").exists()
 
 
 def test_a_log_that_is_truncated_meanwhile_fails_the_backup(tmp_path: Path) -> None:

@@ -1,26 +1,42 @@
-"""The id that a controller gave to this broker, kept for all later starts.
+"""The id that a controller gave to this broker, and the names of its set, store and process.
 
     brokerIdentity         := cluster "#" name "#" id
     brokerIdentity-temp    := cluster "#" name "#" id "#" check_code
+    storeIdentity          := checksum "\n" line*
+    line                   := key "=" value "\n"     (setId, storeId, incarnations, stopped)
+    checksum               := CRC-32 of the lines
 
 The second file is written before the request for the id. After a crash the broker repeats the
-request with the same check code, by which the controller recognizes it.
+request with the same check code, by which the controller recognizes it. RocketMQ has the first two
+files, and does not read the third one.
+
+The names are random. Each start makes an incarnation, and saves it before it registers. The file is
+replaced as a whole; if it is damaged all the same, its backup counts. That one lacks the newest
+incarnation, so the controller takes the store for a copy, and lets a master compare its log first.
 
 Source: BrokerMetadata, TempBrokerMetadata and ReplicasManager, RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
+import secrets
+import zlib
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from cometmq.model.errors import ConfigError, StoreError
-from cometmq.system.files import Files, save
+from cometmq.system.files import Files, load_with_backup, save, save_with_backup
 
 FILE_NAME: Final = "brokerIdentity"
 TEMP_NAME: Final = "brokerIdentity-temp"
 _ID_MAX: Final = 2**63 - 1
 _ID_DIGITS_MAX: Final = 19
+NAMES_FILE: Final = "storeIdentity"
+NAME_BYTES: Final = 16
+"""The size of a random name; it is written as twice as many hexadecimal digits."""
+INCARNATIONS_MAX: Final = 16
+"""How many incarnations are kept: the controller must have met one of them."""
+_CLEANLY, _UNCLEANLY = "cleanly", "uncleanly"
 
 
 class Applied(NamedTuple):
@@ -125,3 +141,133 @@ class IdentityFiles:
             save(self._files, path, (self._prefix + text).encode())
         except OSError as problem:
             raise StoreError(f"cannot write {path}: {problem}") from problem
+
+
+class StoreIdentity(NamedTuple):
+    """The names of a store, of its broker set and of its process."""
+
+    store_id: str
+    """The store to which the broker id belongs; a copy of the store has the same."""
+    set_id: str
+    """The broker set; empty before a controller has named it."""
+    incarnation: str
+    """This process."""
+    earlier: tuple[str, ...]
+    """The incarnations of the starts before, the newest first."""
+    stopped_cleanly: bool
+    """Whether all starts since the last registration were preceded by a clean stop."""
+
+
+class StoreIdentityFile:
+    """The file with the names of one store.
+
+    Args:
+        folder: the root of the store.
+        files: the file system.
+
+    Raises:
+        StoreError: the file and its backup are damaged, or the disk refused.
+    """
+
+    def __init__(self, folder: Path, files: Files) -> None:
+        self._path = folder / NAMES_FILE
+        self._files = files
+        self._is_begun = False
+        try:
+            self._saved = load_with_backup(files, self._path, _parse_names)
+        except (OSError, ValueError) as problem:
+            raise StoreError(
+                f"cannot read {self._path}: {problem}; remove it and its backup, then a master"
+                " compares the log before this broker can be elected"
+            ) from problem
+
+    @property
+    def identity(self) -> StoreIdentity | None:
+        """The names of this start; None before `begin`."""
+        return self._saved if self._is_begun else None
+
+    def begin(self, *, has_id: bool, stopped_cleanly: bool) -> StoreIdentity:
+        """Name this process, and save that; a second call returns the same.
+
+        Args:
+            has_id: whether the store has a broker id; else it gets a new store id.
+            stopped_cleanly: whether the process before stopped cleanly.
+
+        Raises:
+            StoreError: the disk refused; call it again.
+        """
+        saved = self._saved
+        if self._is_begun and saved is not None:
+            return saved
+        earlier: tuple[str, ...] = ()
+        if saved is not None and has_id:
+            earlier = (saved.incarnation, *saved.earlier)[: INCARNATIONS_MAX - 1]
+            stopped_cleanly &= saved.stopped_cleanly
+        begun = StoreIdentity(
+            saved.store_id if saved is not None and has_id else _new_name(),
+            saved.set_id if saved is not None else "",
+            _new_name(),
+            earlier,
+            stopped_cleanly,
+        )
+        self._save(begun)
+        self._is_begun = True
+        return begun
+
+    def registered(self, set_id: str) -> None:
+        """Note that the controller knows this process, and which set it belongs to.
+
+        Raises:
+            StoreError: the disk refused; call it again.
+        """
+        assert self._saved is not None
+        known = self._saved._replace(set_id=set_id or self._saved.set_id, stopped_cleanly=True)
+        if known != self._saved:
+            self._save(known)
+
+    def _save(self, identity: StoreIdentity) -> None:
+        try:
+            save_with_backup(self._files, self._path, _names_text(identity).encode())
+        except OSError as problem:
+            raise StoreError(f"cannot write {self._path}: {problem}") from problem
+        self._saved = identity
+
+
+def _new_name() -> str:
+    return secrets.token_hex(NAME_BYTES)
+
+
+def _names_text(identity: StoreIdentity) -> str:
+    lines = (
+        f"setId={identity.set_id}\nstoreId={identity.store_id}\n"
+        f"incarnations={';'.join((identity.incarnation, *identity.earlier))}\n"
+        f"stopped={_CLEANLY if identity.stopped_cleanly else _UNCLEANLY}\n"
+    )
+    return f"{zlib.crc32(lines.encode())}\n{lines}"
+
+
+def _parse_names(data: bytes) -> StoreIdentity:
+    """Return the names in a file.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    checksum, _, lines = data.decode("ascii").partition("\n")
+    found = zlib.crc32(lines.encode())
+    if checksum != str(found):
+        raise ValueError(f"met lines with the checksum {found}, expected {checksum[:20]!r}")
+    values = dict(line.split("=", 1) for line in lines.splitlines() if "=" in line)
+    incarnations = values.get("incarnations", "").split(";")
+    names = [values.get("storeId", ""), *incarnations]
+    if set_id := values.get("setId", ""):
+        names.append(set_id)
+    for name in names:
+        if len(name) != 2 * NAME_BYTES or name.strip("0123456789abcdef"):
+            raise ValueError(f"met the name {name[:40]!r}, expected {2 * NAME_BYTES} digits")
+    return StoreIdentity(
+        values["storeId"],
+        set_id,
+        incarnations[0],
+        tuple(incarnations[1:]),
+        values.get("stopped") == _CLEANLY,
+    )

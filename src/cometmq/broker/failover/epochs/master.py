@@ -22,8 +22,8 @@ from cometmq.model.errors import ProtocolError
 class Leader(Protocol):
     """Keeps the in-sync set by the reports of slaves."""
 
-    def greeted(self, connection: EpochSlaveConnection, slave_id: int) -> None:
-        """Take the connection of a slave, instead of an older one.
+    def greeted(self, connection: EpochSlaveConnection, greeting: Greeting) -> None:
+        """Take the connection of a slave, instead of an older one of the same process.
 
         Raises:
             ProtocolError: the slave cannot be one of this broker.
@@ -78,7 +78,7 @@ class EpochSlaveConnection(SlaveConnection):
         if self.greeting is None and self._messages.greeting is not None:
             if newest is not None:
                 raise ProtocolError("a slave reported before it got the epochs of this log")
-            self._leader.greeted(self, self._messages.greeting.broker_id)
+            self._leader.greeted(self, self._messages.greeting)
             self.greeting = self._messages.greeting
             assert self._transport is not None
             self._transport.write(

@@ -24,6 +24,7 @@ from cometmq.broker.failover.epochs.epoch_file import NO_EPOCH, EpochFile
 from cometmq.broker.failover.epochs.in_sync import BrokerIds, InSyncSet
 from cometmq.broker.failover.epochs.master import EpochSlaveConnection
 from cometmq.broker.failover.epochs.slave import EpochLogCopy
+from cometmq.broker.failover.epochs.wire import Greeting
 from cometmq.broker.replication.master import UNSENT_BYTES_MAX, Master
 from cometmq.broker.role import Role
 from cometmq.model.errors import ProtocolError, StoreError
@@ -295,18 +296,31 @@ class EpochReplication:
 
     # --- slaves -----------------------------------------------------------------------------------
 
-    def greeted(self, connection: EpochSlaveConnection, slave_id: int) -> None:
-        """Take the connection of a slave, instead of an older one.
+    def greeted(self, connection: EpochSlaveConnection, greeting: Greeting) -> None:
+        """Take the connection of a slave, instead of an older one of the same process.
+
+        A slave that connects again may do so before the end of its old connection is met. A process
+        that is connected is not replaced by another one: of two copies of a store, each would
+        acknowledge what the other one lacks.
 
         Raises:
-            ProtocolError: it names the id of this broker, or this broker does not lead.
+            ProtocolError: it names the id of this broker, or that of another process that is
+                connected; or this broker does not lead.
         """
-        in_sync = self.in_sync
+        in_sync, slave_id = self.in_sync, greeting.broker_id
         if in_sync is None:
             raise ProtocolError("this broker is not the master yet")
         if slave_id == in_sync.own_id:
             raise ProtocolError(f"it names the broker id {slave_id}, which is that of this broker")
         older = self._connections.get(slave_id)
+        held = older.greeting if older is not None else None
+        if held is not None and held.incarnation and greeting.incarnation != held.incarnation:
+            raise ProtocolError(
+                f"it names the broker id {slave_id}, but another process with that id is connected:"
+                f" met incarnation {greeting.incarnation or 'none'}, expected {held.incarnation};"
+                " if that process has ended, wait until its connection ends; if two run, stop the"
+                " one that should not"
+            )
         self._connections[slave_id] = connection
         if older is not None:
             older.close()

@@ -44,6 +44,8 @@ class Greeting(NamedTuple):
     """Whether an empty slave begins with the last file of the log, instead of the whole log."""
     is_learner: bool = False
     """Whether it never becomes a member of the in-sync set."""
+    incarnation: str = ""
+    """Its process, as it has registered with the controller; empty if it does not say."""
 
     def encode(self) -> bytes:
         """Return the bytes of the message."""

@@ -132,6 +132,9 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     def parse(cls, key: str | None) -> Resource:
         """Return the resource of a key such as ``Topic:orders*``.
 
+        A star that is not the end of the name is refused: RocketMQ takes ``Topic:a*b*`` for
+        ``Topic:a*``, which opens more than it reads.
+
         Raises:
             ConfigError: it is none.
         """
@@ -140,10 +143,10 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
             return cls.of(ResourceTypeCode.ANY, Pattern.ANY)
         kind_text, found, name = text.partition(":")
         kind = _TYPES.get(kind_text.lower())
-        if kind is None or not found or not name:
+        if kind is None or not found or not name or "*" in name[:-1]:
             raise ConfigError(
                 f"the resource {text[:200]!r} is none: expected *, or Topic:NAME, Group:NAME or"
-                " Cluster:NAME, where NAME may end with *"
+                " Cluster:NAME, where NAME may end with * and has no other one"
             )
         if name == "*":
             return cls.of(kind, Pattern.ANY)

@@ -136,6 +136,43 @@ async def test_a_subject_or_resource_that_is_none_is_refused(
     assert refused.value.code == 16
 
 
+ENTRY = {"resource": "Topic:a", "actions": ["Pub"], "decision": "Allow"}
+OF_ALICE = {"subject": "User:alice", "policies": [{"entries": [ENTRY]}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "fields"),
+    [
+        ("put_acl", OF_ALICE, {"subject": "User:bob"}),
+        ("put_acl", OF_ALICE, {"subject": "User:Alice"}),
+        ("create_user", {"username": "bob", "password": SECRET}, {"username": "eve"}),
+        ("update_user", {"username": "bob", "password": "new"}, {"username": "alice"}),
+    ],
+)
+async def test_a_request_whose_header_and_body_name_different_users_is_refused(
+    handled: Handled, name: str, body: dict[str, object], fields: dict[str, str]
+) -> None:
+    for user in ("alice", "bob"):
+        await handled("create_user", {"password": SECRET}, username=user)
+    named = "|".join(sorted({*fields.values(), "User:alice", "bob"}))
+    with pytest.raises(ResponseError, match=f"'({named})'.*expected the same") as refused:
+        await handled(name, body, **fields)
+    assert refused.value.code == 16
+    assert [each.name for each in handled.users.users()] == ["alice", "bob", "root"]
+    assert handled.users.all_policies() == []
+    assert {handled.users.user(user).password for user in ("alice", "bob")} == {SECRET}
+
+
+@pytest.mark.parametrize("fields", [{}, {"subject": "User:alice"}, {"subject": "user:alice"}])
+async def test_policies_need_no_subject_in_the_header(
+    handled: Handled, fields: dict[str, str]
+) -> None:
+    await handled("create_user", {"username": "alice", "password": SECRET}, username="alice")
+    await handled("put_acl", OF_ALICE, **fields)
+    await handled("put_acl", {"policies": OF_ALICE["policies"]}, subject="User:alice")
+    assert len(handled.users.policies("alice")[0].entries) == 1
+
+
 async def test_a_broker_without_users_says_so() -> None:
     handler = UserHandler(None, lambda request: True)
     request = Request(Command(3005, fields={}, body=b""), Wired().connection)

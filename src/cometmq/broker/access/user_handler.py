@@ -78,7 +78,7 @@ class UserHandler:
         """AUTH_CREATE_USER (3001): a user of an unknown type is a normal one, as in RocketMQ."""
         users = self._required()
         name = _name(request.header(AuthCreateUserRequest).username)
-        info = _user_body(request)
+        info = _user_body(request, name)
         user = User(
             name,
             info.password or "",
@@ -92,7 +92,7 @@ class UserHandler:
         """AUTH_UPDATE_USER (3002): change what the request names."""
         users = self._required()
         name = _name(request.header(AuthUpdateUserRequest).username)
-        info = _user_body(request)
+        info = _user_body(request, name)
         await _change(
             partial(
                 users.update,
@@ -134,9 +134,11 @@ class UserHandler:
     async def put_acl(self, request: Request) -> Response:
         """AUTH_CREATE_ACL (3006), AUTH_UPDATE_ACL (3007): add entries, or replace them."""
         users = self._required()
-        header = request.header(AuthCreateAclRequest)
+        subject = request.header(AuthCreateAclRequest).subject
         info = AclInfo.decode(request.body)
-        name = _user_of(info.subject or header.subject)
+        name = _user_of(info.subject or subject)
+        if subject and _user_of(subject) != name:
+            raise _two_names(subject, info.subject)
         entries = _entries(info)
         await _change(partial(users.put_entries, name, entries))
         return _done(request, "policies changed", name)
@@ -190,15 +192,30 @@ def _name(username: str | None) -> str:
     return username or ""
 
 
-def _user_body(request: Request) -> UserInfo:
+def _user_body(request: Request, name: str) -> UserInfo:
+    """Return the body of a request about a user of a name.
+
+    Raises:
+        ResponseError: there is none, or it names another user.
+    """
     try:
-        return UserInfo.decode(request.body)
+        info = UserInfo.decode(request.body)
     except InvalidBodyError:  # its text shows a part of the body, which has a password
         raise ResponseError(
             ResponseCode.SYSTEM_ERROR,
             f"the body of {len(request.body)} bytes is no UserInfo: expected JSON with password,"
             " userType and userStatus",
         ) from None
+    if info.username and info.username != name:
+        raise _two_names(name, info.username)
+    return info
+
+
+def _two_names(in_header: str, in_body: str | None) -> UserError:
+    return UserError(
+        f"the header names {in_header[:NAMES_SHOWN_MAX]!r}, and the body"
+        f" {(in_body or '')[:NAMES_SHOWN_MAX]!r}: expected the same user"
+    )
 
 
 def _type_of(info: UserInfo) -> UserType | None:

@@ -444,6 +444,7 @@ async def test_a_check_is_answered_with_what_the_listener_says(
         QUEUE_OFFSET + 10,
         LOG_OFFSET + 10,
     )
+    assert end.topic == "t"
     asked = listener.asked[0]
     assert (asked.topic, asked.body, asked.keys) == ("t", b"paid", ["order-1"])
 
@@ -484,7 +485,7 @@ async def test_names_are_wrapped_for_the_broker_and_not_for_the_listener() -> No
             broker.ask()
             end = await broker.until_ended(2)
 
-    assert (end.producer_group, broker.ends[0].topic) == ("ns%shop", "ns%t")
+    assert (end.producer_group, broker.ends[0].topic, end.topic) == ("ns%shop", "ns%t", "ns%t")
     assert decode_properties(broker.sends[0].properties or "")["PGROUP"] == "ns%shop"
     assert (listener.asked[0].topic, listener.executed[0][0].topic) == ("t", "t")
 

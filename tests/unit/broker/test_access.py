@@ -199,7 +199,8 @@ NEEDS_OF_USERS = [
     (35, {"clientID": "c", "consumerGroup": "G"}, {}, "g:G=S"),
     (35, {"clientID": "c", "producerGroup": "p"}, {}, ""),
     (36, SEND_BACK, {}, "g:G=S t:Stored=S"),
-    (37, END | {"topic": "T", "commitLogOffset": "128"}, {}, "t:T=P t:Half=P"),
+    *((37, END | {"topic": topic, "commitLogOffset": "128"}, {}, "t:Half=P") for topic in
+      ("T", "Half", HALF_TOPIC)),
     (37, END | {"commitLogOffset": "128"}, {}, "t:Half=P"),
     (33, {"offset": "0", "topic": "T"}, {}, "t:T=G t:Stored=G"),
     (33, {"offset": "64"}, {}, "g:G=G"),

@@ -265,9 +265,13 @@ class UserNeeds:
         return of_direct_consumption(request, self._topic_of_record)
 
     def _of_transaction(self, request: Request) -> Needs:
+        """Return the right on the topic of the message alone.
+
+        The topic of the header is that of the request which the producer responds to: in a check
+        the half topic.
+        """
         header = request.header(EndTransactionRequest)
-        half = of_record(self._topic_of_half, header.commit_log_offset, Action.PUB)
-        return needs_of(_topic(header.topic, Action.PUB), half.resources)
+        return of_record(self._topic_of_half, header.commit_log_offset, Action.PUB)
 
     def _of_view(self, request: Request) -> Needs:
         header = request.header(ViewMessageByIdRequest)

@@ -48,6 +48,70 @@ async def test_objects_with_one_client_id_share_an_instance_until_the_last_one_l
     assert acquire_instance(NOBODY, settings=NAMED).instance is not second.instance
 
 
+@pytest.mark.parametrize("keep_name", [False, True])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"namespace": "east"},
+        {"namespace_v2": "east"},
+        {"access_key": "someone", "secret_key": "else"},
+        {"access_key": "me", "secret_key": "rotated"},
+        {"access_key": "me", "secret_key": "hush", "security_token": "t"},
+        {"use_tls": True},
+        {"socks_proxies": '{"10.0.0.0/8": {"addr": "127.0.0.1:1"}}'},
+        {"vip_channel": True},
+        {"language": "JAVA"},
+        {"http_domain": "127.0.0.1:1"},
+    ],
+    ids=str,
+)
+async def test_objects_share_only_if_all_that_says_where_and_who_is_the_same(
+    other: dict[str, object], keep_name: bool
+) -> None:
+    same = {"client_ip": "10.0.0.1", "access_key": "me", "secret_key": "hush"}
+    if not keep_name:
+        same["instance_name"] = "shop"
+    first, again, second = (
+        acquire_instance(NOBODY, settings=ClientSettings(**same, **more), keep_name=keep_name)
+        for more in ({}, {"idle_s": 7}, {})
+    )
+    another = acquire_instance(NOBODY, settings=ClientSettings(**same | other), keep_name=keep_name)
+
+    assert first.instance is again.instance is second.instance
+    assert another.instance is not first.instance
+    assert another.instance.client_id == first.instance.client_id
+
+
+async def test_objects_of_two_clusters_each_have_an_instance() -> None:
+    first = acquire_instance([NOBODY, "127.0.0.1:2"], settings=NAMED)
+
+    assert acquire_instance("127.0.0.1:2;127.0.0.1:1", settings=NAMED).instance is first.instance
+    assert acquire_instance("127.0.0.1:3", settings=NAMED).instance is not first.instance
+
+
+async def test_name_servers_beside_an_instance_of_others_are_refused() -> None:
+    instance = ClientInstance(NOBODY)
+    with pytest.raises(ConfigError, match=r"^name_servers=127\.0\.0\.1:2 beside an instance of "):
+        Producer("127.0.0.1:2", instance=instance)
+    assert Producer(NOBODY, instance=instance)
+
+
+async def test_two_clients_with_one_id_are_no_two_members_of_a_group() -> None:
+    """Brokers tell members apart by the client id, and so do the files of offsets."""
+    other = ClientSettings(client_ip="10.0.0.1", instance_name="shop", language="JAVA")
+    async with Producer(NOBODY, group="g", client=NAMED):
+        with pytest.raises(ClientError, match=r"has a Producer of g already.*instance_name"):
+            await Producer(NOBODY, group="g", client=other).start()
+        async with Producer("127.0.0.1:2", group="g", client=NAMED):
+            pass
+    settings = ClientSettings(client_ip="10.0.0.1")
+    async with PullConsumer(NOBODY, group="g", broadcast=True, client=settings):
+        with pytest.raises(ClientError, match=r"has a PullConsumer of g already.*instance_name"):
+            await PullConsumer("127.0.0.1:2", group="g", broadcast=True, client=settings).start()
+        async with PullConsumer("127.0.0.1:2", group="h", broadcast=True, client=settings):
+            pass
+
+
 async def test_objects_without_a_name_each_have_an_instance() -> None:
     assert acquire_instance(NOBODY).instance is not acquire_instance(NOBODY).instance
 

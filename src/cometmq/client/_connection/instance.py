@@ -52,10 +52,10 @@ from cometmq.client.errors import (
     NameServerError,
     TopicNotFoundError,
 )
-from cometmq.client.settings import ClientSettings, resolve_settings
+from cometmq.client.settings import ClientSettings, described, resolve_settings
 from cometmq.model.arguments import check_provides
 from cometmq.model.errors import CometError, ConfigError, ResponseError
-from cometmq.protocol.bodies import HeartbeatData
+from cometmq.protocol.bodies import HeartbeatData, MessageModel
 from cometmq.protocol.codes import LanguageCode
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.protocol.refusals import permanent_refusal
@@ -336,15 +336,37 @@ class ClientCore(Lifecycle):
             ClientError: the instance already has a member of this group that produces or consumes
                 like the new one. Brokers know one member of a group per client.
         """
-        consumes = bool(member.membership().consumers)
+        kinds = _groups_of(member)
         for other in self._members:
-            if other.group == member.group and bool(other.membership().consumers) == consumes:
+            if not kinds.keys().isdisjoint(_groups_of(other)):
                 kind = type(other).__name__
                 raise ClientError(f"client {self.client_id} has a {kind} of {member.group} already")
+        self._check_twins(member)
         self._members.append(member)
         self._joined += 1
         self._up_to_date.clear()
         self.heartbeat_epoch += 1
+
+    def _check_twins(self, member: Member) -> None:
+        """Refuse a member that another client of this process with the same id has as well.
+
+        Brokers take the two for one member; broadcast consumers write one file of offsets, also if
+        they belong to different clusters.
+        """
+        kinds, servers = _groups_of(member), set(self.name_servers.addresses)
+        for twin in list(_living):
+            if twin is self or twin.client_id != self.client_id or not twin.running:
+                continue
+            shares_brokers = not servers.isdisjoint(twin.name_servers.addresses)
+            for other in twin._members:
+                theirs = _groups_of(other)
+                both = kinds.keys() & theirs
+                if both and (shares_brokers or any(kinds[each] and theirs[each] for each in both)):
+                    raise ClientError(
+                        f"a client {self.client_id} with other settings has a "
+                        f"{type(other).__name__} of {member.group} already: give one of them "
+                        "another instance_name"
+                    )
 
     async def leave(self, member: Member) -> None:
         """Remove a member and unregister it; a broker that does not respond is skipped."""
@@ -539,6 +561,15 @@ class ClientCore(Lifecycle):
         return merge_heartbeat(self.client_id, (member.membership() for member in self._members))
 
 
+def _groups_of(member: Member) -> dict[tuple[str, bool], bool]:
+    """Return a member's groups, as brokers know them and whether it consumes: does it broadcast?"""
+    membership = member.membership()
+    groups = {(each.group_name, False): False for each in membership.producers}
+    for each in membership.consumers:
+        groups[each.group_name, True] = each.message_model is MessageModel.BROADCASTING
+    return groups
+
+
 def known_name_servers(
     named: str | Sequence[str] | HasNameServers, settings: ClientSettings
 ) -> tuple[list[str], str]:
@@ -591,8 +622,36 @@ def _leave_all_to_parent() -> None:
 _living: WeakSet[ClientCore] = WeakSet()
 SYSTEM.after_fork(_leave_all_to_parent)
 
-_instances: WeakValueDictionary[tuple[int, str], ClientCore] = WeakValueDictionary()
-"""By process and client id; an instance is in it from its making until it is closed."""
+_instances: WeakValueDictionary[tuple[object, ...], ClientCore] = WeakValueDictionary()
+"""By process and all that must be the same; an instance is in it from its making until it is
+closed."""
+
+_SHARED_BY_ALL = frozenset(
+    {
+        "name_servers",
+        "http_refresh_ms",
+        "route_refresh_ms",
+        "heartbeat_ms",
+        "heartbeat_v2",
+        "heartbeat_on_connect",
+        "call_timeout_ms",
+        "idle_s",
+        "close_after_timeout",
+        "reconnect_for_go_away",
+    }
+)
+"""Settings that decide neither where connections go nor who the client is: objects with other
+values share an instance, and the first one decides. ``name_servers`` is compared as addresses."""
+
+
+def _key(name: str, addresses: Sequence[str], settings: ClientSettings) -> tuple[object, ...]:
+    """Return what objects must have in common to share an instance."""
+    values = [
+        getattr(settings, each.name)
+        for each in described(ClientSettings)
+        if each.name not in _SHARED_BY_ALL
+    ]
+    return os.getpid(), name, frozenset(addresses), *values
 
 
 class Lease:
@@ -734,6 +793,23 @@ def core_of(instance: ClientInstance | ClientCore) -> ClientCore:
     return instance
 
 
+def _check_same_servers(named: str | Sequence[str] | HasNameServers, instance: ClientCore) -> None:
+    """Refuse name servers beside an instance that has others: they would not be used.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    if isinstance(named, Sequence) and not named:
+        return
+    addresses, _ = known_name_servers(named, instance.settings)
+    used = instance.name_servers.addresses
+    if used and set(addresses).isdisjoint(used):
+        raise ConfigError(
+            f"name_servers={';'.join(addresses)} beside an instance of {';'.join(used)}: "
+            "expected one of the two"
+        )
+
+
 def acquire_instance(
     name_servers: str | Sequence[str] | HasNameServers = (),
     *,
@@ -746,7 +822,8 @@ def acquire_instance(
     Args:
         name_servers: ``host:port;host:port``, or a sequence of addresses; empty for the setting
             ``name_servers``.
-        settings: those of a new instance; one that is shared keeps its own.
+        settings: those of a new instance. Only objects whose settings say the same about servers,
+            account, TLS, namespace and so on share one; it keeps its other settings.
         instance: use this one, which the caller starts and closes.
         keep_name: keep the instance name ``DEFAULT``, so that the client id stays the same after a
             restart; clients with it share an instance.
@@ -755,11 +832,15 @@ def acquire_instance(
         ConfigError: an address or a setting is wrong.
     """
     if instance is not None:
-        return Lease(core_of(instance), lent=True)
+        core = core_of(instance)
+        _check_same_servers(name_servers, core)
+        return Lease(core, lent=True)
     used = resolve_settings(ClientSettings, given=settings)
-    name = client_id(used, known_name_servers(name_servers, used)[0], keep_name=keep_name)
-    found = _instances.get((os.getpid(), name))
+    addresses = known_name_servers(name_servers, used)[0]
+    name = client_id(used, addresses, keep_name=keep_name)
+    key = _key(name, addresses, used)
+    found = _instances.get(key)
     if found is None or found.closed or found.outlived_its_loop:
         found = ClientCore(name_servers, settings=used, name=name)
-        _instances[os.getpid(), name] = found
+        _instances[key] = found
     return Lease(found, lent=False)

@@ -62,6 +62,8 @@ EXPECTED = {
     r"traced-packers handled it in \d+ ms: SUCCESS\n",
     "32_resend_dead_letters": r"\['order-1'\] after 0 retries: builtins\.LookupError: no hats\n"
     r"sent to %RETRY%picking-desk\npacked a hat for order-1\n",
+    "36_deploy_topics": r"(topic shop-[\w-]+: (unchanged|created with \d queues .*)\n){3}"
+    r"(group shop-\w+: (unchanged|created)\n){3}",
     "35_outbox": r"order-1 placed\norder-1 paid\norder-1 shipped\n",
     "34_payloads": r"(order-(1: 12 EUR|2: 30 USD)\n){2}",
     "31_filter_with_sql": r"coat: 80\nscarf: 9\ngloves: 25\n",

@@ -17,6 +17,7 @@ from struct import error as StructError  # noqa: N812 (an error by name)
 from cometmq.model.errors import InvalidMessageError, StoreError
 from cometmq.store.abort_file import AbortFile, Ending
 from cometmq.store.appender import Appended, AppendedBatch, Appender, Arrival, NewMessage
+from cometmq.store.batch_queues import refuse_batch_queues
 from cometmq.store.checkpoint import read_checkpoint
 from cometmq.store.cleaner import DISK_FULL, Cleaner
 from cometmq.store.commit_log import CommitLog, segment_failure
@@ -191,7 +192,7 @@ class MessageStore:
         Raises:
             StoreLockedError: another process has the store open.
             StoreCorruptError: a file is damaged; nothing was changed.
-            StoreError: the disk refused.
+            StoreError: the disk refused, or a topic has queues of batches.
         """
         try:
             self._files.make_dirs(self.paths.root)
@@ -211,6 +212,7 @@ class MessageStore:
         self._appender.refusal = None
 
     def _recover(self) -> None:
+        refuse_batch_queues(self._files, self.paths)
         for entry in self._files.entries(self.paths.deleted):
             self._remover.remove_tree(self.paths.deleted / entry.name)
         checkpoint = read_checkpoint(self._files, self.paths.checkpoint)

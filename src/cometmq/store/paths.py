@@ -4,6 +4,7 @@
     consumequeue_ext/<topic>/<queue>/<20 digits>        index/<yyyyMMddHHmmssSSS>
     checkpoint   abort   lock   unitbuffers   queueends   config/<name>
     deleted/<any name>: directories that are being deleted
+    batchconsumequeue/<topic>/<queue>/<20 digits>: queues of RocketMQ 5 that are refused
 
 A name of 20 digits is the offset of the file's first byte in its own stream.
 Source: StorePathConfigHelper and UtilAll.offset2FileName, RocketMQ 5.3.
@@ -29,6 +30,7 @@ class StorePaths:
         self.commit_log = settings.commit_log
         self.consume_queues = root / "consumequeue"
         self.consume_queues_ext = root / "consumequeue_ext"
+        self.batch_queues = root / "batchconsumequeue"
         self.index = root / "index"
         self.checkpoint = root / "checkpoint"
         self.abort = root / "abort"
@@ -37,6 +39,7 @@ class StorePaths:
         self.queue_ends = root / "queueends"
         self.epochs = root / "epochFileCheckpoint"
         self.config = root / "config"
+        self.topics = self.config / "topics.json"
         self.deleted = root / "deleted"
 
     def topic(self, topic: str) -> Path:

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from cometmq.model.errors import CometError
+from cometmq.model.flags import SysFlag
 from cometmq.protocol.record import MAGIC_V1, MAGIC_V2
 from cometmq.store.abort_file import AbortFile, Ending
 from cometmq.store.checkpoint import Checkpoint, write_checkpoint
@@ -757,6 +758,9 @@ def _dispatch(
     repair: Repair | None = None,
 ) -> None:
     """Dispatch one record; ``is_alone`` if others of its queue may be missing before it."""
+    if facts.sys_flag & SysFlag.INNER_BATCH:  # of a topic of RocketMQ 5 that was deleted there
+        logger.debug("batch in one record not dispatched physical_offset=%d", facts.log_offset)
+        return
     try:
         topic = table.topic(facts.topic.decode())
         queue = table.queue(topic, facts.queue_id)

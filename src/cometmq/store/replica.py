@@ -16,6 +16,7 @@ import logging
 from typing import Any
 
 from cometmq.model.errors import CometError, StoreError
+from cometmq.model.flags import SysFlag
 from cometmq.protocol.record import MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from cometmq.store import record_layout
 from cometmq.store.appender import Appender
@@ -177,6 +178,12 @@ class Replica:
             raise ReplicaError(
                 f"the master sent a damaged record for log offset {segment.base_offset + position}:"
                 f" {facts.problem}"
+            )
+        if facts.sys_flag & SysFlag.INNER_BATCH:
+            raise ReplicaError(
+                f"the master sent a batch of topic {facts.topic.decode(errors='replace')} as one"
+                f" record for log offset {segment.base_offset + position}: its queues hold batches"
+                " (queue.type=BatchCQ), so only a slave of RocketMQ 5 can copy this log"
             )
         store_ms = facts.store_ms
         topic = self._topics.get(facts.topic)

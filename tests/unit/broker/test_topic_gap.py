@@ -106,6 +106,17 @@ async def test_topics_behind_the_last_copy_are_created_from_their_queues(slave: 
     assert "deleted" not in slave.tables.topics
 
 
+async def test_a_table_with_a_topic_of_batch_queues_is_not_copied(slave: Slave) -> None:
+    """A master of RocketMQ 5 may have one; this broker could not serve it after an election."""
+    await slave.copy("before")
+    topic = TopicConfig(topic_name="in-batches", attributes={"queue.type": "BatchCQ"})
+    wrapper = TopicConfigSerializeWrapper(topic_config_table={"in-batches": topic})
+    with pytest.raises(StoreError, match="topic in-batches hold batches"):
+        await slave.tables.topics.copy(wrapper, slave.log.written_to)
+    assert "before" in slave.tables.topics
+    assert "in-batches" not in slave.tables.topics
+
+
 async def test_a_topic_gets_the_further_queues_of_messages_behind_the_last_copy(
     slave: Slave,
 ) -> None:

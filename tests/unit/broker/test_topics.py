@@ -314,3 +314,16 @@ async def test_a_topic_that_is_still_being_written_can_be_deleted(world: World) 
     )
     assert was_there
     assert "T" not in world.open()
+
+
+async def test_a_start_names_the_topics_that_rocketmq_compacts(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.table.put(
+        [
+            TopicConfig(topic_name="compacted", attributes={"cleanup.policy": "COMPACTION"}),
+            TopicConfig(topic_name="deleted", attributes={"cleanup.policy": "DELETE"}),
+        ]
+    )
+    world.open()
+    assert "older than fileReservedTime count=1 topics=compacted" in caplog.text

@@ -159,7 +159,7 @@ ENTRIES = [
     is_closed=st.booleans(),
     batch=st.booleans(),
     queue_id=st.integers(-1, 6),
-    sys_flag=st.sampled_from([0, 0, 0, 1, 4, 8, 12, 16, 32]),
+    sys_flag=st.sampled_from([0, 0, 0, 1, 4, 8, 12, 16, 32, 0x80, 0xC0]),
     topic=st.sampled_from(["T", "T", "T", "Many", RETRY, "SCHEDULE_TOPIC_XXXX"]),
     size=st.sampled_from([1, 1, 1, 0, 1000, 1001]),
     more=st.sampled_from([0, 0, 0, 32600, 32700, 32767]),
@@ -475,6 +475,15 @@ async def test_a_delayed_retry_of_a_committed_message_is_no_half_message(door: D
     properties = {"TRAN_MSG": "true", "DELAY": "1"}
     placement = door.route(properties, topic=RETRY, reconsume_times=1)
     assert placement.topic == "SCHEDULE_TOPIC_XXXX"
+
+
+def test_a_batch_in_one_record_is_refused(door: Door) -> None:
+    """RocketMQ 5 stores it in topics with queues of batches only."""
+    for flag in (0x80, 0xC0):
+        for route in (door.route, door.route_batch):
+            code, remark = refusal(route, sys_flag=flag)
+            assert (code, "queue.type=BatchCQ" in remark) == (13, True)
+    assert door.route(sys_flag=0x40).topic == "T"
 
 
 @pytest.mark.parametrize("more", [{"sys_flag": 4}, {"properties": {"TRAN_MSG": "true"}}])

@@ -6,7 +6,7 @@ from cometmq.protocol cimport properties as property_text
 
 
 cdef bytes _END, _WAIT, _WAITS, _UNIQUE_KEY, _MAY_NEED_IT
-cdef int _PREPARED, _PROPERTIES_MAX, _COMPLETE, _NEEDS_ID, _NEEDS_REWRITE
+cdef int _UNCOMMON, _PROPERTIES_MAX, _COMPLETE, _NEEDS_ID, _NEEDS_REWRITE
 
 
 cdef class SendValidation:

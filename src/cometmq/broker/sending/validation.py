@@ -74,7 +74,7 @@ _END = b"\x02"
 _WAIT = b"WAIT\x01true"
 _WAITS = _WAIT + _END
 _UNIQUE_KEY = b"UNIQ_KEY\x01"
-_PREPARED = PREPARED  # C numbers once compiled
+_UNCOMMON = PREPARED | int(SysFlag.INNER_BATCH)  # C numbers once compiled
 _PROPERTIES_MAX = PROPERTIES_BYTES_MAX
 _COMPLETE, _NEEDS_ID, _NEEDS_REWRITE = 0, 1, 2
 _REWRITTEN = (
@@ -205,7 +205,7 @@ class SendValidation:
         if topic is not self._cached_topic:
             self._cached_topic = topic
             self._cached_queues = self._unchecked_queues(topic)
-        if not 0 <= send.requested_queue_id < self._cached_queues or send.sys_flag & _PREPARED:
+        if not 0 <= send.requested_queue_id < self._cached_queues or send.sys_flag & _UNCOMMON:
             return False
         if not 0 < send.body_end - send.body_at <= self._body_bytes_max:
             return False
@@ -257,6 +257,11 @@ class SendValidation:
         """Do the same as `route` on the general path, with every check."""
         header, connection = send.header, send.wire
         assert header is not None
+        if header.sys_flag & SysFlag.INNER_BATCH:
+            raise _illegal(
+                f"sysFlag {header.sys_flag:#x} says that the body is a batch in one record, which"
+                " only topics with queue.type=BatchCQ take; expected a single message"
+            )
         config = self._checked_topic(header, connection)
         queue_id = self._checked_queue(header, config, connection)
         send.requested_queue_id = send.queue_id = queue_id

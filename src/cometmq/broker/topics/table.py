@@ -46,6 +46,7 @@ from cometmq.protocol.codes import FAQ, ResponseCode
 from cometmq.protocol.fastjson import FastJsonError
 from cometmq.protocol.lenient import read_struct
 from cometmq.remoting.slices import Slices
+from cometmq.store.batch_queues import batch_topics, refuse_topics
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
 from cometmq.system.failure_log import FailureLog
@@ -202,6 +203,12 @@ class TopicTable(ConfigTable[TopicConfig]):
         is_found = self._load(
             TopicConfigSerializeWrapper, lambda found: {_SECTION: found.topic_config_table}
         )
+        if compacted := [name for name, each in self._table.items() if _is_compacted(each)]:
+            log.warning(
+                "topics that RocketMQ compacts are not compacted here, and lose messages that are"
+                " older than fileReservedTime count=%d topics=%s",
+                *(len(compacted), ",".join(sorted(compacted)[:NAMES_LOGGED_MAX])),
+            )
         own = _system_topics(self._settings())
         self._system |= {config.topic_name for config in own}
         stored = self._queues.topics()
@@ -375,9 +382,16 @@ class TopicTable(ConfigTable[TopicConfig]):
             log_end: an end of the log from before that table was requested.
 
         Raises:
-            StoreError: the file cannot be written; nothing was changed.
+            StoreError: the file cannot be written, or a topic has queues of batches; nothing was
+                changed.
         """
-        sections, version = {_SECTION: master.topic_config_table}, master.data_version
+        topics = master.topic_config_table
+        refuse_topics(
+            batch_topics(
+                [(name, each.attributes) async for name, each in Slices().each(topics.items())]
+            )
+        )
+        sections, version = {_SECTION: topics}, master.data_version
         if self.gap is None:
             return await self._replace(version, sections, keeps=self.is_system)
         async with self.gap.copying:
@@ -417,6 +431,10 @@ class TopicTable(ConfigTable[TopicConfig]):
             StoreError: the file cannot be written.
         """
         await self._stored.change([], state_version=epoch)
+
+
+def _is_compacted(config: TopicConfig) -> bool:
+    return config.attributes.get("cleanup.policy") == "COMPACTION"
 
 
 def _ordered(config: TopicConfig | None) -> TopicConfig | None:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cometmq.model.flags import SysFlag
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.properties import encode_properties
 from cometmq.spark.batches import RecordDecoder
@@ -27,6 +28,7 @@ from cometmq.spark.schema import chosen, log_columns
 from cometmq.store.dispatch import Dispatcher, TopicQueues
 
 _PREPARED, _ROLLBACK, _KIND_BITS = 4, 12, 12
+_INNER_BATCH = int(SysFlag.INNER_BATCH)
 _NEEDED = (
     *("topic", "queue_id", "queue_offset", "tags", "keys", "msg_id", "offset_msg_id"),
     *("store_timestamp", "sys_flag", "phy_offset", "store_size"),
@@ -69,7 +71,7 @@ def dispatch(
         BadRecordError: what stands in the range is no record.
     """
     table = _read(place, part, _NEEDED, None)
-    kinds = _numbers(table, "sys_flag") & _KIND_BITS
+    kinds = _numbers(table, "sys_flag") & (_KIND_BITS | _INNER_BATCH)
     codes = java_hashes(_filled(table["tags"])).astype(np.int64)
     _delay_codes(place, part, delay_levels, table, codes)
     return Dispatched(
@@ -94,7 +96,7 @@ def _read(
 
 
 def _units(table: pa.Table, kinds: Any, codes: Any) -> Iterator[tuple[tuple[str, int], Any]]:
-    rows = np.flatnonzero((kinds != _PREPARED) & (kinds != _ROLLBACK))
+    rows = np.flatnonzero((kinds < _INNER_BATCH) & (kinds != _PREPARED) & (kinds != _ROLLBACK))
     if len(rows) == 0:
         return
     topics = _one(table["topic"]).dictionary_encode()
@@ -117,7 +119,7 @@ def _units(table: pa.Table, kinds: Any, codes: Any) -> Iterator[tuple[tuple[str,
 
 def _keys(table: pa.Table, kinds: Any) -> Any:
     """The entries of unique ids and keys; of one record, the unique id comes first."""
-    indexed = kinds != _ROLLBACK
+    indexed = (kinds < _INNER_BATCH) & (kinds != _ROLLBACK)
     seeds = _seeds(table)
     phys = _numbers(table, "phy_offset")
     times = _numbers(table, "store_timestamp") // 1000

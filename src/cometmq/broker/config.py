@@ -66,10 +66,10 @@ class BrokerSettings:
     ``SLAVE_NOT_AVAILABLE`` if none is connected.
     """
 
-    all_ack_in_sync_state_set: bool = setting(False, key="allAckInSyncStateSet")
+    all_ack_in_sync_state_set: bool = setting(True, key="allAckInSyncStateSet")
     """Whether a master that a controller elected acknowledges a message when all members of the
-    in-sync set have it, and shows consumers only such messages; else ``inSyncReplicas`` decides. An
-    acknowledged message then survives every failover.
+    in-sync set have it, and shows consumers only such messages. An acknowledged message then
+    survives every failover. With false, RocketMQ's default, ``inSyncReplicas`` decides.
     """
 
     min_in_sync_replicas: int = setting(1, key="minInSyncReplicas", low=1, high=65, remote=True)

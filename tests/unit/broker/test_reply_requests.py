@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from cometmq.broker.clients.producers import ProducerRegistry
+from cometmq.broker.replication.acknowledgements import Acknowledgements
+from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.sending.reply import ReplyHandler
 from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.model.delay import DelayLevels
@@ -38,6 +40,7 @@ class Broker:
         self.answer: Response | None = Response()
         self.pushed: list[Command] = []
         self.on_push: Callable[[], object] = lambda: None
+        self.slaves = Acknowledgements(tables.role, lambda: tables.settings, lambda: ())
         reply = ReplyHandler(
             store,
             SendValidation(
@@ -49,6 +52,7 @@ class Broker:
                 now_ms=lambda: 0,
                 new_unique_key=lambda: "UNIQUE",
             ),
+            durability=DurabilityWait(None, self.slaves),
             producers=self.producers,
             settings=lambda: tables.settings,
             role=tables.role,
@@ -114,13 +118,28 @@ async def test_a_reply_is_pushed_and_stored(broker: Broker) -> None:
     assert broker.store.bounds(TOPIC, 0) == (0, 1)
 
 
+async def test_a_reply_that_no_slave_has_is_no_success(broker: Broker) -> None:
+    broker.tables.role.change("SYNC_MASTER", 0)
+    answer = await broker.reply()
+    assert (answer.code, answer.fields["queueOffset"]) == (11, "0")
+    assert (len(broker.pushed), broker.store.bounds(TOPIC, 0)) == (1, (0, 1))
+
+
+async def test_a_reply_that_cannot_be_stored_is_no_success(broker: Broker) -> None:
+    broker.on_push = broker.store.close
+    answer = await broker.reply()
+    assert (answer.code, len(broker.pushed)) == (1, 1)
+    assert "pushed to its client, but not stored" in (answer.remark or "")
+
+
 async def test_a_broker_that_becomes_a_slave_during_the_push_stores_no_reply(
     broker: Broker,
 ) -> None:
     end = broker.store.written_to
     broker.on_push = lambda: broker.tables.role.change("SLAVE", 1)
     answer = await broker.reply()
-    assert (answer.code, answer.fields["msgId"]) == (0, "0")  # the client has it
+    assert (answer.code, answer.fields["msgId"]) == (1, "0")
+    assert "but not stored" in (answer.remark or "")
     assert len(broker.pushed) == 1
     assert broker.store.written_to == end
 

@@ -78,7 +78,7 @@ class Acknowledgements:
         if self.reached() >= log_offset_end:
             on_outcome(SUCCESS)
             return
-        if self._lacks_slaves(log_offset_end):
+        if self.lack_slaves(log_offset_end):
             on_outcome(int(ResponseCode.SLAVE_NOT_AVAILABLE))
             return
         loop = asyncio.get_running_loop()
@@ -87,8 +87,8 @@ class Acknowledgements:
         if self._timer is None:
             self._timer = loop.call_at(deadline_s, self._expire)
 
-    def _lacks_slaves(self, log_offset_end: int) -> bool:
-        """Return whether a send would wait for slaves in vain."""
+    def lack_slaves(self, log_offset_end: int) -> bool:
+        """Return whether a send that ends at an offset would wait for slaves in vain."""
         settings = self._settings()
         if settings.in_sync_replicas != 0:
             return False

@@ -1,9 +1,14 @@
-"""What the response to a stored message waits for: the disk, slaves, both or neither.
+"""What the response to a stored record waits for: the disk, slaves, both or neither.
+
+The rule stands here once, for sends, messages sent back, decisions about transactions and replies:
+the response has code 0 only if the record is as durable as the settings promise for a send.
+`status_of` says what the response has otherwise; the record is stored all the same.
 
 Both waits run side by side, so that the response takes as long as the slower one. If the disk
 failed, that is the outcome; else the outcome of the slaves has precedence, as in RocketMQ.
 
-Source: CommitLog.handleDiskFlushAndHA, RocketMQ 5.3.
+Source: CommitLog.handleDiskFlushAndHA, RocketMQ 5.3, which takes decisions about transactions for
+durable that no slave has.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from typing import TYPE_CHECKING
 from cometmq.broker.replication.acknowledgements import SUCCESS, Acknowledgements
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
+from cometmq.remoting import Request, Response
 from cometmq.remoting.slow_requests import spent_on
 
 if TYPE_CHECKING:
@@ -22,6 +28,21 @@ if TYPE_CHECKING:
 
 Outcome = Callable[[int, StoreError | None], None]
 """Called once: with a response code, and with the error of the sync, if any."""
+
+
+def status_of(code: int, error: StoreError | None) -> tuple[int, str | None]:
+    """Return code and remark of the response to a stored record with an outcome.
+
+    Args:
+        code: the response code of the wait.
+        error: the error of the sync, if any.
+    """
+    if error is not None:
+        return (
+            int(ResponseCode.SERVICE_NOT_AVAILABLE),
+            f"stored, but not on disk, and nothing further will be: {error}",
+        )
+    return code, None if code == SUCCESS else f"stored, but {ResponseCode(code).name}"
 
 
 class DurabilityWait:
@@ -47,6 +68,36 @@ class DurabilityWait:
         """Return whether a response waits for anything."""
         slaves = self._slaves
         return self._commit is not None or (slaves is not None and slaves.are_needed())
+
+    def lacks_slaves(self) -> bool:
+        """Return whether no slave is there that the next record would have to wait for."""
+        slaves = self._slaves
+        return slaves is not None and slaves.are_needed() and slaves.lack_slaves(1)
+
+    def respond(
+        self, request: Request, log_offset_end: int, response: Response | None = None
+    ) -> Response | None:
+        """Respond when all bytes before an offset are confirmed, or cannot be.
+
+        Args:
+            request: the request that has stored them.
+            log_offset_end: the end of what it has stored.
+            response: the response if they are confirmed; code 0 if it is left out.
+
+        Returns:
+            The response if there is nothing to wait for; None if it follows later.
+        """
+        response = response or Response()
+        if not self.waits():
+            return response
+
+        def on_outcome(code: int, error: StoreError | None) -> None:
+            if error is not None or code != SUCCESS:
+                response.code, response.remark = status_of(code, error)
+            request.reply(response)
+
+        self.wait(log_offset_end, on_outcome)
+        return None
 
     def begin(self) -> None:
         """Begin the sync of a message whose response does not wait for it."""

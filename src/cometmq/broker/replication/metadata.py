@@ -2,7 +2,11 @@
 
     topics (21), groups (201)     replaced if the versions differ
     committed offsets (43)        merged: those of the master have precedence, none is removed
-    schedule offsets (45)         replaced, when the log here has all that they count
+    schedule offsets (45)         replaced
+
+Offsets are taken over when the log here has all that the log of the master had when they were read:
+a committed offset counts a failed message as consumed, whose retry is stored before the commit.
+Without that copy of the log, the retry, or a delayed message, would be lost with the master.
 
 The first copy is made as soon as the address of the master is known, the next ones follow every ten
 seconds. A table that cannot be copied does not prevent the others. If a controller elects masters,
@@ -55,10 +59,14 @@ LOG_END_KEY: Final = "commitLogMaxOffset"
 B = TypeVar("B", bound=Body)
 
 
-class _Delays(NamedTuple):
-    found: DelayOffsetSerializeWrapper
+class _Offsets(NamedTuple):
+    """Offsets of the master that are taken over when the log here covers them."""
+
+    committed: ConsumerOffsetSerializeWrapper
+    schedule: DelayOffsetSerializeWrapper
     log_end: int
-    """An end of the log that the offsets cover."""
+    """An end of the log that the schedule offsets cover."""
+    master: str
     master_end: int
     """Where the log of the master ended after they were read."""
 
@@ -112,13 +120,13 @@ class MetadataCopy:
             works="copying tables works again",
             name="master",
         )
-        self._delays: _Delays | None = None
-        """Schedule offsets that are ahead of the log here."""
+        self._ahead: _Offsets | None = None
+        """Offsets that are ahead of the log here."""
         role.on_change(self._master_changed)
         role.on_master(self._master_changed)
 
     def _master_changed(self) -> None:
-        self._delays = self._early_from_s = None
+        self._ahead = self._early_from_s = None
         self.hurry()
 
     def hurry(self) -> None:
@@ -136,7 +144,7 @@ class MetadataCopy:
             return
         if self._role.is_elected and self._has_new_topics():
             self.hurry()
-        self._take_delays()
+        await self._take_offsets()
         if now_s < self._due_s:
             return
         self._failures.succeeded(UNKNOWN)
@@ -169,7 +177,7 @@ class MetadataCopy:
     async def _copy_all(self, master: str) -> Exception | None:
         """Copy each table; return the first problem, or None."""
         first: Exception | None = None
-        for copy in (self._copy_topics, self._copy_groups, self._copy_offsets, self._copy_delays):
+        for copy in (self._copy_topics, self._copy_groups, self._copy_offsets):
             try:
                 await self._if_slave(copy, master)
             except (CometError, OSError) as problem:
@@ -234,29 +242,22 @@ class MetadataCopy:
             log.info("copied groups master=%s groups=%d", master, count)
 
     async def _copy_offsets(self, master: str) -> None:
-        found = await self._fetch(
+        """Copy committed and schedule offsets, as soon as the log here covers them."""
+        # Before the request: the schedule offsets cover all up to here.
+        log_end = self._store.confirmed_to
+        committed = await self._fetch(
             master, RequestCode.GET_ALL_CONSUMER_OFFSET, ConsumerOffsetSerializeWrapper
         )
-        if found is not None:
-            await self._offsets.copy(
-                found.offset_table, found.data_version, lambda: self._follows(master)
-            )
-
-    async def _copy_delays(self, master: str) -> None:
-        """Copy the schedule offsets, as soon as the log here has what they count as delivered.
-
-        Else what the master has delivered, and is not here, would be lost with it.
-        """
-        # Before the request: the offsets cover all up to here.
-        log_end = self._store.confirmed_to
-        found = await self._fetch(
+        if committed is None:
+            return
+        schedule = await self._fetch(
             master, RequestCode.GET_ALL_DELAY_OFFSET, DelayOffsetSerializeWrapper
         )
-        if found is None:
+        if schedule is None:
             return
-        if any(level < 0 or offset < 0 for level, offset in found.offset_table.items()):
+        if any(level < 0 or offset < 0 for level, offset in schedule.offset_table.items()):
             raise ProtocolError(
-                f"met the schedule offsets {str(found.offset_table)[:80]}, expected 0 or more"
+                f"met the schedule offsets {str(schedule.offset_table)[:80]}, expected 0 or more"
             )
         info = await self._fetch(master, RequestCode.GET_BROKER_RUNTIME_INFO, KVTable)
         if info is None:
@@ -264,13 +265,21 @@ class MetadataCopy:
         end = info.table.get(LOG_END_KEY, "")
         if not end.isdecimal():
             raise ProtocolError(f"met {LOG_END_KEY}={end[:20]!r}, expected the end of a log")
-        if self._delays is None:
-            self._delays = _Delays(found, log_end, int(end))
-            self._take_delays()
+        if self._ahead is None:  # else newer ones would replace those that the log covers soon
+            self._ahead = _Offsets(committed, schedule, log_end, master, int(end))
+            await self._take_offsets()
 
-    def _take_delays(self) -> None:
-        delays = self._delays
-        if delays is not None and self._store.confirmed_to >= delays.master_end:
-            found = delays.found
-            self._delay.copy(found.offset_table, found.data_version, delays.log_end)
-            self._delays = None
+    async def _take_offsets(self) -> None:
+        ahead = self._ahead
+        if ahead is None or self._store.confirmed_to < ahead.master_end:
+            return
+        self._ahead = None
+        if self._follows(ahead.master):
+            self._delay.copy(
+                ahead.schedule.offset_table, ahead.schedule.data_version, ahead.log_end
+            )
+            await self._offsets.copy(
+                ahead.committed.offset_table,
+                ahead.committed.data_version,
+                lambda: self._follows(ahead.master),
+            )

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.prerequisites import PrerequisiteError
-from cometmq.broker.replication.durability_wait import DurabilityWait
+from cometmq.broker.replication.durability_wait import DurabilityWait, status_of
 from cometmq.broker.sending.flow_control import FlowControl
 from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.broker.sending.validation import SendRules, SendValidation
@@ -258,7 +258,7 @@ class SendHandler:
             return self._refused(ResponseCode.SYSTEM_ERROR, remark)
         return self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(problem))
 
-    def _refused(self, code: int, remark: str) -> Response:
+    def _refused(self, code: int, remark: str | None) -> Response:
         return Response(code, remark, fields=self._trace_fields)
 
     def _ids_of(self, batch: AppendedBatch) -> bytes:
@@ -380,16 +380,14 @@ class SendHandler:
         self, sends: PendingResponses, code: int, error: StoreError | None
     ) -> None:
         """Replace responses: the messages are stored, but perhaps not on the disk or on slaves."""
-        remark = f"stored, but not on disk, and nothing further will be: {error}"
+        status, remark = status_of(code, error)
         wire = sends[0]
-        self._count_latency(
-            sends, code if error is None else int(ResponseCode.SERVICE_NOT_AVAILABLE)
-        )
+        self._count_latency(sends, status)
         for success in _commands_in(sends[1]):
             if error is not None:
-                response = self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+                response = self._refused(status, remark)
             else:
-                response = Response(code, fields=success.fields)
+                response = Response(status, fields=success.fields)
             Request(success, wire).reply(response)
 
 

@@ -2,8 +2,9 @@
 
 A property of the reply names the client of the requester. The broker sends it the reply with
 PUSH_REPLY_MESSAGE_TO_CLIENT (326), and the client must confirm it. The response to the replier has
-success if the client confirmed the reply, whether the reply is stored or not.
-Source: ReplyMessageProcessor, RocketMQ 5.3.
+success if the client confirmed the reply and, unless ``storeReplyMessageEnable=false``, the reply
+is stored as durably as any send.
+Source: ReplyMessageProcessor, RocketMQ 5.3, which reports no failure of the store.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from cometmq.broker.checks import sent_to_slave
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
+from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.role import Role
 from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.broker.sending.validation import SendValidation
@@ -31,7 +33,7 @@ from cometmq.protocol.headers import (
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.remoting import Request, Response
-from cometmq.store import MessageStore, SegmentNotReadyError
+from cometmq.store import Appended, MessageStore, SegmentNotReadyError
 from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,7 @@ class ReplyHandler:
 
     Args:
         store: stores replies, if the settings say so.
+        durability: what responses wait for.
         validation: checks and routes them like any send.
         producers: finds the connection of the client.
         settings: returns the current settings of the broker.
@@ -59,6 +62,7 @@ class ReplyHandler:
         store: MessageStore,
         validation: SendValidation,
         *,
+        durability: DurabilityWait,
         producers: ProducerRegistry,
         settings: Callable[[], BrokerSettings],
         role: Role,
@@ -69,6 +73,7 @@ class ReplyHandler:
     ) -> None:
         self._store = store
         self._segment = SharedCall(store.wait_for_segment)
+        self._durability = durability
         self._validation = validation
         self._producers = producers
         self._settings = settings
@@ -78,26 +83,35 @@ class ReplyHandler:
         self._store_address = store_address
         self._push_timeout_s = push_timeout_s
 
-    async def reply(self, request: Request) -> Response:
-        """Push the reply, store it, and respond with whether the client confirmed it."""
+    async def reply(self, request: Request) -> Response | None:
+        """Push the reply, store it, and respond with whether both succeeded."""
         header = _header(request)
         try:
             send = await after_prerequisites(lambda: self._routed(request, header))
         except ResponseError as refusal:
             return Response(refusal.code, refusal.remark, fields=self._trace_fields())
         problem = await self._push(request, header, send)
-        stored = SendMessageResponse(msg_id="0", queue_id=send.requested_queue_id, queue_offset=0)
+        result = SendMessageResponse(msg_id="0", queue_id=send.requested_queue_id, queue_offset=0)
+        end: int | None = None
         if self._settings().store_reply_message_enable:
             try:
-                await after_prerequisites(lambda: self._store_reply(send, stored))
-            except ResponseError as failure:  # the client has the reply all the same
-                log.warning("cannot store a reply topic=%s: %s", send.topic, failure.remark)
-        return Response(
+                stored = await after_prerequisites(lambda: self._store_reply(send))
+            except (ResponseError, StoreError, InvalidMessageError) as failure:
+                log.warning("cannot store a reply topic=%s: %s", send.topic, failure)
+                problem = problem or f"pushed to its client, but not stored: {failure}"
+            else:
+                result.msg_id = encode_offset_id(self._store_host, stored.log_offset)
+                result.queue_offset = stored.queue_offset
+                end = stored.log_offset + stored.size_bytes
+        response = Response(
             ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR,
             problem,
-            header=stored,
+            header=result,
             fields=self._trace_fields(),
         )
+        if problem is not None or end is None:
+            return response
+        return self._durability.respond(request, end, response)
 
     def _routed(self, request: Request, header: SendHeader) -> Send:
         if self._role.is_slave:
@@ -148,16 +162,18 @@ class ReplyHandler:
             return f"push reply message to {client_id}fail."
         return None
 
-    def _store_reply(self, send: Send, header: SendMessageResponse) -> None:
-        """Store the reply; set the id and the queue offset in the response if that succeeds.
+    def _store_reply(self, send: Send) -> Appended:
+        """Store the reply.
 
         Raises:
             ResponseError: this broker has become a slave since the reply arrived.
+            InvalidMessageError: the reply is no message that can be stored.
+            StoreError: the disk refused.
         """
         if self._role.is_slave:
             raise sent_to_slave()
         try:
-            stored = self._store.append(
+            return self._store.append(
                 send.topic,
                 send.queue_id,
                 bytes(send.source),
@@ -171,11 +187,6 @@ class ReplyHandler:
             )
         except SegmentNotReadyError:
             raise PrerequisiteError(self._segment) from None
-        except (StoreError, InvalidMessageError) as problem:
-            log.warning("cannot store a reply topic=%s: %s", send.topic, problem)
-            return
-        header.msg_id = encode_offset_id(self._store_host, stored.log_offset)
-        header.queue_offset = stored.queue_offset
 
     def _trace_fields(self) -> dict[str, str]:
         settings = self._settings()

@@ -114,6 +114,12 @@ class SendBackHandler:
             )
         if self._durability.refusal is not None:
             raise self._durability.refusal
+        if self._durability.lacks_slaves():
+            # A consumer that gets an error sends a copy to the retry topic. If the message were
+            # stored here as well, each retry would double it.
+            raise ResponseError(
+                ResponseCode.SLAVE_NOT_AVAILABLE, "not stored: no slave is there to have it, too"
+            )
         group = self._groups.require(header.group)
         settings = self._settings()
         if not settings.broker_permission & Perm.WRITE:
@@ -134,21 +140,7 @@ class SendBackHandler:
             target = self._topics.require_internal(dlq_topic(header.group), 1)
         stored = self._put(record, retry, target)
         self._stats.sent_back(header.group, header.origin_topic or record.topic)
-        if not self._durability.waits():
-            return Response()
-        self._respond_when_confirmed(request, stored)
-        return None
-
-    def _respond_when_confirmed(self, request: Request, stored: Appended) -> None:
-        def on_outcome(code: int, error: StoreError | None) -> None:
-            # Without slaves it is a success: it is stored, and the consumer would store it again.
-            if error is None and code != ResponseCode.FLUSH_DISK_TIMEOUT:
-                request.reply(Response())
-            else:
-                remark = "FLUSH_DISK_TIMEOUT" if error is None else f"not on disk: {error}"
-                request.reply(Response(ResponseCode.SYSTEM_ERROR, remark))
-
-        self._durability.wait(stored.log_offset + stored.size_bytes, on_outcome)
+        return self._durability.respond(request, stored.log_offset + stored.size_bytes)
 
     def _original(self, log_offset: int) -> RecordParts:
         self._cold_reads.require_in_memory(self._store.cold_record(log_offset))

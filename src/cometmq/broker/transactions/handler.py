@@ -43,7 +43,7 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import EndTransactionRequest, ResumeCheckHalfMessageRequest
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.remoting import Request, Response
-from cometmq.store import Appended, MessageStore, SegmentCreateError, SegmentNotReadyError
+from cometmq.store import MessageStore, SegmentCreateError, SegmentNotReadyError
 from cometmq.system.clock import Clock
 from cometmq.system.failure_log import RateLimitedLog
 
@@ -186,8 +186,8 @@ class TransactionHandler:
                 return await after_prerequisites(decide)
             except _DecidedError:  # perhaps just now: a check put it back meanwhile
                 copy = await self._undecided_copy(header, half)
-            if copy is None:
-                return Response()
+            if copy is None:  # that decision may still wait for the disk or for slaves
+                return self._durability.respond(request, self._store.written_to)
             half = copy
 
     async def _undecided_copy(
@@ -346,7 +346,7 @@ class TransactionHandler:
             ) from problem
         except StoreError as problem:
             raise _not_available(problem) from problem
-        return self._respond(request, stored)
+        return self._durability.respond(request, stored.log_offset + stored.size_bytes)
 
     def _queue_of(self, topic: str, queue_id: int, log_offset: int) -> int:
         """Return the queue of a topic to which a half message at a log offset is committed.
@@ -363,21 +363,6 @@ class TransactionHandler:
                 " is created again",
             )
         return found
-
-    def _respond(self, request: Request, stored: Appended) -> Response | None:
-        """Respond when the record is on the disk and on slaves, if that is asked for."""
-        if not self._durability.waits():
-            return Response()
-
-        def on_outcome(code: int, error: StoreError | None) -> None:
-            if error is None:  # also if it takes long or slaves are missing: it is stored
-                request.reply(Response())
-            else:
-                refused = _not_available(error)
-                request.reply(Response(refused.code, refused.remark))
-
-        self._durability.wait(stored.log_offset + stored.size_bytes, on_outcome)
-        return None
 
     # --- RESUME_CHECK_HALF_MESSAGE --------------------------------------------------------------
 
@@ -432,7 +417,7 @@ class TransactionHandler:
             raise PrerequisiteError(self._segment) from None
         except (StoreError, InvalidMessageError) as problem:
             raise _not_put_back(str(problem)) from problem
-        return self._respond(request, stored)
+        return self._durability.respond(request, stored.log_offset + stored.size_bytes)
 
 
 def _not_available(problem: StoreError) -> ResponseError:

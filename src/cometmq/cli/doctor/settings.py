@@ -129,11 +129,11 @@ def _copies_of_elected(broker: BrokerSettings) -> Iterator[Advice]:
     if not broker.all_ack_in_sync_state_set and broker.in_sync_replicas <= 1:
         yield Advice(
             Level.WARNING,
-            "enableControllerMode=true without allAckInSyncStateSet=true and inSyncReplicas above"
-            " 1",
+            "enableControllerMode=true with allAckInSyncStateSet=false, and inSyncReplicas not"
+            " above 1",
             "acknowledgements that wait for another broker; else a failover may lose messages that"
             " were acknowledged",
-            "set allAckInSyncStateSet=true; see docs/howto/fail-over.md",
+            "remove allAckInSyncStateSet=false; see docs/howto/fail-over.md",
         )
 
 

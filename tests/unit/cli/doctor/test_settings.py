@@ -68,11 +68,11 @@ def test_good_settings_are_fine(tmp_path: Path) -> None:
         ("tls.server.need.client.auth=require\n", "plain clients are accepted"),
         ("metricsExporterType=PROM\nmetricsPromExporterHost=0.0.0.0\n", "no access control"),
         (
-            "enableControllerMode=true\ncontrollerAddr=127.0.0.1:9878\n",
-            "without allAckInSyncStateSet=true",
+            "enableControllerMode=true\ncontrollerAddr=127.0.0.1:9878\nallAckInSyncStateSet=false\n",
+            "allAckInSyncStateSet=false",
         ),
         (
-            "enableControllerMode=true\ncontrollerAddr=127.0.0.1:9878\nallAckInSyncStateSet=true\n"
+            "enableControllerMode=true\ncontrollerAddr=127.0.0.1:9878\n"
             "controllerHeartBeatTimeoutMills=1000\n",
             "controllerHeartBeatTimeoutMills=1000",
         ),
@@ -101,7 +101,7 @@ def test_a_risk_or_a_contradiction_is_found(tmp_path: Path, text: str, met: str)
         "tls.client.authServer=true\n",
         "bindAddress=192.0.2.7\nauthenticationEnabled=true\ntls.server.mode=enforcing\n"
         "tls.client.authServer=true\n",
-        "enableControllerMode=true\ncontrollerAddr=127.0.0.1:9878\nallAckInSyncStateSet=true\n",
+        "enableControllerMode=true\ncontrollerAddr=127.0.0.1:9878\n",
         "metricsExporterType=PROM\n",
     ],
 )

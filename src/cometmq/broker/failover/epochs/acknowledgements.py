@@ -1,8 +1,8 @@
 """Sends that wait for members of the in-sync set, on a master that a controller elected.
 
     allAckInSyncStateSet    a send waits for
-    true                    all members of the in-sync set, also those about to join or leave
-    false                   inSyncReplicas - 1 of them beside this broker: nothing, by default
+    true, the default       all members of the in-sync set, also those about to join or leave
+    false                   inSyncReplicas - 1 of them beside this broker; RocketMQ's default
 
 After the process stood still, no send is acknowledged before the controllers were asked: they may
 have elected another master. With fewer members than ``minInSyncReplicas`` none is, either. RocketMQ
@@ -114,7 +114,8 @@ class EpochAcknowledgements(Acknowledgements):
         self._stuck_at = self._store.confirmed_to
         self.refresh()
 
-    def _lacks_slaves(self, _log_offset_end: int) -> bool:
+    def lack_slaves(self, log_offset_end: int) -> bool:
+        """Return False: `refusal` says beforehand if there are too few members."""
         return False
 
 

@@ -1,0 +1,201 @@
+"""What is answered with code 0 is as durable as a send, whatever has stored it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.app import Broker
+from cometmq.broker.replication.wire import HEADER, REPORT
+from cometmq.model.flags import SysFlag
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers import (
+    ConsumerSendMsgBackRequest,
+    EndTransactionRequest,
+    Header,
+    ResumeCheckHalfMessageRequest,
+    SendMessageRequest,
+)
+from cometmq.protocol.message_id import decode_offset_id
+from cometmq.protocol.properties import encode_properties
+from cometmq.remoting import RemotingClient
+from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
+from support.replication import Peer, listening
+from support.stores import put
+
+SILENT_MS = 200
+
+
+class Master:
+    """A synchronous master, and a slave that acknowledges when the test wants it."""
+
+    def __init__(self, pairs: Pairs, broker: Broker, client: RemotingClient) -> None:
+        self.pairs = pairs
+        self.broker = broker
+        self.store = broker.parts.store
+        self._client = client
+        self._peer: Peer | None = None
+        self._following: asyncio.Task[None] | None = None
+
+    async def call(self, code: int, header: Header, body: bytes = b"") -> Command:
+        return await self._client.call(self.broker.address, code, header, body, timeout=LIMIT_S)
+
+    async def send(self, *, sys_flag: int = 0, properties: dict[str, str] | None = None) -> Command:
+        header = SendMessageRequest(
+            producer_group="p",
+            topic="TBW102",
+            default_topic="TBW102",
+            default_topic_queue_nums=4,
+            queue_id=0,
+            sys_flag=sys_flag,
+            born_timestamp=1,
+            flag=0,
+            properties=encode_properties(properties or {}).decode(),
+        )
+        return await self.call(RequestCode.SEND_MESSAGE, header, b"x")
+
+    async def half(self) -> Command:
+        """Send the first part of a transaction."""
+        return await self.send(
+            sys_flag=SysFlag.TRANSACTION_PREPARED,
+            properties={"TRAN_MSG": "true", "PGROUP": "p"},
+        )
+
+    async def decide(self, half: Command, decision: int) -> Command:
+        header = EndTransactionRequest(
+            producer_group="p",
+            tran_state_table_offset=int(half.fields["queueOffset"]),
+            commit_log_offset=decode_offset_id(half.fields["msgId"]).log_offset,
+            commit_or_rollback=decision,
+            msg_id="",
+        )
+        return await self.call(RequestCode.END_TRANSACTION, header)
+
+    async def send_back(self, log_offset: int) -> Command:
+        header = ConsumerSendMsgBackRequest(group="g", offset=log_offset, delay_level=1)
+        return await self.call(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+
+    async def resume(self, half: Command) -> Command:
+        header = ResumeCheckHalfMessageRequest(topic="TBW102", msg_id=half.fields["msgId"])
+        return await self.call(RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
+
+    async def connect(self) -> None:
+        """Let the slave connect, with all of the log so far."""
+        self._peer = await Peer.connect(self.broker.parts.master.port)
+        self.acknowledge()
+        await until(lambda: self.broker.parts.master.slaves)
+
+    def acknowledge(self) -> None:
+        """Let the slave report all of the log so far."""
+        assert self._peer is not None
+        self._peer.write(REPORT.pack(self.store.written_to))
+
+    async def follow(self) -> None:
+        """Let the slave acknowledge from now on what it gets."""
+
+        async def follow(peer: Peer) -> None:
+            while True:
+                offset, data = await peer.chunk()
+                peer.write(REPORT.pack(offset + len(data)))
+
+        assert self._peer is not None
+        self.acknowledge()
+        self._following = asyncio.create_task(follow(self._peer))
+
+    async def close(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
+        if self._peer is not None:
+            self._peer.close()
+
+
+@pytest.fixture
+async def pairs(tmp_path: Path) -> AsyncIterator[Pairs]:
+    async with running_pairs(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def master(pairs: Pairs) -> AsyncIterator[Master]:
+    broker = await pairs.start(
+        "master",
+        brokerRole="SYNC_MASTER",
+        slaveTimeout=str(SILENT_MS),
+        messageDelayLevel="1h",
+        transactionCheckInterval="3600000",
+    )
+    await broker.parts.groups.get_or_create("g")
+    client = RemotingClient(name="test")
+    made = Master(pairs, broker, client)
+    yield made
+    await made.close()
+    await client.close()
+
+
+Stores = Callable[[], Awaitable[Command]]
+
+
+async def requests_of(master: Master) -> dict[str, Stores]:
+    """Each request that stores a record, ready to be sent."""
+    committed, rolled_back, resumed = [await master.half() for _ in range(3)]
+    failed = (await master.send()).fields["msgId"]
+    return {
+        "send": master.send,
+        "half message": master.half,
+        "commit": lambda: master.decide(committed, SysFlag.TRANSACTION_COMMIT),
+        "commit, repeated": lambda: master.decide(committed, SysFlag.TRANSACTION_COMMIT),
+        "rollback": lambda: master.decide(rolled_back, SysFlag.TRANSACTION_ROLLBACK),
+        "resume": lambda: master.resume(resumed),
+        "send back": lambda: master.send_back(decode_offset_id(failed).log_offset),
+    }
+
+
+async def test_no_success_before_the_slave_has_it(master: Master) -> None:
+    requests = await requests_of(master)
+    await master.connect()
+    codes = {name: (await request()).code for name, request in requests.items()}
+    assert codes == dict.fromkeys(requests, int(ResponseCode.FLUSH_SLAVE_TIMEOUT))
+
+
+async def test_success_when_the_slave_has_it(master: Master) -> None:
+    requests = await requests_of(master)
+    await master.connect()
+    await master.follow()
+    codes = {name: (await request()).code for name, request in requests.items()}
+    assert codes == dict.fromkeys(requests, 0)
+
+
+async def test_without_a_slave_a_message_is_not_taken_back(master: Master) -> None:
+    """The consumer sends a copy to the retry topic then; each retry would double it."""
+    log_offset = decode_offset_id((await master.send()).fields["msgId"]).log_offset
+    end = master.store.written_to
+    refused = await master.send_back(log_offset)
+    assert (refused.code, master.store.written_to) == (ResponseCode.SLAVE_NOT_AVAILABLE, end)
+    assert "not stored" in (refused.remark or "")
+
+
+async def test_offsets_are_copied_when_the_log_here_covers_them(pairs: Pairs) -> None:
+    """A commit counts a failed message as consumed, whose retry is in the log before it."""
+    master = await pairs.start("master")
+    data = put(master.parts.store, b"x", topic="TBW102")
+    await until(lambda: master.parts.store.bounds("TBW102", 0) == (0, 1))
+    master.parts.offsets.commit("g", "TBW102", 0, 1)
+    async with listening() as logs:
+        slave = await pairs.start("slave", **SLAVE, haMasterAddress=logs.address)
+        log = await logs.accept()
+        assert await log.report() == 0
+        await until(lambda: slave.parts.role.master_address)
+        metadata = slave.parts.metadata.get()
+        metadata.hurry()
+        await metadata.run()
+        assert slave.parts.offsets.committed("g", "TBW102", 0) is None
+        start, size = data.log_offset, data.size_bytes
+        record = master.parts.store.log_bytes(start, size)
+        assert record is not None
+        log.write(HEADER.pack(start, size) + bytes(record))
+        await until(lambda: slave.parts.offsets.committed("g", "TBW102", 0) == 1)

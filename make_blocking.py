@@ -194,10 +194,9 @@ def _method(member: Member, imports: Imports) -> str:
 
 
 def _constructor(kind: type, imports: Imports) -> str:
-    owner = next(each for each in kind.__mro__ if "__init__" in vars(each))
-    module = importlib.import_module(owner.__module__)
-    node = next(
-        each
+    module, node = next(
+        (importlib.import_module(owner.__module__), each)
+        for owner in kind.__mro__  # not by `vars`: a class may have the wrapped one of its base
         for each in _class_node(owner).body
         if isinstance(each, ast.FunctionDef) and each.name == "__init__"
     )

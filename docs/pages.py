@@ -436,7 +436,11 @@ def _error_tree() -> Iterator[str]:
 def _branches(error: type[Exception], before: str = "") -> Iterator[str]:
     """The errors below one, drawn as a tree; the servers' own ones are left out."""
     shown = ("cometmq.model.errors", "cometmq.client", "cometmq.embedded", "cometmq.remoting")
-    below = [kind for kind in error.__subclasses__() if kind.__module__.startswith(shown)]
+    below = [
+        kind
+        for kind in error.__subclasses__()
+        if kind.__module__.startswith(shown) and "._hints" not in kind.__module__
+    ]
     for number, kind in enumerate(sorted(below, key=lambda kind: kind.__name__), start=1):
         last = number == len(below)
         text = (inspect.getdoc(kind) or "").partition("\n")[0].replace("``", "`")

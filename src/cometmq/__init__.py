@@ -2,7 +2,7 @@
 
 This module holds the version only, so that importing one part never loads another: users import
 ``cometmq.client``, ``cometmq.testing`` and so on. The names of a first program, such as
-``cometmq.Producer``, load their module at their first use.
+``cometmq.Producer``, load their module at their first use, as all names of ``cometmq.client`` do.
 
 The installation compiles the hot modules if it finds a C compiler. ``COMETMQ_BUILD=interpreted`` in
 the environment makes Python load their sources instead.
@@ -12,6 +12,7 @@ import os
 
 TYPE_CHECKING = False  # as in typing, which takes longer to load than this package
 if TYPE_CHECKING:
+    from cometmq.client import *  # noqa: F403
     from cometmq.client import Message, Producer, PushConsumer, StoredMessage
 
 __all__ = ["Message", "Producer", "PushConsumer", "StoredMessage", "__version__"]
@@ -43,11 +44,18 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         from importlib import import_module
 
-        if name in __all__:
-            return getattr(import_module("cometmq.client"), name)
-        if name in ("client", "embedded"):
+        if name in ("client", "embedded", "testing"):
             return import_module(f"cometmq.{name}")
-        raise AttributeError(f"module 'cometmq' has no attribute {name!r}", name=name)
+        if name[0].isupper():  # unlike modules: an import of one must not load the client
+            client = import_module("cometmq.client")
+            if name in client.__all__:
+                return getattr(client, name)
+        from cometmq.model.missing_names import missing_name
+
+        raise missing_name(__name__, name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, "client", "embedded", "testing"})
 
 
 if os.environ.get("COMETMQ_BUILD") == "interpreted":

@@ -19,6 +19,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import selectors
 import socket
 import subprocess
@@ -30,10 +31,11 @@ import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import msgspec
 
+from cometmq.model.arguments import Missing, shows_line
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.system.files import FileLock, SystemFiles, is_disk_full
 from cometmq.system.platforms import SYSTEM, require_servers
@@ -70,6 +72,29 @@ main()
 """The broker imports modules from its own Python first, then from the paths of this process."""
 
 
+_NO_FOLDER = re.compile(r":memory:|[\w.-]+:\d+|\w+://.*")
+_OPEN = 'async with embedded.open("data") as broker:'
+_PARAMETERS = {
+    "folder": "dir directory file filename path root store store_dir",
+    "settings": "conf config options properties",
+    "name_servers": "address addresses host hosts namesrv server servers url",
+}
+_MEANT = {other: name for name, others in _PARAMETERS.items() for other in others.split()}
+"""Our parameters, by their names in other libraries."""
+_PRODUCER = 'Producer(broker) as producer: await producer.send("orders", b"hello")'
+_CONSUMER = 'PushConsumer(broker, topic="orders", group="billing", handler=bill)'
+_ADMIN = 'AdminClient(broker) as admin: await admin.create_topic("orders", queues=4)'
+_INSTEAD = {
+    f"async with {_PRODUCER}": "producer produce publish put send",
+    f"await {_CONSUMER}.run()": "consume consumer get listen receive subscribe",
+    f"async with {_ADMIN}": "create_topic declare topic topics",
+    "broker.name_servers": "address addresses host port uri url",
+    "broker.start()": "connect open run serve",
+    "broker.close()": "disconnect shutdown stop terminate",
+}
+"""The attributes of a broker in other libraries, by the line to write instead."""
+
+
 class EmbeddedError(CometError):
     """The broker of a folder cannot be started or used."""
 
@@ -84,6 +109,7 @@ class Address(msgspec.Struct, frozen=True):
     settings_crc: int = 0
 
 
+@shows_line(_OPEN, _MEANT)
 def open(
     folder: str | os.PathLike[str],
     *,
@@ -112,6 +138,7 @@ def open(
 class Broker:
     """The broker of a folder. Make one with `open`."""
 
+    @shows_line(_OPEN, _MEANT)
     def __init__(
         self,
         folder: str | os.PathLike[str],
@@ -121,6 +148,13 @@ class Broker:
     ) -> None:
         if not isinstance(folder, str | os.PathLike) or str(folder) == "" or "\0" in str(folder):
             raise ConfigError(f"folder={folder!r}: expected a path: embedded.open('data')")
+        if _NO_FOLDER.fullmatch(str(folder)):
+            raise ConfigError(
+                f"folder={folder!r}: expected a path, such as 'data'. For servers that run write "
+                "Producer('127.0.0.1:9876'), for a broker in memory `cometmq.testing.Cluster`"
+            )
+        if not isinstance(settings, Mapping | None):
+            raise ConfigError(f"settings={settings!r}: expected a dict: {{'deleteWhen': '05'}}")
         self.folder = Path(folder).expanduser().absolute()
         """The store."""
         self._settings = dict(settings or {})
@@ -143,7 +177,8 @@ class Broker:
         """The address for clients. A client also takes the broker itself: ``Producer(broker)``."""
         if not self._name_servers:
             raise EmbeddedError(
-                f"the broker of {self.folder} is not open: use it within `with` or `async with`"
+                f"the broker of {self.folder} is not open: use it within `with` or `async with`, "
+                f"as in `{_OPEN}`"
             )
         return self._name_servers
 
@@ -229,6 +264,9 @@ class Broker:
                 process.wait(STOP_S)
         if process.returncode is None:  # others use it: reap it when they have left
             threading.Thread(target=process.wait, name="embedded broker", daemon=True).start()
+
+    def __await__(self) -> NoReturn:
+        raise TypeError(f"a broker is opened without `await`: write `{_OPEN}`")
 
     async def __aenter__(self) -> Self:
         giving_up = threading.Event()
@@ -414,6 +452,18 @@ class Broker:
             self._process.stdin.close()
         self._lease = self._start_lock = self._process = None
         self._starting_or_closing = threading.RLock()  # another thread of the parent may hold it
+
+
+for _line, _names in _INSTEAD.items():
+    for _name in _names.split():
+        setattr(Broker, _name, Missing(_name, _line))
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from cometmq.model.missing_names import missing_name
+
+        raise missing_name(__name__, name)
 
 
 def _cannot_use(folder: Path, error: OSError) -> EmbeddedError:

@@ -5,6 +5,8 @@ What fewer applications need is in submodules: `settings`, `errors` (all of them
 `idempotent`, `telemetry`, `trace`.
 """
 
+from typing import TYPE_CHECKING
+
 from cometmq.client._connection.broker_calls import QueueBounds
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._consuming.pulls import PullResult, PullStatus
@@ -106,3 +108,10 @@ __all__ = [
     "StoreError",
     "ConsumeLater",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from cometmq.model.missing_names import missing_name
+
+        raise missing_name(__name__, name)

@@ -7,26 +7,27 @@ works. Calls that succeed cost nothing more. `new_message` makes a `Message` of 
 from __future__ import annotations
 
 import functools
+import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from cometmq.client.settings import UnknownSettingError, near_names
-from cometmq.model.arguments import Missing
+from cometmq.model.arguments import Missing, is_from_within, with_line
 from cometmq.model.errors import ConfigError, InvalidMessageError
 from cometmq.model.message import Message
 
-_CONSUMER = '("127.0.0.1:9876", topic="orders", group="billing"'
+DEFAULT = '"127.0.0.1:9876"'
+_CONSUMER = '(ADDRESS, topic="orders", group="billing"'
 LINES = {
-    "Producer": 'Producer("127.0.0.1:9876")',
-    "TransactionProducer": (
-        'TransactionProducer("127.0.0.1:9876", group="books", listener=Orders())'
-    ),
+    "Producer": "Producer(ADDRESS)",
+    "TransactionProducer": 'TransactionProducer(ADDRESS, group="books", listener=Orders())',
     "PushConsumer": f"PushConsumer{_CONSUMER}, handler=bill)",
     "PopConsumer": f"PopConsumer{_CONSUMER}, handler=bill)",
     "PullConsumer": f"PullConsumer{_CONSUMER})",
     "SimpleConsumer": f"SimpleConsumer{_CONSUMER})",
-    "AdminClient": 'AdminClient("127.0.0.1:9876")',
+    "AdminClient": "AdminClient(ADDRESS)",
 }
 """By class, a call of its constructor that works."""
 
@@ -73,23 +74,52 @@ _METHODS = {
 """By class and line to write instead, the names of methods in other libraries."""
 
 
+class WrongCallError(ConfigError):
+    """The arguments of a constructor do not fit together; the constructor adds the right line."""
+
+
+class WrongAddressError(ConfigError):
+    """The first argument of a constructor is no address; the constructor adds the right line."""
+
+
 def show_lines(cls: type) -> None:
     """Let a public class show the right line for wrong calls of its constructor and methods."""
     name = cls.__name__
     line = LINES.get(name)
-    if line is None or "__init__" not in vars(cls):
+    if line is None or not cls.__module__.startswith("cometmq."):
         return
     cls.__init__ = _with_hints(cls.__init__, name, line)  # type: ignore[misc]
+    if "blocking" in cls.__module__:
+        cls.__init__ = _with_plain_calls(cls.__init__)  # type: ignore[misc]
     for instead, others in _METHODS.get(name, {}).items():
         if "blocking" in cls.__module__:
-            instead = instead.replace("await ", "").replace("async ", "")
+            instead = _plain(instead)
         for other in others.split():
             if not hasattr(cls, other):
                 setattr(cls, other, Missing(other, instead))
 
 
+def _plain(line: str) -> str:
+    """Return a line for programs without asyncio."""
+    return line.replace("await ", "").replace("async ", "")
+
+
+def _with_plain_calls(constructor: Callable[..., None]) -> Callable[..., None]:
+    """Translate the errors of the asyncio class that a blocking one makes."""
+
+    @functools.wraps(constructor)
+    def construct(self: object, *arguments: Any, **named: Any) -> None:
+        try:
+            constructor(self, *arguments, **named)
+        except ConfigError as error:
+            error.args = (_plain(str(error)),)
+            raise
+
+    return construct
+
+
 def _with_hints(
-    constructor: Callable[..., None], class_name: str, line: str
+    constructor: Callable[..., None], class_name: str, pattern: str
 ) -> Callable[..., None]:
     code = constructor.__code__
     parameters = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
@@ -99,21 +129,55 @@ def _with_hints(
         try:
             constructor(self, *arguments, **named)
         except UnknownSettingError as error:
+            line = _line(pattern, arguments)
             raise ConfigError(_unknown_name(error, class_name, line, parameters)) from None
+        except WrongCallError as error:
+            raise ConfigError(f"{error}: write {_line(pattern, arguments)}") from None
+        except WrongAddressError as error:
+            met = arguments[0] if arguments else named.get("name_servers")
+            raise ConfigError(f"{class_name}: {error}: {_for_address(met, pattern)}") from None
         except TypeError as error:
-            trace = error.__traceback__
-            if trace is None or trace.tb_next is not None:
-                raise  # from inside the constructor
-            hints = [f"{name} is {MEANT[name]} here" for name in named if name in MEANT]
-            raise TypeError("; ".join([str(error), *hints, f"write {line}"])) from None
-        except ConfigError as error:
-            first = arguments[0] if arguments else ""
-            if isinstance(first, str) and first and ":" not in first:
-                met = f"{class_name}({first!r}): the first argument is the address of a name server"
-                raise ConfigError(f"{met}, expected host:port: write {line}") from error
-            raise
+            if is_from_within(error):
+                raise
+            line = _line(pattern, arguments)
+            if class_name == "Producer" and len(arguments) == 2:
+                line = _with_second(arguments[1], line)
+            text = with_line(error, named, MEANT, line)
+            owner = f"{class_name}.__init__"
+            raise TypeError(text.replace(constructor.__qualname__, owner)) from None
 
     return construct
+
+
+def _line(pattern: str, arguments: Sequence[object]) -> str:
+    """Return the line of a class, with a broker as the address if the call had one."""
+    first = arguments[0] if arguments else ""
+    has_broker = not isinstance(first, str | int | Sequence | None)
+    return pattern.replace("ADDRESS", "broker" if has_broker else DEFAULT)
+
+
+def _with_second(second: object, line: str) -> str:
+    """Return the lines for a second argument: the group, or the topic of all sends."""
+    with_group = line.replace(")", f", group={second!r})")
+    return f'{with_group}, or {line} and producer.send({second!r}, b"hello") if it is a topic'
+
+
+def _for_address(met: object, pattern: str) -> str:
+    """Return what to write instead of an address: a whole one, or the broker of a folder."""
+    line = f"write {pattern.replace('ADDRESS', DEFAULT)}"
+    folder = "data" if not isinstance(met, str | os.PathLike) else os.fspath(met)
+    broker = f"async with cometmq.embedded.open({folder!r}) as broker:"
+    opened = f"{broker} {pattern.replace('ADDRESS', 'broker')}"
+    if isinstance(met, str):
+        if "://" in met:
+            return line
+        if met == "localhost" or re.fullmatch(r"[\w-]+(\.[\w-]+)+", met):
+            return line.replace("127.0.0.1", met)
+        if not re.search(r"[/\\~]|^\.", met):
+            return f"{line}, or open a folder: {opened}"
+    elif isinstance(met, int | Sequence | None):
+        return line
+    return f"open a folder: write {opened}"
 
 
 def _unknown_name(

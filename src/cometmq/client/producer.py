@@ -681,6 +681,11 @@ def _check_group(name: str) -> None:
     check_group_name(name)
     if name == ROCKETMQ_DEFAULT_GROUP:
         raise InvalidNameError(f"the group {name} is reserved: give the producer another group")
+    if name.partition("-")[0] == DEFAULT_GROUP:
+        raise InvalidNameError(
+            f"the group {name} is one of producers without a group, and a client has one producer "
+            "of a group: leave the group out, or give another one"
+        )
 
 
 def _unused_group(instance: ClientCore) -> str:

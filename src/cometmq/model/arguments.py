@@ -14,11 +14,12 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from reprlib import repr as short
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from cometmq.model.errors import ConfigError
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def checks_arguments(*, unchecked: Collection[str] = ()) -> Callable[[type[T]], type[T]]:
@@ -217,6 +218,41 @@ def check_several(owner: str, name: str, values: object, *classes: type) -> None
                     f"{owner}: {name}: {type(each).__name__}.{method} is an async def function: "
                     "expected a plain one"
                 )
+
+
+def shows_line(line: str, meant: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a wrong call of a function show the right line.
+
+    Args:
+        line: a call that works.
+        meant: the parameters, by their names in other libraries.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def call(*arguments: P.args, **named: P.kwargs) -> T:
+            try:
+                return function(*arguments, **named)
+            except TypeError as error:
+                if is_from_within(error):
+                    raise
+                raise TypeError(with_line(error, named, meant, line)) from None
+
+        return call
+
+    return decorate
+
+
+def is_from_within(error: TypeError) -> bool:
+    """Return whether a called function raised the error, and not the call of it."""
+    trace = error.__traceback__
+    return trace is None or trace.tb_next is not None
+
+
+def with_line(error: TypeError, named: Iterable[str], meant: Mapping[str, str], line: str) -> str:
+    """Return the text of a wrong call, with what was meant by its names and the right line."""
+    hints = [f"{name} is {meant[name]} here" for name in named if name in meant]
+    return "; ".join([str(error), *hints, f"write {line}"])
 
 
 class Missing:

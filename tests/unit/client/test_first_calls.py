@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cometmq
-from cometmq import client
+from cometmq import client, embedded
 from cometmq.client import NameServerError, StoredMessage, blocking
 
 SEND = 'await producer.send("orders", b"hello")'
 PRODUCER = 'write Producer("127.0.0.1:9876")'
 CONSUMER = 'write PushConsumer("127.0.0.1:9876", topic="orders", group="billing", handler=bill)'
 CONSUMERS = 'write PushConsumer("127.0.0.1:9876", subscriptions={"orders": "*", "refunds": "*"}'
+OPEN = "async with cometmq.embedded.open('data') as broker:"
+OPEN_CALL = 'async with cometmq.embedded.open("data") as broker:'
+OPENED = 'async with embedded.open("data") as broker:'
+ON_BROKER = 'PushConsumer(broker, topic="orders", group="billing"'
 NOBODY = "127.0.0.1:1"
 
 
@@ -29,9 +37,33 @@ def handle_delivery(channel: Any, method: Any, properties: Any, body: Any) -> No
 CONSTRUCTORS = [
     # (what somebody writes, the part of the error that shows the right line)
     ('Producer("shop", name_servers="127.0.0.1:9876")', PRODUCER),
-    ('Producer("127.0.0.1:9876", "shop")', PRODUCER),
+    (
+        'Producer("127.0.0.1:9876", "shop")',
+        'write Producer("127.0.0.1:9876", group=\'shop\'), or Producer("127.0.0.1:9876") and ',
+    ),
+    ('Producer(broker, "shop")', "write Producer(broker, group='shop'), or Producer(broker) and"),
+    ('Producer(embedded.open("data"), "g")', "write Producer(broker, group='g'), or Producer(b"),
+    ('Producer("data")', f"expected host:port: {PRODUCER}, or open a folder: {OPEN} Producer("),
+    ('Producer(name_servers="data")', f"{PRODUCER}, or open a folder: {OPEN} Producer(broker)"),
+    ('AdminClient("data")', f"or open a folder: {OPEN} AdminClient(broker)"),
+    ('AdminClient(broker, "data")', "AdminClient.__init__() takes from 1 to 2 positional"),
+    ('Producer("./data")', "open a folder: write async with cometmq.embedded.open('./data') as"),
+    (r'Producer("C:\\data")', r"open a folder: write async with cometmq.embedded.open('C:\\data'"),
+    ('Producer(Path("data"))', f"open a folder: write {OPEN} Producer(broker)"),
+    ("Producer(embedded)", f"open a folder: write {OPEN} Producer(broker)"),
+    ("Producer(embedded.Broker)", f"open a folder: write {OPEN} Producer(broker)"),
+    ('Producer("mq.example.com")', 'write Producer("mq.example.com:9876")'),
+    ('Producer("redis://localhost")', PRODUCER),
+    ("Producer(9876)", PRODUCER),
+    ("Producer(None)", PRODUCER),
+    ('Producer(group="COMETMQ_PRODUCER-2")', "leave the group out, or give another one"),
+    ('PushConsumer(broker, "orders", "billing", bill)', f"write {ON_BROKER}, handler=bill)"),
+    ('PushConsumer(broker, group="g", topic="t")', "no handler, expected handler= or batch_h"),
+    ('PushConsumer(broker, group="g", topic="t")', f"write {ON_BROKER}, handler=bill)"),
+    ('PopConsumer(group="g", topic="t")', "no handler, expected handler= or batch_handler=: wri"),
+    ('PullConsumer(broker, group_id="g")', "write PullConsumer(broker, "),
     ('Producer("shop")', PRODUCER),
-    ('Producer("localhost")', PRODUCER),
+    ('Producer("localhost")', 'write Producer("localhost:9876")'),
     ('Producer(bootstrap_servers="localhost:9092")', "did you mean name_servers? " + PRODUCER),
     ('Producer(servers=["nats://localhost:4222"])', "did you mean name_servers? " + PRODUCER),
     ('Producer(url="redis://localhost")', "did you mean name_servers? " + PRODUCER),
@@ -71,11 +103,58 @@ CONSTRUCTORS = [
 def test_a_wrong_guess_of_a_constructor_shows_the_right_line(
     package: Any, call: str, shown: str
 ) -> None:
-    names = {**vars(package), "bill": bill, "handle_delivery": handle_delivery}
+    broker = embedded.open("data", name_servers=NOBODY)
+    names = {**vars(package), **globals(), "broker": broker, "Path": Path}
     with pytest.raises((TypeError, client.CometError)) as raised:
         eval(call, names)
 
+    if package is blocking:
+        shown = shown.replace("async ", "").replace("await ", "")
     assert shown in str(raised.value)
+
+
+EMBEDDED = [
+    ("embedded.open()", f"write {OPENED}"),
+    ('embedded.open(path="data")', f"path is folder here; write {OPENED}"),
+    ('embedded.open("data", port=9876)', f"write {OPENED}"),
+    ("embedded.Broker()", f"write {OPENED}"),
+    ('embedded.connect("data")', f"write {OPEN_CALL}"),
+    ('embedded.Server("data")', f"write {OPEN_CALL}"),
+    ('embedded.broker("data")', f"write {OPEN_CALL}"),
+    ('embedded.open("127.0.0.1:9876")', "For servers that run write Producer('127.0.0.1:9876')"),
+    ('embedded.open("redis://localhost")', "expected a path, such as 'data'"),
+    ('embedded.open(":memory:")', "for a broker in memory `cometmq.testing.Cluster`"),
+    ('embedded.open("data", settings="deleteWhen=05")', "expected a dict: {'deleteWhen': '05'}"),
+    ('Producer(embedded.open("data"))', f"use it within `with` or `async with`, as in `{OPENED}`"),
+    ("broker.send(1)", "write async with Producer(broker) as producer: await producer.send("),
+    ('broker.subscribe("orders")', f"write await {ON_BROKER}, handler=bill).run()"),
+    ("broker.stop()", "write broker.close()"),
+    ("broker.address", "write broker.name_servers"),
+    ('cometmq.Broker("data")', f"write {OPEN_CALL}"),
+    ('cometmq.connect("data")', f"write {OPEN_CALL}"),
+    ('cometmq.Consumer("data")', f"write await {ON_BROKER}, handler=bill).run()"),
+    ("cometmq.KafkaProducer()", "write async with Producer(broker) as producer: await producer"),
+    ("client.Consumer()", f"write await {ON_BROKER}, handler=bill).run()"),
+    ("cometmq.blocking.Producer()", "write from cometmq.client import blocking"),
+    ("from cometmq import Consumer", f"write await {ON_BROKER}, handler=bill).run()"),
+    ("from cometmq.client import Broker", f"write {OPEN_CALL}"),
+]
+
+
+@pytest.mark.parametrize(("call", "shown"), EMBEDDED, ids=[call for call, _ in EMBEDDED])
+def test_a_wrong_guess_of_a_name_or_an_embedded_broker_shows_the_right_line(
+    call: str, shown: str
+) -> None:
+    broker = embedded.open("data", name_servers=NOBODY)
+    with pytest.raises((AttributeError, ImportError, TypeError, client.CometError)) as raised:
+        exec(call, {**vars(client), **globals(), "broker": broker})
+
+    assert shown in str(raised.value)
+
+
+async def test_a_broker_that_is_awaited_shows_the_right_line() -> None:
+    with pytest.raises(TypeError, match=re.escape(f"without `await`: write `{OPENED}`")):
+        await embedded.open("data")
 
 
 SENDS = [
@@ -161,7 +240,22 @@ def test_a_wrong_guess_of_a_field_shows_the_right_one(name: str, shown: str) -> 
 def test_the_package_has_the_names_of_a_first_program() -> None:
     assert cometmq.Producer is client.Producer
     assert cometmq.PushConsumer is client.PushConsumer
+    assert cometmq.PullConsumer is client.PullConsumer
     assert not hasattr(cometmq, "Produser")
+    assert "PushConsumer" in dir(cometmq)
+    with pytest.raises(AttributeError) as raised:
+        _ = cometmq.Produser
+    assert (raised.value.name, raised.value.obj) == ("Produser", cometmq)  # Python shows a near one
+
+
+def test_a_module_is_imported_without_the_client() -> None:
+    program = (
+        "import sys; from cometmq import broker, model, sql92; "
+        "assert 'cometmq.client' not in sys.modules; "
+        "from cometmq.client import blocking, consumers"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "cannot import name 'consumers' from 'cometmq.client'" in done.stderr
 
 
 def test_an_error_in_a_constructor_is_not_taken_for_a_wrong_call() -> None:

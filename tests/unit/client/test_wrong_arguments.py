@@ -87,7 +87,7 @@ class Desk:
         ({"handler": partial(yield_in_thread)}, "handler is a generator function.*without yield"),
         ({"handler": Yields()}, "handler is a generator function"),
         ({"batch_handler": yield_in_loop}, "batch_handler is a generator function"),
-        ({}, "give either a handler or a batch_handler"),
+        ({}, "no handler, expected handler= or batch_handler=: write P"),
         ({"handler": handle, "batch_handler": handle_all}, "give either"),
     ],
 )

@@ -45,6 +45,7 @@ from cometmq.client._connection.name_servers import (
 )
 from cometmq.client._connection.routes import Routes
 from cometmq.client._connection.security import Signer, StreamHook, credentials_of, tls_context
+from cometmq.client._hints import WrongAddressError
 from cometmq.client._lifecycle import Lifecycle, in_background
 from cometmq.client.errors import (
     ClientClosedError,
@@ -589,8 +590,10 @@ def known_name_servers(
     try:
         addresses = parse_addresses(settings.name_servers if is_empty else named, required=False)
     except ConfigError as error:
-        where = "setting name_servers, or variable NAMESRV_ADDR: " if is_empty else ""
-        raise ConfigError(f"{where}{error}") from None
+        if is_empty:
+            where = "setting name_servers, or variable NAMESRV_ADDR: "
+            raise ConfigError(f"{where}{error}") from None
+        raise WrongAddressError(str(error)) from None
     if not addresses and not endpoint_url(settings):
         return [DEFAULT_ADDRESS], DEFAULT_USED
     return addresses, ""

@@ -14,6 +14,7 @@ from cometmq.client._callbacks import is_generator
 from cometmq.client._consuming.consumer import SubscribingConsumer
 from cometmq.client._consuming.engine import ABORT_S, Engine
 from cometmq.client._consuming.request_handlers import RequestHandlers
+from cometmq.client._hints import WrongCallError
 from cometmq.client._lifecycle import in_background
 from cometmq.client.errors import ClientClosedError
 from cometmq.client.settings import PopSettings, PushSettings
@@ -82,7 +83,9 @@ def check_handler(group: str, handler: object, batch_handler: object) -> None:
         ConfigError: there is not exactly one, it takes other arguments, or it is a generator
             function.
     """
-    if (handler is None) == (batch_handler is None):
+    if handler is None and batch_handler is None:
+        raise WrongCallError(f"consumer {group}: no handler, expected handler= or batch_handler=")
+    if handler is not None and batch_handler is not None:
         raise ConfigError(f"consumer {group}: give either a handler or a batch_handler")
     name, given, arguments = "handler", handler, ["message"]
     if batch_handler is not None:

@@ -55,4 +55,5 @@ cdef class SuccessFormat:
         end=cython.Py_ssize_t, length_at=cython.Py_ssize_t, fields_at=cython.Py_ssize_t,
         at=cython.Py_ssize_t)
     cpdef Py_ssize_t put(
-        self, bytearray space, Py_ssize_t start, bytes text, Py_ssize_t body_bytes) except -1
+        self, bytearray space, Py_ssize_t start, bytes text, Py_ssize_t body_bytes,
+        bytes second=*) except -1

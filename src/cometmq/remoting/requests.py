@@ -195,7 +195,7 @@ class SuccessFormat:
 
     Args:
         fields: the header's fields. A value may contain one of `DECIMAL`, `HEX` (16 upper-case
-            digits) and `TEXT`, the placeholder of a value.
+            digits) and `TEXT`, the placeholder of a value. Two of them may contain `TEXT`.
         remark: a text for people, or None.
         serialization: that of the header.
     """
@@ -274,17 +274,20 @@ class SuccessFormat:
         space = bytearray(self.size_max + len(text)) if text else self._space
         return copy_of(space, 0, self.put(space, 0, text, body_bytes))
 
-    def put(self, space: bytearray, start: int, text: bytes, body_bytes: int) -> int:
-        """Write the frame for `numbers` and the text; return the position behind it.
+    def put(
+        self, space: bytearray, start: int, text: bytes, body_bytes: int, second: bytes = b""
+    ) -> int:
+        """Write the frame for `numbers` and the texts; return the position behind it.
 
         Args:
-            space: has room for `size_max` bytes and the text from ``start`` on.
+            space: has room for `size_max` bytes and the texts from ``start`` on.
             start: where the frame begins.
-            text: the value of `TEXT`.
+            text: the value of `TEXT`, in a JSON header escaped.
             body_bytes: how long the body is that follows.
+            second: the value of the second `TEXT`.
         """
         if not cython.compiled and not self._is_binary:
-            return self._put_at_once(space, start, text, body_bytes)
+            return self._put_at_once(space, start, [text, second], body_bytes)
         kinds, numbers, number = self._kinds, self.numbers, 0
         end = put_bytes(space, start + PREFIX_BYTES, self._pieces[0])
         for at in range(len(kinds)):
@@ -294,6 +297,7 @@ class SuccessFormat:
             kind = kinds[at]
             if kind == _TEXT:
                 end = put_bytes(space, end, text)
+                text = second
             else:
                 if kind == _HEX:
                     end = put_hex(space, end, numbers[number])
@@ -311,17 +315,17 @@ class SuccessFormat:
         put_u32(space, start + 4, self._word | (end - start - PREFIX_BYTES))
         return end
 
-    def _put_at_once(self, space: bytearray, start: int, text: bytes, body_bytes: int) -> int:
+    def _put_at_once(
+        self, space: bytearray, start: int, texts: list[bytes], body_bytes: int
+    ) -> int:
         """Do the same as `put` in fewer steps: interpreted, with a JSON header."""
         if not self._percent_format:
             pieces = [piece.replace(b"%", b"%%") for piece in self._pieces]
             for at, kind in enumerate(self._kinds):
                 pieces[at] += (b"%d", b"%016X", b"%s")[kind]
             self._percent_format = b"".join(pieces)
-        values: list[Any] = [self.numbers[at] for at in range(len(self._kinds))]
-        if _TEXT in self._kinds:
-            values.insert(self._kinds.index(_TEXT), text)
-            values.pop()
+        numbers, wanted = iter(self.numbers), iter(texts)
+        values = [next(wanted if kind == _TEXT else numbers) for kind in self._kinds]
         header = self._percent_format % tuple(values)
         size = len(header)
         end = start + PREFIX_BYTES + size

@@ -180,7 +180,8 @@ async def test_the_answer_says_where_the_message_is(
     assert (answer.code, answer.opaque, answer.flag, answer.remark) == (0, -5, 1, None)
     assert answer.serialization == serialization
     assert answer.fields == TRACE | {
-        "msgId": f"{HOST.hex().upper()}{log_offset:016X}", "queueId": "1", "queueOffset": "1"
+        "msgId": f"{HOST.hex().upper()}{log_offset:016X}", "queueId": "1", "queueOffset": "1",
+        "transactionId": "u",
     }  # fmt: skip
     assert answer.body == b""
     (message,) = world.stored()
@@ -192,6 +193,43 @@ async def test_the_answer_says_where_the_message_is(
     assert message.properties == {"KEYS": "k", "UNIQ_KEY": "u", "CLUSTER": "c"} | TRACE
     if sync:
         assert world.store.flushed_to == world.store.written_to
+
+
+@pytest.mark.parametrize("serialization", [JSON_HEADER, BINARY_HEADER], ids=["JSON", "binary"])
+@pytest.mark.parametrize("more", ["", "TRAN_MSG\x01true\x02", "DELAY\x011\x02"])
+@pytest.mark.parametrize(
+    ("text", "unique_id"),
+    [
+        ("UNIQ_KEY\x017F00000100002A139A5A\x02", "7F00000100002A139A5A"),
+        ('UNIQ_KEY\x01a "quote", \\ \t é \U0001f600%s\x02', 'a "quote", \\ \t é \U0001f600%s'),
+        ("UNIQ_KEY\x01first\x02KEYS\x01k\x02UNIQ_KEY\x01second\x02", "second"),
+        ("KEYS\x01k\x02UNIQ_KEY\x01last", "last"),
+        ("", "FRESH"),
+    ],
+)
+async def test_the_response_has_the_unique_id_as_the_transaction_id(
+    make: Make, text: str, unique_id: str, more: str, serialization: int
+) -> None:
+    """RocketMQ 5 sets it for every message; its proxy finds a half message by it."""
+    world = make()
+    world.ask(i=more + text, serialization=serialization)
+    answer = await world.answer()
+    assert answer.fields["transactionId"] == unique_id
+    assert set(answer.fields) == {*TRACE, "msgId", "queueId", "queueOffset", "transactionId"}
+
+
+@pytest.mark.parametrize("serialization", [JSON_HEADER, BINARY_HEADER], ids=["JSON", "binary"])
+async def test_the_response_to_a_batch_has_the_unique_id_of_the_batch(
+    make: Make, serialization: int
+) -> None:
+    world = make()
+    items = [(0, b"one", b"UNIQ_KEY\x01u1\x02"), (0, b"two", b"UNIQ_KEY\x01u2\x02")]
+    for text in ("WAIT\x01true\x02UNIQ_KEY\x01of-the-batch\x02", "WAIT\x01true\x02", ""):
+        world.ask(encode_batch(items), code=320, m="true", i=text, serialization=serialization)
+    with_id, without, bare = await world.answers(3)
+    assert with_id.fields["transactionId"] == "of-the-batch"
+    assert set(with_id.fields) - set(without.fields) == {"transactionId"}
+    assert set(without.fields) == set(bare.fields)
 
 
 async def test_a_success_is_written_as_any_other_json_answer_is(make: Make) -> None:
@@ -338,7 +376,8 @@ async def test_the_answer_to_a_half_message_names_its_place_in_the_half_queue(
     half = all_messages(world.store, "RMQ_SYS_TRANS_HALF_TOPIC")[1]
     assert (first.code, second.code) == (0, 0)
     assert second.fields == TRACE | {
-        "msgId": f"{HOST.hex().upper()}{half.log_offset:016X}", "queueId": "3", "queueOffset": "1"
+        "msgId": f"{HOST.hex().upper()}{half.log_offset:016X}", "queueId": "3", "queueOffset": "1",
+        "transactionId": "FRESH",
     }  # fmt: skip
     assert (half.sys_flag, half.properties["REAL_QID"]) == (0, "3")
     assert world.stored(3) == []

@@ -177,7 +177,16 @@ async def test_a_common_send_passes_all_checks_with_the_same_target_queue(
         assert quick.topic == ""
         return
     door.validation.check_and_route(checked)
-    for field in ("topic", "queue_id", "requested_queue_id", "sys_flag", "body_at", "body_end"):
+    fields = (
+        "topic",
+        "queue_id",
+        "requested_queue_id",
+        "sys_flag",
+        "body_at",
+        "body_end",
+        "unique_id",
+    )
+    for field in fields:
         assert getattr(quick, field) == getattr(checked, field), field
     assert quick.properties() == checked.properties()
 

@@ -57,6 +57,17 @@ def test_a_format_writes_what_a_response_writes(
 
 
 @pytest.mark.parametrize("serialization", [JSON_HEADER, BINARY_HEADER])
+def test_a_format_may_have_two_texts(serialization: int) -> None:
+    success = SuccessFormat(
+        {"ids": TEXT, "offset": DECIMAL, "id": TEXT}, serialization=serialization
+    )
+    success.head((7, 8))  # the numbers, which `put` takes from there
+    space = bytearray(success.size_max + 100)
+    end = success.put(space, 3, b"first", 0, b"second")
+    assert decoded(bytes(space[3:end])).fields == {"ids": "first", "offset": "7", "id": "second"}
+
+
+@pytest.mark.parametrize("serialization", [JSON_HEADER, BINARY_HEADER])
 @given(st.lists(st.binary(min_size=1, max_size=300).map(bytes.hex), min_size=1, max_size=40), INT32)
 def test_a_text_in_a_format_may_have_any_length(
     serialization: int, ids: list[str], opaque: int

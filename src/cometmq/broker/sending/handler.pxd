@@ -37,8 +37,10 @@ cdef class SendHandler:
     cdef int _pending_count
     cdef SuccessFormat _one_json
     cdef SuccessFormat _many_json
+    cdef SuccessFormat _named_json
     cdef SuccessFormat _one_binary
     cdef SuccessFormat _many_binary
+    cdef SuccessFormat _named_binary
 
     cpdef apply_rules(self)
 
@@ -47,7 +49,7 @@ cdef class SendHandler:
     cpdef object handle(self, Request request)
 
     @cython.locals(
-        host=bytes, source=cython.p_uchar, ids=bytes, success=SuccessFormat, batch=AppendedBatch,
+        host=bytes, source=cython.p_uchar, ids=bytes, unique_id=bytes, success=SuccessFormat, batch=AppendedBatch,
         stored=Appender, room=cython.Py_ssize_t)
     cpdef Py_ssize_t store(
         self, Send send, long long opaque, bint is_binary, Py_ssize_t at) except -1

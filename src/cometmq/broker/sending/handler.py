@@ -9,6 +9,7 @@ Source: SendMessageProcessor, RocketMQ 5.3 (codes, remarks, the header of the re
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from time import perf_counter
@@ -114,12 +115,15 @@ class SendHandler:
             "TRACE_ON": "true" if rules.trace_on else "false",
         }
         position = {"queueId": DECIMAL, "queueOffset": DECIMAL}
-        one = {**self._trace_fields, "msgId": self._id_prefix + HEX, **position}
+        named = {"transactionId": TEXT}
+        one = {**self._trace_fields, "msgId": self._id_prefix + HEX, **position, **named}
         many = {**self._trace_fields, "msgId": TEXT, **position}
         self._one_json = SuccessFormat(one)
         self._many_json = SuccessFormat(many)
+        self._named_json = SuccessFormat(many | named)
         self._one_binary = SuccessFormat(one, serialization=BINARY_HEADER)
         self._many_binary = SuccessFormat(many, serialization=BINARY_HEADER)
+        self._named_binary = SuccessFormat(many | named, serialization=BINARY_HEADER)
 
     def handle(self, request: Request) -> Response | None:
         """Handle one send.
@@ -182,8 +186,14 @@ class SendHandler:
         self._topic = send.topic
         source = octets.start_of(send.source)
         ids = b""
+        unique_id = send.unique_id
+        if not is_binary and not unique_id.isalnum():
+            unique_id = _escaped(unique_id)
         if send.is_batch:
-            success = self._many_binary if is_binary else self._many_json
+            if unique_id:
+                success = self._named_binary if is_binary else self._named_json
+            else:
+                success = self._many_binary if is_binary else self._many_json
             batch = self.appender.put_batch(
                 send.topic,
                 send.queue_id,
@@ -230,10 +240,12 @@ class SendHandler:
             success.numbers[1] = send.requested_queue_id
             success.numbers[2] = stored.queue_offset
             success.numbers[3] = opaque
-        room = at + success.size_max + len(ids)
+        room = at + success.size_max + len(ids) + len(unique_id)
         if room > len(self._responses):
             self._responses.extend(bytes(room))
-        return success.put(self._responses, at, ids, 0)
+        if send.is_batch:
+            return success.put(self._responses, at, ids, 0, unique_id)
+        return success.put(self._responses, at, unique_id, 0)
 
     def responses_to(self, end: int) -> bytes:
         """Return the responses that `store` has encoded, and empty their buffer."""
@@ -389,6 +401,11 @@ class SendHandler:
             else:
                 response = Response(status, fields=success.fields)
             Request(success, wire).reply(response)
+
+
+def _escaped(text: bytes) -> bytes:
+    """Return a text as a JSON header contains it between its quotes."""
+    return json.dumps(text.decode(errors="replace"))[1:-1].encode()
 
 
 def _log_if_slow(pending: PendingResponses, waits_s: float, now_s: float, wait: str) -> None:

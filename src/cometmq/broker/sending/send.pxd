@@ -21,6 +21,7 @@ cdef class Send:
     cdef public Py_ssize_t text_end
     cdef public str topic
     cdef public long long queue_id
+    cdef public bytes unique_id
     cdef public bytes more
 
     cpdef take_header(self, object header, object body)

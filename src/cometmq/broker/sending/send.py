@@ -46,6 +46,8 @@ class Send:
         self.topic = ""
         """The target topic; mostly the requested one."""
         self.queue_id = 0
+        self.unique_id = b""
+        """Its unique id, which the response contains; a batch may have none."""
         self.more = b""
         """Properties that the broker adds; with a batch, to each message."""
 

@@ -46,10 +46,10 @@ cdef class SendValidation:
 @cython.locals(
     found=cython.int, start=cython.Py_ssize_t, stop=cython.Py_ssize_t, first=cython.uchar,
     size=cython.Py_ssize_t)
-cdef int _scan_properties(const unsigned char* text, Py_ssize_t at, Py_ssize_t end) except -1
+cdef int _scan_properties(
+    Send send, const unsigned char* text, Py_ssize_t at, Py_ssize_t end) except -1
 
-@cython.locals(entries=bytes)
-cdef int _search_properties(bytes text) except -1
+cdef int _search_properties(Send send, bytes text) except -1
 
 cdef bint _is_only_wait(
     const unsigned char* text, Py_ssize_t at, Py_ssize_t end) noexcept

@@ -211,17 +211,19 @@ class SendValidation:
             return False
         more = self._suffix
         if send.is_batch:
+            send.unique_id = b""
             if send.text_at < send.text_end:
                 if not _is_only_wait(octets.start_of(send.text), send.text_at, send.text_end):
                     return False
                 send.text_end, more = send.text_at, self._batch_suffix
         else:
             text = octets.start_of(send.text)
-            found = _scan_properties(text, send.text_at, send.text_end)
+            found = _scan_properties(send, text, send.text_at, send.text_end)
             if found == _NEEDS_REWRITE:
                 return False
             if found == _NEEDS_ID:
-                more = _UNIQUE_KEY + self._new_unique_key().encode() + _END + more
+                send.unique_id = self._new_unique_key().encode()
+                more = _UNIQUE_KEY + send.unique_id + _END + more
             if (
                 property_text.joined_bytes(text, send.text_at, send.text_end, more)
                 > _PROPERTIES_MAX
@@ -280,8 +282,12 @@ class SendValidation:
             self._route_rewritten(send, header)
             return
         send.more = self._suffix
-        if not _has_unique_key(text):
-            send.more = _UNIQUE_KEY + self._new_unique_key().encode() + _END + self._suffix
+        # A name that ends like its name is none, nor is one without a value.
+        unique_id = property_text.value_of(text, property_text.UNIQ_KEY_MARKER)
+        if unique_id is None:
+            unique_id = self._new_unique_key().encode()
+            send.more = _UNIQUE_KEY + unique_id + _END + self._suffix
+        send.unique_id = unique_id
 
     def _route_batch(self, send: Send, header: SendHeader) -> None:
         """Set the properties that each message of a batch gets."""
@@ -295,6 +301,7 @@ class SendValidation:
         self._refuse_timer(properties)
         if self._levels.level_of(properties.get(property_names.DELAY)):
             raise _illegal("a batch cannot be delayed")
+        send.unique_id = properties.get(property_names.UNIQ_KEY, "").encode()
         self._rewrite(send, properties | self._broker_properties)
 
     def _rewrite(self, send: Send, properties: Mapping[str, str]) -> None:
@@ -389,6 +396,7 @@ class SendValidation:
         properties.pop(property_names.POP_CK, None)
         if not properties.get(property_names.UNIQ_KEY):
             properties[property_names.UNIQ_KEY] = self._new_unique_key()
+        send.unique_id = properties[property_names.UNIQ_KEY].encode()
         if send.topic.startswith(DLQ_PREFIX) and send.topic != header.topic:
             properties.pop(property_names.DELAY, None)
         properties.update(self._broker_properties)
@@ -459,32 +467,39 @@ def _check_room_of_copy(size: int) -> None:
         )
 
 
-def _scan_properties(text: Any, at: int, end: int) -> int:
-    """Return whether properties are _COMPLETE, need a unique id or the general path."""
+def _scan_properties(send: Send, text: Any, at: int, end: int) -> int:
+    """Return whether properties are _COMPLETE, need a unique id or the general path.
+
+    If they are complete, the send gets their unique id: the last one, as readers of them do.
+    """
     found = _NEEDS_ID
     start = at
     if not cython.compiled:
-        return _search_properties(octets.bytes_in(text, at, end - at))
+        return _search_properties(send, octets.bytes_in(text, at, end - at))
     while at < end:
         stop = octets.end_of_run(text, at, end, 2)
         first = text[at]
         size = stop - at
         if first == 85 and size > 9 and memcmp(text + at, b"UNIQ_KEY\x01", 9) == 0:
             found = _COMPLETE
+            send.unique_id = octets.bytes_in(text, at + 9, size - 9)
         elif first == 84 and size > 5 and memcmp(text + at, b"TAGS\x01", 5) == 0:
             pass
         elif _MAY_NEED_IT[first] and (size != 9 or memcmp(text + at, b"WAIT\x01true", 9) != 0):
-            return _search_properties(octets.bytes_in(text, start, end - start))
+            return _search_properties(send, octets.bytes_in(text, start, end - start))
         at = stop + 1
     return found
 
 
-def _search_properties(text: bytes) -> int:
+def _search_properties(send: Send, text: bytes) -> int:
     """Do the same as `_scan_properties`, which knows only the most frequent properties."""
-    entries = b"\x02%b\x02" % text
-    if _needs_general_path(entries) is not None:
+    if _needs_general_path(b"\x02%b\x02" % text) is not None:
         return _NEEDS_REWRITE
-    return _COMPLETE if entries.find(b"\x02" + _UNIQUE_KEY) >= 0 else _NEEDS_ID
+    unique_id = property_text.value_of(text, property_text.UNIQ_KEY_MARKER)
+    if unique_id is None:
+        return _NEEDS_ID
+    send.unique_id = unique_id
+    return _COMPLETE
 
 
 def _is_only_wait(text: Any, at: int, end: int) -> bool:
@@ -496,11 +511,6 @@ def _is_only_wait(text: Any, at: int, end: int) -> bool:
 
 def _flag_of(config: TopicConfig) -> int:
     return SysFlag.MULTI_TAGS if config.topic_filter_type == MULTI_TAG else 0
-
-
-def _has_unique_key(text: bytes) -> bool:
-    """Return whether there is a unique id, not just a name that ends like its name or no value."""
-    return property_text.value_of(text, property_text.UNIQ_KEY_MARKER) is not None
 
 
 def _refuse_forbidden(topic: str) -> None:

@@ -30,6 +30,9 @@ settings.load_profile("comet")
 # process, which takes twice as long as the rest of collecting.
 sys.dont_write_bytecode = False
 
+# A process that a test starts says where it was when it crashes.
+os.environ.setdefault("PYTHONFAULTHANDLER", "1")
+
 GARBAGE_OBJECTS_MIN = 10_000
 """New objects before garbage is collected; Python's 700 cost a twentieth of the unit tests."""
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from support.root import need_open_files
+
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = (
     "send-1x1",
@@ -18,20 +20,25 @@ ROWS = (
     "frames-go",
     "frames-cpp",
     "frames-node",
-    "connections",
     "pull-tag",
     "latency",
 )
+CONNECTIONS = ("connections",)
+"""It opens 1,000 connections."""
 WRONG = ("MISMATCH", "bad_opaque", "lost_conns", "ERRORS")
 """What no load of the machine explains; a busy broker may refuse sends."""
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
-def test_a_quick_comparison_measures_every_row(tmp_path):
+@pytest.mark.parametrize(("rows", "open_files"), [(ROWS, 256), (CONNECTIONS, 1_200)])
+def test_a_quick_comparison_measures_every_row(
+    tmp_path: Path, rows: tuple[str, ...], open_files: int
+) -> None:
+    need_open_files(open_files)
     done = subprocess.run(
         [
             sys.executable, str(ROOT / "benchmarks" / "run.py"), "--quick", "--duration", "0.3",
-            "--servers", "cometmq", "--rows", ",".join(ROWS), "--folder", str(tmp_path / "files"),
+            "--servers", "cometmq", "--rows", ",".join(rows), "--folder", str(tmp_path / "files"),
         ],
         cwd=tmp_path,
         capture_output=True,
@@ -41,7 +48,7 @@ def test_a_quick_comparison_measures_every_row(tmp_path):
     )  # fmt: skip
     saved = json.loads((tmp_path / "build/bench/results/quick.json").read_text())
     assert saved["failures"] == [], done.stderr
-    assert {figure["row"] for figure in saved["taken"]} == set(ROWS)
+    assert {figure["row"] for figure in saved["taken"]} == set(rows)
     doubts = [figure["doubt"] for figure in saved["taken"]]
     assert [doubt for doubt in doubts if any(word in doubt for word in WRONG)] == []
     assert "verdict" in done.stdout

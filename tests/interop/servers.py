@@ -258,7 +258,7 @@ class _CometServer(_Server):
         """A program that runs the server, with its options."""
 
     def _launch(self, *arguments: str) -> None:
-        env = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"} | self.env
+        env = os.environ | {"PYTHONUNBUFFERED": "1"} | self.env
         command = [*self.under, sys.executable, "-m", "cometmq", *arguments]
         self._process = Process(command, self.folder / "cometmq.out", env=env, cwd=self.folder)
 

@@ -27,6 +27,7 @@ from cometmq.remoting.tasks import Supervisor
 from cometmq.remoting.tls import HANDSHAKE_BYTE, failure_text, server_context
 from cometmq.remoting.wire import FastPath
 from cometmq.system.failure_log import RateLimitedLog
+from cometmq.system.files import end_of_socket_descriptors
 
 log = logging.getLogger(__name__)
 
@@ -176,6 +177,7 @@ class RemotingServer:
 
     def _accept(self) -> None:
         assert self._socket is not None
+        end = end_of_socket_descriptors()
         for _ in range(ACCEPTS_PER_EVENT):
             try:
                 accepted, _ = self._socket.accept()
@@ -184,6 +186,15 @@ class RemotingServer:
             except OSError as problem:
                 self._pause_accepting(problem)
                 return
+            if end is not None and accepted.fileno() >= end:
+                accepted.close()
+                self._problems.add(
+                    "refused a connection server=%s: %d files are open, the others are for the"
+                    " store; raise the limit of open files (ulimit -n, LimitNOFILE)",
+                    self._name,
+                    end,
+                )
+                continue
             accepted.setblocking(False)
             self._supervisor.spawn(self._open(accepted), "open")
 

@@ -93,7 +93,7 @@ class AbortFile:
         """Let the next start recover as after a power cut: pages may not be on disk."""
         mapped, self._mapped = self._mapped, None
         if mapped is not None:  # in memory, because the process may be killed before the next line
-            mapped.zero(0, mapped.size_bytes)
+            mapped.map[:] = bytes(mapped.size_bytes)
             mapped.close()
         try:
             self._files.write(self._path, f"{os.getpid()}\n".encode())

@@ -7,7 +7,8 @@
 
 Each stream has its own lock: no sync of the log, which senders wait for, waits for those of
 thousands of queues. A failed sync may have dropped the data, and the next one would not report it.
-So no sync is retried: every later call raises the reason of the first failure.
+So no sync is retried: every later call raises the reason of the first failure. A sync whose file
+cannot be opened, because too many are open, has not begun: the next call syncs the same bytes.
 
 Any thread may call these functions. Source: FlushRealTimeService, FlushConsumeQueueService and
 StoreCheckpoint, RocketMQ 5.3, which retry.
@@ -17,17 +18,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from cometmq.store.checkpoint import Checkpoint, Position, write_checkpoint
 from cometmq.store.commit_log import CommitLog
+from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.dispatch import QueueTable
 from cometmq.store.errors import StoreUnavailableError
 from cometmq.store.index import Index
-from cometmq.system.files import Files, is_disk_full
+from cometmq.system.failure_log import FailureLog
+from cometmq.system.files import Files, is_disk_full, is_out_of_descriptors
 from cometmq.system.platforms.interface import FileSystem
 
 logger = logging.getLogger(__name__)
@@ -76,6 +79,12 @@ class Durability:
         self._file_system: FileSystem | None = None
         self._index_position = Position()
         self._written = b""
+        self._opening = FailureLog(
+            logger,
+            fails="cannot open a file to sync it, retrying; raise the limit of open files",
+            works="files are synced again",
+            name="path",
+        )
         self._log_lock = threading.Lock()
         self._queues_lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
@@ -114,7 +123,8 @@ class Durability:
             for queue in self._table.take_unsynced(least_pages):
                 with self._log_lock:  # one queue at most between two syncs of the log
                     pass
-                self._sync(queue.flush)
+                with _listed_again([queue]):
+                    self._sync(queue.flush)
             with_index |= least_pages == 0 and self._index_position.index_name == 0
             checkpoint = self.checkpoint
             checkpoint.index_ms = max(checkpoint.index_ms, self._sync_index(newest=with_index))
@@ -128,11 +138,12 @@ class Durability:
         if self._file_system is None:
             return
         queues = list(self._table.take_unsynced(0))
-        for queue in queues:
-            self._sync(queue.begin_sync)
-        self._sync(self._file_system.sync)
-        for queue in queues:
-            queue.end_sync()
+        with _listed_again(queues):
+            for queue in queues:
+                self._sync(queue.begin_sync)
+            self._sync(self._file_system.sync)
+            for queue in queues:
+                self._sync(queue.end_sync)
 
     def _sync_index(self, *, newest: bool) -> int:
         """Sync the full index files and, if asked for, the newest one.
@@ -168,14 +179,16 @@ class Durability:
             checkpoint = replace(self.checkpoint, position=at)
             content = checkpoint.encode()
             if content == self._written:
+                self._opening.succeeded(str(self._path.parent))
                 return
             try:
                 write_checkpoint(self._files, self._path, checkpoint)
             except OSError as problem:
                 if not is_disk_full(problem):
-                    raise self.fail(f"a sync has failed: {problem}") from problem
+                    raise self._failed(problem) from problem
                 logger.warning("cannot write the checkpoint path=%s: %s", self._path, problem)
             else:
+                self._opening.succeeded(str(self._path.parent))
                 self._written = content
                 self.needed_from = at.queues_offset
 
@@ -239,7 +252,15 @@ class Durability:
         try:
             return int(sync() or 0)
         except OSError as problem:
-            raise self.fail(f"a sync has failed: {problem}") from problem
+            raise self._failed(problem) from problem
+
+    def _failed(self, problem: OSError) -> StoreUnavailableError:
+        """Return the error to raise for a failed sync."""
+        if not is_out_of_descriptors(problem):
+            return self.fail(f"a sync has failed: {problem}")
+        error = StoreUnavailableError(f"a sync could not begin: {problem}")
+        self._opening.failed(str(self._path.parent), error)
+        return error
 
     def fail(self, reason: str) -> StoreUnavailableError:
         """Refuse all further writes; return the error to raise."""
@@ -251,3 +272,14 @@ class Durability:
     def _raise_failure(self) -> None:
         if self.failure is not None:
             raise StoreUnavailableError(self.failure)
+
+
+@contextmanager
+def _listed_again(queues: Sequence[ConsumeQueue]) -> Iterator[None]:
+    """Let the next flush sync these queues if this one cannot."""
+    try:
+        yield
+    except StoreUnavailableError:
+        for queue in queues:
+            queue.mark_unsynced()
+        raise

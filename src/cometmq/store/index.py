@@ -528,8 +528,12 @@ class Index:
         """
         if self._has_unsynced_names:
             self._has_unsynced_names = False
-            for directory in (self._directory, self._directory.parent):
-                self._files.sync_dir(directory)
+            try:
+                for directory in (self._directory, self._directory.parent):
+                    self._files.sync_dir(directory)
+            except OSError:
+                self._has_unsynced_names = True
+                raise
         synced_ms = 0
         while self.filled:
             item = self.filled[0]

@@ -40,6 +40,8 @@ _LARGE_BYTES = 64 * 1024 * 1024
 """Deleting a file of this size takes a while: 250 ms for a GiB in memory."""
 _DESCRIPTORS_DEFAULT = 131_060
 """The limit that is assumed if the system has no limit of open files."""
+_RESERVED_LEAST, _RESERVED_MOST = 16, 256
+"""Descriptors that sockets leave to files, which are open for a moment: tables and directories."""
 _MAPPED_FILES_LEAST = 64
 _MAPPED_FILES_MOST = 4096
 """More of them cost memory and save no time."""
@@ -49,6 +51,11 @@ T = TypeVar("T")
 def is_disk_full(problem: OSError) -> bool:
     """Return whether an operation failed for lack of space, on the disk or in a quota."""
     return problem.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_out_of_descriptors(problem: OSError) -> bool:
+    """Return whether a file could not be opened because too many are open; nothing was done."""
+    return problem.errno in (errno.EMFILE, errno.ENFILE)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -537,6 +544,17 @@ def mapped_files_max() -> int:
     if mappings is not None:
         allowed = min(allowed, mappings * 75 // 100)
     return max(_MAPPED_FILES_LEAST, min(_MAPPED_FILES_MOST, allowed))
+
+
+def end_of_socket_descriptors() -> int | None:
+    """Return the descriptor from which on a new socket is closed, so that files can be opened.
+
+    A new descriptor is the lowest free one, so it tells how many are in use. None: no limit.
+    """
+    limit, _ = SERVERS.open_files_limits()
+    if limit is None:
+        return None
+    return limit - max(_RESERVED_LEAST, min(_RESERVED_MOST, limit // 16))
 
 
 def save_with_backup(files: Files, path: Path, data: bytes) -> None:

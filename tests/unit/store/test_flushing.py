@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+import resource
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cometmq.store import MessageStore, StoreUnavailableError
+from cometmq.store import MessageStore, StoreUnavailableError, loader
 from cometmq.store.checkpoint import Checkpoint, Position
 from cometmq.system.clock import ManualClock
+from cometmq.system.files import MappedFile
 from support.faulty_files import FaultyFiles
-from support.stores import TOPIC, bodies, put
+from support.stores import TOPIC, bodies, opened, put
 
 Open = Callable[..., MessageStore]
 
@@ -242,3 +248,103 @@ def test_a_failed_sync_of_many_queues_ends_all_writes(open_store: Open) -> None:
     files.fail_sync = False
     with pytest.raises(StoreUnavailableError, match="a sync has failed"):
         put(store)
+
+
+class FewDescriptors(FaultyFiles):
+    """Opens no file at one of the calls that open one for a moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls_left = 0
+        self.synced_directories: set[Path] = set()
+
+    def _open(self) -> None:
+        self.calls_left -= 1
+        if self.calls_left == 0:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    def sync_dir(self, path: Path) -> None:
+        self._open()
+        super().sync_dir(path)
+        self.synced_directories.add(path)
+
+    def write_part(self, *arguments: Any, **more: Any) -> None:
+        self._open()
+        super().write_part(*arguments, **more)
+
+    def open_mapped(self, *arguments: Any, **more: Any) -> MappedFile:
+        self._open()
+        return super().open_mapped(*arguments, **more)
+
+    def overwrite(self, path: Path, data: bytes) -> None:
+        self._open()
+        super().overwrite(path, data)
+
+
+@pytest.mark.parametrize(("queues", "calls"), [(3, range(1, 20)), (MANY, (1, MANY // 2, 2 * MANY))])
+def test_a_flush_without_a_descriptor_loses_nothing(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    queues: int,
+    calls: Sequence[int],
+) -> None:
+    """Whichever file cannot be opened, the next flush syncs what this one did not."""
+    monkeypatch.setattr(loader, "BUFFERS_MAX", MANY)  # else each store has a file of 64 MiB
+    caplog.set_level(logging.INFO)
+    outcomes = {refused_without_a_descriptor(tmp_path / str(call), call, queues) for call in calls}
+
+    assert outcomes == {True, False}, "the calls are no more than those of a flush"
+    assert "raise the limit of open files" in caplog.text
+    assert "files are synced again" in caplog.text
+
+
+def refused_without_a_descriptor(root: Path, call: int, queues: int) -> bool:
+    """Whether a flush failed because one call opened no file; all is there after a power cut."""
+    files = FewDescriptors()
+    more = {"consume_queue_file_bytes": 400, "mapped_queue_files_max": 1}
+    store = opened(root, files=files, **more)
+    for queue_id in range(queues):
+        put(store, queue_id=queue_id, properties={"KEYS": "k"})
+    files.calls_left = call
+    is_refused = False
+    try:
+        store.write_out()
+    except StoreUnavailableError:
+        is_refused = True
+    files.calls_left = 0
+    store.write_out()
+    store.abandon()
+    files.crash(lambda path, number: False)
+
+    folders = {root / "consumequeue" / TOPIC / str(n) for n in range(queues)}
+    if queues < MANY:  # else the names are synced with the file system
+        assert {root / "index", *folders} <= files.synced_directories, f"call {call}"
+    again = opened(root, files=files, **more)
+    met = [bodies(again, queue_id=n) for n in range(queues)]
+    assert met == [[b"body"]] * queues, f"call {call}"
+    return is_refused
+
+
+def test_a_sync_that_fails_without_a_descriptor_left_is_logged(
+    open_store: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next start must know of it, too, though no file can be opened to say so."""
+    store = open_store(files=(files := FaultyFiles()))
+    put(store)
+    files.fail_sync = True
+    with soft_limit_of_files(3), pytest.raises(StoreUnavailableError, match="the disk is gone"):
+        store.flush()
+    files.fail_sync = False
+
+    assert "store refuses messages until restart" in caplog.text
+    store.abandon()
+    assert (tmp_path / "abort").read_bytes().strip(b"\0") == b""
+
+
+@contextmanager
+def soft_limit_of_files(count: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -10,7 +10,8 @@ import pytest
 from cometmq.client import AdminClient, ClientInstance, Message, MessageQueue, Producer
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import core_of
-from cometmq.client.offsets import OffsetStore, RemoteOffsetStore, StartFrom, first_offset
+from cometmq.client._consuming.continuation import Continuation
+from cometmq.client.offsets import OffsetStore, RemoteOffsetStore, StartFrom
 from cometmq.model.offsets import QueueOffset
 from support.consuming import MemoryOffsets
 from support.reading import until_queued
@@ -40,9 +41,9 @@ class Filled:
     async def first(
         self, store: OffsetStore, start: StartFrom | datetime, *, retry: bool = False
     ) -> int:
-        return await first_offset(
-            self.queue, store=store, offsets=self.offsets, start=start, retry=retry
-        )
+        retry_topic = self.queue.topic if retry else None
+        made = Continuation(store, self.offsets, start_from=start, retry_topic=retry_topic)
+        return await made.assigned(self.queue)
 
 
 @pytest.fixture

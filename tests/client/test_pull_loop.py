@@ -22,7 +22,8 @@ from cometmq.client import (
 )
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import core_of
-from cometmq.client._consuming.pulls import ReplicaChoice
+from cometmq.client._consuming.continuation import Cause
+from cometmq.client._consuming.pulls import PullResult, ReplicaChoice
 from cometmq.client._push.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._push.pull_loop import PullLoop
 from cometmq.client._supervision import SupervisedFailureLog
@@ -74,7 +75,7 @@ class Puller:
         self.service = Collecting()
         self.store = RemoteOffsetStore(instance, group)
         self.suspended = False
-        self.illegal: asyncio.Future[QueueOffset] = asyncio.get_running_loop().create_future()
+        self.moved: asyncio.Future[Cause] = asyncio.get_running_loop().create_future()
         self.tasks = Supervisor("test")
         self.broken = asyncio.Event()
         self.failures = SupervisedFailureLog(
@@ -114,14 +115,15 @@ class Puller:
             commit_with_pull=True,
             stats=None,
             failures=self.failures,
-            on_illegal=self._is_illegal,
+            on_moved=self._is_moved,
             on_broken=self.broken.set,
         )
         self.loop.start(self.tasks)
         return self.loop
 
-    async def _is_illegal(self, offset: QueueOffset) -> None:
-        self.illegal.set_result(offset)
+    async def _is_moved(self, cause: Cause, response: PullResult) -> None:
+        self.fetched.drop()
+        self.moved.set_result(cause)
 
     @property
     def offsets(self) -> list[int]:
@@ -302,25 +304,16 @@ async def test_pulls_tell_the_master_how_far_the_queue_is_consumed(
             await asyncio.sleep(0.01)
 
 
-async def test_a_queue_that_does_not_reach_to_the_offset_is_dropped_and_begun_nearby(
+async def test_a_queue_whose_end_is_before_the_offset_is_left(
     puller: Puller, producer: Producer, instance: ClientInstance
 ) -> None:
     await fill(producer, puller.queue, 3)
-    offsets = QueueOffsets(core_of(instance).routes, core_of(instance).brokers)
     async with AdminClient(instance=instance) as admin:
         await until_queued(admin, puller.queue.topic, 3)
 
     puller.begin(QueueOffset(9_999))
     async with asyncio.timeout(WAIT_S):
-        nearby = await puller.illegal
-
-    assert nearby == 3
-    assert puller.fetched.dropped
-    puller.store.update(puller.queue, QueueOffset(10_000))
-    assert puller.store.position(puller.queue) == 3
-    assert await offsets.committed(puller.group, puller.queue) == 3
-    puller.store.forget(puller.queue)
-    assert await puller.store.stored(puller.queue) == 3
+        assert await puller.moved is Cause.BEYOND_END
 
 
 async def test_a_dropped_queue_gets_nothing_of_a_held_pull(

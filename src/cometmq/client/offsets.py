@@ -1,4 +1,4 @@
-"""The committed offsets of a group: where they are stored, and where a new group starts.
+"""The committed offsets of a group: where they are stored.
 
 An offset store is a table in memory, by queue, that is written out from time to time: to the
 brokers when members share the queues, to a local file when every member reads all queues.
@@ -11,7 +11,7 @@ ended. It is no strict JSON, since its keys are objects; a strict form is read a
 if requested: the same with each key as a text, which is JSON itself.
 
 Source: OffsetStore, ControllableOffset, RemoteBrokerOffsetStore, LocalFileOffsetStore,
-OffsetSerializeWrapper and RebalancePushImpl.computePullFromWhereWithException, RocketMQ 5.3."""
+OffsetSerializeWrapper, RocketMQ 5.3."""
 
 from __future__ import annotations
 
@@ -484,37 +484,3 @@ def consume_from_where(start: StartFrom | datetime | int) -> ConsumeFromWhere:
     if isinstance(start, StartFrom):
         return start.value
     return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
-
-
-async def first_offset(
-    queue: MessageQueue,
-    *,
-    store: OffsetStore,
-    offsets: QueueOffsets,
-    start: StartFrom | datetime | int,
-    retry: bool,
-) -> QueueOffset:
-    """Return the offset at which to begin with a queue.
-
-    Args:
-        queue: the queue.
-        store: where the group's offsets are kept; one that is kept wins.
-        offsets: reads the bounds of the queue from its broker.
-        start: where a group without an offset begins; a time means the first message stored then
-            or later.
-        retry: whether the queue is of the group's retry topic: nothing of it is skipped, as long as
-            the start is not a time.
-
-    Raises:
-        CometError: no broker responded; the queue must not be started in this round.
-    """
-    kept = await store.stored(queue)
-    if kept is not None:
-        return kept
-    if not isinstance(start, StartFrom):
-        if retry:
-            return (await offsets.bounds(queue)).max_offset
-        return await offsets.at_time(queue, epoch_ms(start))
-    if start is StartFrom.FIRST or retry:
-        return QueueOffset(0)
-    return (await offsets.bounds(queue)).max_offset

@@ -179,6 +179,7 @@ class PullConsumer(OffsetCalls):
             ),
             interval_s=self._settings.rebalance_ms / 1000,
             on_permanent=self._tasks.end,
+            on_topic=self._continuation.look,
         )
         self._requests = RequestHandlers(
             self._instance,

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
+from cometmq.client._consuming.continuation import Cause
 from cometmq.client._consuming.pulls import PullResult, PullStatus
 from cometmq.client._pull.fetcher import Batch, Fetcher
 from cometmq.client._supervision import SupervisedTasks
-from cometmq.model.errors import RemotingError
+from cometmq.model.errors import RemotingError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue
+from cometmq.protocol.codes import ResponseCode
 
 ONE, TWO = MessageQueue("t", "a", 1), MessageQueue("t", "a", 2)
+
+STORED_MS = 1_000
+
+
+async def never(*what: object) -> None:
+    raise AssertionError(f"no queue continues elsewhere: {what}")
+
+
+STAYS: Any = {"on_moved": never, "on_topic_missed": lambda queue: None}
 
 
 def stored(queue: MessageQueue, offset: int) -> StoredMessage:
     return StoredMessage(
         topic=queue.topic, body=b"x", properties={}, queue_id=queue.queue_id,
         queue_offset=QueueOffset(offset), log_offset=LogOffset(0), flag=0, sys_flag=0,
-        born_time_ms=0, born_host="", store_time_ms=0, store_host="", reconsume_times=0,
+        born_time_ms=0, born_host="", store_time_ms=STORED_MS, store_host="", reconsume_times=0,
         prepared_offset=0, body_crc=0, size_bytes=0, offset_message_id="", broker_name="a",
     )  # fmt: skip
 
@@ -77,7 +90,9 @@ def queues() -> Queues:
 
 @pytest.fixture
 async def fetcher(queues: Queues):
-    fetcher = Fetcher(queues.pull, queues.start, fetched_max=8, retry_s=0.001, group="test")
+    fetcher = Fetcher(
+        queues.pull, queues.start, fetched_max=8, retry_s=0.001, group="test", **STAYS
+    )
     yield fetcher
     await fetcher.stop()
 
@@ -146,7 +161,7 @@ async def test_a_stretch_without_wanted_messages_still_moves_the_place(queues: Q
         end = QueueOffset(offset + 100)
         return PullResult(PullStatus.NO_MATCHED_MESSAGE, [], end, QueueOffset(0), end)
 
-    fetcher = Fetcher(nothing, queues.start, fetched_max=8, retry_s=0.001, group="test")
+    fetcher = Fetcher(nothing, queues.start, fetched_max=8, retry_s=0.001, group="test", **STAYS)
     fetcher.begin(ONE)
 
     assert (await taken(fetcher)).next_offset == 200
@@ -174,7 +189,13 @@ async def test_a_paused_queue_is_set_aside_and_leaves_room_for_others(
 
 async def test_a_queue_is_not_pulled_beyond_its_own_share(queues: Queues) -> None:
     fetcher = Fetcher(
-        queues.pull, queues.start, fetched_max=100, queue_messages_max=4, retry_s=1, group="test"
+        queues.pull,
+        queues.start,
+        fetched_max=100,
+        queue_messages_max=4,
+        retry_s=1,
+        group="test",
+        **STAYS,
     )
     fetcher.begin(ONE)
     fetcher.begin(TWO)
@@ -198,7 +219,13 @@ class Filtered(Queues):
 async def test_a_queue_is_not_pulled_while_its_messages_lie_too_far_apart() -> None:
     queues = Filtered(batch=1)
     fetcher = Fetcher(
-        queues.pull, queues.start, fetched_max=100, span_max=25, retry_s=1, group="test"
+        queues.pull,
+        queues.start,
+        fetched_max=100,
+        span_max=25,
+        retry_s=1,
+        group="test",
+        **STAYS,
     )
     fetcher.begin(ONE)
     asked = [(ONE, 100), (ONE, 110), (ONE, 120), (ONE, 130)]
@@ -247,7 +274,7 @@ async def test_part_of_a_batch_may_be_taken_and_the_rest_comes_next(
 
 
 async def test_two_tasks_that_wait_get_different_messages(queues: Queues) -> None:
-    fetcher = Fetcher(queues.pull, queues.start, fetched_max=8, retry_s=1, group="test")
+    fetcher = Fetcher(queues.pull, queues.start, fetched_max=8, retry_s=1, group="test", **STAYS)
     waiting = [asyncio.create_task(fetcher.take(1)) for _ in range(6)]
     await asyncio.sleep(0)
 
@@ -282,7 +309,7 @@ async def test_what_is_put_back_waits_in_order(
 
 
 async def test_who_waits_for_a_batch_is_let_go_when_fetching_stops(queues: Queues) -> None:
-    fetcher = Fetcher(queues.pull, queues.start, fetched_max=8, retry_s=1, group="test")
+    fetcher = Fetcher(queues.pull, queues.start, fetched_max=8, retry_s=1, group="test", **STAYS)
     waiting = asyncio.create_task(fetcher.take())
     await asyncio.sleep(0)
 
@@ -304,7 +331,7 @@ async def test_answers_without_anything_new_are_not_asked_for_in_a_busy_loop() -
     async def start(queue: MessageQueue) -> QueueOffset:
         return QueueOffset(0)
 
-    fetcher = Fetcher(nothing, start, fetched_max=8, retry_s=1, group="test")
+    fetcher = Fetcher(nothing, start, fetched_max=8, retry_s=1, group="test", **STAYS)
     fetcher.begin(ONE)
     await until(lambda: asked == 1)
     for _ in range(1_000):
@@ -339,7 +366,7 @@ async def test_a_queue_whose_offset_store_hangs_is_begun_anew(queues: Queues) ->
             await asyncio.Event().wait()
         return QueueOffset(100)
 
-    fetcher = Fetcher(queues.pull, start, fetched_max=8, retry_s=1, group="test")
+    fetcher = Fetcher(queues.pull, start, fetched_max=8, retry_s=1, group="test", **STAYS)
     fetcher.begin(ONE)
 
     async with asyncio.timeout(200):
@@ -355,7 +382,7 @@ async def test_a_queue_that_can_never_be_read_is_a_permanent_failure(queues: Que
         raise LookupError("from a hook")
 
     fetcher = Fetcher(
-        pull, queues.start, fetched_max=8, retry_s=1, group="g", on_permanent=tasks.end
+        pull, queues.start, fetched_max=8, retry_s=1, group="g", on_permanent=tasks.end, **STAYS
     )
     fetcher.begin(ONE)
     await asyncio.wait_for(tasks.wait_failed(), 600)
@@ -374,7 +401,7 @@ async def test_a_pull_that_ends_after_its_queue_was_moved_is_ignored(queues: Que
                 await first.wait()
         return await queues.pull(queue, offset)
 
-    fetcher = Fetcher(stubborn, queues.start, fetched_max=8, retry_s=1, group="test")
+    fetcher = Fetcher(stubborn, queues.start, fetched_max=8, retry_s=1, group="test", **STAYS)
     fetcher.begin(ONE, QueueOffset(100))
     await asyncio.sleep(0)
     fetcher.begin(ONE, QueueOffset(500))
@@ -383,3 +410,83 @@ async def test_a_pull_that_ends_after_its_queue_was_moved_is_ignored(queues: Que
     offsets = [m.queue_offset for _ in range(2) for m in (await taken(fetcher)).messages]
     assert offsets == list(range(500, 508))
     await fetcher.stop()
+
+
+async def test_a_queue_of_a_deleted_topic_loses_its_messages_and_begins_anew_when_it_is_back(
+    queues: Queues,
+) -> None:
+    moves: list[tuple[Cause, int]] = []
+    missed: list[MessageQueue] = []
+    responses: deque[PullResult | ResponseError] = deque(
+        [
+            found(ONE, 100, 4),
+            ResponseError(ResponseCode.TOPIC_NOT_EXIST, "gone"),
+            ResponseError(ResponseCode.TOPIC_NOT_EXIST, "gone"),
+            found(ONE, 104, 1),
+        ]
+    )
+
+    async def pull(queue: MessageQueue, offset: QueueOffset) -> PullResult:
+        response = responses.popleft()
+        if isinstance(response, ResponseError):
+            raise response
+        return response
+
+    async def moved(
+        cause: Cause, queue: MessageQueue, response: PullResult, received_ms: int
+    ) -> None:
+        moves.append((cause, received_ms))
+        fetcher.end(queue)
+
+    fetcher = Fetcher(
+        pull,
+        queues.start,
+        fetched_max=8,
+        retry_s=0.001,
+        group="test",
+        on_moved=moved,
+        on_topic_missed=missed.append,
+    )
+    fetcher.begin(ONE)
+    async with asyncio.timeout(60):
+        while not moves:
+            await asyncio.sleep(0.001)
+    await fetcher.stop()
+
+    assert moves == [(Cause.TOPIC_MISSED, STORED_MS)]
+    assert missed == [ONE]
+    assert fetcher.held == 0
+
+
+@pytest.mark.parametrize("next_offset", [90, 110], ids=["back", "ahead"])
+async def test_a_queue_that_was_reset_at_its_broker_begins_anew(
+    queues: Queues, next_offset: int
+) -> None:
+    moves: list[tuple[Cause, int]] = []
+
+    async def pull(queue: MessageQueue, offset: QueueOffset) -> PullResult:
+        next = QueueOffset(next_offset)
+        return PullResult(PullStatus.OFFSET_ILLEGAL, [], next, QueueOffset(0), QueueOffset(200))
+
+    async def moved(
+        cause: Cause, queue: MessageQueue, response: PullResult, received_ms: int
+    ) -> None:
+        moves.append((cause, response.next_offset))
+        fetcher.end(queue)
+
+    fetcher = Fetcher(
+        pull,
+        queues.start,
+        fetched_max=8,
+        retry_s=1,
+        group="test",
+        on_moved=moved,
+        on_topic_missed=lambda queue: None,
+    )
+    fetcher.begin(ONE)
+    async with asyncio.timeout(60):
+        while not moves:
+            await asyncio.sleep(0.001)
+    await fetcher.stop()
+
+    assert moves == [(Cause.MOVED, next_offset)]

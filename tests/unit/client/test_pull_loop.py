@@ -12,7 +12,8 @@ import pytest
 
 from cometmq.client import Filter
 from cometmq.client._connection.instance import ClientCore
-from cometmq.client._consuming.pulls import ReplicaChoice
+from cometmq.client._consuming.continuation import Cause
+from cometmq.client._consuming.pulls import PullResult, ReplicaChoice
 from cometmq.client._push.process_queue import FetchedBatch, Limits, ProcessQueue
 from cometmq.client._push.pull_loop import PullLoop
 from cometmq.client._supervision import FLOW_CONTROL_S, JITTER, FetchLoop, SupervisedFailureLog
@@ -72,7 +73,8 @@ class Consumer:
         self.replica = ReplicaChoice()
         self.wanted: Filter | None = Filter.tags("*")
         self.submitted: list[list[int]] = []
-        self.illegal: list[QueueOffset] = []
+        self.moves: list[tuple[Cause, QueueOffset]] = []
+        self.move_failures: list[Exception] = []
         self.counted: list[tuple[str, int]] = []
         self.keep: Callable[[MessageQueue, list[StoredMessage]], list[StoredMessage]] = (
             lambda queue, messages: messages
@@ -95,8 +97,11 @@ class Consumer:
     def pulled(self, topic: str, messages: int, cost_ms: float) -> None:
         self.counted.append((topic, messages))
 
-    async def _is_illegal(self, offset: QueueOffset) -> None:
-        self.illegal.append(offset)
+    async def _is_moved(self, cause: Cause, response: PullResult) -> None:
+        if self.move_failures:
+            raise self.move_failures.pop()
+        self.moves.append((cause, response.next_offset))
+        self.fetched.drop()
 
     def begin(self, offset: int = 0, *, commit_with_pull: bool = True, **settings: Any) -> PullLoop:
         used = PushSettings(**{"retry_ms": 1, **settings})
@@ -117,7 +122,7 @@ class Consumer:
             commit_with_pull=commit_with_pull,
             stats=self,
             failures=self.failures,
-            on_illegal=self._is_illegal,
+            on_moved=self._is_moved,
             on_broken=self.broken.set,
         )
         loop.start(self.tasks)
@@ -277,17 +282,51 @@ async def test_messages_that_are_not_to_be_kept_count_as_consumed(consumer: Cons
     assert consumer.store.position(QUEUE) == 1
 
 
-async def test_a_queue_is_left_when_it_does_not_reach_to_the_offset(consumer: Consumer) -> None:
+@pytest.mark.parametrize(
+    ("offset", "cause"),
+    [
+        (7, Cause.BELOW_START),
+        (40, Cause.MOVED),
+        (90, Cause.MOVED),
+        (91, Cause.BEYOND_END),
+    ],
+)
+async def test_a_queue_is_left_if_the_broker_does_not_accept_the_offset(
+    consumer: Consumer, offset: int, cause: Cause
+) -> None:
     script(consumer, pulled(MOVED, 40, bounds=(40, 90)))
 
-    loop = consumer.begin(7)
-    await consumer.broker.wait_until(lambda: bool(consumer.broker.commits))
+    consumer.begin(offset)
     await consumer.tasks.drain(5)
 
-    assert consumer.illegal == [40]
-    assert consumer.fetched.dropped
-    assert loop.next_offset == 40
-    assert [commit.commit_offset for commit in consumer.broker.commits] == [40]
+    assert consumer.moves == [(cause, 40)]
+    assert consumer.asked == [offset]
+
+
+async def test_an_offset_that_cannot_be_found_out_is_asked_for_again(consumer: Consumer) -> None:
+    script(consumer, *[pulled(MOVED, 40, bounds=(40, 90))] * 2)
+    consumer.move_failures.append(ClientError("no broker"))
+
+    consumer.begin(7)
+    await consumer.tasks.drain(5)
+
+    assert consumer.asked == [7, 7]
+    assert consumer.moves == [(Cause.BELOW_START, 40)]
+
+
+async def test_a_queue_of_a_deleted_topic_commits_nothing_and_begins_anew_when_it_is_back(
+    consumer: Consumer,
+) -> None:
+    script(consumer, Response(ResponseCode.TOPIC_NOT_EXIST, "gone"), found(8, 9))
+    consumer.store.update(QUEUE, QueueOffset(7))
+
+    consumer.begin(7)
+    await consumer.until_pulls(2)
+    await consumer.tasks.drain(5)
+
+    assert consumer.moves == [(Cause.TOPIC_MISSED, 10)]
+    assert consumer.submitted == []
+    assert [pull.commit_offset for pull in consumer.broker.pulls] == [7, 0]
 
 
 @pytest.mark.parametrize(
@@ -472,24 +511,6 @@ async def test_the_pause_doubles_up_to_a_bound(consumer: Consumer) -> None:
     pauses = [after - before for before, after in pairwise(times)]
     for pause, least in zip(pauses, [1, 2, 4, 8, 10, 10, 10], strict=True):
         assert least <= pause + 1e-6 <= least * (1 + JITTER) + 2e-6
-
-
-@pytest.mark.parametrize(
-    "error", [ClientError("gone"), ValueError("gone"), asyncio.CancelledError("gone")], ids=repr
-)
-async def test_a_queue_is_left_even_if_a_custom_store_raises(
-    consumer: Consumer, error: BaseException
-) -> None:
-    """Else the queue would belong to the consumer and not be pulled."""
-    store = consumer.store = MemoryOffsets()
-    store.failure = error
-    script(consumer, pulled(MOVED, 40, bounds=(40, 90)))
-
-    consumer.begin(7)
-    await consumer.tasks.drain(5)
-
-    assert consumer.fetched.dropped
-    assert consumer.illegal == [40]
 
 
 @pytest.mark.parametrize("error", [ValueError("gone"), asyncio.CancelledError("gone")], ids=repr)

@@ -21,7 +21,6 @@ from cometmq.client._consuming.pulls import (
     Pull,
     PullResult,
     PullStatus,
-    illegal_offset_text,
     pull_once,
     result_from,
 )
@@ -113,24 +112,6 @@ def test_an_answer_without_messages_says_why(code: int, status: PullStatus) -> N
 
     assert result.status is status
     assert result.messages == []
-
-
-@pytest.mark.parametrize(
-    ("offset", "text"),
-    [
-        (3, "offset out of range"),
-        (4, "offset moved by the broker"),
-        (90, "offset moved by the broker"),
-        (91, "offset out of range"),
-        (None, "offset out of range"),
-    ],
-)
-def test_the_log_names_a_reset_of_an_offset_that_the_queue_has(
-    offset: int | None, text: str
-) -> None:
-    result = result_from(answer(code=ResponseCode.PULL_OFFSET_MOVED), pull())
-
-    assert illegal_offset_text(offset, result) == text
 
 
 def test_any_other_code_is_a_refusal() -> None:

@@ -95,15 +95,6 @@ class PullResult(msgspec.Struct, frozen=True):
     """The replica that the broker suggests for the next pull; 0 is the master."""
 
 
-def illegal_offset_text(offset: int | None, result: PullResult) -> str:
-    """Return what the log says if a broker does not accept an offset.
-
-    After a reset by a request a broker does not accept the old offset, though the queue has it.
-    """
-    in_range = offset is not None and result.min_offset <= offset <= result.max_offset
-    return "offset moved by the broker" if in_range else "offset out of range"
-
-
 class Pull(msgspec.Struct, frozen=True):
     """What all pulls of a queue by one consumer request."""
 

@@ -326,6 +326,8 @@ class Rebalancer:
         interval_s: seconds between two regular rounds.
         min_interval_s: seconds between two rounds at least, and after one that ended unbalanced.
         on_permanent: called with the error of a permanent failure.
+        on_topic: called with a topic and its queues, none if it does not exist, before each
+            allocation; with None instead when it is not subscribed any more.
     """
 
     def __init__(
@@ -338,6 +340,7 @@ class Rebalancer:
         owner: QueueOwner,
         interval_s: float,
         min_interval_s: float = 1.0,
+        on_topic: Callable[[str, Collection[MessageQueue] | None], None] | None = None,
         on_permanent: Callable[[BaseException], None] | None = None,
     ) -> None:
         self.paused = False
@@ -347,6 +350,7 @@ class Rebalancer:
         self._allocate = allocate
         self._topics = topics
         self._owner = owner
+        self._on_topic = on_topic or (lambda topic, queues: None)
         self._failures = SupervisedFailureLog(
             log,
             fails="rebalance failed, retrying",
@@ -473,7 +477,12 @@ class Rebalancer:
         Raises:
             Exception: they could not be allocated; nothing has changed.
         """
-        queues = sorted((await self._instance.routes.find(topic)).read_queues)
+        try:
+            queues = sorted((await self._instance.routes.find(topic)).read_queues)
+        except TopicNotFoundError:
+            self._on_topic(topic, ())
+            raise
+        self._on_topic(topic, queues)
         mine = await self._allocate(topic, queues)
         if mine is None:
             return False
@@ -517,6 +526,7 @@ class Rebalancer:
         await self._move_all(self._owner.assigned(topic), self._owner.revoke)
         if self._owner.assigned(topic):
             return False
+        self._on_topic(topic, None)
         self._known.discard(topic)
         self._assigned.discard(topic)
         self._waiting.discard(topic)

@@ -25,6 +25,7 @@ from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
 from cometmq.client._connection.name_servers import HasNameServers
 from cometmq.client._consuming.consumer import Consumer, check_flag, resolve
+from cometmq.client._consuming.continuation import Cause, Continuation
 from cometmq.client._consuming.handler_calls import ConsumeHookCalls, FilterChain
 from cometmq.client._consuming.pulls import (
     FilterServers,
@@ -53,7 +54,6 @@ from cometmq.client.offsets import (
     StartFrom,
     check_start,
     default_store,
-    first_offset,
 )
 from cometmq.client.settings import MIB, ClientSettings, PullSettings, resolve_settings
 from cometmq.model.offsets import QueueOffset
@@ -191,6 +191,12 @@ class PullCore(Consumer):
             broadcast=broadcast,
             folder=self._settings.offset_folder,
         )
+        self._continuation = Continuation(
+            self._store,
+            self._offsets,
+            start_from=start_from,
+            retry_topic=retry_topic(self._wire_group),
+        )
         self._hooks = ConsumeHookCalls(
             [*hooks, *self._trace_hooks],
             group=group,
@@ -212,6 +218,8 @@ class PullCore(Consumer):
             ),
             group=group,
             on_permanent=self._tasks.end,
+            on_moved=self._continue_elsewhere,
+            on_topic_missed=self._positions.drop,
         )
         self._tasks.on_failure = self._fetcher.fail
 
@@ -271,13 +279,16 @@ class PullCore(Consumer):
         return await self._store.persist(offsets) or {}
 
     async def _first_offset(self, queue: MessageQueue) -> QueueOffset:
-        return await first_offset(
-            queue,
-            store=self._store,
-            offsets=self._offsets,
-            start=self._start_from,
-            retry=queue.topic == retry_topic(self._wire_group),
-        )
+        offset = await self._continuation.assigned(queue)
+        is_committed = self._store.position(queue) is not None
+        if not is_committed and queue in self._fetcher.fetches():
+            self._positions.set_finished(queue, offset)  # a member after this one starts here too
+        return offset
+
+    async def _continue_elsewhere(
+        self, cause: Cause, queue: MessageQueue, response: PullResult, received_ms: int
+    ) -> None:
+        self._move(queue, await self._continuation.after(cause, queue, response, received_ms))
 
     async def _receive(self, messages_max: int) -> Unfinished | None:
         """Finish the caller's messages and wait for more; None after the consumer was closed.

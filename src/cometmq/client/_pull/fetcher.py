@@ -16,22 +16,28 @@ from collections import deque
 from collections.abc import Awaitable, Callable, KeysView, Set
 from dataclasses import dataclass, replace
 
-from cometmq.client._consuming.pulls import PullResult, PullStatus, illegal_offset_text
+from cometmq.client._consuming.continuation import Cause, cause_of, log_cause
+from cometmq.client._consuming.pulls import PullResult
 from cometmq.client._consuming.rebalancer import QueueTable
 from cometmq.client._supervision import STEP_S_MAX, FetchLoop, SupervisedFailureLog
+from cometmq.model.errors import ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
+from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.lazy_record import restore
 from cometmq.remoting import Supervisor
 
 log = logging.getLogger(__name__)
 
 PullFrom = Callable[[MessageQueue, QueueOffset], Awaitable[PullResult]]
+Moved = Callable[[Cause, MessageQueue, PullResult, int], Awaitable[None]]
 StartOf = Callable[[MessageQueue], Awaitable[QueueOffset]]
 
 UNLIMITED = 2**63 - 1
+MOVE_S = 0.5
+"""The pause of a queue that continues elsewhere, for a broker that accepts no offset at all."""
 
 
 @dataclass(slots=True)
@@ -99,6 +105,10 @@ class _Stream(FetchLoop[PullResult]):
         self.set_aside: deque[Batch] = deque()
         """Messages of a paused queue."""
         self.pulled_ms = 0
+        self.received_ms = 0
+        """When the last message that was received had been stored; 0 for none."""
+        self.topic_missed = False
+        """Whether the broker has responded that the topic does not exist."""
         self._fetcher = fetcher
 
     @property
@@ -126,17 +136,25 @@ class _Stream(FetchLoop[PullResult]):
             self._fetcher.started.set()
             if not self._fetcher.is_below_limits(self):
                 return None
-        return await self._fetcher.pull(self.queue, self.offset)
+        try:
+            return await self._fetcher.pull(self.queue, self.offset)
+        except ResponseError as error:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST and not self.topic_missed:
+                self.topic_missed = True
+                self._fetcher.forget_deleted(self)
+            raise
 
     async def _act(self, response: PullResult, took_s: float) -> bool:
         self.pulled_ms = now_ms()
-        if response.status is PullStatus.OFFSET_ILLEGAL:
-            log.warning(
-                "%s queue=%s group=%s offset=%s min=%d max=%d next=%d",
-                illegal_offset_text(self.offset, response),
-                *(self.queue, self._fetcher.group, self.offset),
-                *(response.min_offset, response.max_offset, response.next_offset),
-            )
+        cause = cause_of(response, self.offset, topic_missed=self.topic_missed)
+        if cause is not None:
+            log_cause(log, cause, self.queue, self._fetcher.group, self.offset, response)
+        if cause is not None and cause is not Cause.BELOW_START:
+            await asyncio.sleep(MOVE_S)
+            await self._fetcher.on_moved(cause, self.queue, response, self.received_ms)
+            return True
+        if response.messages:
+            self.received_ms = response.messages[-1].store_time_ms
         if not response.messages and response.next_offset == self.offset:
             return False
         self._fetcher.add(self, Batch(self.queue, response.messages, response.next_offset))
@@ -168,6 +186,9 @@ class Fetcher:
         step_s_max: seconds after which a pull that hangs is cancelled and started again.
         group: the consumer group.
         on_permanent: called when retrying cannot cure the failure of a queue.
+        on_moved: called when a queue cannot continue at its offset, with the cause, the queue, the
+            response, and when the last message that was received had been stored; begins it anew.
+        on_topic_missed: called with a queue whose topic does not exist any more.
     """
 
     def __init__(
@@ -183,8 +204,12 @@ class Fetcher:
         step_s_max: float = STEP_S_MAX,
         group: str,
         on_permanent: Callable[[BaseException], None] | None = None,
+        on_moved: Moved,
+        on_topic_missed: Callable[[MessageQueue], None],
     ) -> None:
         self.pull = pull
+        self.on_moved = on_moved
+        self._on_topic_missed = on_topic_missed
         self.start_of = start_of
         self.retry_s = retry_s
         self.step_s_max = step_s_max
@@ -268,6 +293,18 @@ class Fetcher:
             self.started.set()
             self._set_aside(streams)
             self._wake_below_limits()
+
+    def forget_deleted(self, stream: _Stream) -> None:
+        """Drop the messages and the offsets of a deleted topic's queue.
+
+        Committed later, its offsets would skip messages of the next topic of this name.
+        """
+        self._set_aside({stream})
+        stream.set_aside.clear()
+        stream.count = stream.size_bytes = 0
+        stream.bounds.clear()
+        self._on_topic_missed(stream.queue)
+        self._wake_below_limits()
 
     def pause(self, queue: MessageQueue) -> None:
         """Hand out nothing of a queue, and pull it no more, until it is resumed."""

@@ -109,6 +109,8 @@ class AssignedQueues:
             offset = await self._first_offset(queue)
             begun = not self._closed and queue not in self._table
             if begun:
+                if self._store.position(queue) is None:  # a member after this one starts here too
+                    self._store.update(queue, offset)
                 self._begin(queue, offset, locked=locks is not None)
         finally:
             if not begun and locks is not None:
@@ -156,6 +158,15 @@ class AssignedQueues:
         if not self._closed:
             self._begin_revoking(queue)
 
+    async def release_at(self, fetched: ProcessQueue, offset: QueueOffset) -> None:
+        """Drop a queue, so that it is assigned again at this offset; its lock is kept."""
+        fetched.drop()
+        self._store.freeze(fetched.queue, offset)
+        try:
+            await self._store.persist([fetched.queue])
+        finally:
+            self.release_dropped(fetched)
+
     def release_dropped(self, fetched: ProcessQueue) -> None:
         """Release a dropped queue, so that it can be assigned again; its lock is kept.
 
@@ -194,7 +205,8 @@ class AssignedQueues:
         await owned.loop.stop()
         fetched.clear()
         self._store.update(queue, offset)
-        await self._store_offset(queue)
+        fetched.topic_missed = False
+        await self._store_offset(fetched)
         if self._closed or self._table.get(queue) is not owned:
             return False
         if self._locks() is not None and fetched.consuming.locked():
@@ -210,7 +222,10 @@ class AssignedQueues:
 
     async def persist(self) -> Failures | None:
         """Store the offsets of all assigned queues, as `OffsetStore.persist` does."""
-        return await self._store.persist(list(self._table))
+        owned = self._table.items()
+        return await self._store.persist(
+            [queue for queue, each in owned if not each.fetched.topic_missed]
+        )
 
     async def close(self) -> None:
         """Drop all queues; those that are being revoked get `REVOKE_S` seconds to commit."""
@@ -233,14 +248,14 @@ class AssignedQueues:
         queue, locks = owned.fetched.queue, self._locks()
         try:
             await owned.loop.stop()
-            await self._store_offset(queue)  # at once: the next owner begins there
+            await self._store_offset(owned.fetched)  # at once: the next owner begins there
             if locks is None:
                 await self._finish(owned.fetched)
             else:
                 if owned.fetched.consuming.locked():
                     owned.fetched.unlock_tries += 1
                 async with owned.fetched.consuming:
-                    await self._store_offset(queue)
+                    await self._store_offset(owned.fetched)
                     delay_s = self._unlock_delay_s if owned.fetched.count else 0.0
                     await locks.release_after(owned.fetched, delay_s)
         finally:
@@ -273,10 +288,13 @@ class AssignedQueues:
             return
         if stored is None or stored < finished:
             self._store.update(queue, finished)
-            await self._store_offset(queue)
+            await self._store_offset(fetched)
 
-    async def _store_offset(self, queue: MessageQueue) -> None:
+    async def _store_offset(self, fetched: ProcessQueue) -> None:
         """Store the offset of a queue; a failure is logged, so that its lock is released anyway."""
+        if fetched.topic_missed:
+            return
+        queue = fetched.queue
         try:
             await self._store.persist([queue])
         except BaseException as error:

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.consumer import Subscriptions
+from cometmq.client._consuming.continuation import Cause, Continuation
 from cometmq.client._consuming.engine import ConsumerSpec, Engine, bounded
 from cometmq.client._consuming.group_calls import GroupCalls
-from cometmq.client._consuming.pulls import ReplicaChoice
+from cometmq.client._consuming.pulls import PullResult, ReplicaChoice
 from cometmq.client._consuming.rebalancer import MemberAllocation, Rebalancer
 from cometmq.client._consuming.retries import Retries
 from cometmq.client._push.assigned_queues import AssignedQueues
@@ -30,7 +31,7 @@ from cometmq.client._push.process_queue import Limits, ProcessQueue
 from cometmq.client._push.pull_loop import PullLoop
 from cometmq.client._supervision import SupervisedFailureLog, SupervisedTasks, raise_non_transient
 from cometmq.client.allocation import AllocationStrategy
-from cometmq.client.offsets import OffsetStore, default_store, first_offset
+from cometmq.client.offsets import OffsetStore, default_store
 from cometmq.client.settings import PushSettings
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
@@ -79,6 +80,12 @@ class PushEngine(Engine):
         self.store = spec.offset_store or default_store(
             instance, self.group, broadcast=spec.broadcast, folder=settings.offset_folder
         )
+        self._continuation = Continuation(
+            self.store,
+            self.offsets,
+            start_from=spec.start_from,
+            retry_topic=subscriptions.retry_topic,
+        )
         self._announcing, self._announcement_is_due = asyncio.Lock(), False
         self._locks: Locks | None = None
         self.service = self._make_service()
@@ -86,7 +93,7 @@ class PushEngine(Engine):
             self.group,
             store=self.store,
             locks=lambda: self._locks,
-            first_offset=self._first_offset,
+            first_offset=self._continuation.assigned,
             make_loop=self._make_loop,
             on_rebalanced=self._rebalanced,
             on_free=lambda: self.rebalancer.wake(),
@@ -111,6 +118,7 @@ class PushEngine(Engine):
             owner=self.queues,
             interval_s=settings.rebalance_ms / 1000,
             on_permanent=tasks.end,
+            on_topic=self._continuation.look,
         )
 
     async def load(self) -> None:
@@ -238,15 +246,6 @@ class PushEngine(Engine):
         if topic is not None and await self._instance.routes.refresh(topic) is not None:
             self.rebalancer.wake()
 
-    async def _first_offset(self, queue: MessageQueue) -> QueueOffset:
-        return await first_offset(
-            queue,
-            store=self.store,
-            offsets=self.offsets,
-            start=self.spec.start_from,
-            retry=queue.topic == self._subscriptions.retry_topic,
-        )
-
     def _make_loop(self, fetched: ProcessQueue, offset: QueueOffset) -> PullLoop:
         topic = fetched.queue.topic
         return PullLoop(
@@ -266,13 +265,16 @@ class PushEngine(Engine):
             commit_with_pull=not self.spec.broadcast,
             stats=self.statistics,
             failures=self._failures,
-            on_illegal=lambda _: self._release_out_of_range(fetched),
+            on_moved=lambda cause, response: self._continue_elsewhere(fetched, cause, response),
             on_broken=lambda: self.queues.reassign(fetched.queue),
         )
 
-    async def _release_out_of_range(self, fetched: ProcessQueue) -> None:
-        """Release a queue whose offset was out of range; the next rebalance assigns it again."""
-        self.queues.release_dropped(fetched)
+    async def _continue_elsewhere(
+        self, fetched: ProcessQueue, cause: Cause, response: PullResult
+    ) -> None:
+        """Release a queue that cannot continue; the next rebalance assigns it again elsewhere."""
+        offset = await self._continuation.after(cause, fetched.queue, response, fetched.received_ms)
+        await self.queues.release_at(fetched, offset)
         self.rebalancer.wake()
 
     async def _rebalanced(
@@ -280,6 +282,7 @@ class PushEngine(Engine):
     ) -> None:
         self._limits.share(topic, len(mine))
         self._subscriptions.renew(topic)
+        self.tasks.spawn(self._persist(), "first-offsets")
         if not self._announcement_is_due:
             self._announcement_is_due = True
             self.tasks.spawn(self._announce(), "heartbeat")

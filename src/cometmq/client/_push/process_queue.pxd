@@ -23,12 +23,12 @@ cdef class FetchedBatch:
 
 cdef class ProcessQueue:
     cdef public object queue
-    cdef public bint dropped, locked, is_offset_pending
+    cdef public bint dropped, locked, is_offset_pending, topic_missed
     cdef public double locked_at_s, pulled_at_s, consumed_at_s
     cdef public int unlock_tries, calls
     cdef public object consuming
     cdef public Py_ssize_t count
-    cdef public long long size_bytes, locked_at_ms
+    cdef public long long size_bytes, locked_at_ms, received_ms
     cdef public object last_offset, on_removed
     cdef object _now, _batches
     cdef dict _open

@@ -121,6 +121,11 @@ class ProcessQueue:
         """The bytes of their encoded records."""
         self.last_offset: QueueOffset | None = None
         """The highest offset that was put in; None if there was none."""
+        self.received_ms = 0
+        """When the broker stored the last message that was put in; 0 if there was none."""
+        self.topic_missed = False
+        """Whether the broker has responded that the topic does not exist: no offset is committed,
+        since those of the former topic would skip messages of the next one."""
         self.is_offset_pending = False
         """Whether the offset store does not have the newest offset to commit yet."""
         self.on_removed: Callable[[], None] | None = None
@@ -168,6 +173,7 @@ class ProcessQueue:
         if not messages:
             return None
         self.last_offset = messages[-1].queue_offset
+        self.received_ms = messages[-1].store_time_ms
         size = 0
         for message in messages:
             size += _size_of(message)

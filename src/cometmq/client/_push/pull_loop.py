@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from cometmq.client._connection.broker_calls import QueueOffsets
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._connection.routes import MASTER_ID
+from cometmq.client._consuming.continuation import Cause, cause_of, log_cause
 from cometmq.client._consuming.handler_calls import MessageFilter
 from cometmq.client._consuming.pulls import (
     FilterServers,
@@ -19,7 +20,6 @@ from cometmq.client._consuming.pulls import (
     PullResult,
     PullStatus,
     ReplicaChoice,
-    illegal_offset_text,
 )
 from cometmq.client._push.fast_path import PullFastPath, QueuePulls
 from cometmq.client._push.process_queue import FetchedBatch, Limits, ProcessQueue
@@ -94,8 +94,9 @@ class PullLoop(FetchLoop[PullResult]):
         commit_with_pull: whether a pull to the master commits the consumed offset.
         stats: counts pulls.
         failures: logs failed pulls.
-        on_illegal: called when the queue does not reach to the offset that was requested; the
-            process queue is dropped by then, and the nearest offset in the store. The loop ends.
+        on_moved: called with the cause and the response when the queue cannot continue at its
+            offset. It drops the process queue, so that the loop ends, and has the queue assigned
+            again elsewhere. If it raises before, the loop pulls again.
         on_broken: called when messages could not be handed over after they were put in: the
             process queue is dropped, and the queue must be assigned again at the committed offset.
     """
@@ -119,7 +120,7 @@ class PullLoop(FetchLoop[PullResult]):
         commit_with_pull: bool,
         stats: PullStats | None,
         failures: SupervisedFailureLog,
-        on_illegal: Callable[[QueueOffset], Awaitable[None]],
+        on_moved: Callable[[Cause, PullResult], Awaitable[None]],
         on_broken: Callable[[], None],
     ) -> None:
         self.queue = process_queue.queue
@@ -151,7 +152,7 @@ class PullLoop(FetchLoop[PullResult]):
         self._ordered = ordered
         self._commit_with_pull = commit_with_pull
         self._stats = stats
-        self._on_illegal = on_illegal
+        self._on_moved = on_moved
         self._on_broken = on_broken
         self._pulls: QueuePulls | None = None
         self._target: _Target | None = None
@@ -231,7 +232,9 @@ class PullLoop(FetchLoop[PullResult]):
                     target.address, pulls.pull, self.next_offset, timeout=timeout
                 )
             else:
-                consumed = self._store.position(self.queue) if self._commit_with_pull else None
+                consumed = None
+                if self._commit_with_pull and not self._process_queue.topic_missed:
+                    consumed = self._store.position(self.queue)
                 result = await self._fast_path.pull(
                     target.address,
                     pulls,
@@ -244,8 +247,10 @@ class PullLoop(FetchLoop[PullResult]):
             await self._try_elsewhere()
             raise
         except ResponseError as error:
-            if error.code in _NOT_SUBSCRIBED and target is not None:
+            if target is not None and error.code in _NOT_SUBSCRIBED:
                 self._instance.heartbeat_in_full(target.address)
+            if target is not None and target.is_master:
+                self._process_queue.topic_missed |= error.code == ResponseCode.TOPIC_NOT_EXIST
             raise
         self._failed_pulls = 0
         # The broker may have applied another filter, whose messages this one would drop.
@@ -284,8 +289,10 @@ class PullLoop(FetchLoop[PullResult]):
     async def _act(self, response: PullResult, took_s: float) -> bool:
         before = self.next_offset
         self._replica.advise(self.queue, response.suggested_broker_id)
-        if response.status is PullStatus.OFFSET_ILLEGAL:
-            await self._skip_to(response)
+        cause = cause_of(response, self.next_offset, topic_missed=self._process_queue.topic_missed)
+        if cause is not None:
+            log_cause(log, cause, self.queue, self._group, self.next_offset, response)
+            await self._on_moved(cause, response)
             return True
         # Until the messages are put in, an error leaves everything as it was: they are pulled
         # again. Behind that, only the committed offset still says which were not consumed.
@@ -316,19 +323,3 @@ class PullLoop(FetchLoop[PullResult]):
     def _forget_failures(self) -> None:
         if not self._broken:  # else the loop that follows counts on
             super()._forget_failures()
-
-    async def _skip_to(self, result: PullResult) -> None:
-        """Drop a queue whose offset is out of range; its next owner starts at the nearest one."""
-        log.warning(
-            "%s queue=%s group=%s offset=%s min=%d max=%d next=%d",
-            illegal_offset_text(self.next_offset, result),
-            *(self.queue, self._group, self.next_offset),
-            *(result.min_offset, result.max_offset, result.next_offset),
-        )
-        self.next_offset = result.next_offset
-        self._process_queue.drop()
-        self._store.freeze(self.queue, result.next_offset)
-        try:
-            await self._store.persist([self.queue])
-        finally:
-            await self._on_illegal(result.next_offset)

@@ -435,7 +435,10 @@ def _error_tree() -> Iterator[str]:
 
 def _branches(error: type[Exception], before: str = "") -> Iterator[str]:
     """The errors below one, drawn as a tree; the servers' own ones are left out."""
-    shown = ("cometmq.model.errors", "cometmq.client", "cometmq.embedded", "cometmq.remoting")
+    shown = (
+        *("cometmq.model.errors", "cometmq.client", "cometmq.embedded", "cometmq.remoting"),
+        "cometmq.protocol.compression",
+    )
     below = [
         kind
         for kind in error.__subclasses__()

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import sys
+from collections.abc import Callable
 
 import pytest
 
-from cometmq.client import Message, MessageQueue, Producer
+from cometmq.client import (
+    AdminClient,
+    ClientInstance,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    StoredMessage,
+)
+from cometmq.client._connection.instance import core_of
+from cometmq.client._sending.sender import InnerProducer
+from cometmq.client.admin import DeadLetter, ResendStatus
+from cometmq.client.errors import CompressionError
+from cometmq.model.flags import SysFlag
+from cometmq.protocol.lazy_record import stored_body
+from support.consuming import from_the_first
+from support.dead_letters import dead_letters
 from support.reading import read_all
+from support.seen import Seen
 
 KINDS = ("zlib", "lz4", "zstd")
 
@@ -48,6 +69,82 @@ async def test_any_level_of_compression_is_read(
             await producer.send(Message(topic, body))
 
     assert {message.body for message in await read_all(name_servers, queues, 3)} == {body}
+
+
+async def send_damaged(instance: ClientInstance, topic: str, kind: int = SysFlag.ZLIB) -> None:
+    """Send a message whose body is no compressed body, though its flag says so."""
+    producer = InnerProducer.of(core_of(instance))
+    damaged = Message(topic, b"damaged", keys=["k"])
+    await producer.send(damaged, timeout=10, compressed=SysFlag.COMPRESSED | kind)
+
+
+@pytest.mark.parametrize("options", [{}, {"ordered": True}], ids=str)
+async def test_a_message_whose_body_is_damaged_fails_and_is_dead_lettered_with_the_reason(
+    instance: ClientInstance,
+    producer: Producer,
+    name_servers: str,
+    topic: str,
+    group: str,
+    options: dict[str, bool],
+) -> None:
+    queue = (await producer.fetch_queues(topic))[0]
+    await send_damaged(instance, topic)
+    await producer.send(Message(topic, b"whole"), queue=queue)
+    seen = Seen()
+
+    async def handler(message: StoredMessage) -> None:
+        if message.body:
+            seen.add(message)
+
+    async with PushConsumer(
+        name_servers, handler=handler, retries_max=0, **options, **from_the_first(group, topic)
+    ):
+        [letter] = await dead_letters(name_servers, group)
+        await seen.count(1)
+
+    assert [each.body for each in seen.messages] == [b"whole"]
+    assert letter.keys == ["k"]
+    assert "CompressionError: a compressed body is damaged" in letter.properties["CONSUME_ERROR"]
+    with pytest.raises(CompressionError):
+        _ = letter.body
+    assert stored_body(letter) == b"damaged"
+    async with AdminClient(instance=instance) as admin:
+        [found] = (await admin.dead_letters(group)).letters
+        assert found.summary()["body_bytes"] == 7
+        [resent] = await admin.resend_dead_letters([DeadLetter.decode(found.encode())])
+        assert (resent.status, "damaged" in resent.reason) == (ResendStatus.FAILED, True)
+        [same] = await admin.messages_by_key(topic, "k")
+        assert stored_body(same) == b"damaged"
+
+
+MakeConsumer = Callable[..., PushConsumer | PullConsumer]
+
+
+async def ignore(message: StoredMessage) -> None:
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    "make", [lambda *names, **more: PushConsumer(*names, handler=ignore, **more), PullConsumer]
+)
+async def test_a_consumer_without_the_package_of_a_body_ends_and_says_which(
+    instance: ClientInstance,
+    name_servers: str,
+    topic: str,
+    group: str,
+    monkeypatch: pytest.MonkeyPatch,
+    make: MakeConsumer,
+) -> None:
+    await send_damaged(instance, topic, SysFlag.LZ4)
+    monkeypatch.setitem(sys.modules, "lz4.frame", None)
+    async with make(name_servers, **from_the_first(group, topic)) as consumer:
+        await asyncio.wait_for(consumer._tasks.wait_failed(), 60)
+
+        assert not consumer.healthy
+        assert "lz4" in str(consumer.failure)
+        if isinstance(consumer, PullConsumer):
+            with pytest.raises(CompressionError, match=r"cometmq\[compression\]"):
+                await consumer.poll()
 
 
 async def test_level_0_sends_bodies_as_they_are(

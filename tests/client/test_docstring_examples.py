@@ -47,6 +47,7 @@ NEEDS_ROCKETMQ = dict.fromkeys(("PopConsumer", "SimpleConsumer", "ReceiptExpired
 NOT_BROUGHT_ABOUT = {
     "ConsumeLater",
     "CallTimeoutError",
+    "CompressionError",
     "ConnectionLostError",
     "NoMasterError",
     "ProtocolError",

@@ -11,7 +11,7 @@ from pathlib import Path
 from cometmq.broker.app import SETTINGS
 from cometmq.cli.lines import line_of
 from cometmq.model.errors import ConfigError
-from cometmq.protocol.record import decode_record
+from cometmq.protocol.lazy_record import decode_lazily
 from cometmq.store import StoreSettings, kept_log_file_bytes
 from cometmq.store.backup import LAYOUT, Backup, read_backup, restore_backup, take_backup
 from cometmq.store.inspect import QueueSummary, StoreReader
@@ -54,7 +54,7 @@ def show(
             if place is None:
                 print(f"no record at physical offset {log_offset}")
             else:
-                print(line_of(decode_record(reader.record_bytes(place))))
+                print(line_of(decode_lazily(reader.record_bytes(place))[0]))
 
 
 def verify(path: Path, config: Path | None) -> bool:

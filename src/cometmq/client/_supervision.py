@@ -9,9 +9,9 @@ An error is transient if a retry may help: a server cannot be reached, or is bus
 permanent after `PERMANENT_FAILURES` errors of one subject in a row, over at least `PERMANENT_S`
 seconds, none of which is transient: a hook, decoder, strategy or store that raises each time or
 never returns, or a defect of this client. If a broker refuses the account or a setting, which
-`PERMANENT_REFUSALS` lists, `REFUSED_S` seconds are enough. An unreachable broker is never a
-permanent failure. A loop continues even after a permanent failure: its owner decides whether to
-end.
+`PERMANENT_REFUSALS` lists, `REFUSED_S` seconds are enough; a package that is missing is permanent
+at once. An unreachable broker is never a permanent failure. A loop continues even after a permanent
+failure: its owner decides whether to end.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from cometmq.model.errors import (
     StoreError,
 )
 from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.compression import MissingPackageError
 from cometmq.protocol.refusals import permanent_refusal
 from cometmq.remoting.tasks import Supervisor, is_call_failure
 from cometmq.system.failure_log import FailureLog, error_text
@@ -101,6 +102,10 @@ class SupervisedFailureLog(FailureLog):
         if transient:
             self._non_transient.pop(subject, None)
             return
+        if isinstance(error, MissingPackageError):  # it is not installed while this process runs
+            assert self._on_permanent is not None
+            self._on_permanent(error)
+            return
         times, since_s = self._non_transient.get(subject, (0, now_s))
         self._non_transient[subject] = times + 1, since_s
         least_s = REFUSED_S if permanent_refusal(error) else PERMANENT_S
@@ -126,7 +131,7 @@ def is_transient(error: BaseException) -> bool:
         return True
     if permanent_refusal(error) is not None:
         return False
-    non_transient = (ProtocolError, InvalidMessageError, StoreError)
+    non_transient = (ProtocolError, InvalidMessageError, StoreError, MissingPackageError)
     return isinstance(error, CometError) and not isinstance(error, non_transient)
 
 

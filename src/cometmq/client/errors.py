@@ -5,6 +5,7 @@ CometError
 ├── InvalidNameError           a topic or group name is invalid; not sent    (model.errors)
 ├── InvalidMessageIdError      a text is not the id of a message             (model.errors)
 ├── ProtocolError              a response cannot be read                     (model.errors)
+├── CompressionError           a body cannot be decompressed    (protocol.compression)
 ├── ResponseError              the broker refused it; not stored             (model.errors)
 ├── ClientError
 │   ├── ClientClosedError      the client is not running
@@ -49,6 +50,7 @@ from cometmq.model.errors import (
     StoreError,
 )
 from cometmq.model.times import seconds
+from cometmq.protocol.compression import CompressionError
 from cometmq.remoting import CallTimeoutError, ConnectError, ConnectionLostError, TooManyCallsError
 
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "InvalidNameError",
     "InvalidMessageIdError",
     "ProtocolError",
+    "CompressionError",
     "ResponseError",
     "StoreError",
     "ClientError",

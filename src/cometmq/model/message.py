@@ -73,7 +73,8 @@ class StoredMessage:
     topic: str
     """The topic; see `real_topic` for redelivered messages."""
     body: bytes
-    """The application's bytes, decompressed if the sender compressed them."""
+    """The application's bytes, decompressed if the sender compressed them. Reading it raises
+    `CompressionError` if it is damaged, or if a package is missing."""
     properties: dict[str, str]
     """All properties, including tags and keys."""
     queue_id: int

@@ -20,7 +20,21 @@ _ZLIB_KINDS = (0, SysFlag.ZLIB)
 
 
 class CompressionError(CometError):
-    """A body cannot be made smaller or whole again."""
+    """A body cannot be compressed or decompressed.
+
+    Reading `StoredMessage.body` raises it if the body is damaged, or if a package is missing.
+
+    Example:
+        async def bill(message: StoredMessage) -> None:
+            try:
+                print(message.body)
+            except CompressionError as error:
+                raise ConsumeLater(delay_level=-1) from error  # a dead letter at once
+    """
+
+
+class MissingPackageError(CompressionError):
+    """The package that decompresses a body is not installed: no consumer without it can go on."""
 
 
 class InflatedTooLargeError(CompressionError):
@@ -36,9 +50,9 @@ def compress_body(body: bytes, kind: int = SysFlag.ZLIB, level: int = 5) -> byte
     if kind == SysFlag.ZLIB:
         return zlib.compress(body, level)
     if kind == SysFlag.LZ4:
-        return bytes(_module("lz4.frame", "lz4").compress(body))
+        return bytes(_module(*_PACKAGES[kind]).compress(body))
     if kind == SysFlag.ZSTD:
-        return bytes(_module("zstandard", "zstandard").ZstdCompressor(level=level).compress(body))
+        return bytes(_module(*_PACKAGES[kind]).ZstdCompressor(level=level).compress(body))
     raise CompressionError(f"compression type {kind >> 8} is unknown")
 
 
@@ -57,19 +71,35 @@ def decompress_body(
     if kind in _ZLIB_KINDS:
         return _inflate(zlib.decompressobj(), body, zlib.error, inflated_bytes_max)
     if kind == SysFlag.LZ4:
-        lz4 = _module("lz4.frame", "lz4")
+        lz4 = _module(*_PACKAGES[kind])
         return _inflate(lz4.LZ4FrameDecompressor(), body, RuntimeError, inflated_bytes_max)
     if kind == SysFlag.ZSTD:
-        zstandard = _module("zstandard", "zstandard")
+        zstandard = _module(*_PACKAGES[kind])
         return _decompress_zstd(zstandard, body, inflated_bytes_max)
     raise CompressionError(f"a body of compression type {kind >> 8}, which is unknown")
+
+
+_PACKAGES = {SysFlag.LZ4: ("lz4.frame", "lz4"), SysFlag.ZSTD: ("zstandard", "zstandard")}
+
+
+def check_package(sys_flag: int) -> None:
+    """Check that the package which decompresses a compressed body is there.
+
+    Raises:
+        MissingPackageError: it is not.
+    """
+    package = _PACKAGES.get(sys_flag & SysFlag.COMPRESSION_MASK)
+    if package is not None:
+        _module(*package)
 
 
 def _module(name: str, package: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise CompressionError(f"the package {package} is needed for this body") from None
+        raise MissingPackageError(
+            f"the package {package} is needed for this body: install it, or cometmq[compression]"
+        ) from None
 
 
 def _inflate(inflater: Any, body: bytes, failure: type[Exception], bytes_max: int) -> bytes:

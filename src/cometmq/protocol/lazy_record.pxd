@@ -37,6 +37,15 @@ cpdef bint check_rising(list messages, int flags) except -1
 @cython.locals(message=LazyMessage, flag=cython.int, body=cython.Py_ssize_t, stored=cython.Py_ssize_t)
 cdef LazyMessage _message_of(bytes record, Py_ssize_t size, str broker_name, object added)
 
+@cython.locals(message=LazyMessage)
+cpdef check_packages(list messages)
+
+@cython.locals(received=LazyMessage)
+cpdef bytes stored_body(object message)
+
+@cython.locals(received=LazyMessage)
+cpdef int stored_sys_flag(object message) except? -1
+
 @cython.locals(received=LazyMessage, record=bytes)
 cpdef object as_received(object message)
 
@@ -51,8 +60,6 @@ cdef Py_ssize_t whole_size(const unsigned char* memory, Py_ssize_t at, Py_ssize_
 
 @cython.locals(at=cython.Py_ssize_t, flag=cython.int)
 cdef bytes _stored_body(bytes record)
-
-cdef _inflate(LazyMessage message)
 
 cdef _property(LazyMessage message, str name, bytes name_marker)
 

@@ -11,8 +11,8 @@ The format is that of `cometmq.protocol.record`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
@@ -20,7 +20,7 @@ from cometmq.model import property_names as names
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import StoredMessage
 from cometmq.protocol import octets
-from cometmq.protocol.compression import CompressionError, decompress_body
+from cometmq.protocol.compression import CompressionError, check_package, decompress_body
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.properties import (
     KEYS_MARKER,
@@ -57,8 +57,6 @@ from cometmq.protocol.record import (
     store_time_at,
 )
 
-log = logging.getLogger(__name__)
-
 RISING = "expected rising offsets"
 
 # C numbers once compiled.
@@ -77,8 +75,8 @@ class LazyMessage:
     It is a `StoredMessage` for `isinstance`, and so are its copies, pickles and replacements, which
     have all fields. A compiled class cannot inherit from one of Python.
 
-    A body that cannot be decompressed stays as it is, and its COMPRESSED bit stays set, so that one
-    damaged message does not block its queue.
+    Access to a body that cannot be decompressed raises `CompressionError`, and the COMPRESSED bit
+    stays set: a handler that reads the body fails, and no other message of the queue does.
     """
 
     __slots__ = (
@@ -139,12 +137,12 @@ class LazyMessage:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StoredMessage):
             return NotImplemented
-        return _values(self) == _values(other)
+        return _shown_values(self) == _shown_values(other)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return repr(StoredMessage(*_values(self)))
+        return repr(StoredMessage(*_shown_values(self)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StoredMessage, _values(self)
@@ -162,11 +160,17 @@ class LazyMessage:
 
     @property
     def body(self) -> bytes:
-        """The body, decompressed if it can be."""
+        """The body, decompressed.
+
+        Raises:
+            CompressionError: it is damaged, or its package is missing.
+        """
         if self._body is None:
-            self._body = _stored_body(self._record)
             if self._sys_flag & _COMPRESSED:
-                _inflate(self)
+                self._body = decompress_body(_stored_body(self._record), self._sys_flag)
+                self._sys_flag &= ~_COMPRESSED
+            else:
+                self._body = _stored_body(self._record)
         return self._body
 
     @body.setter
@@ -177,7 +181,8 @@ class LazyMessage:
     def sys_flag(self) -> int:
         """The flags of the record, without COMPRESSED if the body could be decompressed."""
         if self._sys_flag & _COMPRESSED and self._body is None:
-            self.body  # noqa: B018 - decompresses it
+            with suppress(CompressionError):
+                self.body  # noqa: B018 - decompresses it
         return self._sys_flag
 
     @sys_flag.setter
@@ -256,7 +261,7 @@ def decode_lazily(
 ) -> list[StoredMessage]:
     """Return the messages of consecutive records; most fields are decoded on first access.
 
-    Every record is checked first, so access never fails.
+    Every record is checked first, so access never fails, except to a damaged compressed body.
 
     Args:
         data: the body of a broker's response.
@@ -312,6 +317,45 @@ def check_rising(messages: list[Any], flags: int) -> bool:
     return found
 
 
+def check_packages(messages: list[Any]) -> None:
+    """Check that each compressed body can be decompressed, as far as that needs a package.
+
+    Raises:
+        MissingPackageError: the package of a body is not installed.
+    """
+    for message in messages:
+        if message._sys_flag & _COMPRESSED:
+            check_package(message._sys_flag)
+
+
+def body_or_stored(message: StoredMessage) -> bytes:
+    """Return the body; one that cannot be decompressed is returned as it is stored."""
+    try:
+        return message.body
+    except CompressionError:
+        return stored_body(message)
+
+
+def stored_body(message: Any) -> bytes:
+    """Return the body as it is stored, perhaps compressed."""
+    if type(message) is LazyMessage:
+        received = message
+        body: bytes = _stored_body(received._record)
+        return body
+    body = message.body
+    return body
+
+
+def stored_sys_flag(message: Any) -> int:
+    """Return the flags with which the body is stored."""
+    if type(message) is LazyMessage:
+        received = message
+        flag: int = _flag_of(received._record)
+        return flag
+    flag = message.sys_flag
+    return flag
+
+
 def _message_of(record: bytes, size: int, broker_name: str, added: Mapping[str, str] | None) -> Any:
     """Return the message of a whole record, with the fields that are numbers."""
     message = LazyMessage.__new__(LazyMessage)
@@ -361,6 +405,13 @@ def restore(message: Any) -> None:
 def _values(message: Any) -> tuple[Any, ...]:
     """Return all fields of a message, in the order of `StoredMessage`."""
     return tuple([getattr(message, name) for name in _FIELDS])
+
+
+def _shown_values(message: Any) -> tuple[Any, ...]:
+    """Return all fields, the body as it is stored if it cannot be decompressed."""
+    return tuple(
+        [body_or_stored(message) if name == "body" else getattr(message, name) for name in _FIELDS]
+    )
 
 
 def _reason(data: bytes) -> RecordError:
@@ -447,16 +498,6 @@ def _stored_body(record: bytes) -> bytes:
     flag = _flag_of(record)
     at = body_at(flag) if flag & _V6_BITS else _HEAD_BYTES
     return octets.copy_of(record, at, at + octets.i32_in(record, at - _LENGTH_BYTES))
-
-
-def _inflate(message: Any) -> None:
-    """Decompress the body, and clear the bit of the message's flag if that succeeds."""
-    try:
-        message._body = decompress_body(message._body, message._sys_flag)
-        message._sys_flag &= ~_COMPRESSED
-    except CompressionError as error:
-        queue, offset = message.queue, message.queue_offset
-        log.warning("cannot decompress a body queue=%s offset=%d error=%s", queue, offset, error)
 
 
 _FIELDS = tuple(field.name for field in fields(StoredMessage))

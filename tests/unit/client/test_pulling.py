@@ -32,6 +32,7 @@ from cometmq.model.queue import MessageQueue
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
+from cometmq.protocol.compression import CompressionError
 from cometmq.protocol.headers import PullMessageRequest, PullMessageResponse
 from cometmq.protocol.headers.base import encode_fields
 from cometmq.protocol.properties import encode_properties
@@ -142,12 +143,13 @@ def test_a_body_is_decompressed() -> None:
     assert not message.sys_flag & SysFlag.COMPRESSED
 
 
-def test_a_body_that_cannot_be_decompressed_is_handed_on_as_it_is() -> None:
+def test_a_message_whose_body_cannot_be_decompressed_is_handed_on() -> None:
     flag = SysFlag.COMPRESSED | SysFlag.ZLIB
     [message] = result_from(answer(record(5, b"damaged", sys_flag=flag)), pull()).messages
 
-    assert message.body == b"damaged"
-    assert message.sys_flag & SysFlag.COMPRESSED
+    assert message.queue_offset == 5
+    with pytest.raises(CompressionError):
+        _ = message.body
 
 
 def batch(*bodies: bytes) -> bytes:
@@ -208,6 +210,14 @@ def test_a_compressed_wrapped_batch_is_taken_apart() -> None:
     wrapped = record(5, zlib.compress(batch(b"one")), sys_flag=flag)
 
     assert [each.body for each in result_from(answer(wrapped), pull()).messages] == [b"one"]
+
+
+def test_a_batch_that_cannot_be_decompressed_stays_wrapped() -> None:
+    flag = WRAPPED | SysFlag.COMPRESSED | SysFlag.ZLIB
+    [message] = result_from(answer(record(5, b"???", sys_flag=flag)), pull()).messages
+
+    with pytest.raises(CompressionError):
+        _ = message.body
 
 
 def test_a_damaged_batch_stays_wrapped(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import zlib
 
+import msgspec
 import pytest
 
-from cometmq.client._sending.replies import reply_from, reply_to
+from cometmq.client._connection.instance import ClientCore
+from cometmq.client._sending.replies import Replies, reply_from, reply_to
 from cometmq.model import property_names as names
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command
 from cometmq.protocol.compression import CompressionError
 from cometmq.protocol.headers import PushReplyMessageToClientRequest, SendMessageV2Request
-from cometmq.protocol.properties import decode_properties
+from cometmq.protocol.headers.base import encode_fields
+from cometmq.protocol.properties import decode_properties, encode_properties
+from cometmq.remoting import Request
 from support.recorded import VERSIONS, frames
 
 PUSHED = PushReplyMessageToClientRequest(
@@ -36,6 +42,19 @@ def test_a_compressed_reply_is_made_whole() -> None:
     assert (reply.born_host, reply.store_host) == ("10.0.0.1:1", "10.0.0.2:2")
     assert reply.properties["CORRELATION_ID"] == "1"
     assert int(reply.properties[names.ARRIVE_TIME]) > 0
+
+
+async def test_a_damaged_reply_ends_the_request_with_the_reason() -> None:
+    replies = Replies(ClientCore("127.0.0.1:1"))
+    properties, reply = replies.open(3.0)
+    header = msgspec.structs.replace(PUSHED, properties=encode_properties(properties).decode())
+    code, fields = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, encode_fields(header)
+    pushed = Command(code, fields=fields, body=b"no zlib")
+
+    replies.take(Request(pushed, None))  # type: ignore[arg-type]
+
+    with pytest.raises(CompressionError, match="damaged"):
+        await reply
 
 
 def test_a_damaged_reply_is_refused() -> None:

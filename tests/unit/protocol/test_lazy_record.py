@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import logging
 import pickle
+import sys
 from typing import Any
 
 import pytest
@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import StoredMessage
-from cometmq.protocol.compression import compress_body
-from cometmq.protocol.lazy_record import LazyMessage, as_received, decode_lazily, restore
+from cometmq.protocol.compression import CompressionError, MissingPackageError, compress_body
+from cometmq.protocol.lazy_record import (
+    LazyMessage,
+    as_received,
+    body_or_stored,
+    check_packages,
+    decode_lazily,
+    restore,
+    stored_body,
+)
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import RecordError, decode_messages, encode_host, encode_record
 
@@ -173,17 +181,35 @@ def test_a_compressed_body_is_inflated_and_its_bit_cleared(first: str) -> None:
     assert message == whole
 
 
-def test_a_damaged_body_stays_compressed_and_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_body_cannot_be_read_but_shown() -> None:
     data = record(body=b"not zlib", sys_flag=SysFlag.COMPRESSED)
     (message,) = decode_lazily(data, broker_name="b")
 
-    with caplog.at_level(logging.WARNING):
-        assert message.body == b"not zlib"
+    for _ in range(2):
+        with pytest.raises(CompressionError, match="damaged"):
+            _ = message.body
+        assert message.sys_flag == SysFlag.COMPRESSED
+    for copied in (pickle.dumps, copy.copy, dataclasses.replace):
+        with pytest.raises(CompressionError):
+            copied(message)
+    assert "not zlib" in repr(message)
+    assert message == decode_lazily(data, broker_name="b")[0]
+    assert (body_or_stored(message), stored_body(message)) == (b"not zlib", b"not zlib")
+    assert dataclasses.replace(message, body=b"mended").body == b"mended"
 
-    assert message.sys_flag == SysFlag.COMPRESSED
-    assert [line.message.partition(" error=")[0] for line in caplog.records] == [
-        "cannot decompress a body queue=T@b:1 offset=2"
-    ]
+
+@pytest.mark.parametrize(
+    ("kind", "package"), [(SysFlag.LZ4, "lz4.frame"), (SysFlag.ZSTD, "zstandard")]
+)
+def test_a_package_that_is_missing_is_noticed_before_a_body_is_read(
+    monkeypatch: pytest.MonkeyPatch, kind: int, package: str
+) -> None:
+    messages = decode_lazily(record() + record(b"x", sys_flag=SysFlag.COMPRESSED | kind))
+    check_packages(messages)
+    monkeypatch.setitem(sys.modules, package, None)
+
+    with pytest.raises(MissingPackageError, match=r"cometmq\[compression\]"):
+        check_packages(messages)
 
 
 def test_copies_and_replacements_are_whole() -> None:

@@ -27,6 +27,7 @@ from cometmq.cli.admin.dead_letter_files import (
 )
 from cometmq.cli.admin.output import Change, Rows, confirmed
 from cometmq.cli.exit_codes import print_error
+from cometmq.cli.lines import body_text
 from cometmq.model.errors import ConfigError
 from cometmq.model.nouns import counted
 from cometmq.model.times import now_ms, time_of
@@ -305,7 +306,7 @@ async def show(
         original = await call.admin.original_of(letter)
         row = {
             **letter.encode(),
-            "body": letter.message.body.decode(errors="backslashreplace"),
+            "body": body_text(letter.message),
             "first_stored_time_ms": None if original is None else original.store_time_ms,
             "first_offset_message_id": None if original is None else original.offset_message_id,
         }

@@ -14,9 +14,11 @@ import typer
 from cometmq.cli.admin.arguments import GroupName, OptionalTopic, TopicName, queue_of
 from cometmq.cli.admin.commands import Call, Commands
 from cometmq.cli.admin.output import Change, Row, Rows
+from cometmq.cli.lines import body_text
 from cometmq.model.errors import ConfigError, InvalidMessageIdError
 from cometmq.model.nouns import counted
 from cometmq.model.times import now_ms, time_of
+from cometmq.protocol.lazy_record import body_or_stored
 
 if TYPE_CHECKING:
     from cometmq.client import PullConsumer
@@ -67,7 +69,7 @@ EVER = 2**63 - 1
 def _row(message: StoredMessage) -> Row:
     return (
         *(message.message_id, message.broker_name, message.queue_id, int(message.queue_offset)),
-        *(message.store_time_ms, message.tags, message.keys, len(message.body)),
+        *(message.store_time_ms, message.tags, message.keys, len(body_or_stored(message))),
     )
 
 
@@ -78,8 +80,8 @@ def _whole(message: StoredMessage) -> Row:
         *(message.tags, message.keys, message.properties),
         *(message.born_time_ms, message.born_host, message.store_time_ms, message.store_host),
         *(message.reconsume_times, message.flag, message.sys_flag, message.size_bytes),
-        *(len(message.body), message.body.decode(errors="backslashreplace")),
-        base64.b64encode(message.body).decode(),
+        *(len(body_or_stored(message)), body_text(message)),
+        base64.b64encode(body_or_stored(message)).decode(),
     )
 
 
@@ -234,7 +236,7 @@ async def read(
     """Read messages of a topic without committing offsets, queue by queue."""
     rows: list[Row] = []
     async for message in _messages(call, topic, queue, since, until, tag):
-        rows.append((*_row(message), message.body.decode(errors="backslashreplace")))
+        rows.append((*_row(message), body_text(message)))
         if len(rows) == count:
             break
     return rows
@@ -257,7 +259,7 @@ async def count_by_tag(
         if counts.total() == limit:
             raise ConfigError(f"there are more than {limit} messages: narrow the time, or --limit")
         counts[message.tags or ""] += 1
-        sizes[message.tags or ""] += len(message.body)
+        sizes[message.tags or ""] += len(body_or_stored(message))
     return [(tag or None, number, sizes[tag]) for tag, number in counts.most_common()]
 
 

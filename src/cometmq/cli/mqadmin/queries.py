@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cometmq.cli.exit_codes import print_error
+from cometmq.cli.lines import body_text
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError, parsed_time
 from cometmq.cli.mqadmin.reads import existing_queue, pulled, reader
@@ -26,8 +27,8 @@ from cometmq.protocol.headers import (
     ConsumeMessageDirectlyRequest,
     QueryMessageRequest,
 )
+from cometmq.protocol.lazy_record import body_or_stored, decode_lazily
 from cometmq.protocol.message_id import decode_offset_id
-from cometmq.protocol.record import decode_messages
 from cometmq.system.platforms import SYSTEM
 
 BODIES = Path("/tmp/rocketmq/msgbodys")
@@ -87,7 +88,7 @@ async def find(
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 continue
             raise
-        for each in decode_messages(response.body):
+        for each in decode_lazily(response.body):
             if each.unique_id == key if unique else key in each.keys:
                 each.broker_name = name
                 found.append(each)
@@ -182,13 +183,13 @@ def show(message: StoredMessage, charset: str = "", *, offset_id: str = "") -> N
     if offset_id:
         rows.insert(0, ("OffsetID:", offset_id))
     if charset:
-        rows.append(("Message Body:", _decoded(message.body, charset)))
+        rows.append(("Message Body:", _decoded(message, charset)))
     texts.columns("%-20s %s", rows)
 
 
-def _decoded(body: bytes, charset: str) -> str:
+def _decoded(message: StoredMessage, charset: str) -> str:
     try:
-        return body.decode(charset, errors="replace")
+        return body_text(message, charset, "replace")
     except LookupError:
         raise CommandError(f"{charset}: expected the name of a character set") from None
 
@@ -198,7 +199,7 @@ def _write_body(message: StoredMessage) -> Path:
     try:
         BODIES.mkdir(parents=True, exist_ok=True)
         with os.fdopen(SYSTEM.open_private(path), "wb") as file:
-            file.write(message.body)
+            file.write(body_or_stored(message))
     except OSError as error:
         print_error(f"cannot write the body of {message.message_id}: {error}")
     return path

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+from cometmq.cli.lines import body_text
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError, parsed_time
 from cometmq.cli.mqadmin.offsets import offset_at
@@ -111,7 +112,7 @@ async def _print_queue(
 def print_message(message: StoredMessage, charset: str, *, with_body: bool) -> None:
     """Print a message in one line."""
     try:
-        body = message.body.decode(charset, errors="replace") if with_body else "NOT PRINT BODY"
+        body = body_text(message, charset, "replace") if with_body else "NOT PRINT BODY"
     except LookupError:
         raise CommandError(f"{charset}: expected the name of a character set") from None
     print(f"MSGID: {message.message_id} {texts.message(message)} BODY: {body}")

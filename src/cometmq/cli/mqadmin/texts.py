@@ -16,6 +16,7 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.property_names import KEYS
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import Perm, TopicConfig
+from cometmq.protocol.lazy_record import body_or_stored
 
 FILE_NAME_CHARS_MAX: Final = 255
 
@@ -143,7 +144,7 @@ def message(found: StoredMessage) -> str:
         "reconsumeTimes": found.reconsume_times,
         "preparedTransactionOffset": found.prepared_offset,
     }
-    signed = [byte - 256 if byte > 127 else byte for byte in found.body]
+    signed = [byte - 256 if byte > 127 else byte for byte in body_or_stored(found)]
     return (
         f"MessageExt [{fields(head)}, toString()=Message{{topic='{found.topic}',"
         f" flag={found.flag}, properties={java(found.properties)}, body={java(signed)},"

@@ -30,7 +30,7 @@ GroupOf = Callable[[Request], str]
 
 
 def _transaction_group(request: Request) -> str:
-    found = decode_messages(request.body)
+    found = decode_messages(request.body, decompress=False)
     group = found[0].properties.get(names.PGROUP) if found else None
     if not group:
         raise ResponseError(

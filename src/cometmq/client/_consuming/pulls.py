@@ -35,12 +35,13 @@ from cometmq.model.queue import MessageQueue
 from cometmq.protocol.batch import BatchItem, decode_batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
+from cometmq.protocol.compression import CompressionError
 from cometmq.protocol.headers import (
     PullMessageRequest,
     PullMessageResponse,
     RegisterMessageFilterClassRequest,
 )
-from cometmq.protocol.lazy_record import RISING, check_rising, decode_lazily
+from cometmq.protocol.lazy_record import RISING, check_packages, check_rising, decode_lazily
 from cometmq.protocol.properties import decode_properties
 from cometmq.protocol.record import CRC_MASK, RecordError, body_crc
 from cometmq.protocol.version import LITE_PULL_VERSION_MIN
@@ -214,6 +215,7 @@ def _fetched(response: Command, pull: Pull, header: PullMessageResponse) -> list
     """Decode the messages of a response."""
     added = added_properties(header.min_offset, header.max_offset)
     cut = decode_lazily(response.body, broker_name=pull.queue.broker_name, added=added)
+    check_packages(cut)
     messages = unwrap_all(cut, added)
     if header.offset_delta is not None:  # only of static topics, whose queues are numbered anew
         for message in messages:
@@ -268,7 +270,7 @@ def _unwrapped(message: StoredMessage, added: Mapping[str, str]) -> list[StoredM
         return [message]
     try:
         items = decode_batch(message.body)
-    except InvalidMessageError as error:
+    except (InvalidMessageError, CompressionError) as error:
         queue, offset = message.queue, message.queue_offset
         log.warning("cannot unwrap a batch queue=%s offset=%d error=%s", queue, offset, error)
         return [message]

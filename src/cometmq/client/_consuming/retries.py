@@ -37,17 +37,20 @@ from cometmq.model.dead_letter import (
     OF_DELIVERY,
 )
 from cometmq.model.errors import CometError
+from cometmq.model.flags import SysFlag
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.times import now_ms
 from cometmq.model.topic import retry_topic
 from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.compression import CompressionError
 from cometmq.protocol.headers import ConsumerSendMsgBackRequest
 from cometmq.protocol.headers.base import I32_MAX
-from cometmq.protocol.lazy_record import as_received
+from cometmq.protocol.lazy_record import as_received, stored_body, stored_sys_flag
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 
 log = logging.getLogger(__name__)
 
+COMPRESSION = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK
 ADDED_BYTES = 512
 """Room for the properties that sending and brokers add."""
 SEND_BACK_S = 5.0
@@ -215,15 +218,19 @@ class Retries:
                 properties[CONSUME_RETRIES] = str(times)
         if error is not None:
             _add_error(properties, error)
+        try:
+            body, compressed = received.body, 0
+        except CompressionError:  # nobody can read it, but a dead letter keeps it, and says why
+            body, compressed = stored_body(message), stored_sys_flag(message) & COMPRESSION
         copy = Message(
             topic=self._topic,
-            body=received.body,
+            body=body,
             flag=received.flag,
             properties=properties,
             delay_level=0 if is_dead else delay_level or FIRST_LEVEL + times,
             wait_store=received.properties.get(names.WAIT) != "false",
         )
-        await self._producer.send(copy, timeout=SEND_BACK_S)
+        await self._producer.send(copy, timeout=SEND_BACK_S, compressed=compressed)
 
     def _properties(self, message: StoredMessage, topic: str) -> dict[str, str]:
         properties = {

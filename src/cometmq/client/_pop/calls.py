@@ -34,7 +34,7 @@ from cometmq.protocol.headers import (
     PopMessageRequest,
     PopMessageResponse,
 )
-from cometmq.protocol.lazy_record import decode_lazily
+from cometmq.protocol.lazy_record import check_packages, decode_lazily
 from cometmq.remoting.tasks import is_call_failure
 
 log = logging.getLogger(__name__)
@@ -373,6 +373,7 @@ class PopRequests:
         if response.code != ResponseCode.SUCCESS:
             raise ResponseError(response.code, response.remark or "")
         messages = decode_lazily(response.body, broker_name=queue.broker_name)
+        check_packages(messages)
         handles = handles_of(response.header(PopMessageResponse), messages, queue.broker_name)
         return list(zip(messages, handles, strict=True))
 

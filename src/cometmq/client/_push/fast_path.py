@@ -33,11 +33,12 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.protocol import header_scanner, octets
 from cometmq.protocol.codes import LanguageCode
 from cometmq.protocol.command import Command, cut_head, encode_head
+from cometmq.protocol.compression import CompressionError
 from cometmq.protocol.frame import JSON_HEADER, PREFIX_BYTES, frame_prefix
 from cometmq.protocol.header_scanner import HeaderScanner
 from cometmq.protocol.headers import PullMessageResponse
 from cometmq.protocol.headers.base import encode_fields
-from cometmq.protocol.lazy_record import check_rising, decode_between
+from cometmq.protocol.lazy_record import check_packages, check_rising, decode_between
 from cometmq.protocol.octets import copy_of, put_bytes, put_decimal, put_u32
 from cometmq.protocol.record import RecordError
 from cometmq.remoting import CallTimeoutError, Connection
@@ -192,7 +193,8 @@ class FastPull(Call):
             try:
                 if check_rising(found, _WRAPPED):
                     return False
-            except RecordError:
+                check_packages(found)
+            except (RecordError, CompressionError):
                 return False
             if not leads_on(found, scanner.next_offset):
                 return False

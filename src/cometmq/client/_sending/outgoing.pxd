@@ -23,7 +23,7 @@ cdef class Outgoing:
 @cython.locals(outgoing=Outgoing, fields=tuple, is_reply=cython.bint, is_retry=cython.bint,
     is_plain=cython.bint, times=cython.int, sys_flag=cython.int)
 cpdef Outgoing prepare(
-    message, settings, UniqueIds ids, namespace=*, reserved=*, bint trusted=*)
+    message, settings, UniqueIds ids, namespace=*, reserved=*, bint trusted=*, int compressed=*)
 
 cpdef check_fields(message)
 

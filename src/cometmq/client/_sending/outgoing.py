@@ -150,6 +150,7 @@ def prepare(
     *,
     reserved: Mapping[str, str] | None = None,
     trusted: bool = False,
+    compressed: int = 0,
 ) -> Outgoing:
     """Check and encode a message.
 
@@ -160,6 +161,8 @@ def prepare(
         namespace: is added to the topic's name; None for none.
         reserved: properties that the client sets, and applications may not.
         trusted: whether the client itself made the message, which may have such properties.
+        compressed: the bits of `SysFlag` that say how the body is compressed already; 0 if it is
+            not.
 
     Raises:
         InvalidMessageError: it breaks a limit.
@@ -191,7 +194,9 @@ def prepare(
         text = f"WAIT\x01{_text(wait_store)}\x02UNIQ_KEY\x01{message_id}\x02"
     if type(body) is not bytes:
         body = bytes(body)
-    if settings.compress_level and len(body) >= settings.compress_from_bytes:
+    if compressed:
+        sys_flag |= compressed
+    elif settings.compress_level and len(body) >= settings.compress_from_bytes:
         kind = settings.compression
         body = compress_body(body, kind, settings.compress_level)
         sys_flag |= SysFlag.COMPRESSED | kind

@@ -24,7 +24,7 @@ from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.times import now_ms
 from cometmq.model.topic import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, check_topic_name
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.compression import decompress_body
+from cometmq.protocol.compression import CompressionError, decompress_body
 from cometmq.protocol.headers import (
     PushReplyMessageToClientRequest,
     RecallMessageRequest,
@@ -90,12 +90,16 @@ class Replies:
 
     def take(self, request: Request) -> Response:
         """Pass a reply that a broker pushed to the request that waits for it, if one does."""
-        reply = reply_from(request.header(PushReplyMessageToClientRequest), request.body)
-        future = self._waiting.pop(reply.properties.get(names.CORRELATION_ID, ""), None)
+        header = request.header(PushReplyMessageToClientRequest)
+        properties = decode_properties(header.properties or "")
+        future = self._waiting.pop(properties.get(names.CORRELATION_ID, ""), None)
         if future is None or future.done():
-            log.debug("dropped a late reply id=%s", reply.message_id)
-        else:
-            future.set_result(reply)
+            log.debug("dropped a late reply id=%s", properties.get(names.UNIQ_KEY))
+            return Response()
+        try:
+            future.set_result(reply_from(header, request.body))
+        except CompressionError as error:
+            future.set_exception(error)
         return Response()
 
 

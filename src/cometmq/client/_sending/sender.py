@@ -124,6 +124,7 @@ class Sender:
         timeout: float,
         reserved: Mapping[str, str] | None = None,
         trusted: bool = False,
+        compressed: int = 0,
         policy: RetryPolicy | None = None,
     ) -> SendReceipt:
         """Check, encode and send a message, with the hooks around it; see `Producer.send`.
@@ -134,11 +135,14 @@ class Sender:
             timeout: seconds for all of it.
             reserved: properties that applications cannot set.
             trusted: whether the message itself may have such properties.
+            compressed: how the body is compressed already, as for `prepare`.
             policy: when to retry; None for that of awaited sends.
         """
 
         def prepare(messages: Sequence[Message]) -> Outgoing:
-            return self.prepare(messages[0], reserved=reserved, trusted=trusted)
+            return self.prepare(
+                messages[0], reserved=reserved, trusted=trusted, compressed=compressed
+            )
 
         policy = policy or self.awaited
         if not self.has_hooks:
@@ -248,6 +252,7 @@ class Sender:
         *,
         reserved: Mapping[str, str] | None = None,
         trusted: bool = False,
+        compressed: int = 0,
     ) -> Outgoing:
         """Check and encode a message.
 
@@ -261,6 +266,7 @@ class Sender:
             namespace=self.namespace,
             reserved=reserved,
             trusted=trusted,
+            compressed=compressed,
         )
 
     def prepare_batch(self, messages: Sequence[Message]) -> Outgoing:
@@ -555,9 +561,16 @@ class InnerProducer:
         return instance.shared(cls, lambda: cls(instance))
 
     async def send(
-        self, message: Message, *, timeout: float, allow_reserved: bool = True
+        self,
+        message: Message,
+        *,
+        timeout: float,
+        allow_reserved: bool = True,
+        compressed: int = 0,
     ) -> SendReceipt:
         """Send a message, which may have properties that applications cannot set.
+
+        ``compressed`` says how its body is compressed already, as for `prepare`.
 
         For a retry topic, RECONSUME_TIME and MAX_RECONSUME_TIMES travel in the header.
 
@@ -565,7 +578,9 @@ class InnerProducer:
             InvalidMessageError: the message breaks a limit; nothing was sent.
             Everything else as `Producer.send`.
         """
-        return await self._sender.send_message(message, timeout=timeout, trusted=allow_reserved)
+        return await self._sender.send_message(
+            message, timeout=timeout, trusted=allow_reserved, compressed=compressed
+        )
 
 
 def _kept(context: SendContext, count: int) -> Sequence[Message]:

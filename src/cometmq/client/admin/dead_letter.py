@@ -24,11 +24,14 @@ from cometmq.model.dead_letter import (
     first_of,
 )
 from cometmq.model.errors import InvalidMessageError
+from cometmq.model.flags import SysFlag
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import now_ms
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX, retry_topic
+from cometmq.protocol.compression import decompress_body
+from cometmq.protocol.lazy_record import body_or_stored
 from cometmq.protocol.message_id import decode_offset_id, unique_id_for
 from cometmq.protocol.record import body_crc
 
@@ -152,7 +155,7 @@ class DeadLetter:
             "queue": message.queue_id,
             "offset": message.queue_offset,
             "offset_message_id": message.offset_message_id,
-            "body_bytes": len(message.body),
+            "body_bytes": len(body_or_stored(message)),
         }
 
     def encode(self) -> dict[str, Any]:
@@ -169,7 +172,8 @@ class DeadLetter:
             "properties": {
                 name: value for name, value in message.properties.items() if name not in added
             },
-            "body_base64": base64.b64encode(message.body).decode(),
+            "body_base64": base64.b64encode(body_or_stored(message)).decode(),
+            **({"sys_flag": message.sys_flag} if message.sys_flag & SysFlag.COMPRESSED else {}),
         }
 
     @classmethod
@@ -182,6 +186,9 @@ class DeadLetter:
         """
         _check(fields)
         offset_id, body = fields["offset_message_id"], _body(fields["body_base64"])
+        sys_flag = fields.get("sys_flag", 0)  # only of a body that could not be decompressed
+        if type(sys_flag) is not int:
+            raise InvalidMessageError(f"the field 'sys_flag' is {sys_flag!r:.100}: expected int")
         return cls(
             StoredMessage(
                 topic=fields["dlq_topic"],
@@ -191,7 +198,7 @@ class DeadLetter:
                 queue_offset=QueueOffset(fields["offset"]),
                 log_offset=LogOffset(decode_offset_id(offset_id).log_offset),
                 flag=fields["flag"],
-                sys_flag=0,
+                sys_flag=sys_flag,
                 born_time_ms=fields["born_time_ms"],
                 born_host=fields["born_host"],
                 store_time_ms=fields["dead_time_ms"],
@@ -221,8 +228,12 @@ class DeadLetter:
         Args:
             topic: the original topic, or the retry topic of the group.
             unique_id: that of the copy; None for a new one.
+
+        Raises:
+            CompressionError: the body cannot be decompressed.
         """
         message = self.message
+        body = decompress_body(message.body, message.sys_flag)
         properties = {
             name: value
             for name, value in message.properties.items()
@@ -240,7 +251,7 @@ class DeadLetter:
             properties[names.MAX_RECONSUME_TIMES] = str(RETRIES_MAX)
         return Message(
             topic=topic,
-            body=message.body,
+            body=body,
             tags=message.tags,
             keys=message.keys,
             flag=message.flag,

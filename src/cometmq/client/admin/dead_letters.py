@@ -33,6 +33,7 @@ from cometmq.model.topic import DLQ_PREFIX, check_group_name, dlq_topic, retry_t
 from cometmq.protocol.bodies import ConsumerConnection
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetConsumerConnectionListRequest
+from cometmq.protocol.lazy_record import body_or_stored
 from cometmq.protocol.message_id import decode_offset_id
 
 PAGE_MAX = 1_000
@@ -323,7 +324,7 @@ class DeadLetters(Topics, Queries):
             if message is None:
                 break
             letters.append(DeadLetter(message))
-            size += len(message.body)
+            size += len(body_or_stored(message))
         return DeadLetterPage(letters, merge.rest, merge.deleted)
 
     async def _pull(self, queue: MessageQueue, offsets: range) -> PullResult:

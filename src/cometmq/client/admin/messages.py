@@ -40,9 +40,9 @@ from cometmq.protocol.headers import (
     SendMessageRequest,
     ViewMessageByIdRequest,
 )
+from cometmq.protocol.lazy_record import decode_lazily
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.properties import encode_properties
-from cometmq.protocol.record import decode_messages
 
 FOUND_MAX = 64
 """Messages that one broker gives for a key."""
@@ -67,7 +67,7 @@ class Queries(AdminCore):
         place = decode_offset_id(offset_message_id)
         header = ViewMessageByIdRequest(offset=place.log_offset)
         response = await self._call(place.address, RequestCode.VIEW_MESSAGE_BY_ID, header)
-        message = next(iter(decode_messages(response.body)), None)
+        message = next(iter(decode_lazily(response.body)), None)
         if message is None:
             raise InvalidBodyError(f"a message is expected of {place.address}, but there is none")
         message.broker_name = await self._broker_at(place.address)
@@ -190,7 +190,7 @@ class Queries(AdminCore):
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return []
             raise
-        messages = decode_messages(response.body)
+        messages = decode_lazily(response.body)
         for message in messages:
             message.broker_name = broker_name
         return messages

@@ -22,6 +22,7 @@ from cometmq.client.hooks import (
 )
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.model.message import Message, StoredMessage
+from cometmq.protocol.lazy_record import body_or_stored
 
 try:
     from opentelemetry import context as contexts
@@ -164,13 +165,17 @@ def _common(
     return found
 
 
+def _body(message: Message | StoredMessage) -> bytes | bytearray | memoryview:
+    return body_or_stored(message) if isinstance(message, StoredMessage) else message.body
+
+
 def _of_messages(
     messages: Sequence[Message] | Sequence[StoredMessage],
 ) -> dict[str, AttributeValue]:
     if len(messages) != 1:
         return {"messaging.batch.message_count": len(messages)}
     message = messages[0]
-    found: dict[str, AttributeValue] = {"messaging.message.body.size": len(message.body)}
+    found: dict[str, AttributeValue] = {"messaging.message.body.size": len(_body(message))}
     if message.tags:
         found["messaging.rocketmq.message.tag"] = message.tags
     keys = [message.keys] if isinstance(message.keys, str) else list(message.keys)

@@ -11,7 +11,7 @@ import logging
 from typing import Final
 
 from cometmq.access.gate import NAMES_SHOWN_MAX, Account, Accounts
-from cometmq.access.needs import Needs
+from cometmq.access.needs import Need, Needs
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.signature import SigningKey
 from cometmq.remoting.config import NO_ACCOUNT, TlsSettings
@@ -39,6 +39,11 @@ class CertifiedAccount:
         self._account = account
 
     @property
+    def name(self) -> str:
+        """The name of the account."""
+        return self._account.name
+
+    @property
     def may_do_everything(self) -> bool:
         """Whether the account may do everything."""
         return self._account.may_do_everything
@@ -51,6 +56,10 @@ class CertifiedAccount:
     def refusal(self, code: int, needs: Needs) -> str | None:
         """Return why the account may not make a request; None if it may."""
         return self._account.refusal(code, needs)
+
+    def creation_refusal(self, need: Need, needs_right: bool) -> str | None:
+        """Return why the account may not create a topic or a group by using it; None if it may."""
+        return self._account.creation_refusal(need, needs_right)
 
 
 class CertificateAccounts:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import Final, Protocol
 
-from cometmq.access.needs import Needs
+from cometmq.access.needs import Need, Needs
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import FORWARDED
 from cometmq.protocol.signature import SIGNATURE, SigningKey, signed_content
@@ -33,6 +33,10 @@ class Account(Protocol):
         """The key of its signatures; None if its requests need none."""
 
     @property
+    def name(self) -> str:
+        """Its name; empty for one of an address."""
+
+    @property
     def may_do_everything(self) -> bool:
         """Whether a valid signature is enough for every request."""
 
@@ -46,6 +50,14 @@ class Account(Protocol):
         Args:
             code: the request code.
             needs: what it needs.
+        """
+
+    def creation_refusal(self, need: Need, needs_right: bool) -> str | None:
+        """Return why the account may not create a topic or a group by using it; None if it may.
+
+        Args:
+            need: the creation; the right to use it was checked.
+            needs_right: whether creation needs a right of its own.
         """
 
 
@@ -118,10 +130,7 @@ class Gate:
 
     def _identify(self, request: Request) -> Account:
         fields, access_key = request.command.fields, request.command.access_key
-        # The certificate and the address of a forwarded request are those of a slave.
-        is_forwarded = request.command.remark == FORWARDED
-        find = self._accounts.named if is_forwarded else self._accounts.sender_of
-        account = find(request.connection, access_key)
+        account = self._account_of(request)
         signing_key = account.signing_key
         if signing_key is not None:
             content = signed_content(fields, request.body, version=request.command.version)
@@ -132,6 +141,12 @@ class Gate:
                     f"Check signature failed for accessKey={access_key[:NAMES_SHOWN_MAX]}",
                 )
         return account
+
+    def _account_of(self, request: Request) -> Account:
+        # The certificate and the address of a forwarded request are those of a slave.
+        is_forwarded = request.command.remark == FORWARDED
+        find = self._accounts.named if is_forwarded else self._accounts.sender_of
+        return find(request.connection, request.command.access_key)
 
     def require(self, request: Request, account: Account, needs: Needs) -> None:
         """Refuse a request whose account lacks what it needs.
@@ -182,6 +197,24 @@ class Gate:
         if account.may_do_everything or code in self._signed_codes:
             return None
         return account.refusal(code, needs)
+
+    def creator(self, request: Request, need: Need, needs_right: bool) -> str:
+        """Return the name of the account that creates a topic or a group; empty for none.
+
+        Raises:
+            ResponseError: the account may not create it, or there is none.
+        """
+        if request.code in self._open_codes:  # no signature has proved an account
+            if needs_right:
+                self.refuse(
+                    request,
+                    f"a request that is not signed creates no {need.resource_type.lower()}"
+                    f" {need.name[:NAMES_SHOWN_MAX]}",
+                )
+            return ""
+        account = self._account_of(request)
+        self.refuse(request, account.creation_refusal(need, needs_right))
+        return account.name
 
     def needs_account(self, code: int) -> bool:
         """Return whether requests with a code need an account."""

@@ -26,6 +26,7 @@ from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.clients.queue_locks import QueueLocks
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.creations import Creations
 from cometmq.broker.delay import feature as delay
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.failover import feature as failover
@@ -115,6 +116,7 @@ class Parts(msgspec.Struct, frozen=True):
     store: MessageStore
     topics: TopicTable
     groups: GroupTable
+    creations: Creations
     offsets: OffsetStore
     filters: FilterTable
     consumers: ConsumerRegistry
@@ -234,8 +236,9 @@ def assemble(
     role = _first_role(settings())
     folder = store_settings.root / "config"
     tables = {name: JsonFile(folder / f"{name}.json", files) for name in _TABLES}
-    topics = TopicTable(settings, tables["topics"], clock=clock)
-    groups = GroupTable(settings, tables["subscriptionGroup"], clock=clock)
+    creations = Creations(settings)
+    topics = TopicTable(settings, tables["topics"], clock=clock, creations=creations)
+    groups = GroupTable(settings, tables["subscriptionGroup"], clock=clock, creations=creations)
     filters = FilterTable(settings, tables["consumerFilter"], clock=clock)
     store = MessageStore(
         store_settings,
@@ -268,6 +271,7 @@ def assemble(
             configuration,
             topics,
             groups,
+            creations,
             filters,
             tables,
             config_file,
@@ -316,6 +320,7 @@ def _build_parts(
     configuration: Configuration,
     topics: TopicTable,
     groups: GroupTable,
+    creations: Creations,
     filters: FilterTable,
     tables: Mapping[str, JsonFile],
     config_file: Path | None,
@@ -433,7 +438,7 @@ def _build_parts(
             halves=half_queue,
         )
     sources = _open_access(configuration, store, cold_reads, groups, offsets, clock, files)
-    access = None if sources is None else sources.control
+    access = creations.access = None if sources is None else sources.control
     forwarding: Forwarding | None = None
     if role.is_elected:
         from cometmq.broker.forwarding import Forwarding
@@ -453,6 +458,7 @@ def _build_parts(
         store=store,
         topics=topics,
         groups=groups,
+        creations=creations,
         offsets=offsets,
         filters=filters,
         consumers=ConsumerRegistry(

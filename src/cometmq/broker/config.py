@@ -264,6 +264,32 @@ class BrokerSettings:
     other groups are not.
     """
 
+    auto_create_topic_max: int = setting(
+        100_000, key="autoCreateTopicMax", low=0, high=10_000_000, remote=True
+    )
+    """A send creates no topic if the broker has so many, those of retries included."""
+
+    auto_create_group_max: int = setting(
+        50_000, key="autoCreateSubscriptionGroupMax", low=0, high=10_000_000, remote=True
+    )
+    """A heartbeat, a pull or a retry creates no group if the broker has so many."""
+
+    auto_create_account_max: int = setting(
+        20_000, key="autoCreateAccountMax", low=0, high=10_000_000, remote=True
+    )
+    """How many topics and groups that still exist the requests of one account may have created by
+    using them, since the start of the broker."""
+
+    auto_create_connection_max: int = setting(
+        20_000, key="autoCreateConnectionMax", low=0, high=10_000_000, remote=True
+    )
+    """How many topics and groups the requests of one connection may create by using them."""
+
+    auto_create_acl_enable: bool = setting(False, key="autoCreateAclEnable", remote=True)
+    """Whether an account needs a right of its own to create topics and groups by using them: with
+    plain accounts ``autoCreate: true`` in its file, with users the action ``Create`` on the topic
+    or the group. By default the right to use them is enough, as in RocketMQ."""
+
     # --- sending --------------------------------------------------------------------------------
 
     start_accept_send_request_ms: int = setting(

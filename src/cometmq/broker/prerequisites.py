@@ -33,6 +33,18 @@ class PrerequisiteError(Exception):
         self.run = run
 
 
+class CreationRequiredError(PrerequisiteError):
+    """A request needs a topic or a group that does not exist.
+
+    Args:
+        create: creates it for a request; for None, without limits.
+    """
+
+    def __init__(self, create: Callable[[Request | None], Awaitable[object]]) -> None:
+        super().__init__(lambda: create(None))
+        self.create = create
+
+
 def with_prerequisites(
     handler: Callable[[Request], Response | None],
     failed: Callable[[StoreError], Response] | None = None,
@@ -53,7 +65,7 @@ def with_prerequisites(
 
     async def run_and_repeat(request: Request, needed: PrerequisiteError) -> Response | None:
         try:
-            return await _run_then(needed, lambda: handler(request))
+            return await _run_then(needed, lambda: handler(request), request)
         except StoreError as problem:
             if failed is None:
                 raise _not_available(problem) from problem
@@ -62,8 +74,12 @@ def with_prerequisites(
     return handle
 
 
-async def after_prerequisites(attempt: Callable[[], T]) -> T:
+async def after_prerequisites(attempt: Callable[[], T], request: Request | None = None) -> T:
     """Call a function, and again after each prerequisite that it needs.
+
+    Args:
+        attempt: the function.
+        request: the request for which topics and groups are created; None for the broker itself.
 
     Raises:
         ResponseError: 14, the disk refused, or what was created or read is gone again.
@@ -72,7 +88,7 @@ async def after_prerequisites(attempt: Callable[[], T]) -> T:
         return attempt()
     except PrerequisiteError as needed:
         try:
-            return await _run_then(needed, attempt)
+            return await _run_then(needed, attempt, request)
         except StoreError as problem:
             raise _not_available(problem) from problem
 
@@ -81,9 +97,14 @@ def _not_available(problem: StoreError) -> ResponseError:
     return ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, str(problem))
 
 
-async def _run_then(needed: PrerequisiteError, attempt: Callable[[], T]) -> T:
+async def _run_then(
+    needed: PrerequisiteError, attempt: Callable[[], T], request: Request | None
+) -> T:
     for _ in range(PREREQUISITES_MAX):
-        await needed.run()
+        if isinstance(needed, CreationRequiredError):
+            await needed.create(request)
+        else:
+            await needed.run()
         try:
             return attempt()
         except PrerequisiteError as again:

@@ -227,7 +227,7 @@ def test_no_text_of_an_account_shows_its_secret(home: Home) -> None:
 async def test_a_sender_is_found_by_its_key(home: Home) -> None:
     found = await sender(home, "Orders-1")
     assert isinstance(found, PlainAccount)
-    assert found.access_key == "Orders-1"
+    assert found.name == "Orders-1"
     assert await sender(home, "orders-1") == (1, "No acl config for orders-1")
     assert await sender(home, "") == (1, "No accessKey is configured")
 

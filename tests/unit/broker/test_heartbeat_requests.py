@@ -288,10 +288,10 @@ async def test_a_group_that_cannot_be_created_keeps_no_other_out(
     broker.tables.group("known")
     broker.tables.topic("%RETRY%known")
 
-    async def refuse(_: object) -> None:
+    async def refuse(*_: object) -> None:
         raise StoreError("the disk is full")
 
-    monkeypatch.setattr(broker.tables.groups, "get_or_create_all", refuse)
+    monkeypatch.setattr(broker.tables.groups, "create_all", refuse)
     client = broker.connect()
     answer = await client.beat(group("known"), group("fresh"))
     assert (answer.code, answer.remark) == (1, "StoreError: the disk is full")

@@ -352,14 +352,14 @@ async def test_a_pull_whose_connection_closed_meanwhile_is_not_held(
 ) -> None:
     """Its group is created first; nobody would take the pull out again."""
     creating_it, go_on = asyncio.Event(), asyncio.Event()
-    create = broker.tables.groups.get_or_create_all
+    create = broker.tables.groups.create_all
 
-    async def slowly(names: Any) -> Any:
+    async def slowly(names: Any, request: Any) -> Any:
         creating_it.set()
         await go_on.wait()
-        return await create(names)
+        return await create(names, request)
 
-    monkeypatch.setattr(broker.tables.groups, "get_or_create_all", slowly)
+    monkeypatch.setattr(broker.tables.groups, "create_all", slowly)
     client = broker.connect()
     waiting = asyncio.ensure_future(client.pull(consumerGroup="fresh", suspend_ms=LONG_MS))
     await creating_it.wait()

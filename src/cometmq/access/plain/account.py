@@ -39,6 +39,9 @@ class AccountEntry(msgspec.Struct, kw_only=True, rename="camel"):
     admin: bool = False
     default_topic_perm: str = ""
     default_group_perm: str = ""
+    auto_create: str = ""
+    """``true`` or ``false``: whether it creates topics and groups by using them; empty leaves that
+    to the settings of the broker."""
     topic_perms: list[str] | None = None
     """Permissions such as ``T=PUB``; None without a list."""
     group_perms: list[str] | None = None
@@ -60,11 +63,12 @@ class PlainAccount:
     """
 
     __slots__ = (
-        "access_key",
+        "auto_creates",
         "group_default",
         "groups",
         "is_administrator",
         "may_do_everything",
+        "name",
         "signing_key",
         "topic_default",
         "topics",
@@ -72,11 +76,12 @@ class PlainAccount:
     )
 
     def __init__(self, entry: AccountEntry) -> None:
-        self.access_key = entry.access_key
+        self.name = entry.access_key
         _check_length("accessKey", entry.access_key, shown=entry.access_key)
         _check_length("secretKey", entry.secret_key, shown=entry.access_key)
         self.signing_key = SigningKey(entry.secret_key)
         self.is_administrator = entry.admin
+        self.auto_creates = _auto_creates(entry.auto_create)
         self.topic_default = permission(entry.default_topic_perm)
         self.group_default = permission(entry.default_group_perm)
         self.topics = _permissions(entry.access_key, entry.topic_perms)
@@ -92,8 +97,7 @@ class PlainAccount:
         """Return why a request is refused; None if it is not."""
         if needs.administrator and not self.is_administrator:
             return (
-                f"Need admin permission for request code={code},"
-                f" but accessKey={self.access_key} is not"
+                f"Need admin permission for request code={code}, but accessKey={self.name} is not"
             )
         if self.may_do_everything:
             return None
@@ -101,6 +105,19 @@ class PlainAccount:
             if not self.may(need):
                 return f"No default permission for {need.resource_type.lower()}:{need.name[:300]}"
         return None
+
+    def creation_refusal(self, need: Need, needs_right: bool) -> str | None:
+        """Return why the account may not create a topic or a group by using it; None if it may."""
+        may_create = self.auto_creates
+        if may_create is None:
+            may_create = self.is_administrator or not needs_right
+        if may_create:
+            return None
+        return (
+            f"accessKey={self.name} may not create the {need.resource_type.lower()}"
+            f" {need.name[:300]} by using it: expected autoCreate: true of the account, or that"
+            " an administrator creates it"
+        )
 
     def may(self, need: Need) -> bool:
         """Return whether the account has a permission, by its list or its default."""
@@ -117,10 +134,15 @@ class _WhiteSender:
     """The sender of a request from a white address."""
 
     signing_key = None
+    name = ""
     may_do_everything = True
     is_administrator = True
 
     def refusal(self, code: int, needs: Needs) -> str | None:
+        """Refuse nothing."""
+        return None
+
+    def creation_refusal(self, need: Need, needs_right: bool) -> str | None:
         """Refuse nothing."""
         return None
 
@@ -131,6 +153,11 @@ WHITE_SENDER: Final = _WhiteSender()
 def permission(text: str) -> int:
     """Return the actions that a permission allows."""
     return _PERMISSIONS.get(text.strip(), 0)
+
+
+def _auto_creates(text: str) -> bool | None:
+    """Return what ``autoCreate`` says; None if it says nothing. A misspelled word denies."""
+    return text.strip().lower() == "true" if text.strip() else None
 
 
 def check_permissions(kind: str, items: Sequence[str] | None) -> None:

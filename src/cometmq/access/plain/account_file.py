@@ -33,6 +33,7 @@ _TEXTS: Final = {
     "whiteRemoteAddress": "white_remote_address",
     "defaultTopicPerm": "default_topic_perm",
     "defaultGroupPerm": "default_group_perm",
+    "autoCreate": "auto_create",
 }
 _LISTS: Final = {"topicPerms": "topic_perms", "groupPerms": "group_perms"}
 _KNOWN: Final = frozenset({*_TEXTS, *_LISTS, "admin"})

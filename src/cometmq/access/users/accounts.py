@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 from cometmq.access.gate import NAMES_SHOWN_MAX, Account
-from cometmq.access.needs import Needs
+from cometmq.access.needs import Need, Needs
 from cometmq.access.senders import SENDERS_MAX, Senders
 from cometmq.access.users.policies import (
     SUBJECT_PREFIX,
@@ -80,10 +80,10 @@ class UserSender:
         host: the address.
     """
 
-    __slots__ = ("_host", "_name", "_rules", "is_administrator", "may_do_everything", "signing_key")
+    __slots__ = ("_host", "_rules", "is_administrator", "may_do_everything", "name", "signing_key")
 
     def __init__(self, user: User, rules: Rules | None, host: str) -> None:
-        self._name = user.name
+        self.name = user.name
         self._rules = rules
         self._host = host
         self.is_administrator = user.is_super
@@ -107,9 +107,13 @@ class UserSender:
                 )
         return None
 
+    def creation_refusal(self, need: Need, needs_right: bool) -> str | None:
+        """Return why the user may not create a topic or a group by using it; None if it may."""
+        return self.refusal(0, Needs(resources=(need,))) if needs_right else None
+
     @property
     def _subject(self) -> str:
-        return f"{SUBJECT_PREFIX}{self._name[:NAMES_SHOWN_MAX]}"
+        return f"{SUBJECT_PREFIX}{self.name[:NAMES_SHOWN_MAX]}"
 
 
 class UserAccounts:

@@ -148,6 +148,7 @@ def _changed(header: UpdateAndCreateAclConfigRequest, old: AccountEntry | None) 
         admin=before.admin if header.admin is None else header.admin,
         default_topic_perm=header.default_topic_perm or before.default_topic_perm,
         default_group_perm=header.default_group_perm or before.default_group_perm,
+        auto_create=before.auto_create,
         topic_perms=before.topic_perms if topics is None else topics,
         group_perms=before.group_perms if groups is None else groups,
     )

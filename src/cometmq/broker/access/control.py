@@ -8,7 +8,7 @@ from typing import Final
 
 from cometmq.access.fast_check import FastCheck
 from cometmq.access.gate import Account, Accounts, Gate
-from cometmq.access.needs import Action, group_need, needs_of, require_stated, topic_need
+from cometmq.access.needs import Action, Need, group_need, needs_of, require_stated, topic_need
 from cometmq.access.request_needs import NeedsReader
 from cometmq.broker.clients.members import Member
 from cometmq.broker.cold_reads import ColdReads
@@ -84,6 +84,19 @@ class AccessControl:
         """
         needs = needs_of(topic_need(topic, Action.SUB), group_need(group))
         self._gate.check_again(request, access_key, needs)
+
+    def creator(self, request: Request, need: Need, needs_right: bool) -> str:
+        """Return the name of the account that creates a topic or a group by using it.
+
+        Args:
+            request: the request, whose signature was checked; by the current accounts.
+            need: the creation.
+            needs_right: whether that needs a right of its own.
+
+        Raises:
+            ResponseError: the account may not create it.
+        """
+        return self._gate.creator(request, need, needs_right)
 
     def may_send(self, member: Member, topic: str) -> bool:
         """Return whether a member of a producer group may send to a topic, by the current accounts.

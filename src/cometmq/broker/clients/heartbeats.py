@@ -159,27 +159,33 @@ class HeartbeatHandler:
     ) -> Response:
         slices = Slices()
         try:
-            await self._create(data, slices)
+            await self._create(request, data, slices)
         except CometError:  # the groups that exist are served all the same
             await self._register_all(request, data, joined, slices)
             raise
         return await self._register_all(request, data, joined, slices)
 
-    async def _create(self, data: HeartbeatData, slices: Slices) -> None:
-        """Create the groups without settings and the retry topics that do not exist."""
+    async def _create(self, request: Request, data: HeartbeatData, slices: Slices) -> None:
+        """Create the groups without settings and the retry topics that do not exist.
+
+        Raises:
+            ResponseError: the client may not create one of the groups; the others are created.
+        """
         groups = {
             consumer.group_name: None
             async for consumer in slices.each(data.consumer_data_set)
             if self._groups.may_create(consumer.group_name)
         }
-        await self._groups.get_or_create_all(groups)
-        await self._topics.create_all(
-            [
-                topic
-                async for consumer in slices.each(data.consumer_data_set)
-                if (topic := self._missing_retry_topic(consumer)) is not None
-            ]
-        )
+        try:
+            await self._groups.create_all(groups, request)
+        finally:
+            await self._topics.create_all(
+                [
+                    topic
+                    async for consumer in slices.each(data.consumer_data_set)
+                    if (topic := self._missing_retry_topic(consumer)) is not None
+                ]
+            )
 
     async def _register_all(
         self, request: Request, data: HeartbeatData, joined: list[_GroupOfHeartbeat], slices: Slices

@@ -178,5 +178,5 @@ class LockHandler:
         check_body(request, BODY_BYTES_MAX)
         body = await decode(LockBatchRequestBody, request.body)
         check_client_id(body.client_id)
-        await after_prerequisites(partial(self._groups.require, body.consumer_group))
+        await after_prerequisites(partial(self._groups.require, body.consumer_group), request)
         return body

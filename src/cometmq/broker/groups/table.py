@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from cometmq.broker.checks import check_group
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.prerequisites import PrerequisiteError
+from cometmq.broker.creations import GROUP, Creations
+from cometmq.broker.prerequisites import CreationRequiredError
 from cometmq.broker.stored_table import Change, ConfigTable, create, remove
 from cometmq.model.errors import InvalidNameError, ResponseError, StoreError
 from cometmq.model.group import SubscriptionGroupConfig
@@ -28,6 +31,9 @@ from cometmq.protocol.codes import FAQ, ResponseCode
 from cometmq.remoting.slices import Slices
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
+
+if TYPE_CHECKING:
+    from cometmq.remoting import Request
 
 log = logging.getLogger(__name__)
 
@@ -59,13 +65,20 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         settings: returns the current settings of the broker.
         file: subscriptionGroup.json.
         clock: stamps the table's version.
+        creations: limits what requests create.
     """
 
     def __init__(
-        self, settings: Callable[[], BrokerSettings], file: JsonFile, *, clock: Clock
+        self,
+        settings: Callable[[], BrokerSettings],
+        file: JsonFile,
+        *,
+        clock: Clock,
+        creations: Creations | None = None,
     ) -> None:
         super().__init__(file, _GROUPS, "group_name", others=[_FORBIDDEN], clock=clock)
         self._settings = settings
+        self._creations = creations or Creations(settings)
         self._forbidden: Forbidden = self._stored.sections[_FORBIDDEN]
 
     # --- reading --------------------------------------------------------------------------------
@@ -113,23 +126,49 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
 
     # --- creation and change --------------------------------------------------------------------
 
-    async def get_or_create(self, name: str) -> SubscriptionGroupConfig | None:
+    async def get_or_create(
+        self, name: str, request: Request | None = None
+    ) -> SubscriptionGroupConfig | None:
         """Return a group's settings; create the group if the settings of the broker allow that.
+
+        Args:
+            name: of the group.
+            request: the request that needs it; None for the broker itself, which has no limits.
 
         Returns:
             None if there is no such group and none is created, because of the settings or because
             the name is illegal.
-        """
-        (config,) = await self.get_or_create_all([name])
-        return config
 
-    async def get_or_create_all(self, names: Iterable[str]) -> list[SubscriptionGroupConfig | None]:
-        """Do the same for several groups, with one write."""
-        wanted = list(names)
-        missing = [name for name in wanted if self.may_create(name)]
-        if missing:
-            await self._create(missing)
-        return [self._table.get(name) for name in wanted]
+        Raises:
+            ResponseError: the request may not create it.
+        """
+        await self.create_all([name], request)
+        return self._table.get(name)
+
+    async def create_all(self, names: Iterable[str], request: Request | None = None) -> None:
+        """Create those of some groups that do not exist and may be created, with one write.
+
+        Raises:
+            ResponseError: the request may not create one of them; the others are created.
+        """
+        refusal: ResponseError | None = None
+        allowed: list[str] = []
+        with ExitStack() as creating:
+            for name in names:
+                if not self.may_create(name):
+                    continue
+                try:
+                    creating.enter_context(
+                        self._creations.creating(GROUP, name, len(self._table), request)
+                    )
+                except ResponseError as refused:
+                    refusal = refused
+                else:
+                    allowed.append(name)
+            if allowed:
+                await self._create(allowed)
+        if refusal is not None:
+            raise refusal
 
     async def _create(self, names: list[str]) -> None:
         """Create groups with default settings; only in memory if the disk refuses."""
@@ -174,7 +213,7 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         """
         group = self._table.get(name)
         if group is None and self.may_create(name):
-            raise PrerequisiteError(lambda: self.get_or_create(name))
+            raise CreationRequiredError(partial(self.get_or_create, name))
         return group
 
     def may_create(self, name: str) -> bool:
@@ -214,6 +253,7 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         found: list[SubscriptionGroupConfig | None] = []
         take = Change(_GROUPS, name, found.append)  # which returns None: the entry is removed
         await self._stored.change([take, remove(_FORBIDDEN, name)])
+        self._creations.forget(GROUP, name)
         return found[-1] is not None
 
     async def set_readable(self, group: str, topic: str, readable: bool) -> None:

@@ -87,7 +87,7 @@ class ReplyHandler:
         """Push the reply, store it, and respond with whether both succeeded."""
         header = _header(request)
         try:
-            send = await after_prerequisites(lambda: self._routed(request, header))
+            send = await after_prerequisites(lambda: self._routed(request, header), request)
         except ResponseError as refusal:
             return Response(refusal.code, refusal.remark, fields=self._trace_fields())
         problem = await self._push(request, header, send)

@@ -117,7 +117,9 @@ class Topics(Protocol):
     ) -> TopicConfig | None:
         """Return the settings of a topic; None if its template does not allow its creation."""
 
-    def require_internal(self, name: str, queues: int, *, sys_flag: int = 0) -> TopicConfig:
+    def require_internal(
+        self, name: str, queues: int, *, sys_flag: int = 0, by_send: bool = False
+    ) -> TopicConfig:
         """Return the settings of a retry or dead-letter topic."""
 
 
@@ -350,7 +352,7 @@ class SendValidation:
             producer=connection.peer_text,
         )
         if config is None and topic.startswith(RETRY_PREFIX):
-            config = self._topics.require_internal(topic, 1)
+            config = self._topics.require_internal(topic, 1, by_send=True)
         if config is None:
             raise ResponseError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"

@@ -12,12 +12,15 @@ from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
 from cometmq.remoting.features import Deferred, Feature
+from cometmq.remoting.jobs import every
 
 if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts
     from cometmq.broker.topics.handler import TopicHandler
 
 log = logging.getLogger(__name__)
+
+LOG_S = 10.0
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
@@ -65,5 +68,6 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: exclusive(
                 topics.handler(lambda h: h.show_system)
             ),
-        }
+        },
+        [every(LOG_S, parts.creations.settle_log, "log-refused-creations")],
     )

@@ -15,12 +15,14 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.prerequisites import PrerequisiteError
+from cometmq.broker.creations import TOPIC, Creations
+from cometmq.broker.prerequisites import CreationRequiredError, PrerequisiteError
 from cometmq.broker.stored_table import Change, ConfigTable, create
 from cometmq.model.errors import InvalidNameError, ResponseError, StoreError
 from cometmq.model.flags import TopicSysFlag
@@ -53,6 +55,7 @@ from cometmq.system.failure_log import FailureLog
 
 if TYPE_CHECKING:
     from cometmq.broker.failover.topic_gap import TopicGap
+    from cometmq.remoting import Request
 
 log = logging.getLogger(__name__)
 
@@ -111,13 +114,20 @@ class TopicTable(ConfigTable[TopicConfig]):
         settings: returns the current settings of the broker.
         file: topics.json.
         clock: stamps the table's version.
+        creations: limits what requests create.
     """
 
     def __init__(
-        self, settings: Callable[[], BrokerSettings], file: JsonFile, *, clock: Clock
+        self,
+        settings: Callable[[], BrokerSettings],
+        file: JsonFile,
+        *,
+        clock: Clock,
+        creations: Creations | None = None,
     ) -> None:
         super().__init__(file, _SECTION, "topic_name", clock=clock)
         self._settings = settings
+        self._creations = creations or Creations(settings)
         self._queues: StoredQueues = _NoQueues()
         self._loss_file = file.beside("topics-lost.json")
         self.was_lost = False
@@ -279,23 +289,43 @@ class TopicTable(ConfigTable[TopicConfig]):
             topic_filter_type=source.topic_filter_type,
             topic_sys_flag=_unit_flag(name) if unit_mode else source.topic_sys_flag,
         )
-        raise PrerequisiteError(lambda: self._create_on_send(config, producer))
+        raise CreationRequiredError(partial(self._create_on_send, config, producer))
 
-    async def _create_on_send(self, config: TopicConfig, producer: str) -> None:
-        await self.create_all([config])
+    async def _create_on_send(
+        self, config: TopicConfig, producer: str, request: Request | None
+    ) -> None:
+        await self._create_limited(config, request)
         if self._table.get(config.topic_name) is config:
             log.info(
                 "topic created by a send topic=%s queues=%d producer=%s",
                 *(config.topic_name, config.write_queue_nums, producer),
             )
 
+    async def _create_limited(self, config: TopicConfig, request: Request | None) -> None:
+        """Create a topic unless it exists by now.
+
+        Raises:
+            ResponseError: the request may not create it.
+        """
+        name = config.topic_name
+        if name not in self._table:
+            with self._creations.creating(TOPIC, name, len(self._table), request):
+                await self.create_all([config])
+
     def _allows_creation(self, template: TopicConfig) -> bool:
         if template.topic_name == TEMPLATE_TOPIC and not self._settings().auto_create_topic_enable:
             return False
         return bool(template.perm & Perm.INHERIT)
 
-    def require_internal(self, name: str, queues: int, *, sys_flag: int = 0) -> TopicConfig:
+    def require_internal(
+        self, name: str, queues: int, *, sys_flag: int = 0, by_send: bool = False
+    ) -> TopicConfig:
         """Return a topic that the broker creates itself: retry, dead letters.
+
+        Args:
+            name, queues, sys_flag: its settings.
+            by_send: whether a send names it, so that it counts for the limits of creation; else
+                it belongs to a group that exists.
 
         Raises:
             PrerequisiteError: it does not exist yet.
@@ -305,6 +335,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         if known is not None:
             return known
         config = internal_topic(name, queues, sys_flag=sys_flag)
+        if by_send:
+            raise CreationRequiredError(partial(self._create_limited, config))
         raise PrerequisiteError(lambda: self.create_all([config]))
 
     async def create_all(self, configs: Iterable[TopicConfig]) -> None:
@@ -351,6 +383,7 @@ class TopicTable(ConfigTable[TopicConfig]):
             take = Change(_SECTION, name, found.append)  # which returns None: it is removed
             await self._stored.change([take])
             await forget(name)
+            self._creations.forget(TOPIC, name)
         finally:
             del self._leaving[name]
             gone.set()

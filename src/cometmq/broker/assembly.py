@@ -332,8 +332,9 @@ def _build_parts(
     broker_settings = settings()
     store_settings = configuration.reader_of(StoreSettings)
     offsets = OffsetStore(tables["consumerOffset"], clock=clock)
-    is_behind = bool(store.dispatch_backlog_bytes) or role.is_slave
-    offsets.load(None if is_behind else store.bounds)
+    offsets.next_offset = store.next_offset
+    offsets.may_lack_messages = lambda: bool(store.dispatch_backlog_bytes) or role.is_slave
+    offsets.load(None if offsets.may_lack_messages() else store.bounds)
     levels = DelayLevels.parse(store_settings().delay_levels)
     cold_flow = Deferred(partial(_cold_flow, settings))
     cold_reads = ColdReads(

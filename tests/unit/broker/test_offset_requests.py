@@ -32,6 +32,7 @@ class Broker:
         self.tables = tables
         self.store = store
         self.offsets = tables.offsets
+        self.offsets.next_offset = store.next_offset
         self.consumers = ConsumerRegistry(tables.clock)
         tables.topic("T", queues=2)
         tables.group("g")
@@ -136,9 +137,33 @@ def table_of(command: Command) -> dict[int, int]:
 
 
 async def test_a_committed_offset_comes_back(broker: Broker) -> None:
+    broker.put(5)
     assert (await broker.update(5)).code == 0
     answer = await broker.query()
     assert (answer.code, answer.fields["offset"]) == (0, "5")
+
+
+@pytest.mark.parametrize(("queue", "end"), [(0, 3), (1, 0)], ids=["some messages", "none"])
+async def test_an_offset_beyond_the_end_of_its_queue_counts_as_the_end(
+    broker: Broker, caplog: pytest.LogCaptureFixture, queue: int, end: int
+) -> None:
+    """Else the group would skip what is stored there next."""
+    broker.put(3)
+    assert (await broker.update(end, queueId=queue)).code == 0
+    assert "beyond the end" not in caplog.text
+    assert (await broker.update(10**12, queueId=queue)).code == 0
+    assert (await broker.query(queueId=queue)).fields["offset"] == str(end)
+    assert (
+        "a client commits an offset beyond the end of its queue, the end counts"
+        f" group=g topic=T queue={queue} offset=1000000000000 end={end}"
+    ) in caplog.text
+
+
+async def test_a_queue_that_may_lack_messages_limits_no_offset(broker: Broker) -> None:
+    """The group may have consumed them: from the master of this slave, or before a full disk."""
+    broker.offsets.may_lack_messages = lambda: True
+    assert (await broker.update(7)).code == 0
+    assert (await broker.query()).fields["offset"] == "7"
 
 
 @pytest.mark.parametrize("messages", [0, 3])
@@ -179,6 +204,7 @@ async def test_only_offsets_of_what_exists_are_kept(
 
 
 async def test_all_offsets_travel_with_bare_numbers(broker: Broker) -> None:
+    broker.put(5)
     await broker.update(5)
     answer = await broker.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
     assert b'"offsetTable":{"T@g":{0:5}}' in answer.body
@@ -186,6 +212,7 @@ async def test_all_offsets_travel_with_bare_numbers(broker: Broker) -> None:
 
 
 async def test_a_group_can_stand_where_another_stands(broker: Broker) -> None:
+    broker.put(5)
     await broker.update(5)
     fields = {"srcGroup": "g", "destGroup": "h", "topic": "T"}
     assert (await broker.ask(RequestCode.CLONE_GROUP_OFFSET, **fields)).code == 0
@@ -278,7 +305,7 @@ async def test_a_reset_to_the_end(broker: Broker) -> None:
     assert offsets_of(await broker.reset(-1)) == {0: 5, 1: 0}
 
 
-@pytest.mark.parametrize(("offset", "expected"), [(3, 3), (6, 6), (None, 5)])
+@pytest.mark.parametrize(("offset", "expected"), [(3, 3), (6, 5), (None, 5)])
 async def test_a_reset_of_one_queue(broker: Broker, offset: int | None, expected: int) -> None:
     broker.put(5)
     changes = {"queueId": 0} if offset is None else {"queueId": 0, "offset": offset}

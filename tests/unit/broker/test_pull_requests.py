@@ -257,6 +257,10 @@ async def test_the_offset_that_travels_with_a_pull_is_committed(broker: Broker) 
     await client.pull(2, commit=1, topic="U")
     await client.pull(2, commit=-1)
     assert offsets.committed("g", "T", 0) == 2
+    offsets.next_offset = broker.store.next_offset
+    await client.pull(1, commit=1)
+    await client.pull(2, commit=10**12)
+    assert offsets.committed("g", "T", 0) == 2, "the end of the queue"
 
 
 async def test_a_pending_reset_is_told_once_and_not_overwritten(broker: Broker) -> None:

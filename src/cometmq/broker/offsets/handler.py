@@ -86,7 +86,7 @@ class OffsetHandler:
             )
         if self._offsets.is_reset_pending(group, topic, queue_id):
             return Response(remark="Offset has been previously reset")
-        self._offsets.commit(group, topic, queue_id, header.commit_offset)
+        self._offsets.commit_of_client(group, topic, queue_id, header.commit_offset)
         return Response()
 
     async def all(self, request: Request) -> Response:

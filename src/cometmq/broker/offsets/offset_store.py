@@ -58,6 +58,11 @@ class OffsetStore:
         """Version of the table."""
         self.has_resets = False
         """Whether any reset waits for its pull."""
+        self.next_offset: Callable[[str, int], int] = _unlimited
+        """Returns the offset that the next message of a queue gets, for `commit_of_client`."""
+        self.may_lack_messages: Callable[[], bool] = bool
+        """Returns whether queues may lack messages that groups have consumed: on a slave, or while
+        the disk is full."""
 
     # --- one queue ----------------------------------------------------------------------------
 
@@ -82,6 +87,21 @@ class OffsetStore:
         self._commits += 1
         if self._commits % COMMITS_PER_VERSION == 0:
             self.version = self.version.next(self._clock.now_ms())
+
+    def commit_of_client(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Commit the offset that a client sends; one beyond the end of its queue becomes the end.
+
+        Otherwise the group would skip the messages that are stored there next.
+        """
+        end = self.next_offset(topic, queue_id)
+        if offset > end and not self.may_lack_messages():
+            self._corrected.add(
+                "a client commits an offset beyond the end of its queue, the end counts"
+                " group=%s topic=%s queue=%d offset=%d end=%d",
+                *(group, topic, queue_id, offset, end),
+            )
+            offset = end
+        self.commit(group, topic, queue_id, offset)
 
     def note_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the offset up to which messages were delivered to a group."""
@@ -397,6 +417,10 @@ def read_numbers(content: Any, file: JsonFile) -> Numbers:
     if any(key < 0 or offset < 0 for key, offset in numbers.items()):
         raise StoreError(f"{file.path} has a negative offset in {str(numbers)[:80]}")
     return numbers
+
+
+def _unlimited(_topic: str, _queue_id: int) -> int:
+    return OFFSET_MAX
 
 
 def _checked(key: str, numbers: Numbers) -> tuple[str, str]:

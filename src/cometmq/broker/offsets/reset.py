@@ -120,7 +120,7 @@ class ResetHandler:
                 ResponseCode.SYSTEM_ERROR,
                 f"Target offset {header.offset} not in consume queue range [{low}-{high}]",
             )
-        return {queue_id: header.offset}
+        return {queue_id: min(header.offset, high)}
 
     # --- by the clients -----------------------------------------------------------------------
 

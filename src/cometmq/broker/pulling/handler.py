@@ -342,7 +342,9 @@ class PullHandler:
         commits = is_first and pull.flags & _COMMIT_OFFSET and pull.commit_offset >= 0
         if commits and not self._role.is_slave:
             # A run after a cold read would take back a later commit.
-            self._offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
+            self._offsets.commit_of_client(
+                pull.group, pull.topic, pull.queue_id, pull.commit_offset
+            )
         self._appender.finish_deferred()  # so that the read finds messages whose write is deferred
         count_max = max(pull.count_max, 1)
         cold = self._reader.cold_units(pull.topic, pull.queue_id, pull.offset, count_max, matcher)

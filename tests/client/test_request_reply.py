@@ -13,6 +13,7 @@ import pytest
 from cometmq.client import (
     BackPressureError,
     ClientInstance,
+    InvalidMessageError,
     Message,
     MessageQueue,
     Producer,
@@ -319,6 +320,18 @@ async def test_a_message_that_is_no_request_cannot_be_replied_to(missing: str) -
     async with ScriptedCluster([broker]) as cluster, Producer(cluster.address, group="g") as asking:
         with pytest.raises(ReplyError, match=missing):
             await asking.reply(consumed(properties), b"reply")
+
+    assert broker.sends == []
+
+
+async def test_a_reply_with_a_delay_is_refused_because_no_broker_delays_it() -> None:
+    properties = {names.CLUSTER: "c", names.CORRELATION_ID: "1", names.REPLY_TO_CLIENT: "me"}
+    broker = SentBroker()
+    async with ScriptedCluster([broker]) as cluster, Producer(cluster.address, group="g") as asking:
+        with pytest.raises(InvalidMessageError, match="a reply with a delay"):
+            await asking.reply(
+                consumed(properties), b"reply", properties={names.TIMER_DELAY_SEC: "5"}
+            )
 
     assert broker.sends == []
 

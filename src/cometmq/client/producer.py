@@ -575,6 +575,7 @@ class Producer(Lifecycle):
 
         Raises:
             ReplyError: the message is not a request; not sent.
+            InvalidMessageError: the properties have a delivery time; not sent.
             ResponseError: the requesting client is not connected any more.
             Other errors as for `send`.
 
@@ -583,6 +584,8 @@ class Producer(Lifecycle):
         """
         topic, reserved = reply_to(request)
         message = Message(topic=topic, body=body, tags=tags, properties=dict(properties or {}))
+        if message.is_delayed:
+            raise InvalidMessageError("a reply with a delay: the broker forwards replies at once")
         return await self._pending.send(message, ANY_QUEUE, timeout_s(timeout), reserved)
 
     async def recall(

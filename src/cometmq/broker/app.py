@@ -297,7 +297,9 @@ class Broker:
 
     async def _listen(self, parts: Parts) -> list[Feature]:
         """Open the ports; return the features, whose handlers know the address."""
-        for warning in access_warnings(self.configuration[TlsSettings]):
+        for warning in access_warnings(
+            self.configuration[TlsSettings], self.configuration[TlsClientSettings]
+        ):
             log.warning("%s", warning)
         settings = self._settings()
         handlers: dict[int, RequestHandler] = {}

@@ -216,7 +216,9 @@ class Controller:
             ConfigError: the address cannot be bound.
         """
         settings = self._settings()
-        for warning in access_warnings(self.configuration[TlsSettings]):
+        for warning in access_warnings(
+            self.configuration[TlsSettings], self.configuration[TlsClientSettings]
+        ):
             log.warning("%s", warning)
         await self._server.start(settings.bind_address, settings.listen_port)
         if settings.listen_port == 0:

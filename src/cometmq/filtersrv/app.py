@@ -95,7 +95,9 @@ class FilterServer:
             ConfigError: the address cannot be bound, or this system cannot sandbox filters.
         """
         settings = self._settings()
-        for warning in access_warnings(self.configuration[TlsSettings]):
+        for warning in access_warnings(
+            self.configuration[TlsSettings], self.configuration[TlsClientSettings]
+        ):
             log.warning("%s", warning)
         if settings.client_upload_filter_class_enable:
             await self._check_sandbox()

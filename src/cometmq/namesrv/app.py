@@ -170,7 +170,9 @@ class NameServer:
         Raises:
             ConfigError: the address cannot be bound.
         """
-        for warning in access_warnings(self.configuration[TlsSettings]):
+        for warning in access_warnings(
+            self.configuration[TlsSettings], self.configuration[TlsClientSettings]
+        ):
             log.warning("%s", warning)
         settings = self._settings()
         await self._server.start(settings.bind_address, settings.listen_port)

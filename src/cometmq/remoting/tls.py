@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from cometmq.model.errors import ConfigError
@@ -48,8 +48,15 @@ SERVER_KEYS: Names = {known.name: known.key for known in describe(TlsSettings)}
 CLIENT_KEYS: Names = {known.name: known.key for known in describe(TlsClientSettings)}
 
 
-def access_warnings(settings: TlsSettings) -> list[str]:
-    """Return what is wrong with settings that ask clients for a certificate, for the log."""
+def access_warnings(settings: TlsSettings, client: TlsClientSettings | None = None) -> list[str]:
+    """Return which settings of TLS have no effect, or less than they say, for the log.
+
+    They are no errors: servers whose settings worked before must start.
+
+    Args:
+        settings: of the server's port.
+        client: of the connections that it opens, if it opens any.
+    """
     asked = f"tls.server.need.client.auth={settings.client_certificate}"
     found = []
     if settings.client_certificate == "require" and settings.mode != "enforcing":
@@ -65,7 +72,31 @@ def access_warnings(settings: TlsSettings) -> list[str]:
             f"{asked} without tls.server.trustCertPath: no client's certificate can be verified,"
             f" and {refused} refused; set tls.server.trustCertPath"
         )
+    if settings.key and not settings.certificate:
+        found.append(
+            f"{SERVER_KEYS['key']} without {SERVER_KEYS['certificate']}: the key is not used;"
+            f" set {SERVER_KEYS['certificate']}"
+        )
+    if client is not None:
+        found += _unused_by_client(client, settings)
     return found
+
+
+def _unused_by_client(client: TlsClientSettings, server: TlsSettings) -> Iterator[str]:
+    named = [CLIENT_KEYS[each] for each in _OF_CLIENT if getattr(client, each)]
+    if named and not client.is_enabled(server):
+        yield (
+            f"{', '.join(named)} without tls.enable: connections to other servers are plain;"
+            " set tls.enable=true"
+        )
+    elif client.key and not client.certificate:
+        yield (
+            f"{CLIENT_KEYS['key']} without {CLIENT_KEYS['certificate']}: this server presents no"
+            f" certificate; set {CLIENT_KEYS['certificate']}"
+        )
+
+
+_OF_CLIENT = ("check_server", "trusted", "certificate", "key", "key_password")
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:

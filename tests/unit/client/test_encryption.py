@@ -6,14 +6,45 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.client import Producer
 from cometmq.client._connection.security import read_properties, tls_context, with_file
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError
 
 
 def test_connections_are_plain_unless_told_otherwise() -> None:
-    assert tls_context(ClientSettings(tls_check_server=True)) is None
+    assert tls_context(ClientSettings()) is None
     assert tls_context(ClientSettings(use_tls=True)) is not None
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"tls_check_server": True},
+        {"tls_trusted": "/ca.pem"},
+        {"tls_certificate": "/me.pem"},
+        {"tls_key": "/me.key"},
+        {"tls_key_password": "hush"},
+        {"tls_file": Path("/tls.properties")},
+    ],
+    ids=str,
+)
+def test_settings_of_tls_without_tls_are_refused_by_name(setting: dict[str, object]) -> None:
+    [name] = setting
+    with pytest.raises(ConfigError, match=f"^{name}.* without use_tls: ") as refused:
+        Producer("127.0.0.1:1", client=ClientSettings(**setting))
+    assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", [{"tls_key": "/me.key"}, {"tls_key_password": "hush"}], ids=str)
+def test_a_key_without_a_certificate_is_refused(key: dict[str, str], tmp_path: Path) -> None:
+    [name] = key
+    with pytest.raises(ConfigError, match=f"^{name} without tls_certificate: "):
+        tls_context(ClientSettings(use_tls=True, **key))
+    path = tmp_path / "tls.properties"
+    path.write_text("tls.client.keyPath=/me.key\n")
+    with pytest.raises(ConfigError, match=r"^.*tls\.properties: tls\.client\.keyPath without "):
+        tls_context(ClientSettings(use_tls=True, tls_file=path))
 
 
 def test_a_file_says_what_the_settings_leave_open(tmp_path: Path) -> None:

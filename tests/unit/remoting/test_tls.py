@@ -254,6 +254,42 @@ def test_settings_that_do_not_ask_all_clients_for_a_certificate_are_warned_of(
     settings: TlsSettings, expected: list[str]
 ) -> None:
     assert access_warnings(settings) == expected
+    assert access_warnings(settings, TlsClientSettings()) == expected
+
+
+@pytest.mark.parametrize(
+    ("server", "client", "expected"),
+    [
+        (
+            TlsSettings(key="k"),
+            TlsClientSettings(),
+            "tls.server.keyPath without tls.server.certPath: the key is not used; "
+            "set tls.server.certPath",
+        ),
+        (
+            TlsSettings(),
+            TlsClientSettings(trusted="ca", check_server=True),
+            "tls.client.authServer, tls.client.trustCertPath without tls.enable: "
+            "connections to other servers are plain; set tls.enable=true",
+        ),
+        (
+            TlsSettings(mode="enforcing"),
+            TlsClientSettings(key="k"),
+            "tls.client.keyPath without tls.client.certPath: this server presents no certificate; "
+            "set tls.client.certPath",
+        ),
+    ],
+)
+def test_settings_without_effect_are_warned_of(
+    server: TlsSettings, client: TlsClientSettings, expected: str
+) -> None:
+    assert access_warnings(server, client) == [expected]
+
+
+def test_settings_of_a_server_that_uses_tls_everywhere_are_fine() -> None:
+    client = TlsClientSettings(trusted="ca", certificate="c", key="k")
+
+    assert access_warnings(TlsSettings(mode="enforcing", certificate="c", key="k"), client) == []
 
 
 @pytest.mark.parametrize("asked", ["require", "optional"])

@@ -282,12 +282,12 @@ def _credentials(parts: Configuration) -> Iterator[Advice]:
 
 
 def _tls(parts: Configuration) -> Iterator[Advice]:
-    for text in access_warnings(parts[TlsSettings]):
+    client = parts[TlsClientSettings] if TlsClientSettings in parts else None  # noqa: SIM401 - no dict
+    for text in access_warnings(parts[TlsSettings], client):
         met, _, action = text.rpartition("; ")
         yield Advice(Level.WARNING, met, "clients whose certificate is verified", action)
-    if TlsClientSettings not in parts:
+    if client is None:
         return
-    client = parts[TlsClientSettings]
     if client.is_enabled(parts[TlsSettings]) and not (client.trusted or client.check_server):
         yield Advice(
             Level.WARNING,

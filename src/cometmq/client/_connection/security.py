@@ -6,6 +6,7 @@ Source: AclClientRPCHook, AclUtils and TlsHelper, RocketMQ 5.3.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -128,11 +129,14 @@ def tls_context(settings: ClientSettings) -> ssl.SSLContext | None:
     What the settings leave open is taken from the file they name.
 
     Raises:
-        ConfigError: a file cannot be used.
+        ConfigError: a file cannot be used, or the settings contradict each other: connections
+            would be less safe than they say.
     """
+    _check_consistent(settings)
     if not settings.use_tls:
         return None
     used = with_file(settings)
+    _check_pair(used, _names(settings))
     return client_context(
         trusted=used.tls_trusted,
         certificate=used.tls_certificate,
@@ -141,6 +145,29 @@ def tls_context(settings: ClientSettings) -> ssl.SSLContext | None:
         check=used.tls_check_server,
         names=_names(settings),
     )
+
+
+def _check_consistent(settings: ClientSettings) -> None:
+    """Refuse TLS settings without TLS: connections would be plain, and nothing would say so."""
+    if settings.use_tls:
+        return
+    for name in ("tls_file", *_FILE_KEYS.values()):
+        if getattr(settings, name):
+            shown = "" if name == "tls_key_password" else f"={getattr(settings, name)}"
+            raise ConfigError(
+                f"{name}{shown} without use_tls: connections would be plain; expected use_tls=True "
+                f"too, or no {name}"
+            )
+
+
+def _check_pair(used: ClientSettings, names: Mapping[str, str]) -> None:
+    """Refuse a key without a certificate: the client would present none."""
+    for name in ("key", "key_password"):
+        if getattr(used, f"tls_{name}") and not used.tls_certificate:
+            raise ConfigError(
+                f"{names[name]} without {names['certificate']}: the client would present no "
+                "certificate; expected both"
+            )
 
 
 def _names(settings: ClientSettings) -> dict[str, str]:

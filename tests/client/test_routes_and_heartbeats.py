@@ -435,6 +435,7 @@ async def test_what_fails_again_and_again_is_told_once_and_so_is_its_end(
         with caplog.at_level(logging.INFO, logger="cometmq.client"):
             for _ in range(3):
                 await client.routes.refresh("t")
+            assert await client.routes.refresh("no-such-topic") is None  # the caller reports it
             cluster.name_server.routes["t"] = answer
             await client.routes.refresh("t")
             await client.routes.refresh("t")

@@ -331,6 +331,16 @@ async def test_only_so_many_pulls_are_held(broker: Broker) -> None:
     assert [bodies(answer) for answer in await asyncio.gather(*waiting)] == [[b"a"]] * 2
 
 
+async def test_a_stopping_broker_says_that_it_stops_instead_of_holding_a_pull(
+    broker: Broker,
+) -> None:
+    client = broker.connect()
+    broker.held.close()
+    refused = await client.pull(suspend_ms=LONG_MS)
+    assert refused.code == 14
+    assert refused.remark == "service not available now: the broker is stopping"
+
+
 async def test_a_held_pull_is_refused_when_its_topic_has_gone(broker: Broker) -> None:
     waiting = asyncio.ensure_future(broker.connect().pull(suspend_ms=LONG_MS))
     await held(broker, 1)

@@ -508,7 +508,7 @@ async def test_a_timer_message_is_refused_rather_than_delivered_at_once(
     expected = (
         1,
         "accurate timer message is not enabled, timerWheelEnable is false:"
-        " timer messages are not served in this release",
+        " timer messages are not served in this release, give a delay level",
     )
 
     assert refusal(door.route, {name: "5"}) == expected

@@ -24,7 +24,7 @@ from support.seen import until
 
 NOWHERE = "127.0.0.1:1"
 NOTHING_TO_READ = "consumer g has no topics and no queues: call subscribe or assign first"
-NO_SUBSCRIPTIONS = "consumer g runs without subscriptions: call subscribe, or give subscriptions="
+NO_SUBSCRIPTIONS = "consumer g runs without subscriptions: give topic= or call subscribe"
 
 
 async def handle(message: StoredMessage) -> None:

@@ -228,12 +228,13 @@ async def test_a_pull_carries_the_filter_if_it_is_to(consumer: Consumer) -> None
     "code", [ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST]
 )
 async def test_a_broker_that_lacks_the_subscription_is_sent_a_heartbeat_at_once(
-    consumer: Consumer, code: int
+    consumer: Consumer, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     script(consumer, Response(code, "the consumer's subscription not latest"), found(0))
     consumer.begin()
     await consumer.until_pulls(2)
     await consumer.broker.wait_until(lambda: bool(consumer.broker.heartbeats))
+    assert "not latest: if it goes on, another member of group" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -383,7 +383,8 @@ async def test_a_topic_that_does_not_exist_is_passed_over_and_told_of_once(
     told = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert told == [
         "rebalance failed, retrying topic=misspelt group=g error=no broker serves topic misspelt:"
-        " the name server has no route of it; create the topic, or start its broker"
+        " the name server has no route of it; check the name, create the topic by a send or"
+        " `cometmq admin topic create`, or start its broker"
     ]
 
 

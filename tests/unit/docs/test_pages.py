@@ -353,6 +353,7 @@ def test_texts_of_client_errors_are_those_of_the_code() -> None:
     """A developer searches the page for the text of an error."""
     packages = ("access", "broker", "client", "model", "protocol", "remoting", "system")
     files = [path for name in packages for path in (SOURCES / name).rglob("*.py")]
+    files.append(SOURCES / "embedded.py")
     joined = re.compile(r"""["']\s*\n\s*f?["']""")  # texts that go on in the next line
     code = "\n".join(joined.sub("", path.read_text()) for path in files)
     page = (pages.ROOT / "docs/howto/client-errors.md").read_text()

@@ -562,6 +562,8 @@ class PullHandler:
     def _hold(self, pull: Pull, hold_ms: int) -> None:
         if pull.wire.closed:  # while its group was created; it would be held until its time is over
             return
+        if not self._held.is_open:
+            raise broker_stopping()
         if not self._held.hold(pull, hold_ms):
             raise ResponseError(
                 ResponseCode.SYSTEM_BUSY,

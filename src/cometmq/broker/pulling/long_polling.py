@@ -126,6 +126,11 @@ class HeldPulls:
     def __len__(self) -> int:
         return self._held
 
+    @property
+    def is_open(self) -> bool:
+        """Whether pulls are held; not any more when the broker stops."""
+        return self._is_open
+
     def hold(self, pull: HeldPull, hold_ms: int) -> bool:
         """Hold a pull until something ends it, at the latest after ``hold_ms``, in whole ticks.
 

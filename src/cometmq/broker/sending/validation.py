@@ -456,7 +456,7 @@ class SendValidation:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR,
                 "accurate timer message is not enabled, timerWheelEnable is false:"
-                " timer messages are not served in this release",
+                " timer messages are not served in this release, give a delay level",
             )
 
 

@@ -281,7 +281,9 @@ class Routes:
         except BaseException as error:
             if not is_call_failure(error):
                 raise
-            self._failures.failed(topic, error)
+            # Of a topic that does not exist the caller says what it needs it for.
+            is_unknown = isinstance(error, TopicNotFoundError) and self.known(topic) is None
+            self._failures.failed(topic, error, quiet=is_unknown)
             self._keep_error(topic, error)
             return self.known(topic)
         self._failures.succeeded(topic)
@@ -359,7 +361,10 @@ class Routes:
             response = await self._name_servers.request(code, header, timeout=wait)
         except ResponseError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
-                why = "the name server has no route of it; create the topic, or start its broker"
+                why = (
+                    "the name server has no route of it; check the name, create the topic by a "
+                    "send or `cometmq admin topic create`, or start its broker"
+                )
                 raise TopicNotFoundError(topic, why) from None
             raise
         return TopicRouteData.decode(response.body)

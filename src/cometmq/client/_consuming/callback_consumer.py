@@ -145,7 +145,7 @@ class CallbackConsumer(SubscribingConsumer):
                 await self.start()
                 if not self._subscriptions.announced():
                     log.warning(
-                        "%s runs without subscriptions: call subscribe, or give subscriptions=",
+                        "%s runs without subscriptions: give topic= or call subscribe",
                         self._owner,
                     )
                 await self._wait_unless_ended()

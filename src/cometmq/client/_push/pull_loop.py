@@ -249,6 +249,11 @@ class PullLoop(FetchLoop[PullResult]):
         except ResponseError as error:
             if target is not None and error.code in _NOT_SUBSCRIBED:
                 self._instance.heartbeat_in_full(target.address)
+                remark = (
+                    f"{error.remark}: if it goes on, another member of group {self._group} has "
+                    "other topics or filters; give each application a group of its own"
+                )
+                raise ResponseError(error.code, remark) from None
             if target is not None and target.is_master:
                 self._process_queue.topic_missed |= error.code == ResponseCode.TOPIC_NOT_EXIST
             raise

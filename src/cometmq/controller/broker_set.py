@@ -3,12 +3,18 @@
 Every function takes the state of a broker set and returns the next one; it changes nothing and
 waits for nothing. `BrokerSetTable` reads and writes the state in one compare-and-set.
 
-Source: ReplicasInfoManager and DefaultElectPolicy, RocketMQ 5.3.
+A member of the in-sync set is elected if its log is *verified*: no process before stopped
+uncleanly, and the store is the one that the controller knows. If no such member lives, and all
+members do, the one with the largest log is elected, see `_compared`. A broker that names no
+process, as RocketMQ's, counts as verified.
+
+Source: ReplicasInfoManager and DefaultElectPolicy, RocketMQ 5.3, which knows no processes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Literal
 
 import msgspec
 
@@ -18,6 +24,18 @@ from cometmq.protocol.codes import ResponseCode
 NO_ID = -1
 """The id of an election that the controller begins by itself."""
 UNKNOWN = "Broker metadata is not existed"
+VERIFIED: Final = "verified"
+UNVERIFIED: Final = "unverified"
+REPLACED: Final = "replaced"
+LogState = Literal["verified", "unverified", "replaced"]
+"""What is known of the log of a broker.
+
+    verified      it has what this broker had reported
+    unverified    the process before did not stop cleanly: the end of its log may be lost
+    replaced      the store is not the one that the controller knows: a copy, a backup, another disk
+"""
+Epochs = tuple[int, int]
+"""The master epoch, and the epoch of the in-sync set."""
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -26,22 +44,36 @@ class Replica(msgspec.Struct, frozen=True):
     address: str
     check_code: str
     """Sent with the request for the id; a request with the same code gets the same id again."""
+    store_id: str = ""
+    """The store to which the id belongs; empty for RocketMQ's."""
+    incarnation: str = ""
+    """The process that holds the id; empty for RocketMQ's."""
+    log_state: LogState = VERIFIED
 
 
 class BrokerSet(msgspec.Struct, frozen=True, kw_only=True):
-    """The brokers of one name, as kept in etcd."""
+    """The brokers of one name, as kept in etcd; earlier releases ignore what they do not know."""
 
     cluster: str
     name: str
+    set_id: str = ""
+    """Which set this is; empty if no broker that knows set ids has registered."""
     last_id: int = 0
     """The largest id that was ever given."""
     replicas: dict[int, Replica] = {}
     master_id: int | None = None
     master_epoch: int = 0
     """Grows with each change of the master, also with the change to none."""
+    master_incarnation: str = ""
+    """The process that was elected; empty for RocketMQ's."""
     in_sync: tuple[int, ...] = ()
     """The ids that hold every confirmed byte; only they may become master."""
     in_sync_epoch: int = 0
+
+    @property
+    def epochs(self) -> Epochs:
+        """The master epoch and that of the in-sync set."""
+        return self.master_epoch, self.in_sync_epoch
 
     @property
     def master_address(self) -> str | None:
@@ -56,6 +88,30 @@ class Candidate(msgspec.Struct, frozen=True):
     max_offset: int = -1
     priority: int = 2**31 - 1
     """The smaller one wins."""
+    needed_to: int = 0
+    """A log offset up to which a member of the in-sync set had the log before it said this."""
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """The largest numbers in the heartbeats of a broker set, also of brokers that are lost."""
+
+    epochs: Epochs = (0, 0)
+    by: int = NO_ID
+    """The broker that knew those epochs first."""
+    confirmed_to: int = 0
+    """The largest confirm offset."""
+    counts_from: int = 0
+    """The master epoch from which confirm offsets count: it began without confirmed messages."""
+
+
+class Names(msgspec.Struct, frozen=True):
+    """What a broker says of itself when it registers."""
+
+    store_id: str
+    incarnation: str
+    earlier: tuple[str, ...] = ()
+    """The incarnations of the starts before."""
+    stopped_cleanly: bool = False
 
 
 class Election(msgspec.Struct, frozen=True):
@@ -65,10 +121,29 @@ class Election(msgspec.Struct, frozen=True):
     code: int
     """0 for a new master, or the reason why there is none."""
     remark: str | None = None
+    waits: str = ""
+    """Why no member was elected, and for which brokers that waits."""
 
 
-def apply_id(before: BrokerSet | None, cluster: str, name: str, id_: int, code: str) -> BrokerSet:
+def apply_id(
+    before: BrokerSet | None,
+    cluster: str,
+    name: str,
+    id_: int,
+    code: str,
+    *,
+    store_id: str = "",
+    new_set_id: str = "",
+) -> BrokerSet:
     """Give a broker the id that it requests.
+
+    Args:
+        before: the broker set.
+        cluster, name: of the broker.
+        id_: the id.
+        code: by which the broker is recognized.
+        store_id: its store; empty for RocketMQ's.
+        new_set_id: the name of a new set.
 
     Raises:
         ResponseError: 2014; the id is taken, or it is not the first of a new set.
@@ -80,26 +155,62 @@ def apply_id(before: BrokerSet | None, cluster: str, name: str, id_: int, code: 
                 f"Broker-set: {name} hasn't been registered in controller,"
                 f" but broker try to apply brokerId: {id_}",
             )
-        before = BrokerSet(cluster=cluster, name=name)
+        before = BrokerSet(cluster=cluster, name=name, set_id=new_set_id)
     holder = before.replicas.get(id_)
-    if id_ < 1 or before.cluster != cluster or (holder and holder.check_code != code):
+    is_taken = holder is not None and (holder.check_code, holder.store_id) != (code, store_id)
+    if id_ < 1 or before.cluster != cluster or is_taken:
         raise ResponseError(
             ResponseCode.CONTROLLER_BROKER_ID_INVALID,
             f"Fail to apply brokerId: {id_} in broker-set: {name}",
         )
     if holder is not None:
         return before
-    replica = Replica(address=code.partition(";")[0], check_code=code)
+    replica = Replica(address=code.partition(";")[0], check_code=code, store_id=store_id)
     return msgspec.structs.replace(
         before, replicas={**before.replicas, id_: replica}, last_id=max(before.last_id, id_)
     )
 
 
-def register(before: BrokerSet | None, name: str, id_: int, address: str) -> BrokerSet:
-    """Record the address of a broker that has an id.
+def check_set(before: BrokerSet, set_id: str) -> None:
+    """Refuse a broker of another set.
 
     Raises:
-        ResponseError: 2010; the set or the id is unknown.
+        ResponseError: 2014; both have an id, and these differ.
+    """
+    if set_id and before.set_id and set_id != before.set_id:
+        raise ResponseError(
+            ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+            f"the broker belongs to another set of the name {before.name}: met set {set_id},"
+            f" expected {before.set_id}",
+        )
+
+
+def register(
+    before: BrokerSet | None,
+    name: str,
+    id_: int,
+    address: str,
+    *,
+    set_id: str = "",
+    new_set_id: str = "",
+    names: Names | None = None,
+    is_alive: Callable[[BrokerSet, int], bool] = lambda _known, _id: False,
+) -> BrokerSet:
+    """Record the address and the process of a broker that has an id.
+
+    Args:
+        before: the broker set.
+        name: of the set.
+        id_: of the broker.
+        address: of the broker.
+        set_id: the set to which the store belongs; empty if it does not say.
+        new_set_id: the name of the set, if it has none and the broker knows none.
+        names: of the store and the process; None for RocketMQ's.
+        is_alive: returns whether the process that holds an id is alive.
+
+    Raises:
+        ResponseError: 2010; the set or the id is unknown. 2014; the broker belongs to another set,
+            or another process holds the id.
     """
     if before is None:
         raise ResponseError(
@@ -112,10 +223,49 @@ def register(before: BrokerSet | None, name: str, id_: int, address: str) -> Bro
             ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
             f"BrokerId: {id_} hasn't been registered in broker-set: {name}",
         )
-    if replica.address == address:
-        return before
-    moved = msgspec.structs.replace(replica, address=address)
-    return msgspec.structs.replace(before, replicas={**before.replicas, id_: moved})
+    check_set(before, set_id)
+    holder = replica
+    if names is None:
+        if replica.incarnation and replica.address != address and is_alive(before, id_):
+            raise _held(id_, replica, "none")
+        replica = Replica(address=address, check_code=replica.check_code)
+    elif names.incarnation == replica.incarnation:
+        replica = msgspec.structs.replace(replica, address=address)
+    else:
+        is_restart = names.store_id == replica.store_id and replica.incarnation in names.earlier
+        is_first = not replica.incarnation and replica.store_id in ("", names.store_id)
+        can_replace = is_first or (is_restart and replica.address == address)
+        if not can_replace and is_alive(before, id_):
+            raise _held(id_, replica, names.incarnation)
+        replica = Replica(
+            address=address,
+            check_code=replica.check_code,
+            store_id=names.store_id,
+            incarnation=names.incarnation,
+            log_state=_log_state(replica, names, is_known=is_first or is_restart),
+        )
+    after = before
+    if replica != holder:
+        after = msgspec.structs.replace(after, replicas={**before.replicas, id_: replica})
+    if names is not None and not before.set_id:
+        after = msgspec.structs.replace(after, set_id=set_id or new_set_id)
+    return after
+
+
+def _held(id_: int, holder: Replica, incarnation: str) -> ResponseError:
+    return ResponseError(
+        ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+        f"another process with the broker id {id_} is alive: met incarnation {incarnation},"
+        f" expected {holder.incarnation or 'that'} at {holder.address}; stop one of them: a copy of"
+        " a store needs an id of its own, which it gets without brokerIdentity",
+    )
+
+
+def _log_state(replica: Replica, names: Names, *, is_known: bool) -> LogState:
+    """Return what is known of the log of a broker that was started."""
+    if not is_known or replica.log_state == REPLACED:
+        return REPLACED
+    return VERIFIED if names.stopped_cleanly and replica.log_state == VERIFIED else UNVERIFIED
 
 
 def alter_in_sync(
@@ -127,6 +277,9 @@ def alter_in_sync(
     in_sync_epoch: int,
     is_alive: Callable[[int], bool],
     renews: bool = False,
+    known_epoch: int = 0,
+    incarnation: str = "",
+    compared: Mapping[int, str] = {},
 ) -> BrokerSet:
     """Replace the in-sync set, as its master requests.
 
@@ -134,12 +287,18 @@ def alter_in_sync(
     the set that is in force: with the next number of that set, all earlier requests are refused.
     RocketMQ has no such request.
 
+    The master has compared the log of each member that it takes. So the members whose process it
+    names are verified, and those that it takes anew, unless it names another process.
+
     Args:
         before: the broker set.
         wanted: the in-sync set that is requested.
         master_id, master_epoch, in_sync_epoch: what the sender takes for the present state.
         is_alive: returns whether a broker of the set is alive.
         renews: whether the in-sync set may be the one that is in force.
+        known_epoch: the newest epoch of the set that the master knows: the next one is larger.
+        incarnation: the process of the master; empty if it does not say.
+        compared: the processes of members whose log the master has compared.
 
     Raises:
         ResponseError: the sender is not the master of this epoch, or the set cannot be so.
@@ -159,6 +318,12 @@ def alter_in_sync(
         raise ResponseError(
             ResponseCode.CONTROLLER_INVALID_MASTER,
             f"{refusal} the current leader is:{{{current}}}, not {{{master_id}}}",
+        )
+    if incarnation and before.master_incarnation not in ("", incarnation):
+        raise ResponseError(
+            ResponseCode.CONTROLLER_INVALID_MASTER,
+            f"{refusal} another process of broker {master_id} was elected: met incarnation"
+            f" {incarnation}, expected {before.master_incarnation}",
         )
     if master_epoch != before.master_epoch:
         raise ResponseError(
@@ -183,12 +348,32 @@ def alter_in_sync(
                 ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
                 f"{refusal} the replicas {{{id_}}} don't alive",
             )
+    for id_ in new:
+        if id_ in compared and compared[id_] != before.replicas[id_].incarnation:
+            raise ResponseError(
+                ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
+                f"{refusal} another process of broker {id_} has registered: met incarnation"
+                f" {compared[id_]}, expected {before.replicas[id_].incarnation}",
+            )
     if master_id not in new:
         raise ResponseError(
             ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
             f"{refusal} the newSyncStateSet {list(new)} doesn't contain the master {{{master_id}}}",
         )
-    return msgspec.structs.replace(before, in_sync=new, in_sync_epoch=before.in_sync_epoch + 1)
+    verified = [id_ for id_ in new if id_ in compared or id_ not in before.in_sync]
+    return msgspec.structs.replace(
+        before,
+        replicas=_with_verified(before, *verified),
+        in_sync=new,
+        in_sync_epoch=max(before.in_sync_epoch, known_epoch) + 1,
+    )
+
+
+def _with_verified(before: BrokerSet, *ids: int) -> dict[int, Replica]:
+    return {
+        id_: msgspec.structs.replace(one, log_state=VERIFIED) if id_ in ids else one
+        for id_, one in before.replicas.items()
+    }
 
 
 def elect(
@@ -198,16 +383,21 @@ def elect(
     asker: int = NO_ID,
     designated: bool = False,
     unclean: bool = False,
+    heard: Heard = Heard(),  # noqa: B008 (frozen)
 ) -> Election:
     """Elect a master.
 
+    If a broker knows larger epochs than this set has, etcd was restored from an older backup: then
+    its in-sync set may lack those that have acknowledged since, and all brokers are compared.
+
     Args:
         before: the broker set.
-        living: the brokers of the set that are alive.
+        living: the brokers of the set that are alive: the processes that hold the ids.
         asker: the id in the request, or `NO_ID`.
         designated: whether only ``asker`` may be elected.
         unclean: whether brokers outside of the in-sync set may be elected if no member is alive.
             Acknowledged messages that they lack are lost then.
+        heard: what was heard before the broker set was read.
 
     Raises:
         ResponseError: 2010; the set is unknown.
@@ -216,7 +406,8 @@ def elect(
         raise ResponseError(
             ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, "Broker hasn't been registered"
         )
-    if before.master_epoch == 0:
+    is_behind = heard.epochs > before.epochs
+    if before.master_epoch == 0 and not is_behind:
         # No broker of the set has ever been written to, so any of them may begin; the controller
         # does not begin by itself, because the in-sync set would stay empty for ever.
         elected = asker if asker in before.replicas else None
@@ -224,27 +415,101 @@ def elect(
             return Election(before, ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, _FAILED)
         return Election(_with_master(before, elected), ResponseCode.SUCCESS)
     known = {id_: candidate for id_, candidate in living.items() if id_ in before.replicas}
-    members = {id_: known[id_] for id_ in before.in_sync if id_ in known}
     wanted = asker if designated and asker != NO_ID else None
-    elected = _choose(members, before.master_id, wanted)
+    old_master = _living_master(before, known) if heard.epochs[0] <= before.master_epoch else None
+    if is_behind:
+        able: Mapping[int, Candidate] = {} if old_master is None else {old_master: Candidate()}
+    else:
+        able = {
+            id_: known[id_]
+            for id_ in before.in_sync
+            if id_ in known and (id_ == old_master or _is_able(before.replicas[id_], known[id_]))
+        }
+    elected, waits = _choose(able, old_master, wanted), ""
+    if elected is None and not able:
+        able, waits = _compared(before, known, heard, before.replicas if is_behind else None)
+        elected = _choose(able, None, wanted)
     if elected is None and unclean:
-        elected = _choose(known, before.master_id, wanted)
+        elected = _choose(known, old_master, wanted)
     if elected is None:
         if asker != NO_ID:
-            return Election(before, ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, _FAILED)
+            remark = f"{_FAILED}: {waits}" if waits else _FAILED
+            return Election(
+                before, ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, remark, waits=waits
+            )
         return Election(
             _without_master(before),
             ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE,
             f"The broker {before.name} has no master and no living broker of its syncStateSet",
+            waits=waits,
         )
-    if elected == before.master_id:
+    if elected == old_master:
         return Election(
             before,
             ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
             f"The old master {elected} is still alive,"
             f" not need to elect new master for broker {before.name}",
         )
-    return Election(_with_master(before, elected), ResponseCode.SUCCESS)
+    return Election(_with_master(before, elected, heard), ResponseCode.SUCCESS)
+
+
+def _living_master(before: BrokerSet, known: Mapping[int, Candidate]) -> int | None:
+    """Return the master if the process that was elected is alive."""
+    master = before.master_id
+    if master is None or master not in known:
+        return None
+    incarnation = before.replicas[master].incarnation
+    return master if before.master_incarnation in ("", incarnation) else None
+
+
+def _is_able(replica: Replica, candidate: Candidate) -> bool:
+    """Return whether a member may be elected without a comparison."""
+    return replica.log_state == VERIFIED and max(candidate.max_offset, 0) >= candidate.needed_to
+
+
+def _compared(
+    before: BrokerSet,
+    known: Mapping[int, Candidate],
+    heard: Heard,
+    ids: Collection[int] | None,
+) -> tuple[Mapping[int, Candidate], str]:
+    """Return the brokers with the largest log, if all of a set can be compared; and why not.
+
+    With synchronous flush, one of the members has all that was acknowledged on its disk: then the
+    largest log has it. A store that was replaced may have less than was acknowledged from it.
+
+    Args:
+        before: the broker set.
+        known: the living brokers.
+        heard: what heartbeats said.
+        ids: those to compare; None for the in-sync set.
+    """
+    compared = before.in_sync if ids is None else ids
+    lost = [id_ for id_ in compared if id_ not in known]
+    if lost:
+        texts = [f"{id_} at {before.replicas[id_].address}" for id_ in sorted(lost)]
+        return {}, f"no verified member is alive; waits for the brokers {', '.join(texts)}"
+    if replaced := [id_ for id_ in compared if before.replicas[id_].log_state == REPLACED]:
+        return {}, (
+            f"no verified member is alive, and the stores of the brokers {sorted(replaced)} were"
+            " replaced; waits for another member, or for enableElectUncleanMaster"
+        )
+    if ids is not None and heard.by not in before.replicas:
+        return {}, (
+            f"broker {heard.by} knows the epochs {heard.epochs}, and etcd neither it nor them:"
+            " restore a newer backup of etcd, or register the brokers again"
+        )
+    best = max((_length(known[id_]) for id_ in compared), default=(-1, -1))
+    if max(best[1], 0) < heard.confirmed_to:
+        return {}, (
+            f"the logs of the members end at {best[1]}, but {heard.confirmed_to} was confirmed;"
+            " waits for a broker that has it, or for enableElectUncleanMaster"
+        )
+    return {id_: known[id_] for id_ in compared if _length(known[id_]) == best}, ""
+
+
+def _length(candidate: Candidate) -> tuple[int, int]:
+    return candidate.epoch, candidate.max_offset
 
 
 _FAILED = "Failed to elect a new master"
@@ -264,13 +529,15 @@ def _rank(id_: int, candidate: Candidate) -> tuple[int, int, int, int]:
     return candidate.epoch, candidate.max_offset, -candidate.priority, -id_
 
 
-def _with_master(before: BrokerSet, id_: int) -> BrokerSet:
+def _with_master(before: BrokerSet, id_: int, heard: Heard = Heard()) -> BrokerSet:  # noqa: B008
     return msgspec.structs.replace(
         before,
+        replicas=_with_verified(before, id_),
         master_id=id_,
-        master_epoch=before.master_epoch + 1,
+        master_epoch=max(before.master_epoch, heard.epochs[0]) + 1,
+        master_incarnation=before.replicas[id_].incarnation,
         in_sync=(id_,),
-        in_sync_epoch=before.in_sync_epoch + 1,
+        in_sync_epoch=max(before.in_sync_epoch, heard.epochs[1]) + 1,
     )
 
 

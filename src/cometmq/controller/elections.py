@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from cometmq.controller.broker_set import NO_ID, BrokerSet, Election, elect
+from cometmq.controller.broker_set import NO_ID, BrokerSet, Election, Heard, elect
 from cometmq.controller.broker_set_table import BrokerSetTable
 from cometmq.controller.config import ControllerSettings
 from cometmq.controller.etcd import EtcdUnavailableError
@@ -61,6 +61,8 @@ class Elections:
         self._is_active = is_active
         self.results: Counter[str] = Counter()
         """How often elections ended how since the start, by RocketMQ's names."""
+        self.waiting: dict[str, str] = {}
+        """Why a broker set has no master, and what that waits for, by its name."""
 
     async def elect(self, name: str, *, asker: int = NO_ID, designated: bool = False) -> Election:
         """Elect a master of a broker set, and notify its brokers of a new one.
@@ -70,27 +72,46 @@ class Elections:
             EtcdUnavailableError: the outcome is unknown.
         """
 
+        all_heard = self._live.heard(name)  # before the set is read, which then knows as much
+
         def decide(before: BrokerSet | None) -> tuple[BrokerSet, Election]:
-            living = {id_: one.candidate for id_, one in self._live.living(name).items()}
+            living, heard = {}, Heard()
+            if before is not None:
+                found = self._live.living(before)
+                living = {id_: one.candidate for id_, one in found.items()}
+                heard = all_heard.get(before.set_id, heard)
             election = elect(
                 before,
                 living,
                 asker=asker,
                 designated=designated,
                 unclean=self._settings().elects_unclean,
+                heard=heard,
             )
             return election.after, election
 
         election = await self._table.change(name, decide)
         after = election.after
         self.results[_RESULTS.get(election.code, NONE_ELECTED)] += 1
+        self._note_waiting(name, election.waits)
         if election.code == ResponseCode.SUCCESS:
+            elected = self._live.living(after).get(after.master_id or 0)
+            if elected is not None and elected.candidate.max_offset < elected.candidate.needed_to:
+                self._live.lost_confirmed(after, max(elected.candidate.max_offset, 0))
             log.info(
                 "master elected broker=%s id=%s epoch=%d", name, after.master_id, after.master_epoch
             )
             if self._settings().notifies_role_changes:
                 self._supervisor.spawn(self._notify(after), "notify")
         return election
+
+    def _note_waiting(self, name: str, waits: str) -> None:
+        """Log once why no member is elected, until one is, or the reason is another one."""
+        if not waits:
+            self.waiting.pop(name, None)
+        elif waits != self.waiting.get(name):
+            self.waiting[name] = waits
+            log.error("no master is elected broker=%s: %s", name, waits)
 
     async def replace(self, lost: Iterable[LiveBroker]) -> None:
         """Elect a master for each set whose master is among the lost brokers.
@@ -112,7 +133,9 @@ class Elections:
             except CometError as problem:
                 log.error(_NOT_REPLACED, broker.name, problem)
                 continue
-            if known is not None and known.master_id == broker.id:
+            if known is None or known.master_id != broker.id:
+                continue
+            if not self._live.is_master_alive(known):
                 await self._elect_lost(known)
 
     async def scan(self) -> None:
@@ -125,10 +148,13 @@ class Elections:
         """
         if not self._is_active():
             return
+        all_heard = self._live.all_heard()  # before the sets are read, which then know as much
         for known in await self._table.all():
-            if not known.master_epoch or not self._live.living(known.name):
+            heard = all_heard.get(known.name, {}).get(known.set_id, Heard())
+            is_behind = heard.epochs[0] > known.master_epoch
+            if not (known.master_epoch or is_behind) or not self._live.living(known):
                 continue
-            if known.master_id is None or not self._live.is_alive(known.name, known.master_id):
+            if is_behind or not self._live.is_master_alive(known):
                 await self._elect_lost(known)
 
     async def _elect_lost(self, known: BrokerSet) -> None:
@@ -143,7 +169,7 @@ class Elections:
             else:
                 log.error(_NOT_REPLACED, known.name, problem)
             return
-        if election.after != known and election.after.master_id is None:
+        if election.after != known and election.after.master_id is None and not election.waits:
             log.error(
                 "no master can be elected, all of the in-sync set are lost broker=%s in_sync=%s",
                 known.name,
@@ -158,7 +184,7 @@ class Elections:
             sync_state_set_epoch=after.in_sync_epoch,
         )
         body = sync_state_set(after).encode()
-        for broker in self._live.living(after.name).values():
+        for broker in self._live.living(after).values():
             with contextlib.suppress(RemotingError):
                 await self._client.oneway(
                     broker.address, RequestCode.NOTIFY_BROKER_ROLE_CHANGED, header, body

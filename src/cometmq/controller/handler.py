@@ -9,10 +9,21 @@ Source: ControllerRequestProcessor, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from cometmq.controller.active import ActiveController
-from cometmq.controller.broker_set import UNKNOWN, BrokerSet, alter_in_sync, apply_id, clean
+from cometmq.controller.broker_set import (
+    UNKNOWN,
+    VERIFIED,
+    BrokerSet,
+    Names,
+    alter_in_sync,
+    apply_id,
+    check_set,
+    clean,
+)
 from cometmq.controller.broker_set import register as register_broker
 from cometmq.controller.broker_set_table import BrokerSetTable
 from cometmq.controller.elections import Elections, sync_state_set
@@ -52,6 +63,9 @@ from cometmq.remoting import Request, RequestHandler, Response
 
 NAMES_MAX = 1000
 """Broker sets in one request for their state."""
+_NAME_CHARS: Final = 32
+_INCARNATIONS_MAX: Final = 64
+"""Earlier incarnations, and members with theirs, in one request."""
 
 
 class ControllerHandler:
@@ -149,8 +163,19 @@ class ControllerHandler:
         header = request.header(ControllerApplyBrokerIdRequest)
         cluster, name, id_ = header.cluster_name, header.broker_name, header.applied_broker_id
 
+        store_id, new_set_id = _name(header.store_id), _new_name()
+
         def decide(before: BrokerSet | None) -> tuple[BrokerSet, None]:
-            return apply_id(before, cluster, name, id_, header.register_check_code), None
+            after = apply_id(
+                before,
+                cluster,
+                name,
+                id_,
+                header.register_check_code,
+                store_id=store_id,
+                new_set_id=new_set_id,
+            )
+            return after, None
 
         result = ControllerApplyBrokerIdResponse(cluster_name=cluster, broker_name=name)
         try:
@@ -164,19 +189,32 @@ class ControllerHandler:
         header = request.header(ControllerRegisterBrokerRequest)
         name, id_, address = header.broker_name, header.broker_id, header.broker_address
         _check_address(address)
-
-        def decide(before: BrokerSet | None) -> tuple[BrokerSet, BrokerSet]:
-            after = register_broker(before, name, id_, address)
-            return after, after
-
+        names, set_id, new_set_id = _names_of(header), _name(header.set_id), _new_name()
         result = ControllerRegisterBrokerResponse(
             cluster_name=header.cluster_name, broker_name=name
         )
+
+        def decide(before: BrokerSet | None) -> tuple[BrokerSet, BrokerSet]:
+            if before is not None:
+                _name_set(result, before, header.incarnation)
+            after = register_broker(
+                before,
+                name,
+                id_,
+                address,
+                set_id=set_id,
+                new_set_id=new_set_id,
+                names=names,
+                is_alive=self._live.is_holder_alive,
+            )
+            return after, after
+
         try:
             known = await self._table.change(name, decide)
         except ResponseError as refusal:
             return _refused(refusal, result)
-        if known.master_id is not None and self._live.is_alive(name, known.master_id):
+        _name_set(result, known, header.incarnation)
+        if known.master_id is not None and self._live.is_master_alive(known):
             _name_master(result, known)
         return Response(header=result, body=sync_state_set(known).encode())
 
@@ -184,12 +222,14 @@ class ControllerHandler:
         """CONTROLLER_ELECT_MASTER (1002)."""
         header = request.header(ControllerElectMasterRequest)
         try:
+            await self._check_sender(header.broker_name, header.set_id)
             election = await self._elections.elect(
                 header.broker_name, asker=header.broker_id, designated=header.designate_elect
             )
         except ResponseError as refusal:
             return _refused(refusal, ControllerElectMasterResponse())
         known, result = election.after, ControllerElectMasterResponse()
+        _name_set(result, known, header.incarnation)
         if election.code not in (ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST):
             return Response(election.code, election.remark, header=result)
         _name_master(result, known)
@@ -204,48 +244,66 @@ class ControllerHandler:
 
     async def replica_info(self, request: Request) -> Response:
         """CONTROLLER_GET_REPLICA_INFO (1004)."""
-        name = request.header(ControllerGetReplicaInfoRequest).broker_name
-        known = await self._table.get(name)
-        if known is None:
+        header = request.header(ControllerGetReplicaInfoRequest)
+        known = await self._table.get(header.broker_name)
+        result = ControllerGetReplicaInfoResponse()
+        if known is not None:
+            _name_set(result, known, header.incarnation)
+        if known is None or not _is_holder(known, header.broker_id, header.incarnation):
             return Response(
                 ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
-                UNKNOWN,
-                header=ControllerGetReplicaInfoResponse(),
+                UNKNOWN if known is None else "this process does not hold its id: register",
+                header=result,
             )
-        return Response(
-            header=ControllerGetReplicaInfoResponse(
-                master_broker_id=known.master_id,
-                master_address=known.master_address,
-                master_epoch=known.master_epoch,
-            ),
-            body=sync_state_set(known).encode(),
-        )
+        result.master_broker_id = known.master_id
+        result.master_address = known.master_address
+        result.master_epoch = known.master_epoch
+        return Response(header=result, body=sync_state_set(known).encode())
+
+    async def _check_sender(self, name: str, set_id: str | None) -> None:
+        """Refuse a broker of another set.
+
+        Raises:
+            ResponseError: see `check_set`.
+        """
+        known = await self._table.get(name) if set_id else None
+        if known is not None:
+            check_set(known, set_id or "")
 
     async def alter_sync_state_set(self, request: Request) -> Response:
         """CONTROLLER_ALTER_SYNC_STATE_SET (1001)."""
         header = request.header(ControllerAlterSyncStateSetRequest)
         wanted = SyncStateSet.decode(request.body)
         name = header.broker_name
+        compared = _incarnations(header.member_incarnations)
 
-        def decide(before: BrokerSet | None) -> tuple[BrokerSet, BrokerSet]:
+        def decide(before: BrokerSet | None) -> tuple[BrokerSet, tuple[BrokerSet, set[int]]]:
+            if before is not None:
+                check_set(before, header.set_id or "")
             after = alter_in_sync(
                 before,
                 wanted.sync_state_set,
                 master_id=header.master_broker_id,
                 master_epoch=header.master_epoch,
                 in_sync_epoch=wanted.sync_state_set_epoch,
-                is_alive=lambda id_: self._live.is_alive(name, id_),
+                is_alive=lambda id_: before is not None and self._live.is_holder_alive(before, id_),
                 renews=bool(header.renew_sync_state_set),
+                known_epoch=header.known_sync_state_set_epoch or 0,
+                incarnation=header.incarnation or "",
+                compared=compared,
             )
-            return after, after
+            joined = set(after.in_sync) - set(() if before is None else before.in_sync)
+            return after, (after, joined)
 
         try:
-            known = await self._table.change(name, decide)
+            known, joined = await self._table.change(name, decide)
         except ResponseError as refusal:
             return _refused(refusal, ControllerAlterSyncStateSetResponse())
+        self._live.joined(known, joined)
         return Response(
             header=ControllerAlterSyncStateSetResponse(
-                new_sync_state_set_epoch=known.in_sync_epoch
+                new_sync_state_set_epoch=known.in_sync_epoch,
+                set_id=known.set_id if header.incarnation and known.set_id else None,
             ),
             body=sync_state_set(known).encode(),
         )
@@ -266,7 +324,8 @@ class ControllerHandler:
                 broker_name=known.name,
                 broker_id=id_,
                 broker_address=replica.address,
-                alive=self._live.is_alive(known.name, id_),
+                alive=self._live.is_holder_alive(known, id_),
+                log_state=None if replica.log_state == VERIFIED else replica.log_state,
             )
             for id_, replica in sorted(known.replicas.items())
         }
@@ -290,7 +349,7 @@ class ControllerHandler:
                 name,
                 ids,
                 living_too=header.is_clean_living_broker,
-                is_alive=lambda id_: self._live.is_alive(name, id_),
+                is_alive=lambda id_: before is not None and self._live.is_holder_alive(before, id_),
             )
             return after, None
 
@@ -305,6 +364,68 @@ def _name_master(
     result.master_address = known.master_address
     result.master_epoch = known.master_epoch
     result.sync_state_set_epoch = known.in_sync_epoch
+
+
+def _name_set(
+    result: ControllerRegisterBrokerResponse
+    | ControllerElectMasterResponse
+    | ControllerGetReplicaInfoResponse,
+    known: BrokerSet,
+    incarnation: str | None,
+) -> None:
+    """Say which set and which process of the master it is, to a broker that names its process."""
+    if incarnation:
+        result.set_id = known.set_id or None
+        result.master_incarnation = known.master_incarnation or None
+
+
+def _is_holder(known: BrokerSet, id_: int | None, incarnation: str | None) -> bool:
+    """Return whether a process holds its id, as far as it says which."""
+    if id_ is None or not incarnation:
+        return True
+    replica = known.replicas.get(id_)
+    return replica is not None and replica.incarnation == incarnation
+
+
+def _new_name() -> str:
+    return secrets.token_hex(_NAME_CHARS // 2)
+
+
+def _name(text: str | None) -> str:
+    """Return the name of a set, a store or a process; empty for none.
+
+    Raises:
+        ResponseError: 2005; it is not one.
+    """
+    name = text or ""
+    if name and (len(name) != _NAME_CHARS or name.strip("0123456789abcdef")):
+        raise ResponseError(
+            ResponseCode.CONTROLLER_INVALID_REQUEST,
+            f"the name is {name[:40]!r}, expected {_NAME_CHARS} hexadecimal digits",
+        )
+    return name
+
+
+def _names_of(header: ControllerRegisterBrokerRequest) -> Names | None:
+    if not header.incarnation or not header.store_id:
+        return None
+    earlier = (header.earlier_incarnations or "").split(";")[:_INCARNATIONS_MAX]
+    return Names(
+        _name(header.store_id),
+        _name(header.incarnation),
+        tuple(_name(one) for one in earlier if one),
+        bool(header.stopped_cleanly),
+    )
+
+
+def _incarnations(text: str | None) -> dict[int, str]:
+    """Return the processes of members."""
+    found: dict[int, str] = {}
+    for part in (text or "").split(";")[:_INCARNATIONS_MAX]:
+        id_text, _, incarnation = part.partition(":")
+        if id_text.isascii() and id_text.isdigit():
+            found[int(id_text[:19])] = _name(incarnation)
+    return found
 
 
 def _check_address(address: str) -> None:

@@ -4,6 +4,11 @@ Nothing here is stored: brokers send heartbeats to every controller, so a contro
 active knows them. A wrong view delays an election or makes one too many; it cannot elect a broker
 that lacks confirmed messages, because only members of the in-sync set are elected.
 
+Two processes may send heartbeats for one id, if a store was copied. Each has an entry of its own,
+and only that of the process that holds the id in etcd counts. The largest epochs and the largest
+confirm offset of each broker set are kept when brokers are lost: etcd may know less, and a store
+may have less.
+
 Source: DefaultBrokerHeartbeatManager, RocketMQ 5.3. Other than there, a heartbeat over a new
 connection replaces the old connection, whose end then removes nothing. After a cut of the network,
 TCP may deliver late heartbeats over the old one, and its end; they count no more.
@@ -12,17 +17,19 @@ TCP may deliver late heartbeats over the old one, and its end; they count no mor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
 
-from cometmq.controller.broker_set import Candidate
+from cometmq.controller.broker_set import BrokerSet, Candidate, Heard
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import BrokerHeartbeatRequest
 
 BROKERS_MAX: Final = 10_000
+SETS_MAX: Final = 16
+"""Broker sets of one name of which the largest numbers are kept."""
 TIMEOUT_MS: Final = 10_000
 """The time-out of a heartbeat that states none."""
 TIMEOUT_MS_MIN, TIMEOUT_MS_MAX = 100, 3_600_000
@@ -39,6 +46,10 @@ class LiveBroker(msgspec.Struct):
     seen_ms: int
     timeout_ms: int
     candidate: Candidate
+    incarnation: str = ""
+    """Its process; empty for RocketMQ's."""
+    needed_to: int = 0
+    """What was confirmed, as far as was heard, when this heartbeat came."""
     replaced: set[object] = msgspec.field(default_factory=set)
     """Its older connections that are still open."""
 
@@ -52,8 +63,11 @@ class LiveBrokers:
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._brokers: dict[str, dict[int, LiveBroker]] = {}
+        self._brokers: dict[str, dict[tuple[int, str], LiveBroker]] = {}
+        """By the name, and by id and incarnation."""
         self._count = 0
+        self._heard: dict[str, dict[str, Heard]] = {}
+        """By the name, and by the id of the set."""
 
     def heartbeat(self, header: BrokerHeartbeatRequest, connection: object) -> bool:
         """Note a heartbeat, and return whether the broker was not alive before.
@@ -70,7 +84,10 @@ class LiveBrokers:
         priority = 2**31 - 1 if header.election_priority is None else header.election_priority
         epoch = -1 if header.epoch is None else header.epoch
         max_offset = -1 if header.max_offset is None else header.max_offset
-        known = self._brokers.get(header.broker_name, {}).get(header.broker_id)
+        incarnation = header.incarnation or ""
+        key = header.broker_id, incarnation
+        confirmed_to = self._hear(header).confirmed_to if incarnation else 0
+        known = self._brokers.get(header.broker_name, {}).get(key)
         if known is None:
             if self._count >= BROKERS_MAX:
                 raise ResponseError(
@@ -78,7 +95,7 @@ class LiveBrokers:
                     f"{BROKERS_MAX} brokers are alive, no further one is accepted",
                 )
             self._count += 1
-            self._brokers.setdefault(header.broker_name, {})[header.broker_id] = LiveBroker(
+            self._brokers.setdefault(header.broker_name, {})[key] = LiveBroker(
                 cluster=header.cluster_name,
                 name=header.broker_name,
                 id=header.broker_id,
@@ -86,7 +103,9 @@ class LiveBrokers:
                 connection=connection,
                 seen_ms=self._now_ms(),
                 timeout_ms=timeout_ms,
-                candidate=Candidate(epoch, max_offset, priority),
+                candidate=Candidate(epoch, max_offset, priority, confirmed_to),
+                incarnation=incarnation,
+                needed_to=confirmed_to,
             )
             return True
         if connection in known.replaced:
@@ -101,18 +120,104 @@ class LiveBrokers:
             known.connection = connection
         known.seen_ms = self._now_ms()
         known.timeout_ms = timeout_ms
-        known.candidate = Candidate(epoch, max_offset, priority)
+        # A broker sends a heartbeat after the response to the last one: so a member of the in-sync
+        # set has, with this one, at least what was confirmed then.
+        known.candidate = Candidate(epoch, max_offset, priority, known.needed_to)
+        known.needed_to = confirmed_to
         return not was_alive
 
-    def is_alive(self, name: str, id_: int) -> bool:
-        """Return whether the last heartbeat of a broker is not older than its time-out."""
-        broker = self._brokers.get(name, {}).get(id_)
-        return broker is not None and self._is_alive(broker)
+    def _hear(self, header: BrokerHeartbeatRequest) -> Heard:
+        """Keep the largest numbers of a broker set; return them."""
+        name, set_id = header.broker_name, header.set_id
+        sets = self._heard.get(name, {})
+        heard = sets.get(set_id or "", Heard())
+        is_full = len(self._heard) >= BROKERS_MAX if not sets else len(sets) >= SETS_MAX
+        if not set_id or (set_id not in sets and is_full):
+            return heard
+        epochs = header.known_master_epoch or 0, header.known_sync_state_set_epoch or 0
+        if epochs > heard.epochs:
+            heard = msgspec.structs.replace(heard, epochs=epochs, by=header.broker_id or 0)
+        confirmed_to = header.confirmed_to or 0
+        if confirmed_to > heard.confirmed_to and epochs[0] >= heard.counts_from:
+            heard = msgspec.structs.replace(heard, confirmed_to=confirmed_to)
+        self._heard.setdefault(name, {})[set_id] = heard
+        return heard
 
-    def living(self, name: str) -> dict[int, LiveBroker]:
-        """Return the living brokers of a set by their ids."""
-        brokers = self._brokers.get(name, {})
-        return {id_: broker for id_, broker in brokers.items() if self._is_alive(broker)}
+    def heard(self, name: str) -> dict[str, Heard]:
+        """Return the largest numbers in heartbeats of a name, by the id of the set."""
+        return dict(self._heard.get(name, {}))
+
+    def all_heard(self) -> dict[str, dict[str, Heard]]:
+        """Return the same for all names."""
+        return {name: dict(sets) for name, sets in self._heard.items()}
+
+    def lost_confirmed(self, elected: BrokerSet, log_end: int) -> None:
+        """Note that an election has lost confirmed messages: its master's log counts from now on.
+
+        Args:
+            elected: the set with its new master.
+            log_end: where the log of that master ends.
+        """
+        sets = self._heard.get(elected.name, {})
+        if elected.set_id in sets:
+            sets[elected.set_id] = msgspec.structs.replace(
+                sets[elected.set_id], confirmed_to=log_end, counts_from=elected.master_epoch
+            )
+        for broker in self._brokers.get(elected.name, {}).values():
+            broker.needed_to = min(broker.needed_to, log_end)
+            needed_to = min(broker.candidate.needed_to, log_end)
+            broker.candidate = msgspec.structs.replace(broker.candidate, needed_to=needed_to)
+
+    def joined(self, known: BrokerSet, ids: Iterable[int]) -> None:
+        """Note that brokers have become members of the in-sync set: they have what is confirmed.
+
+        Their last heartbeats are from before that.
+        """
+        for id_ in ids:
+            broker = self.living(known).get(id_)
+            if broker is not None:
+                broker.needed_to = 0
+                broker.candidate = msgspec.structs.replace(broker.candidate, needed_to=0)
+
+    def find(self, name: str, id_: int, incarnation: str = "") -> LiveBroker | None:
+        """Return a living broker.
+
+        Args:
+            name: of its set.
+            id_: of the broker.
+            incarnation: its process; empty for any.
+        """
+        found = [
+            broker
+            for (of, _), broker in self._brokers.get(name, {}).items()
+            if of == id_ and incarnation in ("", broker.incarnation) and self._is_alive(broker)
+        ]
+        return max(found, key=lambda broker: broker.seen_ms, default=None)
+
+    def is_alive(self, name: str, id_: int, incarnation: str = "") -> bool:
+        """Return whether the last heartbeat of a broker is not older than its time-out."""
+        return self.find(name, id_, incarnation) is not None
+
+    def is_holder_alive(self, known: BrokerSet, id_: int) -> bool:
+        """Return whether the process that holds an id of a set is alive."""
+        replica = known.replicas.get(id_)
+        return self.is_alive(known.name, id_, "" if replica is None else replica.incarnation)
+
+    def is_master_alive(self, known: BrokerSet) -> bool:
+        """Return whether the process that was elected is alive."""
+        return (
+            known.master_id is not None
+            and known.master_incarnation in ("", known.replicas[known.master_id].incarnation)
+            and self.is_holder_alive(known, known.master_id)
+        )
+
+    def living(self, known: BrokerSet) -> dict[int, LiveBroker]:
+        """Return the living brokers of a set by their ids: the processes that hold these."""
+        found = {
+            id_: self.find(known.name, id_, replica.incarnation)
+            for id_, replica in known.replicas.items()
+        }
+        return {id_: broker for id_, broker in found.items() if broker is not None}
 
     def counts(self) -> Counter[tuple[str, str]]:
         """Return the numbers of living brokers by cluster and name."""
@@ -138,7 +243,7 @@ class LiveBrokers:
     def _remove(self, removed: list[LiveBroker]) -> list[LiveBroker]:
         for broker in removed:
             members = self._brokers[broker.name]
-            del members[broker.id]
+            del members[broker.id, broker.incarnation]
             self._count -= 1
             if not members:
                 del self._brokers[broker.name]

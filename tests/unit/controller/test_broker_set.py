@@ -6,8 +6,13 @@ import msgspec
 import pytest
 
 from cometmq.controller.broker_set import (
+    REPLACED,
+    UNVERIFIED,
+    VERIFIED,
     BrokerSet,
     Candidate,
+    Heard,
+    Names,
     Replica,
     alter_in_sync,
     apply_id,
@@ -215,3 +220,209 @@ def test_cleaning_a_member_fences_the_view_of_the_master() -> None:
     assert (after.in_sync, after.master_id, after.master_epoch) == ((2,), None, 5)
 
     assert clean(three(), "b", None, living_too=True, is_alive=lambda _: True) is None
+
+
+# --- sets, stores and processes -------------------------------------------------------------------
+
+
+def named(**states: str) -> BrokerSet:
+    """The same set with names: process ``pN`` of store ``sN`` holds the id N."""
+    replicas = {
+        id_: Replica(
+            f"a{id_}:1", f"a{id_}:1;7", f"s{id_}", f"p{id_}", states.get(f"r{id_}", VERIFIED)
+        )  # type: ignore[arg-type]
+        for id_ in (1, 2, 3)
+    }
+    return three(set_id="S", replicas=replicas, master_incarnation="p1", in_sync=(1, 2, 3))
+
+
+def restart(id_: int, *, clean: bool = True, **changes: object) -> Names:
+    names = Names(f"s{id_}", f"q{id_}", (f"p{id_}",), clean)
+    return msgspec.structs.replace(names, **changes)
+
+
+def registered(
+    before: BrokerSet, id_: int, names: Names | None, *, address: str = "", alive: bool = False
+) -> Replica:
+    after = register(
+        before,
+        "b",
+        id_,
+        address or f"a{id_}:1",
+        names=names,
+        new_set_id="N",
+        is_alive=lambda _known, _id: alive,
+    )
+    return after.replicas[id_]
+
+
+@pytest.mark.parametrize(
+    ("names", "address", "alive", "state"),
+    [
+        (restart(2), "", True, VERIFIED),
+        (restart(2), "new:1", False, VERIFIED),
+        (restart(2), "new:1", True, None),
+        (restart(2, clean=False), "", True, UNVERIFIED),
+        (restart(2, earlier=("p0",)), "", False, REPLACED),
+        (restart(2, earlier=("p0",)), "", True, None),
+        (restart(2, earlier=("p3", "p2")), "", True, VERIFIED),
+        (restart(2, store_id="copy"), "", False, REPLACED),
+        (restart(2, store_id="copy"), "", True, None),
+        (None, "new:1", False, VERIFIED),
+        (None, "new:1", True, None),
+    ],
+)
+def test_an_id_has_one_living_holder(
+    names: Names | None, address: str, alive: bool, state: str | None
+) -> None:
+    if state is not None:
+        found = registered(named(), 2, names, address=address, alive=alive)
+        assert (found.log_state, found.address) == (state, address or "a2:1")
+        assert found.incarnation == ("" if names is None else "q2")
+        return
+    with pytest.raises(ResponseError, match="another process with the broker id 2") as refusal:
+        registered(named(), 2, names, address=address, alive=alive)
+    assert refusal.value.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
+
+
+@pytest.mark.parametrize(
+    ("state", "clean", "after"),
+    [
+        (UNVERIFIED, True, UNVERIFIED),
+        (UNVERIFIED, False, UNVERIFIED),
+        (REPLACED, True, REPLACED),
+    ],
+)
+def test_a_log_that_is_not_verified_stays_so_over_a_restart(
+    state: str, clean: bool, after: str
+) -> None:
+    assert registered(named(r2=state), 2, restart(2, clean=clean)).log_state == after
+
+
+def test_the_same_process_registers_again_with_another_address() -> None:
+    names = Names("s2", "p2", (), True)
+    found = registered(named(r2=UNVERIFIED), 2, names, address="new:1", alive=True)
+    assert (found.address, found.log_state) == ("new:1", UNVERIFIED)
+
+
+def test_an_older_set_gets_an_id_with_the_first_registration_that_knows_such() -> None:
+    assert register(three(), "b", 2, "a2:1") == three()
+    after = register(three(), "b", 2, "a2:1", names=restart(2), new_set_id="N")
+    assert (after.set_id, after.replicas[2].log_state) == ("N", VERIFIED)
+    after = register(three(), "b", 2, "a2:1", names=restart(2), set_id="S", new_set_id="N")
+    assert after.set_id == "S", "an earlier release of the controller has dropped it"
+
+
+def test_a_broker_of_another_set_is_refused() -> None:
+    with pytest.raises(ResponseError, match="met set T, expected S"):
+        register(named(), "b", 2, "a2:1", names=restart(2), set_id="T")
+
+
+def test_another_store_does_not_get_an_id_that_is_given() -> None:
+    before = apply_id(None, "C", "b", 1, "a:1;5", store_id="s1", new_set_id="N")
+    assert before.set_id == "N"
+    assert apply_id(before, "C", "b", 1, "a:1;5", store_id="s1") == before
+    with pytest.raises(ResponseError, match="Fail to apply"):
+        apply_id(before, "C", "b", 1, "a:1;5", store_id="copy")
+
+
+def test_what_earlier_releases_have_stored_is_read_and_what_they_ignore_is_only_new() -> None:
+    old = {"cluster": "C", "name": "b", "replicas": {"1": {"address": "a:1", "check_code": "c"}}}
+    found = msgspec.json.decode(msgspec.json.encode(old), type=BrokerSet)
+    assert (found.set_id, found.replicas[1]) == ("", Replica("a:1", "c"))
+    known = msgspec.to_builtins(three())
+    assert {"set_id", "master_incarnation"} == known.keys() - {
+        *("cluster", "name", "last_id", "replicas", "master_id", "master_epoch"),
+        *("in_sync", "in_sync_epoch"),
+    }
+
+
+def altered(before: BrokerSet, wanted: list[int], **changes: object) -> BrokerSet:
+    sender = {"master_id": 1, "master_epoch": 4, "in_sync_epoch": 6, "incarnation": "p1"}
+    return alter_in_sync(before, wanted, is_alive=lambda _: True, **(sender | changes))  # type: ignore[arg-type]
+
+
+def test_the_master_verifies_what_it_has_compared() -> None:
+    before = named(r2=UNVERIFIED, r3=REPLACED)
+    without = msgspec.structs.replace(before, in_sync=(1,))
+    after = altered(without, [1, 2, 3], compared={2: "p2"})
+    assert [one.log_state for one in after.replicas.values()] == [VERIFIED] * 3
+    after = altered(before, [1, 2, 3], compared={3: "p3"}, renews=True)
+    assert [after.replicas[id_].log_state for id_ in (2, 3)] == [UNVERIFIED, VERIFIED]
+    for wrong in ({"compared": {2: "p0"}}, {"incarnation": "p0"}):
+        with pytest.raises(ResponseError, match="another process"):
+            altered(without, [1, 2], **wrong)
+
+
+def test_the_next_number_is_larger_than_the_one_that_the_master_knows() -> None:
+    assert altered(named(), [1, 2, 3], renews=True, known_epoch=9).in_sync_epoch == 10
+    assert altered(named(), [1], known_epoch=5).in_sync_epoch == 7
+
+
+def ends(**offsets: int) -> dict[int, Candidate]:
+    return {int(name[1:]): Candidate(4, offset) for name, offset in offsets.items()}
+
+
+@pytest.mark.parametrize(
+    ("before", "living", "elected"),
+    [
+        (named(r2=UNVERIFIED), ends(r2=9, r3=5), 3),
+        (named(r2=UNVERIFIED, r3=UNVERIFIED), ends(r2=9, r3=5), None),
+        (named(r1=UNVERIFIED, r2=UNVERIFIED, r3=UNVERIFIED), ends(r1=7, r2=9, r3=5), 2),
+        (named(r1=UNVERIFIED, r2=REPLACED, r3=UNVERIFIED), ends(r1=7, r2=9, r3=5), None),
+        (named(r1=UNVERIFIED, r2=REPLACED, r3=VERIFIED), ends(r1=7, r2=9, r3=5), 3),
+    ],
+)
+def test_only_verified_members_are_elected_or_the_largest_log_of_all(
+    before: BrokerSet, living: dict[int, Candidate], elected: int | None
+) -> None:
+    before = msgspec.structs.replace(before, master_incarnation="gone")
+    election = elect(before, living)
+    assert election.after.master_id == elected
+    assert bool(election.waits) == (elected is None)
+    if elected is not None:
+        assert election.after.master_incarnation == f"p{elected}"
+        assert election.after.replicas[elected].log_state == VERIFIED
+    unclean = elect(before, living, unclean=True)
+    assert unclean.after.master_id is not None
+
+
+def test_the_process_that_was_elected_stays_and_another_one_with_its_id_does_not_go_on() -> None:
+    assert elect(named(), ends(r1=1, r2=1, r3=1)).code == 2011
+    restarted = register(named(), "b", 1, "a1:1", names=restart(1))
+    election = elect(restarted, ends(r1=9, r2=1, r3=1))
+    assert election.code == ResponseCode.SUCCESS
+    assert (election.after.master_id, election.after.master_epoch) == (1, 5)
+    assert election.after.master_incarnation == "q1"
+
+
+def test_a_member_that_lacks_what_was_confirmed_is_not_elected() -> None:
+    lacks = {2: Candidate(4, 5, needed_to=6), 3: Candidate(4, 6, needed_to=6)}
+    assert elect(named(), lacks).after.master_id == 3
+    all_unverified = named(r1=UNVERIFIED, r2=UNVERIFIED, r3=UNVERIFIED)
+    before = msgspec.structs.replace(all_unverified, master_incarnation="gone")
+    election = elect(before, ends(r1=7, r2=9, r3=5), heard=Heard(confirmed_to=10))
+    assert election.after.master_id is None
+    assert "the logs of the members end at 9, but 10 was confirmed" in election.waits
+    assert elect(before, ends(r1=7, r2=9, r3=5), heard=Heard(confirmed_to=9)).after.master_id == 2
+
+
+@pytest.mark.parametrize(
+    ("heard", "living", "outcome"),
+    [
+        (Heard((4, 6), 1), ends(r2=5, r3=9), (3, 5, 7)),
+        (Heard((4, 8), 1), ends(r2=5, r3=9), None),
+        (Heard((4, 8), 1), ends(r1=7, r2=5, r3=9), (1, 4, 6)),
+        (Heard((6, 8), 2), ends(r1=7, r2=9, r3=9), (2, 7, 9)),
+        (Heard((6, 8), 9), ends(r1=7, r2=9, r3=9), None),
+        (Heard((6, 8), 2), ends(r1=7, r2=9), None),
+    ],
+)
+def test_a_controller_that_knows_less_than_a_broker_compares_all_brokers(
+    heard: Heard, living: dict[int, Candidate], outcome: tuple[int, int, int] | None
+) -> None:
+    """In the epoch of the living master it waits: that one renews the in-sync set."""
+    election = elect(msgspec.structs.replace(named(), in_sync=(1, 3)), living, heard=heard)
+    after = election.after
+    found = None if after.master_id is None else (after.master_id, *after.epochs)
+    assert found == outcome, election

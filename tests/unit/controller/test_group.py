@@ -10,6 +10,7 @@ from cometmq.controller.broker_set import BrokerSet
 from cometmq.controller.broker_set_table import ATTEMPTS, BrokerSetTable
 from cometmq.controller.config import ControllerSettings
 from cometmq.controller.etcd import Compare, Delete, KeyValue, Put
+from cometmq.controller.live_brokers import LiveBroker
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import SyncStateSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -60,6 +61,12 @@ class Group:
     async def live(self, *ids: int) -> None:
         for one in (self.first, self.second):
             await one.heartbeat(SET, *ids)
+
+    async def living(self, name: str) -> list[LiveBroker]:
+        """Return the living brokers of a set."""
+        known = await self.table.get(name)
+        assert known is not None
+        return list(self.first.controller._live.living(known).values())
 
     async def known(self) -> BrokerSet:
         known = await self.table.get(SET)
@@ -318,10 +325,7 @@ async def test_a_set_that_is_removed_while_its_master_is_replaced_stops_no_other
     await group.first.ask(RequestCode.CONTROLLER_APPLY_BROKER_ID, applies(1, name=other))
     await group.first.heartbeat(other, 1)
     await group.first.ask(RequestCode.CONTROLLER_ELECT_MASTER, elects(1, name=other))
-    lost = [
-        *group.first.controller._live.living(SET).values(),
-        *group.first.controller._live.living(other).values(),
-    ]
+    lost = [*await group.living(SET), *await group.living(other)]
     group.clock.advance(3_600_000)
     await group.first.renew()
     read = group.first.etcd.get
@@ -352,7 +356,7 @@ async def test_a_set_that_cannot_be_changed_stops_no_other(
         await group.first.ask(RequestCode.CONTROLLER_APPLY_BROKER_ID, applies(id_, name=other))
     await group.first.ask(RequestCode.CONTROLLER_ELECT_MASTER, elects(1, name=other))
     await group.first.heartbeat(other, 1)
-    lost = [group.first.controller._live.living(name)[1] for name in (SET, other)]
+    lost = [(await group.living(name))[0] for name in (SET, other)]
     group.clock.advance(3_600_000)
     await group.first.renew()
     await group.first.heartbeat(SET, 3)

@@ -19,6 +19,13 @@ any time, and after a power cut slaves may have bytes that its log lacks. It rep
 controller, and waits for a newer epoch. So does a broker whose store fails, because it stores
 nothing until a restart; it sends no heartbeats any more.
 
+A broker acknowledges nothing while its controllers
+
+    know less than it           a smaller master epoch or in-sync epoch: etcd was restored. In the
+                                same master epoch, the master renews the in-sync set
+    have another broker set     of the same name: etcd was emptied
+    name another process        with its id: the store was copied
+
 Source: ReplicasManager, RocketMQ 5.3, which acts on the content of a notification, begins an old
 epoch anew, and learns only from name servers where a master sends its log.
 """
@@ -27,7 +34,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -41,7 +48,12 @@ from cometmq.broker.failover.controller_client import (
 from cometmq.broker.failover.epochs.epoch_file import NO_EPOCH, Epoch, EpochFile
 from cometmq.broker.failover.epochs.in_sync import BrokerIds, InSyncSet
 from cometmq.broker.failover.epochs.replication import EpochError, EpochReplication
-from cometmq.broker.failover.identity import Applied, IdentityFiles
+from cometmq.broker.failover.identity import (
+    Applied,
+    IdentityFiles,
+    StoreIdentity,
+    StoreIdentityFile,
+)
 from cometmq.broker.failover.topic_gap import FILE_NAME, TopicGap
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.broker.topics.table import TopicTable
@@ -120,10 +132,18 @@ class Decision(NamedTuple):
     """None if there is no master."""
     master_address: str
     epoch: int
+    """The master epoch; `NO_EPOCH` if it is not named, because no master is alive."""
     in_sync: BrokerIds
     """The in-sync set."""
     in_sync_epoch: int
     """The epoch of that set."""
+    master_incarnation: str = ""
+    """The process that was elected; empty if the controller does not say."""
+
+    @property
+    def epochs(self) -> tuple[int, int]:
+        """The master epoch and that of the in-sync set."""
+        return self.epoch, self.in_sync_epoch
 
 
 class UndecidedError(CometError):
@@ -137,6 +157,7 @@ class ElectedRole:
         role: the role that this object changes when a controller decides.
         controllers: sends requests to the controllers.
         identity: the id of this broker.
+        names: of the store, its set and this process.
         replication: of the log; it leads and follows with the role.
         epochs: those of the log.
         gap: creates the topics that were not copied before this broker is elected, and puts its
@@ -156,6 +177,7 @@ class ElectedRole:
         role: Role,
         controllers: ControllerClient,
         identity: IdentityFiles,
+        names: StoreIdentityFile,
         replication: EpochReplication,
         epochs: EpochFile,
         gap: TopicGap,
@@ -168,6 +190,7 @@ class ElectedRole:
         self._role = role
         self._controllers = controllers
         self._identity = identity
+        self._names = names
         self.replication = replication
         """Of the log."""
         self._epochs = epochs
@@ -184,6 +207,12 @@ class ElectedRole:
         self._is_stopped = False
         self._epoch = NO_EPOCH
         """That of the role; `NO_EPOCH` before the first decision."""
+        self._takes_names = ""
+        """The address of a master that takes the names of this process in the greeting."""
+        self._known = (NO_EPOCH, 0)
+        """The newest decision: its master epoch, and the epoch of its in-sync set."""
+        self._stopped_cleanly = True
+        """Whether the process before stopped cleanly, as this one has said."""
         self._ha_address_lookup: asyncio.Task[None] | None = None
         self._failures = FailureLog(
             log,
@@ -273,25 +302,118 @@ class ElectedRole:
         Raises:
             CometError: there is none, or it cannot be followed; try again.
         """
+        if self._names.identity is None:
+            has_id = self._id is not None or self._identity.applied() is not None
+            process = self._names.begin(has_id=has_id, stopped_cleanly=self._store.was_closed)
+            self._stopped_cleanly = process.stopped_cleanly
         if self._store.failure is not None:
             await self._step_down(self._store.failure)
             return
+        # What is known before a request is in etcd: a response with less shows that etcd was
+        # restored.
+        known = max(self._known, (max(self._epoch, self._epochs.last), 0))
         decision = await (self._request_decision() if self._is_registered else self._register())
         if decision.master_id is None:
+            if decision.epoch != NO_EPOCH:
+                await self._check_epochs(decision, known)
             if decision.epoch > max(self._epoch, 0):
                 self._be_slave(decision)
             decision = await self._elect()
-        known = max(self._epoch, self._epochs.last)
-        if decision.epoch < known:
-            raise UndecidedError(
-                f"the controllers are in epoch {decision.epoch}, expected {known} or more, which"
-                f" the log of this broker has: {_REGISTER_AGAIN}"
-            )
+        await self._check_epochs(decision, known)
+        self._check_process(decision)
+        self._known = max(self._known, decision.epochs)
+        self.replication.fence(None)
         if decision.master_id == self._id:
             await self._lead(decision)
         elif decision.epoch > self._epoch or self._role.master_address != decision.master_address:
             self._be_slave(decision)
         self.decided.set()
+
+    # --- decisions that are not followed ----------------------------------------------------------
+
+    def _fence(self, reason: str) -> UndecidedError:
+        """Acknowledge nothing until a decision can be followed."""
+        self.replication.fence(f"this broker is fenced: {reason}")
+        return UndecidedError(reason)
+
+    async def _check_epochs(self, decision: Decision, known: tuple[int, int]) -> None:
+        """Acknowledge nothing if the controllers know less than this broker.
+
+        In the epoch of this master, the in-sync set gets a larger number than the largest known.
+
+        Raises:
+            CometError: they know less.
+        """
+        if decision.epochs >= known:
+            return
+        if decision.epoch < known[0]:
+            raise self._fence(
+                f"the controllers are in epoch {decision.epoch}, expected {known[0]} or more, which"
+                f" this broker knows: {_REGISTER_AGAIN}"
+            )
+        problem = self._fence(
+            f"the controllers have the in-sync set {decision.in_sync_epoch} of epoch"
+            f" {decision.epoch}, expected {known[1]} or more, which this broker knows: their etcd"
+            " was restored from an older backup; the master of this epoch renews the set"
+        )
+        in_sync = self.replication.in_sync
+        if in_sync is None or decision.master_id != self._id or decision.epoch != self._epoch:
+            raise problem
+        log.warning("%s", problem)
+        members = self.replication.connected_members()
+        changed = await self._request_set(in_sync, decision.in_sync_epoch, members, renews=True)
+        if self.replication.in_sync is in_sync:
+            self.replication.adopt(frozenset(changed.sync_state_set), changed.sync_state_set_epoch)
+        self.notified()
+        raise UndecidedError(f"the in-sync set is renewed: {sorted(members)}")
+
+    def _check_process(self, decision: Decision) -> None:
+        """Refuse a decision that names another process with the id of this broker.
+
+        Raises:
+            UndecidedError: it does; this broker is the slave of no master then.
+        """
+        if decision.master_id != self._id:
+            return
+        own = self._process.incarnation
+        if decision.master_address == self._address and decision.master_incarnation in ("", own):
+            return
+        self._is_registered = False
+        self._stop_following()
+        raise self._fence(
+            f"the controllers name another process with the id {self._id} of this broker: met"
+            f" {decision.master_address} with the incarnation"
+            f" {decision.master_incarnation or 'unknown'}, expected {self._address} with {own}; if"
+            " its store is a copy, stop one of them"
+        )
+
+    def _check_set(self, set_id: str | None) -> None:
+        """Refuse controllers that have another broker set.
+
+        Raises:
+            UndecidedError: they have.
+        """
+        own = self._process.set_id
+        if set_id and own and set_id != own:
+            raise self._fence(
+                f"the controllers have another broker set of this name: met set {set_id}, expected"
+                f" {own}, to which this store belongs: {_REGISTER_AGAIN}"
+            )
+
+    @property
+    def _process(self) -> StoreIdentity:
+        """The names of this process; it has them before its first request."""
+        process = self._names.identity
+        assert process is not None
+        return process
+
+    def _stop_following(self) -> None:
+        """Be the slave of no master."""
+        self._end_lookup()
+        self._role.follow_elected("")
+        self._stop_being_master()
+        self.replication.stop()
+        self._epoch = NO_EPOCH
 
     async def _lead(self, decision: Decision) -> None:
         """Be the master.
@@ -381,9 +503,7 @@ class ElectedRole:
         confirm nothing.
         """
         log.warning("the controllers do not renew the in-sync set, leaving epoch %d", self._epoch)
-        self._stop_being_master()
-        self.replication.stop()
-        self._epoch = NO_EPOCH
+        self._stop_following()
 
     def _be_slave(self, decision: Decision) -> None:
         """Be a slave of another broker, or of none as long as there is no master."""
@@ -415,7 +535,9 @@ class ElectedRole:
         if not self._role.is_slave or self._id is None:
             return
         if self._role.master_address:
-            self.replication.follow(self._id, self._role.master_ha_address)
+            address = self._role.master_ha_address
+            names = self._process if address == self._takes_names else None
+            self.replication.follow(self._id, address, names)
         else:
             self.replication.stop()
 
@@ -445,7 +567,9 @@ class ElectedRole:
                 )
                 found = response.header(ExchangeBrokerHaInfoResponse)
                 if found.master_ha_address:
+                    self._takes_names = found.master_ha_address if found.takes_names else ""
                     self._role.follow(master, found.master_ha_address)
+                    self._follow()  # a name server may have named the address before
                     return
             except CometError as problem:
                 log.debug("the master does not say where it sends its log: %s", problem)
@@ -466,6 +590,12 @@ class ElectedRole:
             confirm_offset=self._store.confirmed_to,
             heartbeat_timeout_mills=settings.controller_heartbeat_timeout_ms,
             election_priority=settings.broker_election_priority,
+            set_id=self._process.set_id or None,
+            incarnation=self._process.incarnation,
+            known_master_epoch=max(self._known[0], 0),
+            known_sync_state_set_epoch=self._known[1],
+            # Not what this broker may lose with the power.
+            confirmed_to=self._store.readable_to if self._store.confirms else None,
         )
 
     async def _send_heartbeats(self) -> None:
@@ -502,6 +632,7 @@ class ElectedRole:
         Raises:
             CometError: the controllers do not respond, or refuse.
         """
+        process = self._process
         if self._id is None:
             self._id = await self._obtain_id()
         settings = self._settings()
@@ -513,14 +644,26 @@ class ElectedRole:
                 broker_id=self._id,
                 broker_address=self._address,
                 invoke_time=self._clock.now_ms(),
+                set_id=process.set_id or None,
+                store_id=process.store_id,
+                incarnation=process.incarnation,
+                earlier_incarnations=";".join(process.earlier),
+                stopped_cleanly=self._stopped_cleanly,
             ),
         )
+        found = response.header(ControllerRegisterBrokerResponse)
+        self._check_set(found.set_id)
         if response.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
-            raise UndecidedError(
+            raise self._fence(
                 f"the controllers do not know the id {self._id} of this broker:"
                 f" {response.remark}; {_REGISTER_AGAIN}"
             )
-        found = check(response).header(ControllerRegisterBrokerResponse)
+        if response.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+            raise self._fence(f"the controllers refuse the id {self._id}: {response.remark}")
+        check(response)
+        self.replication.verifies = bool(found.set_id)
+        self._names.registered(found.set_id or "")
+        self.replication.set_id = self._process.set_id
         await self._controllers.heartbeat(self._heartbeat())  # only living brokers are elected
         self._is_registered, self._loss_reported_s = True, None
         return _decision(found, SyncStateSet.decode(response.body) if response.body else None)
@@ -554,6 +697,7 @@ class ElectedRole:
                     broker_name=name,
                     applied_broker_id=applied.broker_id,
                     register_check_code=applied.check_code,
+                    store_id=self._process.store_id,
                 ),
             )
             if response.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
@@ -572,11 +716,18 @@ class ElectedRole:
         """
         response = await self._controllers.call(
             RequestCode.CONTROLLER_GET_REPLICA_INFO,
-            ControllerGetReplicaInfoRequest(broker_name=self._settings().broker_name),
+            ControllerGetReplicaInfoRequest(
+                broker_name=self._settings().broker_name,
+                broker_id=self._id,
+                set_id=self._process.set_id or None,
+                incarnation=self._process.incarnation,
+            ),
         )
         if response.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
             self._is_registered = False
-        found = check(response).header(ControllerGetReplicaInfoResponse)
+        found = response.header(ControllerGetReplicaInfoResponse)
+        self._check_set(found.set_id)
+        check(response)
         return _decision(found, SyncStateSet.decode(response.body))
 
     async def _elect(self) -> Decision:
@@ -596,10 +747,13 @@ class ElectedRole:
                 broker_name=settings.broker_name,
                 broker_id=self._id,
                 invoke_time=self._clock.now_ms(),
+                set_id=self._process.set_id or None,
+                incarnation=self._process.incarnation,
             ),
         )
         if response.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
             self._is_registered = False
+        self._check_set(response.header(ControllerElectMasterResponse).set_id)
         if response.code != ResponseCode.CONTROLLER_MASTER_STILL_EXIST:
             check(response)
         found = response.header(ControllerElectMasterResponse)
@@ -622,20 +776,55 @@ class ElectedRole:
             return
         self._tasks.spawn(self._alter(in_sync, in_sync.in_sync_epoch, members), "alter-in-sync-set")
 
-    async def _alter(self, in_sync: InSyncSet, in_sync_epoch: int, members: BrokerIds) -> None:
+    def _set_request(
+        self,
+        in_sync: InSyncSet,
+        in_sync_epoch: int,
+        members: BrokerIds,
+        compared: Mapping[int, str],
+        *,
+        renews: bool,
+    ) -> tuple[ControllerAlterSyncStateSetRequest, bytes]:
+        """Return the request for an in-sync set."""
         wanted = SyncStateSet(sync_state_set=sorted(members), sync_state_set_epoch=in_sync_epoch)
         header = ControllerAlterSyncStateSetRequest(
             broker_name=self._settings().broker_name,
             master_broker_id=in_sync.own_id,
             master_epoch=self._epoch,
             invoke_time=self._clock.now_ms(),
-            renew_sync_state_set=True if members == in_sync.members else None,
+            renew_sync_state_set=True if renews else None,
+            known_sync_state_set_epoch=in_sync.in_sync_epoch,
+            set_id=self._process.set_id or None,
+            incarnation=self._process.incarnation,
+            member_incarnations="".join(f"{id_}:{one};" for id_, one in compared.items()) or None,
         )
+        return header, wanted.encode()
+
+    async def _request_set(
+        self, in_sync: InSyncSet, in_sync_epoch: int, members: BrokerIds, *, renews: bool
+    ) -> SyncStateSet:
+        """Return the in-sync set that the controller has taken.
+
+        Raises:
+            CometError: it refuses, or does not respond.
+        """
+        compared = self.replication.incarnations(members)
+        request = self._set_request(in_sync, in_sync_epoch, members, compared, renews=renews)
+        code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
+        response = check(await self._controllers.call(code, *request))
+        self.replication.verified(compared)
+        return SyncStateSet.decode(response.body)
+
+    async def _alter(self, in_sync: InSyncSet, in_sync_epoch: int, members: BrokerIds) -> None:
+        compared = self.replication.incarnations(members)
+        renews = members == in_sync.members
+        request = self._set_request(in_sync, in_sync_epoch, members, compared, renews=renews)
+        name = self._settings().broker_name
         code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
         try:
-            response = await self._controllers.call(code, header, wanted.encode())
+            response = await self._controllers.call(code, *request)
         except ControllerUnavailableError as problem:
-            self._alter_failures.failed(header.broker_name, problem)
+            self._alter_failures.failed(name, problem)
             if self.replication.in_sync is in_sync:
                 if problem.was_sent:
                     self.replication.unanswered(in_sync_epoch)
@@ -650,7 +839,7 @@ class ElectedRole:
                 f"the controller refuses the members {sorted(members)}, code {response.code}:"
                 f" {response.remark}"
             )
-            self._alter_failures.failed(header.broker_name, refusal)
+            self._alter_failures.failed(name, refusal)
             if (
                 in_sync.is_stuck(in_sync_epoch)
                 and response.code == _SET_REFUSED
@@ -664,7 +853,9 @@ class ElectedRole:
             self.notified()  # it may know a newer set, or another master
             return
         changed = SyncStateSet.decode(response.body)
-        self._alter_failures.succeeded(header.broker_name)
+        self._alter_failures.succeeded(name)
+        self.replication.verified(compared)
+        self._known = max(self._known, (self._epoch, changed.sync_state_set_epoch))
         self.replication.adopt(frozenset(changed.sync_state_set), changed.sync_state_set_epoch)
 
 
@@ -722,6 +913,7 @@ def elect_role(
         IdentityFiles(
             root, files, cluster=settings().broker_cluster_name, name=settings().broker_name
         ),
+        StoreIdentityFile(root, files),
         replication,
         epochs,
         gap,
@@ -758,7 +950,8 @@ def _decision(
     return Decision(
         found.master_broker_id if has_master else None,
         found.master_address or "",
-        found.master_epoch or 0,
+        NO_EPOCH if found.master_epoch is None else found.master_epoch,
         frozenset(in_sync.sync_state_set),
         in_sync.sync_state_set_epoch,
+        found.master_incarnation or "",
     )

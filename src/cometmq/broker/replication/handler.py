@@ -99,5 +99,6 @@ class HaInfoHandler:
                 master_ha_address=self._ha_address(),
                 master_flush_offset=self._log_end,
                 master_address=self._address,
+                takes_names=True if self._role.is_elected else None,
             )
         )

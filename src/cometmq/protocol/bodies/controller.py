@@ -35,6 +35,8 @@ class ReplicaIdentity(Part, kw_only=True):
     broker_id: int = 0
     broker_address: str | None = None
     alive: bool = False
+    log_state: str | None = None
+    """``unverified`` or ``replaced`` if a master has to compare its log first; not RocketMQ's."""
 
 
 class ReplicasInfo(Part, kw_only=True):

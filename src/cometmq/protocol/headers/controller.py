@@ -1,5 +1,8 @@
 """Headers between brokers, tools and a controller: broker ids, elections and in-sync sets.
 
+Fields that RocketMQ does not know say which set, store and process a broker is, see decision 24. A
+controller sends them to brokers that have sent some themselves, and RocketMQ ignores them.
+
 Source: AlterSyncStateSetRequestHeader, ElectMasterRequestHeader, GetReplicaInfoRequestHeader
 and relatives, RocketMQ 5.3.
 """
@@ -8,20 +11,27 @@ from cometmq.protocol.headers.base import Header, Int32, Int64
 
 
 class ControllerAlterSyncStateSetRequest(Header, kw_only=True):
-    """CONTROLLER_ALTER_SYNC_STATE_SET (1001)."""
+    """CONTROLLER_ALTER_SYNC_STATE_SET (1001); RocketMQ does not know the last five."""
 
     broker_name: str
     master_broker_id: Int64
     master_epoch: Int32
     invoke_time: Int64 = 0
     renew_sync_state_set: bool | None = None
-    """Whether a set that is in force already gets a new number; RocketMQ does not know this."""
+    """Whether a set that is in force already gets a new number."""
+    known_sync_state_set_epoch: Int32 | None = None
+    """The newest number that the master knows: the next one is larger."""
+    set_id: str | None = None
+    incarnation: str | None = None
+    member_incarnations: str | None = None
+    """The processes of members whose log the master has compared: ``id:incarnation;``."""
 
 
 class ControllerAlterSyncStateSetResponse(Header, kw_only=True):
     """The response to CONTROLLER_ALTER_SYNC_STATE_SET."""
 
     new_sync_state_set_epoch: Int32 = 0
+    set_id: str | None = None
 
 
 class ControllerElectMasterRequest(Header, kw_only=True):
@@ -34,6 +44,8 @@ class ControllerElectMasterRequest(Header, kw_only=True):
     designate_elect: bool = False
     """Whether only the broker of this id may be elected."""
     invoke_time: Int64 = 0
+    set_id: str | None = None
+    incarnation: str | None = None
 
 
 class ControllerElectMasterResponse(Header, kw_only=True):
@@ -43,6 +55,8 @@ class ControllerElectMasterResponse(Header, kw_only=True):
     master_address: str | None = None
     master_epoch: Int32 | None = None
     sync_state_set_epoch: Int32 | None = None
+    set_id: str | None = None
+    master_incarnation: str | None = None
 
 
 class ControllerRegisterBrokerRequest(Header, kw_only=True):
@@ -53,10 +67,19 @@ class ControllerRegisterBrokerRequest(Header, kw_only=True):
     broker_id: Int64
     broker_address: str
     invoke_time: Int64 = 0
+    set_id: str | None = None
+    """The set to which the store belongs; None before a controller has named it."""
+    store_id: str | None = None
+    incarnation: str | None = None
+    """The process."""
+    earlier_incarnations: str | None = None
+    """Those of the starts before, the newest first, with semicolons between them."""
+    stopped_cleanly: bool | None = None
+    """Whether the process before stopped cleanly."""
 
 
 class ControllerRegisterBrokerResponse(Header, kw_only=True):
-    """The response to CONTROLLER_REGISTER_BROKER; the last four are set if a master is alive."""
+    """The response to CONTROLLER_REGISTER_BROKER; those of a master are set if it is alive."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -64,12 +87,18 @@ class ControllerRegisterBrokerResponse(Header, kw_only=True):
     master_address: str | None = None
     master_epoch: Int32 | None = None
     sync_state_set_epoch: Int32 | None = None
+    set_id: str | None = None
+    master_incarnation: str | None = None
 
 
 class ControllerGetReplicaInfoRequest(Header, kw_only=True):
-    """CONTROLLER_GET_REPLICA_INFO (1004)."""
+    """CONTROLLER_GET_REPLICA_INFO (1004); RocketMQ knows the name only."""
 
     broker_name: str
+    broker_id: Int64 | None = None
+    """The broker that asks."""
+    set_id: str | None = None
+    incarnation: str | None = None
 
 
 class ControllerGetReplicaInfoResponse(Header, kw_only=True):
@@ -78,6 +107,8 @@ class ControllerGetReplicaInfoResponse(Header, kw_only=True):
     master_broker_id: Int64 | None = None
     master_address: str | None = None
     master_epoch: Int32 | None = None
+    set_id: str | None = None
+    master_incarnation: str | None = None
 
 
 class ControllerGetMetadataInfoResponse(Header, kw_only=True):
@@ -126,6 +157,7 @@ class ControllerApplyBrokerIdRequest(Header, kw_only=True):
     applied_broker_id: Int64
     register_check_code: str
     """Proves that a repeated request comes from the same broker."""
+    store_id: str | None = None
 
 
 class ControllerApplyBrokerIdResponse(Header, kw_only=True):

@@ -160,6 +160,14 @@ class BrokerHeartbeatRequest(Header, kw_only=True):
     confirm_offset: Int64 | None = None
     heartbeat_timeout_mills: Int64 | None = None
     election_priority: Int32 | None = None
+    set_id: str | None = None
+    """Which set, and below which process, sends this; RocketMQ does not know the last five."""
+    incarnation: str | None = None
+    known_master_epoch: Int32 | None = None
+    """The newest decision that it knows."""
+    known_sync_state_set_epoch: Int32 | None = None
+    confirmed_to: Int64 | None = None
+    """The confirm offset, if messages wait for all of the in-sync set."""
 
 
 class NotifyMinBrokerIdChangeRequest(Header, kw_only=True):

@@ -12,6 +12,8 @@ leave meanwhile.
 A master that is cut off, from the controllers and from a member, acknowledges nothing: another one
 may be elected. After the first timeout of a send it refuses sends, so that clients look
 for the new master instead of waiting here. RocketMQ's master lets each send wait for the timeout.
+So does a master that is fenced: its controllers know less than it, or another set, or another
+process with its id.
 
 Source: CommitLog.handleHA and GroupTransferService, RocketMQ 5.3.
 """
@@ -55,6 +57,8 @@ class EpochAcknowledgements(Acknowledgements):
         """Returns whether the controllers do not respond for so long that they may have elected."""
         self._stuck_at = -1
         """The confirm offset at the last timeout of a send; -1 if there was none in this epoch."""
+        self.fenced: ResponseError | None = None
+        """Why nothing is acknowledged, whatever the in-sync set is."""
         self._few = ResponseError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough")
         self._alone = ResponseError(
             ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -73,15 +77,24 @@ class EpochAcknowledgements(Acknowledgements):
             settings.all_ack_in_sync_state_set
             or settings.in_sync_replicas > 1
             or settings.min_in_sync_replicas > 1
+            or self.fenced is not None
             or self.is_doubtful()
         )
+
+    def fence(self, reason: str | None) -> None:
+        """Acknowledge nothing and refuse sends, for a reason; None to go on."""
+        if reason != (None if self.fenced is None else self.fenced.remark):
+            code = ResponseCode.SERVICE_NOT_AVAILABLE
+            self.fenced = None if reason is None else ResponseError(code, reason)
+            self.refresh()
+            self.reported()
 
     def reached(self) -> int:
         """Return the log offset up to which sends are acknowledged; -1 for none."""
         in_sync, settings = self._in_sync(), self._settings()
         if in_sync is None or in_sync.least_count < settings.min_in_sync_replicas:
             return -1
-        if self.is_doubtful():
+        if self.fenced is not None or self.is_doubtful():
             return -1
         if settings.all_ack_in_sync_state_set:
             return self._store.confirmed_to
@@ -105,6 +118,8 @@ class EpochAcknowledgements(Acknowledgements):
         if in_sync is None:
             self._stuck_at = -1
             return None
+        if self.fenced is not None:
+            return self.fenced
         if in_sync.least_count < settings.min_in_sync_replicas:
             return self._few
         is_stuck = settings.all_ack_in_sync_state_set and self._store.confirmed_to <= self._stuck_at

@@ -79,11 +79,16 @@ class InSyncSet:
 
     # --- the controller -------------------------------------------------------------------------
 
-    def request(self, members: BrokerIds) -> bool:
-        """Note the request for a set; return False if it must not be made."""
+    def request(self, members: BrokerIds, *, renews: bool = False) -> bool:
+        """Note the request for a set; return False if it must not be made.
+
+        Args:
+            members: the set.
+            renews: whether it may be the set that is in force.
+        """
         if self.requested is not None or self.own_id not in members:
             return False
-        if members == self.members and not self._unanswered:
+        if members == self.members and not self._unanswered and not renews:
             return False
         self.requested = members
         if self.joining in members:
@@ -199,10 +204,7 @@ class InSyncSet:
             epoch_start: where the epoch of this master begins: a slave that has less may have
                 other bytes there.
         """
-        slave = self._slaves.get(slave_id)
-        if slave is None or slave_id in self.members:
-            return None
-        if slave.acknowledged_to < max(self.confirmed_to, epoch_start):
+        if slave_id in self.members or not self.has_confirmed(slave_id, epoch_start):
             return None
         return self.members | {slave_id}
 
@@ -237,6 +239,11 @@ class InSyncSet:
             if now_s - self._caught_up_s(member) > limit_s
         }
         return self.members - slow if slow else None
+
+    def has_confirmed(self, slave_id: int, epoch_start: int) -> bool:
+        """Return whether a slave has reported all that is confirmed, and this master's epoch."""
+        slave = self._slaves.get(slave_id)
+        return slave is not None and slave.acknowledged_to >= max(self.confirmed_to, epoch_start)
 
     def lacking(self) -> set[int]:
         """Return the members of the in-sync set that have reported less than what is confirmed."""

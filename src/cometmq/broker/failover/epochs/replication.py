@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.config import BrokerSettings
@@ -25,6 +25,7 @@ from cometmq.broker.failover.epochs.in_sync import BrokerIds, InSyncSet
 from cometmq.broker.failover.epochs.master import EpochSlaveConnection
 from cometmq.broker.failover.epochs.slave import EpochLogCopy
 from cometmq.broker.failover.epochs.wire import Greeting
+from cometmq.broker.failover.identity import StoreIdentity
 from cometmq.broker.replication.master import UNSENT_BYTES_MAX, Master
 from cometmq.broker.role import Role
 from cometmq.model.errors import ProtocolError, StoreError
@@ -112,6 +113,12 @@ class EpochReplication:
         self._connections: dict[int, EpochSlaveConnection] = {}
         self._gone: set[int] = set()
         """Slaves that were connected to this master, and are not."""
+        self.set_id = ""
+        """The broker set; empty if the controller names none."""
+        self.verifies = False
+        """Whether the controller keeps which processes of members were compared."""
+        self._verified: dict[int, str] = {}
+        """The processes of members of which the controller knows that they were compared."""
         self._moved = asyncio.Event()
         """Set when the confirm offset may have moved."""
         self._is_pausing = False
@@ -159,6 +166,7 @@ class EpochReplication:
         now_s = _now_s()
         if self.in_sync is None:
             self._gone.clear()
+            self._verified.clear()
             self.in_sync = InSyncSet(
                 own_id, members, in_sync_epoch, confirmed_to=self._store.confirmed_to, now_s=now_s
             )
@@ -181,7 +189,7 @@ class EpochReplication:
             self._moved.clear()
             await self._moved.wait()
 
-    def follow(self, own_id: int, ha_address: str) -> None:
+    def follow(self, own_id: int, ha_address: str, names: StoreIdentity | None = None) -> None:
         """Copy the log of the elected master; return at once.
 
         Call it after the role has changed to that of a slave. Sends that wait get their timeout at
@@ -192,9 +200,10 @@ class EpochReplication:
             ha_address: ``host:port`` at which that master sends its log; empty while it is not
                 known. It must be from the elected broker itself: an address of an older master
                 would be obeyed until it knows of the election.
+            names: those of this process, if that master takes them.
         """
         self._stop_leading()
-        self.copy.follow(own_id, ha_address)
+        self.copy.follow(own_id, ha_address, names)
         self._at("check", CHECK_S, self._check)
 
     def stop(self) -> None:
@@ -231,6 +240,13 @@ class EpochReplication:
             self._set_changed()
             self._request_next()
 
+    def fence(self, reason: str | None) -> None:
+        """Acknowledge and confirm nothing, and refuse sends, for a reason; None to go on."""
+        was_fenced = self.acknowledgements.fenced is not None
+        self.acknowledgements.fence(reason)
+        if was_fenced and reason is None and self.in_sync is not None:
+            self._set_changed()
+
     def refused(self, in_sync_epoch: int, *, was_sent: bool = True) -> None:
         """Note that the request of an epoch of the set was refused, or could not be sent."""
         if self.in_sync is not None and self.in_sync.refused(in_sync_epoch, was_sent=was_sent):
@@ -251,11 +267,11 @@ class EpochReplication:
         self._is_pausing = False
         self._request_next()
 
-    def _request(self, members: BrokerIds | None) -> None:
+    def _request(self, members: BrokerIds | None, *, renews: bool = False) -> None:
         """Request another in-sync set, unless that must not be now."""
         in_sync = self.in_sync
         assert in_sync is not None
-        if members is None or self._is_pausing or not in_sync.request(members):
+        if members is None or self._is_pausing or not in_sync.request(members, renews=renews):
             return
         self._set_changed()
         self._send_request(members)
@@ -269,6 +285,35 @@ class EpochReplication:
         for slave_id, connection in list(self._connections.items()):
             self._admit(in_sync, slave_id, connection)
         self._request(in_sync.renewal())
+        self._renew_for_processes(in_sync)
+
+    def _renew_for_processes(self, in_sync: InSyncSet) -> None:
+        """Renew the set if a member has started again and was not left out meanwhile."""
+        compared = self.incarnations(in_sync.members)
+        if self.verifies and any(self._verified.get(id_) != one for id_, one in compared.items()):
+            self._request(in_sync.members, renews=True)
+
+    def incarnations(self, members: BrokerIds) -> dict[int, str]:
+        """Return the processes of members whose log is that of this master, as far as they say."""
+        in_sync, found = self.in_sync, {}
+        for id_, connection in self._connections.items():
+            greeting = connection.greeting
+            if in_sync is None or greeting is None or not greeting.incarnation:
+                continue
+            if id_ in members and in_sync.has_confirmed(id_, self._epoch_start):
+                found[id_] = greeting.incarnation
+        return found
+
+    def verified(self, incarnations: Mapping[int, str]) -> None:
+        """Note that the controller knows of members that were compared."""
+        self._verified.update(incarnations)
+
+    def connected_members(self) -> BrokerIds:
+        """Return this broker, and the members of the in-sync set that are connected to it."""
+        in_sync = self.in_sync
+        assert in_sync is not None
+        others = {id_ for id_ in in_sync.members if in_sync.has_confirmed(id_, self._epoch_start)}
+        return frozenset({in_sync.own_id, *others})
 
     def _leave_out(self, in_sync: InSyncSet) -> None:
         """Request a set without slaves that have disconnected, or lack what is confirmed.
@@ -290,6 +335,8 @@ class EpochReplication:
     def _confirm(self) -> None:
         in_sync = self.in_sync
         assert in_sync is not None
+        if self.acknowledgements.fenced is not None:
+            return
         confirmed_to = in_sync.written(self._store.written_to)
         self._store.confirm(CONFIRMS_ALL if in_sync.is_alone else confirmed_to)
         self._moved.set()
@@ -305,13 +352,18 @@ class EpochReplication:
 
         Raises:
             ProtocolError: it names the id of this broker, or that of another process that is
-                connected; or this broker does not lead.
+                connected; or it belongs to another set, or this broker does not lead.
         """
         in_sync, slave_id = self.in_sync, greeting.broker_id
         if in_sync is None:
             raise ProtocolError("this broker is not the master yet")
         if slave_id == in_sync.own_id:
             raise ProtocolError(f"it names the broker id {slave_id}, which is that of this broker")
+        if greeting.set_id and self.set_id and greeting.set_id != self.set_id:
+            raise ProtocolError(
+                f"it belongs to another broker set: met set {greeting.set_id}, expected"
+                f" {self.set_id}"
+            )
         older = self._connections.get(slave_id)
         held = older.greeting if older is not None else None
         if held is not None and held.incarnation and greeting.incarnation != held.incarnation:
@@ -336,6 +388,10 @@ class EpochReplication:
         in_sync.reported(slave_id, connection.acknowledged_to, self._store.written_to, _now_s())
         self._leave_out(in_sync)
         self._admit(in_sync, slave_id, connection)
+        greeting = connection.greeting
+        incarnation = "" if greeting is None else greeting.incarnation
+        if self.verifies and incarnation and self._verified.get(slave_id) != incarnation:
+            self._renew_for_processes(in_sync)
         self._confirm()
         self.acknowledgements.reported()
 

@@ -17,8 +17,9 @@ from cometmq.remoting import Request, RequestHandler, Response
 
 T = TypeVar("T")
 
-PREREQUISITES_MAX: Final = 6
-"""A message sent back needs its record, a group and two topics; what was read may be gone once."""
+PREREQUISITES_MAX: Final = 8
+"""A message sent back needs its record and unit, a group and two topics; what was read may be gone
+once."""
 
 
 class PrerequisiteError(Exception):

@@ -75,6 +75,26 @@ def record_at(
     return log.slice(log_offset, log_offset + total)
 
 
+def place_at(log: CommitLog, log_offset: int, size_max: int) -> tuple[str, int, int] | None:
+    """Return topic, queue and queue offset of what `record_at` would find with no size known.
+
+    Its body is not looked at.
+    """
+    segment = log.segments.find(log_offset)
+    if segment is None or log_offset < 0:
+        return None
+    position = log_offset - segment.base_offset
+    if not 0 < record_size(segment, position) <= size_max:
+        return None
+    facts = read_facts(segment, position, False)
+    if facts.problem is not None:
+        return None
+    try:
+        return facts.topic.decode(), facts.queue_id, facts.queue_offset
+    except UnicodeDecodeError:
+        return None
+
+
 def facts_from(
     log: CommitLog, log_offset: int, log_end: int | None = None
 ) -> Iterator[RecordFacts]:

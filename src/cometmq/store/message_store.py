@@ -37,6 +37,7 @@ from cometmq.store.lookup import (
     cold_store_time,
     facts_from,
     offset_at_time,
+    place_at,
     record_at,
     store_time_of_unit,
 )
@@ -44,6 +45,7 @@ from cometmq.store.paths import StorePaths
 from cometmq.store.queue_ends import read_queue_ends, write_queue_ends
 from cometmq.store.queue_reader import (
     RESPONSE_BYTES_MAX,
+    ColdPart,
     GetResult,
     Matcher,
     QueueReader,
@@ -615,10 +617,26 @@ class MessageStore:
 
         Args:
             log_offset: from anywhere, an id that a client sent included.
-            size_bytes: what its size must be; None for any.
+            size_bytes: what its size must be, as a unit says; None if the offset is all that is
+                known. Then its queue must have it: the body of any message may imitate a record.
         """
         record = record_at(self._log, log_offset, size_bytes, self._record_bytes_max())
-        return None if record is None else bytes(record)
+        if record is None or (
+            size_bytes is None and not self._is_in_queue(log_offset, len(record))
+        ):
+            return None
+        return bytes(record)
+
+    def _is_in_queue(self, log_offset: int, size_bytes: int) -> bool:
+        """Return whether what looks like a record has a unit in the queue that it names."""
+        place = place_at(self._log, log_offset, size_bytes)
+        if place is None:
+            return False
+        topic, queue_id, queue_offset = place
+        queue = self._table.find(topic, queue_id)
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return False
+        return self._sound_unit(queue, queue_offset)[:2] == (log_offset, size_bytes)
 
     def facts_from(self, log_offset: int) -> Iterator[RecordFacts]:
         """Yield the fields of each record from a log offset on, where a record begins.
@@ -676,9 +694,16 @@ class MessageStore:
         """Return a function that reads a record into memory, for any thread; None if it is there.
 
         The function raises an `OSError` if the disk is broken. The arguments are those of
-        `record_at`.
+        `record_at`. Without a size the record is read first, and the next call returns a function
+        that reads its unit.
         """
-        return cold_record(self._log, log_offset, size_bytes, self._record_bytes_max())
+        size_max = self._record_bytes_max()
+        read = cold_record(self._log, log_offset, size_bytes, size_max)
+        if read is not None or size_bytes is not None:
+            return read
+        place = place_at(self._log, log_offset, size_max)
+        units = self.reader.cold_units(*place, 1, None) if place is not None else []
+        return partial(_bring_in, units) if units else None
 
     def _record_bytes_max(self) -> int:
         """Return the limit of a record that is found by nothing but an offset."""
@@ -1036,6 +1061,11 @@ class MessageStore:
     def earliest_store_ms(self) -> int:
         """Return the store time of the oldest message, in ms; -1 if there is none."""
         return self._loader.earliest_store_ms(self._log)
+
+
+def _bring_in(parts: list[ColdPart]) -> None:
+    for part in parts:
+        part.file.bring_in(part.start, part.stop)
 
 
 def _memory_bytes(percent: int) -> int:

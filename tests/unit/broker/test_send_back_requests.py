@@ -20,7 +20,7 @@ from cometmq.model.message import StoredMessage
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.properties import encode_properties
-from cometmq.protocol.record import decode_record, encode_host
+from cometmq.protocol.record import body_at, decode_record, encode_host, encode_record
 from cometmq.remoting import Request
 from cometmq.store import Appended, MessageStore
 from support.memory_link import link
@@ -92,6 +92,28 @@ class Broker:
 @pytest.fixture
 async def broker(tables: Tables, store: MessageStore) -> Broker:
     return Broker(tables, store)
+
+
+async def test_a_record_imitated_inside_a_body_cannot_be_sent_back(broker: Broker) -> None:
+    """Else the retry, and the dead letter, would have times and hosts that are made up."""
+    at = broker.store.written_to + body_at(0)
+    imitated = encode_record(
+        b"T",
+        b"made up",
+        b"",
+        queue_id=0,
+        queue_offset=1,
+        log_offset=at,
+        born_time_ms=1,
+        born_host=BORN,
+        store_time_ms=2,
+        store_host=STORED,
+    )
+    broker.store.append("T", 0, imitated, b"", born_time_ms=1, born_host=BORN, store_host=STORED)
+    answer = await broker.send_back(offset=at)
+    assert (answer.code, answer.remark) == (1, f"look message by offset failed, {at}")
+    assert broker.stored("SCHEDULE_TOPIC_XXXX", 0) is None
+    assert (await broker.send_back()).code == 0
 
 
 async def test_a_message_sent_back_waits_in_the_delay_topic(broker: Broker) -> None:

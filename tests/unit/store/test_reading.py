@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from time import thread_time
+from typing import Any
 
 import pytest
 
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import decode_properties
+from cometmq.protocol.record import body_at, encode_record
 from cometmq.store import GetStatus, MessageStore, TagMatcher
 from cometmq.system.clock import ManualClock
 from support.faulty_files import nearly_full_disk
-from support.stores import LOG_FILE_BYTES, TOPIC, put, split
+from support.stores import BROKER, LOG_FILE_BYTES, PRODUCER, TOPIC, put, split
 
 
 def fill(store: MessageStore, count: int, **more: object) -> None:
@@ -254,3 +256,43 @@ def test_no_record_is_found_of_another_size(store: MessageStore, size: int) -> N
     assert stored.size_bytes not in (size,)
     assert store.record_at(stored.log_offset, size) is None
     assert store.record_at(stored.log_offset, stored.size_bytes) is not None
+
+
+def imitation(
+    log_offset: int, *, topic: str = TOPIC, queue_id: int = 0, queue_offset: int
+) -> bytes:
+    """What a client may send as a body: a record at the offset that the body is going to have."""
+    return encode_record(
+        topic.encode(),
+        b"imitated",
+        b"KEYS\x01made-up\x02",
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        log_offset=log_offset,
+        born_time_ms=7,
+        born_host=PRODUCER,
+        store_time_ms=8,
+        store_host=BROKER,
+    )
+
+
+IMITATED: dict[str, dict[str, Any]] = {
+    "a message of its queue": {"queue_offset": 1},
+    "the message that contains it": {"queue_offset": 2},
+    "the next message of its queue": {"queue_offset": 3},
+    "no message of its queue": {"queue_offset": 10**12},
+    "a negative offset": {"queue_offset": -1},
+    "another queue": {"queue_id": 7, "queue_offset": 0},
+    "a topic without queues": {"topic": "elsewhere", "queue_offset": 0},
+}
+
+
+@pytest.mark.parametrize("case", IMITATED)
+def test_a_body_that_imitates_a_record_is_no_record(store: MessageStore, case: str) -> None:
+    fill(store, 2)
+    at = store.written_to + body_at(0)
+    assert put(store, imitation(at, **IMITATED[case])).log_offset == at - body_at(0)
+    put(store, b"behind it")
+    assert store.record_at(at) is None
+    for log_offset, size, _ in store.consume_queue_units(TOPIC, 0, 0, 9):
+        assert store.record_at(log_offset) == store.record_at(log_offset, size) is not None

@@ -348,7 +348,7 @@ def test_half_messages_after_the_last_unit_survive_a_clean_stop(open_store: Open
     half = put(store, b"half", sys_flag=0x4)
     store.close()
     again = open_store()
-    assert again.record_at(half.log_offset) is not None
+    assert again.record_at(half.log_offset, half.size_bytes) is not None
     assert again.bounds(TOPIC, 0) == (0, 3)
 
 

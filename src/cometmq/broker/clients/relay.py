@@ -202,7 +202,8 @@ class RelayHandler:
             log_offset = decode_offset_id(header.msg_id).log_offset
         except InvalidMessageIdError as problem:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(problem)) from problem
-        await self._cold_reads.run(self._store.cold_record(log_offset))
+        for _ in range(2):  # the record, then its unit
+            await self._cold_reads.run(self._store.cold_record(log_offset))
         record = self._store.record_at(log_offset)
         if record is None:
             raise ResponseError(

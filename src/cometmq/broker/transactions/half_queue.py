@@ -59,7 +59,6 @@ from cometmq.protocol.record import (
 )
 from cometmq.remoting.slices import Slices
 from cometmq.store import Appended, GetResult, MessageStore, NewMessage
-from cometmq.store.queue_reader import ColdPart
 from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -382,18 +381,6 @@ class HalfQueue:
     def is_unused(self) -> bool:
         """Whether it is known that there never was a half message."""
         return self.is_loaded and self._store.bounds(HALF_TOPIC, HALF_QUEUE)[1] == 0
-
-    def cold_units(self, offset: int) -> list[ColdPart]:
-        """Return what `has` would have to read from the disk."""
-        return self._store.reader.cold_units(HALF_TOPIC, HALF_QUEUE, offset, 1, None)
-
-    def has(self, half: HalfMessage) -> bool:
-        """Return whether a half message is in the queue.
-
-        A request names it by its physical offset, and the body of any message may imitate one.
-        """
-        found = self._store.get(HALF_TOPIC, HALF_QUEUE, half.queue_offset, 1)
-        return found.count == 1 and found.starts[0] == half.record.log_offset
 
     def is_decided(self, offset: int) -> bool:
         """Return whether a half message is decided, put back or discarded."""

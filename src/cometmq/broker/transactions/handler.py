@@ -15,11 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from cometmq.broker.checks import sent_to_slave
-from cometmq.broker.cold_reads import ColdReads, bring_in
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
 from cometmq.broker.replication.durability_wait import DurabilityWait
@@ -274,21 +273,7 @@ class TransactionHandler:
             )
         if half.record.log_offset != log_offset:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
-        if not self._is_in_queue(half):
-            raise ResponseError(
-                ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed"
-            )
         return half
-
-    def _is_in_queue(self, half: HalfMessage) -> bool:
-        """Return whether a half message is one, and not a part of a body that imitates it.
-
-        Raises:
-            PrerequisiteError: its unit has to be read from the disk first.
-        """
-        cold = self._halves.cold_units(half.queue_offset)
-        self._cold_reads.require_in_memory(partial(bring_in, cold) if cold else None)
-        return self._halves.has(half)
 
     def _message_at(self, log_offset: int) -> HalfMessage | None:
         """Return the message with a physical offset, whatever its topic is; None for none.
@@ -384,8 +369,6 @@ class TransactionHandler:
     def _undelivered_at(self, log_offset: int) -> HalfMessage:
         """Return the record that a request names, if it is a half message or one discarded."""
         half = self._message_at(log_offset)
-        if half is not None and half.record.topic == HALF_TOPIC and not self._is_in_queue(half):
-            half = None
         if half is None or half.record.topic not in (HALF_TOPIC, TRANSACTION_DISCARD_TOPIC):
             raise _not_put_back(f"no half message has the physical offset {log_offset}")
         return half

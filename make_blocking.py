@@ -10,6 +10,7 @@ generated.
     def, or async def, of a future -> a `concurrent.futures.Future`
     def                            -> is called in the loop's thread
     property                       -> a property
+    overload, Generic              -> the overloads and type parameters of the asyncio class
 """
 
 from __future__ import annotations

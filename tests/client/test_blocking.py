@@ -335,6 +335,25 @@ def test_a_transaction_is_committed(
         assert take(consumer, 1) == [b"x"]
 
 
+def test_an_exception_of_a_local_transaction_is_raised_to_the_caller(
+    shared: ClientInstance, queue: MessageQueue, group: str
+) -> None:
+    class Fails(Commits):
+        def execute(self, message: Message, argument: object) -> LocalState:
+            raise LookupError(f"no {argument}")
+
+    with TransactionProducer(
+        instance=shared, group=f"{group}-tx", listener=Fails(), rollback_on=LookupError
+    ) as producer:
+        with pytest.raises(LookupError, match="no hats"):
+            producer.send_in_transaction(Message(queue.topic, b"x"), "hats")
+        sent = producer.send_in_transaction(
+            Message(queue.topic, b"x"), "hats", return_exceptions=True
+        )
+
+    assert (sent.state, str(sent.error)) == (LocalState.ROLLBACK, "no hats")
+
+
 def test_an_object_can_be_closed_twice_and_leaves_no_thread(name_servers: str) -> None:
     before = threading.active_count()
     admin = AdminClient(name_servers)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
@@ -16,38 +15,39 @@ from cometmq.broker.app import Broker
 from cometmq.broker.replication.metadata import MetadataCopy
 from cometmq.client import Message, Producer
 from cometmq.controller import handler
-from cometmq.controller.app import Controller
 from cometmq.controller.broker_set import BrokerSet
 from cometmq.controller.etcd import Compare, EtcdUnavailableError, Operation, Put
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.flags import SysFlag
 from cometmq.protocol.bodies import EpochEntryCache, HARuntimeInfo, SyncStateSet
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.command import Command
 from cometmq.protocol.headers import (
     ControllerAlterSyncStateSetRequest,
-    ControllerElectMasterRequest,
     DeleteTopicInBrokerRequest,
     EndTransactionRequest,
     ExchangeBrokerHaInfoResponse,
     Header,
-    SendMessageRequest,
     UpdateAndCreateTopicRequest,
 )
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.properties import encode_properties
-from cometmq.remoting import RemotingClient
 from cometmq.store import StoreUnavailableError
 from cometmq.system.clock import SystemClock
 from cometmq.system.log_format import fields_of
-from support.controllers import listening_controller
+from support.elected_pairs import (
+    NAME,
+    ElectedPairs,
+    is_master,
+    log_of,
+    members,
+    running_elected_pairs,
+)
 from support.etcd_model import EtcdStore
 from support.fault_proxy import FaultProxy
 from support.faulty_files import FaultyFiles
-from support.pairs import LIMIT_S, Pairs, running_pairs, until
+from support.pairs import LIMIT_S, until
 from support.stores import put
 
-NAME = "pair"
 ALONE = {"allAckInSyncStateSet": "false"}
 """A master acknowledges what no slave has."""
 
@@ -76,105 +76,10 @@ class ForgetfulEtcd(EtcdStore):
         return is_applied
 
 
-class ElectedPairs:
-    """Brokers of one name, and the controllers that elect their master."""
-
-    def __init__(self, pairs: Pairs, stack: AsyncExitStack) -> None:
-        self.pairs = pairs
-        self.store = EtcdStore(time.monotonic)
-        self.controllers: list[Controller] = []
-        self.client = RemotingClient(name="test")
-        self._stack = stack
-
-    async def controller(self, **settings: object) -> Controller:
-        """Start one more controller."""
-        started = await self._stack.enter_async_context(
-            listening_controller(self.store, **settings)
-        )
-        self.controllers.append(started)
-        return started
-
-    async def start(self, name: str, **settings: str) -> Broker:
-        """Start a broker."""
-        own = {
-            "enableControllerMode": "true",
-            "controllerAddr": ";".join(one.address for one in self.controllers),
-            "brokerHeartbeatInterval": "100",
-            "syncBrokerMetadataPeriod": "500",
-        }
-        return await self.pairs.start(name, **(own | settings))
-
-    async def call(
-        self, address: str, code: int, header: Header | None = None, body: bytes = b""
-    ) -> Command:
-        return await self.client.call(address, code, header, body, timeout=LIMIT_S)
-
-    async def elect(self, broker_id: int) -> Command:
-        """Let the active controller elect one broker, as an operator does."""
-        header = ControllerElectMasterRequest(
-            cluster_name="DefaultCluster",
-            broker_name=NAME,
-            broker_id=broker_id,
-            designate_elect=True,
-        )
-        active = next(one for one in self.controllers if one.active.is_active)
-        return await self.call(active.address, RequestCode.CONTROLLER_ELECT_MASTER, header)
-
-    async def send(
-        self,
-        broker: Broker,
-        body: bytes,
-        topic: str = "TBW102",
-        queue_id: int = 0,
-        *,
-        sys_flag: int = 0,
-        properties: str = "",
-    ) -> Command:
-        """Send one message to a broker, whatever its role."""
-        header = SendMessageRequest(
-            producer_group="p",
-            topic=topic,
-            default_topic="TBW102",
-            default_topic_queue_nums=4,
-            queue_id=queue_id,
-            sys_flag=sys_flag,
-            born_timestamp=1,
-            flag=0,
-            properties=properties,
-        )
-        return await self.call(broker.address, RequestCode.SEND_MESSAGE, header, body)
-
-
 @pytest.fixture
 async def elected(tmp_path: Path) -> AsyncIterator[ElectedPairs]:
-    async with AsyncExitStack() as stack:
-        pairs = await stack.enter_async_context(running_pairs(tmp_path))
-        made = ElectedPairs(pairs, stack)
-        stack.push_async_callback(made.client.close)
+    async with running_elected_pairs(tmp_path) as made:
         yield made
-        await pairs.close()  # ahead of the controllers
-
-
-def is_master(broker: Broker) -> bool:
-    return not broker.parts.role.is_slave
-
-
-def members(broker: Broker) -> set[int]:
-    """The in-sync set as the master knows it."""
-    elected = broker.parts.elected
-    assert elected is not None
-    in_sync = elected.replication.in_sync
-    return set() if in_sync is None else set(in_sync.members)
-
-
-def log_of(broker: Broker) -> bytes:
-    """All bytes of the log."""
-    store = broker.parts.store
-    parts, at = [], store.min_log_offset
-    while (data := store.log_bytes(at, 1 << 20)) is not None:
-        parts.append(bytes(data))
-        at += len(data)
-    return b"".join(parts)
 
 
 async def both(elected: ElectedPairs, **settings: str) -> tuple[Broker, Broker]:

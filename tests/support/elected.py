@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import kit
 from codes import Answer
 from processes import accepts
 from servers import (
+    QUICK_BROKER,
     CometBroker,
     CometNameServer,
     RealBroker,
@@ -78,6 +80,22 @@ class RealController(RealServer):
 class ElectedComet(Registered, CometBroker):
     """Our broker, master or slave as the controller decides."""
 
+    def launch(self) -> None:
+        """Start it, and wait for nothing: the controller may refuse it."""
+        conf = write_settings(self.folder / "broker.conf", QUICK_BROKER | self.settings)
+        self._launch(
+            "broker", "--port", str(self.port), "--store", str(self.store),
+            "-n", self.namesrv, "-c", str(conf),
+        )  # fmt: skip
+
+    def await_line(self, text: str) -> None:
+        """Wait until its log has a text."""
+        self.process.wait_until(lambda: text in self.log(), f"the line {text!r}", WAIT_S)
+
+    def log(self) -> str:
+        """Return what it has logged, in all its starts."""
+        return (self.folder / "cometmq.out").read_text(errors="replace")
+
 
 class ElectedReal(Registered, RealBroker):
     """RocketMQ's broker, master or slave as the controller decides."""
@@ -95,6 +113,7 @@ class ElectedCluster:
         name_server, controller: those of the brokers.
         folder: where their files are.
         settings: further ones of the brokers.
+        etcd: the address of that of our controller.
     """
 
     def __init__(
@@ -105,8 +124,10 @@ class ElectedCluster:
         controller: Server,
         folder: Path,
         settings: Settings,
+        etcd: str = "",
     ) -> None:
         self.name = name
+        self.etcd = etcd
         self.namesrv = name_server.address
         self.controller = controller
         self._elected: Settings = {
@@ -127,6 +148,16 @@ class ElectedCluster:
         settings["storePathEpochFile"] = str(store / "epochFileCheckpoint")
         settings["storePathBrokerIdentity"] = str(store / "brokerIdentity")
         return ElectedReal(kind, folder, self.namesrv, store=store, settings=settings)
+
+    def another(self, name: str, *, copy_of: ElectedBroker | None = None) -> ElectedComet:
+        """Return one more broker of ours, with an empty store, or with a copy of one."""
+        folder = self.brokers[0].folder.with_name(name)
+        broker = self._broker(COMET, folder)
+        assert isinstance(broker, ElectedComet)
+        if copy_of is not None:
+            shutil.copytree(copy_of.store, broker.store)
+        self.brokers.append(broker)
+        return broker
 
     def start(self) -> None:
         """Start the brokers; the first one becomes the master."""
@@ -207,7 +238,7 @@ def running_names(
             else RealController(controller, folder / "controller")
         )
         clusters = [
-            ElectedCluster(name, kinds, names, deciding, folder, settings)
+            ElectedCluster(name, kinds, names, deciding, folder, settings, store)
             for name, kinds in brokers.items()
         ]
         servers: list[ElectedCluster | Server] = [*clusters, deciding, names]

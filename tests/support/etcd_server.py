@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
+import urllib.request
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import toolchain
 
@@ -100,6 +104,39 @@ class EtcdCluster:
         """Kill all members."""
         for member in self.members:
             member.kill()
+
+
+class EtcdKeys:
+    """All keys of an etcd, for tests that lose or restore its data.
+
+    Args:
+        address: ``host:port`` of a member.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._url = f"http://{address}/v3/kv/"
+
+    def _call(self, name: str, **fields: str) -> Any:
+        request = urllib.request.Request(self._url + name, json.dumps(fields).encode())
+        with urllib.request.urlopen(request, timeout=START_S) as response:
+            return json.load(response)
+
+    def read(self, part: str) -> dict[str, str]:
+        """Return the keys whose name has a part, as etcd's gateway encodes them."""
+        found = self._call("range", key=_ALL, range_end=_ALL).get("kvs", [])
+        return {one["key"]: one["value"] for one in found if part.encode() in b64decode(one["key"])}
+
+    def restore(self, values: dict[str, str]) -> None:
+        """Write keys as they were read."""
+        for key, value in values.items():
+            self._call("put", key=key, value=value)
+
+    def clear(self) -> None:
+        """Delete all keys."""
+        self._call("deleterange", key=_ALL, range_end=_ALL)
+
+
+_ALL = b64encode(b"\0").decode()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -16,6 +17,7 @@ from cometmq.client import (
     SendStatus,
     SendTimeoutError,
     TopicNotFoundError,
+    blocking,
 )
 from cometmq.client._connection.name_servers import NameServers
 from cometmq.client.errors import NameServerError, QueueNotFoundError
@@ -346,3 +348,56 @@ async def test_closing_ends_a_send_that_waits() -> None:
 
         with pytest.raises(ClientClosedError, match="may be stored"):
             await waiting
+
+
+# --- leaving ------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_leaving_a_producer_waits_for_the_retries_of_the_sends_that_were_started() -> None:
+    broker = ScriptedBroker("a", Act.HANG_UP, Act.HANG_UP)
+    async with ScriptedCluster([broker]) as cluster:
+        async with producer(cluster) as sending:
+            future = await sending.send_soon(MESSAGE)
+
+        assert (await future).status is SendStatus.SEND_OK
+    assert len(cluster.sends) == 3
+
+
+async def test_leaving_a_blocking_producer_waits_for_the_retries_of_the_sends() -> None:
+    def send(address: str) -> SendStatus:
+        with blocking.Producer(address, group="g") as sending:
+            future = sending.send_soon(MESSAGE)
+        return future.result().status
+
+    async with ScriptedCluster([ScriptedBroker("a", Act.HANG_UP, Act.HANG_UP)]) as cluster:
+        assert await asyncio.to_thread(send, cluster.address) is SendStatus.SEND_OK
+        assert len(cluster.sends) == 3
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_leaving_a_producer_after_an_error_waits_for_no_retry() -> None:
+    async with ScriptedCluster([ScriptedBroker("a", Act.HANG_UP, Act.HANG_UP)]) as cluster:
+        with contextlib.suppress(ZeroDivisionError):
+            async with producer(cluster) as sending:
+                future = await sending.send_soon(MESSAGE)
+                raise ZeroDivisionError
+
+        with pytest.raises(ClientClosedError):
+            await future
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_leaving_a_producer_ends_in_time_and_says_what_has_not_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with ScriptedCluster([ScriptedBroker("a", Act.STAY_SILENT)]) as cluster:
+        began_s = asyncio.get_running_loop().time()
+        async with producer(cluster) as sending:
+            future = await sending.send_soon(MESSAGE, timeout=3600)
+        took_s = asyncio.get_running_loop().time() - began_s
+
+        with pytest.raises(ClientClosedError, match="may be stored"):
+            await future
+    assert took_s < 10
+    assert "sends have not ended before the producer is closed group=g sends=1" in caplog.text

@@ -135,6 +135,10 @@ class Lifecycle(Hints, ABC):
     async def _start(self) -> None:
         """Do the work of a start; may be cancelled anywhere."""
 
+    async def _finish_work(self) -> None:
+        """Finish what was begun, for a limited time: ``async with`` is left without an error."""
+        return
+
     @abstractmethod
     async def _close(self) -> None:
         """Release what was acquired, however far the start came."""
@@ -169,7 +173,11 @@ class Lifecycle(Hints, ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        try:
+            if error is None and self.running:
+                await self._finish_work()
+        finally:
+            await self.close()
 
     if not TYPE_CHECKING:
 

@@ -201,9 +201,12 @@ class Producer(Lifecycle):
     async def close(self) -> None:
         """Wait for the sends in flight, unregister from the brokers and close the connections.
 
-        Attempts in flight get as much time as the setting ``timeout_ms``; none is retried. Sends
-        that wait for room, or for a retry, fail at once with `ClientClosedError`, whose text says
-        whether the message may be stored. Cancelling stops the waiting, not the closing.
+        Leaving ``async with`` without an error first waits until all sends that were started have
+        ended, at most as long as the setting ``timeout_ms``, as `flush` does. After an error, and
+        in a call of `close`, it is as follows. Attempts in flight get as much time as the setting
+        ``timeout_ms``; none is retried. Sends that wait for room, or for a retry, fail at once with
+        `ClientClosedError`, whose text says whether the message may be stored. Cancelling stops
+        the waiting, not the closing.
         """
         await super().close()
 
@@ -218,6 +221,15 @@ class Producer(Lifecycle):
                 await traces.release()
         finally:
             await self._lease.close(self)
+
+    async def _finish_work(self) -> None:
+        timeout = self._settings.timeout_ms / 1000
+        left = await self._pending.flush(timeout)
+        if left:
+            log.warning(
+                "sends have not ended before the producer is closed group=%s sends=%d seconds=%.1f",
+                *(self._group, left, timeout),
+            )
 
     async def _end_sends(self, timeout: float) -> None:
         """Accept no more sends, and wait for those in flight."""

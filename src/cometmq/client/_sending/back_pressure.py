@@ -116,19 +116,21 @@ class BackPressure:
         self.size_bytes += new_size - size
         return new_size
 
-    async def flush(self, timeout: float | None = None) -> None:
-        """Wait until all that is in flight now has ended, for ``timeout`` seconds at most."""
+    async def flush(self, timeout: float | None = None) -> int:
+        """Wait until all that is in flight now has ended, for ``timeout`` seconds at most.
+
+        Returns:
+            How many have not.
+        """
         if self._generation.in_flight:
             self._generation.ended = asyncio.get_running_loop().create_future()
             self._past_generations.append(self._generation)
             self._generation = Generation()
-        ends = [
-            generation.ended
-            for generation in self._past_generations
-            if generation.ended is not None
-        ]
+        past = list(self._past_generations)
+        ends = [generation.ended for generation in past if generation.ended is not None]
         if ends:
             await asyncio.wait(ends, timeout=timeout)
+        return sum(generation.in_flight for generation in past)
 
     def refuse_all(self, error: Exception) -> None:
         """End every wait for room with an error."""

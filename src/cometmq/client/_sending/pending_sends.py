@@ -153,11 +153,18 @@ class PendingSends:
             raise BackPressureError(f"not sent: {self._in_flight()}")
         return self._start(message, target, timeout, None, False, batched, size, generation)
 
-    async def flush(self) -> None:
-        """Send the batches that wait for more messages; return when all sends so far have ended."""
+    async def flush(self, timeout: float | None = None) -> int:
+        """Send the batches that wait for more messages; return when all sends so far have ended.
+
+        Args:
+            timeout: seconds to wait at most; None for no limit.
+
+        Returns:
+            How many have not ended.
+        """
         if self._accumulator is not None:
             self._accumulator.flush()
-        await self._pressure.flush()
+        return await self._pressure.flush(timeout)
 
     async def close(self, timeout: float) -> None:
         """Accept no more sends, begin no retry, and wait for the attempts in flight.

@@ -101,7 +101,14 @@ class Blocking(Hints):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            portal, inner = self._portal, self._inner
+            is_open = portal is not None and portal.is_alive() and inner.running
+            if error is None and is_open and isinstance(inner, Lifecycle):
+                assert portal is not None
+                portal.run(inner._finish_work())
+        finally:
+            self.close()
 
     if not TYPE_CHECKING:
 

@@ -52,7 +52,7 @@ async def relay_forever(database: sqlite3.Connection, producer: Producer) -> Non
     while True:
         try:
             sent = await relay(database, producer)
-        except CometError as error:
+        except (CometError, sqlite3.OperationalError) as error:
             print(f"the outbox waits: {error}", file=sys.stderr)
             sent = 0
         if not sent:
@@ -78,8 +78,8 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
             ordered=True,
             start_from=StartFrom.FIRST,
         )
-        async with Producer(name_server) as producer:
-            relaying = asyncio.create_task(relay_forever(database, producer))
+        async with Producer(name_server) as producer, asyncio.TaskGroup() as tasks:
+            relaying = tasks.create_task(relay_forever(database, producer))
             await consumer.run()
             relaying.cancel()
     database.close()

@@ -66,26 +66,36 @@ def place(path: str, order: str, card: str) -> None:
         change(database.execute, order, "placed")
 
 
+def oldest(path: str) -> tuple[int, bytes] | None:
+    """Return number and body of the oldest event in the outbox."""
+    with closing(sqlite3.connect(path)) as database:
+        found = database.execute("SELECT * FROM outbox ORDER BY number LIMIT 1").fetchone()
+        return found if found is None else (found[0], found[1])
+
+
+def delete(path: str, number: int) -> None:
+    """Delete an event that a broker has stored."""
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM outbox WHERE number = ?", [number])
+
+
 async def relay(path: str, producer: Producer) -> None:
     """Send the events of the outbox in order, for ever."""
-    with closing(sqlite3.connect(path)) as database:
-        while True:
-            row = database.execute("SELECT * FROM outbox ORDER BY number LIMIT 1").fetchone()
-            if row is None:
+    while True:
+        try:
+            found = await asyncio.to_thread(oldest, path)
+            if found is None:
                 await asyncio.sleep(0.1)
                 continue
-            number, body = row
+            number, body = found
             event = msgspec.json.decode(body, type=Event)
-            try:
-                await producer.send(
-                    TOPIC, body, tags=event.state, keys=[event.id], order_key=event.order
-                )
-            except CometError as error:
-                print(f"the outbox waits: {error}", file=sys.stderr)
-                await asyncio.sleep(1)
-                continue
-            with database:
-                database.execute("DELETE FROM outbox WHERE number = ?", [number])
+            await producer.send(
+                TOPIC, body, tags=event.state, keys=[event.id], order_key=event.order
+            )
+            await asyncio.to_thread(delete, path, number)
+        except (CometError, sqlite3.OperationalError) as error:
+            print(f"the outbox waits: {error}", file=sys.stderr)
+            await asyncio.sleep(1)
 
 
 def read(message: StoredMessage) -> Event:

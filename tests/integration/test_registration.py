@@ -17,7 +17,7 @@ from cometmq.broker.topics.table import TopicTable
 from cometmq.model.topic import TopicConfig
 from cometmq.namesrv import NameServer, NameServerSettings
 from cometmq.namesrv.registry import BrokerKey
-from cometmq.protocol.bodies import DataVersion, RegisterBrokerBody
+from cometmq.protocol.bodies import DataVersion, RegisterBrokerBody, decode_register_body
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import PutKvConfigRequest, QueryDataVersionResponse
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response, check
@@ -183,7 +183,19 @@ async def forget(name: str) -> None:
     """Drop nothing: the broker of this test has no messages."""
 
 
-async def test_all_topics_are_registered_if_more_than_one_has_changed_or_one_has_gone(
+async def test_several_new_topics_are_registered_behind_one_of_them(broker: Broker) -> None:
+    """One alone is an increment, which a name server refuses that has forgotten the broker."""
+    before = sorted(broker.topics.all())
+    new = [TopicConfig(topic_name=f"t{number}") for number in range(5)]
+
+    bodies = await registered(broker, lambda: broker.topics.put(new))
+
+    assert bodies[0] == before
+    assert [len(body) for body in bodies[1:]] == [1, 4]
+    assert sorted(bodies[1] + bodies[2]) == [config.topic_name for config in new]
+
+
+async def test_all_topics_are_registered_if_one_has_gone_or_something_else_has_changed(
     broker: Broker,
 ) -> None:
     async def replace_one() -> None:
@@ -193,14 +205,12 @@ async def test_all_topics_are_registered_if_more_than_one_has_changed_or_one_has
         broker.settings = dataclasses.replace(broker.settings, broker_permission=4)
         return broker.topics.put([TopicConfig(topic_name="d")])
 
-    both = [TopicConfig(topic_name="a"), TopicConfig(topic_name="b")]
-    own = set(broker.topics.all())
+    await broker.topics.put([TopicConfig(topic_name="a"), TopicConfig(topic_name="b")])
+    own = set(broker.topics.all()) - {"a", "b"}
 
-    bodies = await registered(
-        broker, lambda: broker.topics.put(both), replace_one, broker.topics.touch, withhold
-    )
+    bodies = await registered(broker, replace_one, broker.topics.touch, withhold)
 
-    more = [set(), {"a", "b"}, {"b", "c"}, {"b", "c"}, {"b", "c", "d"}]
+    more = [{"a", "b"}, {"b", "c"}, {"b", "c"}, {"b", "c", "d"}]
     assert bodies == [sorted(own | names) for names in more]
 
 
@@ -213,6 +223,96 @@ async def test_an_increment_that_is_refused_is_followed_by_all_topics(
         await broker.put("fresh")
         await until(server, "TBW102")
         assert server.registry.topics.keys() == broker.topics.all().keys()
+
+
+async def test_tables_of_any_size_are_registered(
+    broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A single frame of them would be larger than a name server reads."""
+    names = [f"{number}-{'x' * 240}" for number in range(40_000)]
+    broker.topics.put_now(TopicConfig(topic_name=name) for name in names)
+    async with name_server(tmp_path) as server:
+        await broker.start(server.address)
+        assert broker.registration.missing == []
+        assert server.registry.topics.keys() == broker.topics.all().keys()
+        assert server.registry.live[KEY].version == broker.topics.version
+        before = server.registry.live[KEY].version
+
+        changed = [TopicConfig(topic_name=name, perm=4) for name in names[:30_000]]
+        await broker.topics.put(changed)
+        await broker.registration.announce(timeout=TIMEOUT_S)
+        perms = [server.registry.topics[name]["broker-a"].perm for name in names]
+        assert perms == [4] * 30_000 + [6] * 10_000
+        assert server.registry.live[KEY].version == broker.topics.version != before
+    assert "cannot register" not in caplog.text
+
+
+@pytest.mark.parametrize("deflated", [False, True])
+async def test_a_registration_is_split_if_the_settings_want_it(
+    broker: Broker, tmp_path: Path, deflated: bool
+) -> None:
+    broker.settings = dataclasses.replace(
+        broker.settings,
+        enable_split_registration=True,
+        split_registration_size=10,
+        compressed_register=deflated,
+    )
+    broker.topics.put_now(TopicConfig(topic_name=f"t{number}") for number in range(95))
+    seen: list[int] = []
+    async with name_server(tmp_path) as server:
+        handle = server._server._handlers[RequestCode.REGISTER_BROKER]
+
+        def note(request: Request) -> object:
+            found = decode_register_body(request.body, request.command.version)
+            seen.append(len(found.topic_config_serialize_wrapper.topic_config_table))
+            assert (request.body[:1] == b"{") != deflated
+            assert request.command.fields["compressed"] == str(deflated).lower()
+            return handle(request)
+
+        server._server._handlers[RequestCode.REGISTER_BROKER] = note  # type: ignore[index]
+        await broker.start(server.address)
+        count = len(broker.topics)
+        assert seen == [10] * (count // 10) + [count % 10] * bool(count % 10)
+        assert server.registry.topics.keys() == broker.topics.all().keys()
+        for row in ("perm", "read_queue_nums"):
+            assert {
+                name: getattr(rows["broker-a"], row)
+                for name, rows in server.registry.topics.items()
+            } == {name: getattr(config, row) for name, config in broker.topics.all().items()}
+        assert server.registry.live[KEY].version == broker.topics.version
+
+
+async def test_parts_of_a_registration_remove_no_other_topics(
+    broker: Broker, tmp_path: Path
+) -> None:
+    broker.settings = dataclasses.replace(
+        broker.settings, enable_split_registration=True, split_registration_size=3
+    )
+    settings = NameServerSettings(
+        listen_port=0, kv_config_path=tmp_path / "kv.json", deletes_topics_with_registration=True
+    )
+    server = NameServer(settings)
+    await server.start()
+    try:
+        await broker.start(server.address)
+        assert server.registry.topics.keys() == broker.topics.all().keys()
+    finally:
+        await server.stop(0.1)
+
+
+async def test_a_topic_is_registered_alone_if_the_settings_want_it(
+    broker: Broker, tmp_path: Path
+) -> None:
+    async with name_server(tmp_path) as server:
+        await broker.start(server.address)
+        version = server.registry.live[KEY].version
+        broker.settings = dataclasses.replace(
+            broker.settings, enable_single_topic_register=True, broker_permission=6
+        )
+        await broker.put("fresh", perm=4)
+        await broker.registration.announce()
+        assert server.registry.topics["fresh"]["broker-a"].perm == 4
+        assert server.registry.live[KEY].version == version
 
 
 async def test_change_is_registered_in_the_background(broker: Broker, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from servers import (
     CometNameServer,
     RealBroker,
     RealNameServer,
+    Settings,
     connect,
     has_route,
     registered_brokers,
@@ -22,6 +24,10 @@ from servers import (
 )
 
 from support.versions import VERSIONS
+
+SPLIT: Settings = {"enableSplitRegistration": True, "splitRegistrationSize": 3}
+MANY = 30_000
+"""So many topics with names of 240 characters do not fit into one frame."""
 
 
 @pytest.fixture(scope="module")
@@ -54,25 +60,27 @@ def topics_at(namesrv: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("version", "compressed"),
+    ("version", "settings"),
     [
-        ("4.9.7", False),
-        ("5.3.3", True),
-        pytest.param("4.9.7", True, marks=pytest.mark.long),
-        pytest.param("5.3.3", False, marks=pytest.mark.long),
+        ("4.9.7", {}),
+        ("5.3.3", SPLIT | {"enableSingleTopicRegister": True, "compressedRegister": True}),
+        pytest.param("4.9.7", {"compressedRegister": True}, marks=pytest.mark.long),
+        pytest.param("5.3.3", {}, marks=pytest.mark.long),
+        pytest.param("5.3.3", {"compressedRegister": True}, marks=pytest.mark.long),
+        pytest.param("5.3.3", SPLIT, marks=pytest.mark.long),
     ],
 )
 def test_a_real_broker_registers_here_and_leaves(
-    version: str, compressed: bool, namesrv: str, tmp_path: Path
+    version: str, settings: Settings, namesrv: str, tmp_path: Path
 ) -> None:
-    settings = {"compressedRegister": compressed}
     broker = RealBroker(
         version, tmp_path / "broker", namesrv, store=tmp_path / "store", settings=settings
     )
     try:
         broker.start()
         assert registered_brokers(namesrv) == {BROKER_NAME: broker.address}
-        assert {"TBW102", "BenchmarkTest", CLUSTER, BROKER_NAME} <= set(topics_at(namesrv))
+        expected = {"TBW102", "BenchmarkTest", CLUSTER, BROKER_NAME}
+        kit.eventually(lambda: expected <= set(topics_at(namesrv)), timeout=120)
         topic = kit.unique("topic")
         create_topic(broker.address, topic)
         wait_for_route(namesrv, topic)
@@ -119,6 +127,48 @@ def test_our_broker_registers_at_real_name_servers_and_ours_at_once(
         broker.stop()
         for address in addresses:
             kit.eventually(lambda at=address: not registered_brokers(at), timeout=120)
+    finally:
+        if broker is not None:
+            broker.kill()
+        for server in real:
+            server.kill()
+
+
+@pytest.mark.parametrize(
+    ("settings", "count", "topic_is_alone"),
+    [
+        ({}, MANY, False),
+        (SPLIT | {"compressedRegister": True}, 100, False),
+        ({"enableSingleTopicRegister": True}, 100, True),
+    ],
+)
+def test_our_broker_registers_tables_of_any_size_at_real_name_servers(
+    settings: Settings, count: int, topic_is_alone: bool, namesrv: str, tmp_path: Path
+) -> None:
+    versions = VERSIONS[-1:] if topic_is_alone else VERSIONS  # 4.9 does not serve that
+    real = [RealNameServer(version, tmp_path / version) for version in versions]
+    names = [f"{number}-{'x' * 233}" for number in range(count)]
+    config = {"readQueueNums": 3, "writeQueueNums": 3, "perm": 6}
+    table = {name: config | {"topicName": name} for name in names}
+    file = tmp_path / "store" / "config" / "topics.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"dataVersion": {"counter": 1}, "topicConfigTable": table}))
+    broker = None
+    try:
+        for server in real:
+            server.start()
+        addresses = [namesrv, *(server.address for server in real)]
+        broker = CometBroker(
+            tmp_path / "broker", ";".join(addresses), store=tmp_path / "store", settings=settings
+        )
+        broker.start()
+        for address in addresses:
+            kit.eventually(lambda at=address: set(names) <= set(topics_at(at)), timeout=120)
+        topic = kit.unique("topic")
+        create_topic(broker.address, topic)
+        assert [known(address, topic) for address in addresses] == [True] * len(addresses)
+        assert "cannot register" not in broker.log_text()
+        broker.stop()
     finally:
         if broker is not None:
             broker.kill()

@@ -221,6 +221,25 @@ class BrokerSettings:
     server are out of date.
     """
 
+    compressed_register: bool = setting(False, key="compressedRegister", remote=True)
+    """Whether registrations are deflated. Routes then lack the unit flags of topics. RocketMQ's
+    name servers read them, though not those of RocketMQ's own brokers of 5.x."""
+
+    enable_split_registration: bool = setting(False, key="enableSplitRegistration", remote=True)
+    """Whether a registration has at most ``splitRegistrationSize`` topics and is sent in several
+    parts. A registration of more than 4 MiB is always sent in parts."""
+
+    split_registration_size: int = setting(
+        800, key="splitRegistrationSize", low=2, high=100_000, remote=True
+    )
+    """The topics in one part of a registration."""
+
+    enable_single_topic_register: bool = setting(
+        False, key="enableSingleTopicRegister", remote=True
+    )
+    """Whether a new or changed topic is registered by a request of its own, which name servers of
+    RocketMQ 4.9 do not serve, instead of a registration of the broker with this topic."""
+
     # --- topics and groups ----------------------------------------------------------------------
 
     auto_create_topic_enable: bool = setting(True, key="autoCreateTopicEnable", remote=True)

@@ -15,9 +15,11 @@ import asyncio
 import contextlib
 import logging
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from functools import partial
 from io import BytesIO
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,20 +31,25 @@ from cometmq.model.topic import Perm, TopicConfig
 from cometmq.protocol.bodies import (
     DataVersion,
     KVTable,
+    QueueData,
     RegisterBrokerBody,
     TopicConfigSerializeWrapper,
+    TopicRouteData,
+    deflate_register_body,
 )
 from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command
 from cometmq.protocol.headers import (
     BrokerHeartbeatRequest,
     QueryDataVersionRequest,
     QueryDataVersionResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
+    RegisterTopicInNamesrvRequest,
     UnregisterBrokerRequest,
 )
-from cometmq.remoting import ConnectionLostError, RemotingClient, Supervisor, check
-from cometmq.remoting.slices import Slices
+from cometmq.remoting import Connection, ConnectionLostError, RemotingClient, Supervisor, check
+from cometmq.remoting.slices import Slices, off_loop
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +62,22 @@ HEARTBEAT_S_MAX = 1.0
 """How long a heartbeat may wait until a name server reads it."""
 MASTER_UNKNOWN_S_FIRST, MASTER_UNKNOWN_S_MAX = 0.5, 5.0
 """Pauses between the requests of a slave for an unknown master; each is twice the one before."""
+PART_BYTES_MAX = 4 * 1024 * 1024
+"""The size of a registration, about; a name server reads at most 16 MiB."""
+TOPIC_BYTES = 200
+"""The size of a topic in a registration, beside its name and its attributes."""
+COALESCED_S = 0.02
+"""How long after a registration further changes wait for each other."""
 _READ_WRITE = Perm.READ | Perm.WRITE
+
+
+class _Content(NamedTuple):
+    """What a registration says beside the topics themselves."""
+
+    version: DataVersion
+    permission: int
+    broker_id: int
+    filter_servers: tuple[str, ...]
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -194,10 +216,10 @@ class _Link:
         self._failures = 0
         self._without_master = 0
         """How many pauses in a row the master of this slave has not been known."""
-        self._registered: dict[str, TopicConfig] = {}
-        """The topics as registered at the name server; empty if that is not certain."""
-        self._registered_as: tuple[DataVersion, int, int, tuple[str, ...]] | None = None
-        """Their version, the permission and the id of the broker, and its filter servers."""
+        self._registered_to: int | None = None
+        """Up to which change of the topics the name server has them; None if that is unknown."""
+        self._registered_as: _Content | None = None
+        self._parts_sent = 0
 
     def wake(self) -> None:
         """Register soon, whatever the name server's version of the topics is."""
@@ -222,6 +244,8 @@ class _Link:
                 for tried in waiting:
                     if not tried.done():
                         tried.set_result(None)
+            if is_urgent and self._wake.is_set():
+                await asyncio.sleep(COALESCED_S)
             await self._pause()
 
     async def _register_once(self, is_urgent: bool) -> None:
@@ -280,7 +304,7 @@ class _Link:
             await connection.wait_closed()
         except (CometError, OSError):
             pass
-        self._registered = {}
+        self._registered_to = None
         log.info("connection lost namesrv=%s", self.address)
         await asyncio.sleep(RETRY_S_FIRST)  # limits reconnects
         self.wake()
@@ -321,67 +345,155 @@ class _Link:
             return True
 
     async def _register(self, *, is_urgent: bool) -> None:
-        who = self._identity
-        topics, version = dict(self._topics.all()), self._topics.version
-        permission, servers = self._settings().broker_permission, self._filter_servers()
-        content = (version, permission, self._role.broker_id, servers)
+        settings, servers = self._settings(), self._filter_servers()
+        content = _Content(
+            self._topics.version, settings.broker_permission, self._role.broker_id, servers
+        )
+        changes = self._topics.changes
+        changed = self._changed_topics(content) if is_urgent else None
         if (
             is_urgent
-            and self._registered
+            and self._registered_to is not None
             and self._registered_as == content
             and not self._role.is_slave
         ):
             return  # a registration for another reason has brought the change
+        self._registered_to = None
+        if changed is not None and settings.enable_single_topic_register:
+            await self._send_topics(changed, content)
+            self._registered_to, self._registered_as = changes, content
+            return
+        if changed is None:
+            response = await self._send_all(content)
+        else:
+            response = await self._send_changes(changed, content)
+        self._registered_to, self._registered_as = changes, content
+        found = response.header(RegisterBrokerResponse)
+        if self._role.is_slave:
+            self._role.follow(found.master_addr or "", found.ha_server_addr or "")
+        elif response.body:  # a slave copies the topics of its master
+            await self._take_order(KVTable.decode(response.body).table)
+
+    def _changed_topics(self, content: _Content) -> dict[str, TopicConfig] | None:
+        """Return the topics that were created or changed since the last registration.
+
+        None if anything else has changed, so that all topics have to be sent.
+        """
+        before = self._registered_as
+        if self._registered_to is None or before is None or before[1:3] != content[1:3]:
+            return None
+        changed = self._topics.changed_since(self._registered_to) or {}
+        present = {name: config for name, config in changed.items() if config is not None}
+        return present if present and len(present) == len(changed) else None
+
+    async def _send_all(self, content: _Content) -> Command:
+        """Register all topics, in parts if they are many.
+
+        A name server writes the topics of a registration whose version is another one than that of
+        the registration before, and removes none. So each part but the last one has a version of
+        its own, and until the last one has come the name server does not know the version here.
+        Source: BrokerController.registerBrokerAll, RocketMQ 5.3, which counts the version up.
+        """
         slices = Slices()
-        changed = await self._only_change(topics, permission, slices) if is_urgent else None
+        parts = await _parts_of(dict(self._topics.all()), self._settings(), slices)
+        return await self._send_parts(parts, content, slices, is_all=len(parts) == 1)
+
+    async def _send_changes(self, changed: dict[str, TopicConfig], content: _Content) -> Command:
+        """Register topics beside those that are registered.
+
+        A name server takes a registration with one topic as an increment, and refuses it if it does
+        not know the broker; it would take two for all topics. So one topic is sent first, and the
+        others over the same connection: a broker that has left the name server has lost that.
+        Source: BrokerController.registerIncrementBrokerData, RocketMQ 5.3.
+        """
+        slices = Slices()
+        (first, config), *others = changed.items()
+        parts = [{first: config}]
+        if others:
+            parts += await _parts_of(dict(others), self._settings(), slices)
+        return await self._send_parts(parts, content, slices, is_all=False)
+
+    async def _send_parts(
+        self,
+        parts: list[dict[str, TopicConfig]],
+        content: _Content,
+        slices: Slices,
+        *,
+        is_all: bool,
+    ) -> Command:
+        """Send registrations over one connection; return the response to the last one."""
+        connection = await self._client.connection(self.address)
+        for part in parts[:-1]:
+            self._parts_sent += 1
+            version = msgspec.structs.replace(content.version, counter=-self._parts_sent)
+            await self._send(part, content._replace(version=version), slices, connection)
+        return await self._send(parts[-1], content, slices, connection, is_part=not is_all)
+
+    async def _send(
+        self,
+        topics: dict[str, TopicConfig],
+        content: _Content,
+        slices: Slices,
+        connection: Connection,
+        *,
+        is_part: bool = True,
+    ) -> Command:
+        """Send a registration with some topics."""
+        who, settings = self._identity, self._settings()
         body, crc = await registration_body(
-            changed or topics, version, permission, slices, filter_servers=servers
+            topics,
+            content.version,
+            content.permission,
+            slices,
+            filter_servers=content.filter_servers,
+            deflated=settings.compressed_register,
         )
-        settings = self._settings()
         acts = settings.enable_slave_acting_master
         header = RegisterBrokerRequest(
             broker_name=who.broker_name,
             broker_addr=who.address,
             cluster_name=who.cluster,
             ha_server_addr=who.ha_address,
-            broker_id=self._role.broker_id,
+            broker_id=content.broker_id,
+            compressed=settings.compressed_register,
             body_crc32=crc & 0x7FFFFFFF,
             heartbeat_timeout_millis=settings.broker_not_active_timeout_ms if acts else None,
             enable_acting_master=acts,
+            is_part=is_part or None,
         )
-        self._registered = {}
         response = await self._client.call(
-            self.address, RequestCode.REGISTER_BROKER, header, body, timeout=self._timeout_s()
+            self.address,
+            RequestCode.REGISTER_BROKER,
+            header,
+            body,
+            timeout=self._timeout_s(),
+            connection=connection,
         )
-        found = check(response).header(RegisterBrokerResponse)
-        self._registered, self._registered_as = topics, content
-        if self._role.is_slave:
-            self._role.follow(found.master_addr or "", found.ha_server_addr or "")
-        if response.body and not self._role.is_slave:  # a slave copies the topics of its master
-            await self._take_order(KVTable.decode(response.body).table)
+        return check(response)
 
-    async def _only_change(
-        self, topics: Mapping[str, TopicConfig], permission: int, slices: Slices
-    ) -> dict[str, TopicConfig] | None:
-        """Return the one topic that was created or changed since the last registration.
+    async def _send_topics(self, changed: dict[str, TopicConfig], content: _Content) -> None:
+        """Register each topic by a request of its own.
 
-        A name server takes such a registration as an increment, and refuses it if it does not know
-        the broker. None if anything else has changed, so that all topics have to be sent.
-        Source: BrokerController.registerIncrementBrokerData, RocketMQ 5.3.
+        It says nothing about the version, so that the next registration has all topics.
+        Source: BrokerOuterAPI.registerSingleTopicAll, RocketMQ 5.3.
         """
-        before = self._registered
-        if not before or self._registered_as is None:
-            return None
-        if self._registered_as[1:3] != (permission, self._role.broker_id):
-            return None
-        changed = {}
-        async for name, config in slices.each(topics.items()):
-            if before.get(name) is not config:
-                changed[name] = config
-                if len(changed) > 1:
-                    return None
-        is_new = not before.keys() >= changed.keys()
-        return changed if changed and len(topics) == len(before) + is_new else None
+        for name, config in changed.items():
+            row = QueueData(
+                broker_name=self._identity.broker_name,
+                read_queue_nums=config.read_queue_nums,
+                write_queue_nums=config.write_queue_nums,
+                perm=config.perm & content.permission,
+                topic_sys_flag=config.topic_sys_flag,
+            )
+            check(
+                await self._client.call(
+                    self.address,
+                    RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+                    RegisterTopicInNamesrvRequest(topic=name),
+                    TopicRouteData(queue_datas=[row]).encode(),
+                    timeout=self._timeout_s(),
+                )
+            )
 
     async def _take_order(self, order_configs: Iterable[str]) -> None:
         try:
@@ -422,6 +534,25 @@ class _Link:
         return self._settings().register_broker_timeout_ms / 1000
 
 
+async def _parts_of(
+    topics: dict[str, TopicConfig], settings: BrokerSettings, slices: Slices
+) -> list[dict[str, TopicConfig]]:
+    """Divide topics so that each part makes a registration of a moderate size."""
+    count_max = (
+        settings.split_registration_size if settings.enable_split_registration else len(topics)
+    )
+    parts: list[dict[str, TopicConfig]] = [{}]
+    left = PART_BYTES_MAX
+    async for name, config in slices.each(topics.items()):
+        size = TOPIC_BYTES + 2 * len(name) + 6 * sum(map(len, chain(*config.attributes.items())))
+        if len(parts[-1]) >= 2 and (left < size or len(parts[-1]) >= count_max):
+            parts.append({})
+            left = PART_BYTES_MAX
+        parts[-1][name] = config
+        left -= size
+    return parts
+
+
 async def registration_body(
     topics: dict[str, TopicConfig],
     version: DataVersion,
@@ -429,15 +560,17 @@ async def registration_body(
     slices: Slices,
     *,
     filter_servers: Iterable[str] = (),
+    deflated: bool = False,
 ) -> tuple[bytes, int]:
     """Return the body of a registration, and its CRC-32.
 
     Args:
-        topics: all topics of the broker.
-        version: of that table.
+        topics: the topics.
+        version: of the table of topics.
         broker_permission: what the broker allows at all; topics are shown with no more.
         slices: in which it is written.
         filter_servers: their addresses.
+        deflated: whether it has the deflated form.
     """
     table = topics
     if broker_permission & _READ_WRITE != _READ_WRITE:
@@ -445,6 +578,10 @@ async def registration_body(
             name: msgspec.structs.replace(config, perm=config.perm & broker_permission)
             async for name, config in slices.each(topics.items())
         }
+    if deflated:
+        deflate = partial(deflate_register_body, table.values(), version, filter_servers)
+        data = await off_loop(deflate)
+        return data, zlib.crc32(data)
     wrapper = TopicConfigSerializeWrapper(topic_config_table=table, data_version=version)
     body = RegisterBrokerBody(
         topic_config_serialize_wrapper=wrapper, filter_server_list=list(filter_servers)

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from operator import attrgetter
 from sys import intern
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -37,6 +39,8 @@ log = logging.getLogger(__name__)
 CHANGES_MAX: Final = 20_000
 """Changes that wait for a write; further requests are refused as busy."""
 CLOSE_S_MAX: Final = 5.0
+KEPT_MAX: Final = 20_000
+"""The latest changes of which `StoredTable.changed_since` knows the names."""
 
 C = TypeVar("C", bound=msgspec.Struct)
 W = TypeVar("W", bound=msgspec.Struct)
@@ -96,6 +100,10 @@ class StoredTable:
         self._kept: Values = {}
         self._waiting: list[_Waiting] = []
         self._changes_waiting = 0
+        self._changed: deque[tuple[str, str]] = deque(maxlen=KEPT_MAX)
+        """Which entries the latest changes have replaced."""
+        self.changes = 0
+        """How many entries were replaced since the start."""
         self._writer: asyncio.Task[None] | None = None
 
     def take(self, version: DataVersion, sections: Mapping[str, Mapping[str, Any]]) -> None:
@@ -286,7 +294,23 @@ class StoredTable:
             self._replace(key, value)
         self._note_written(texts, version)
 
+    def changed_since(self, changes: int) -> set[tuple[str, str]] | None:
+        """Return the sections and names of the entries that were replaced since a time.
+
+        Args:
+            changes: the value of `changes` then.
+
+        Returns:
+            None if there are too many to know.
+        """
+        new = self.changes - changes
+        if new > len(self._changed):
+            return None
+        return set(islice(reversed(self._changed), new))
+
     def _replace(self, key: tuple[str, str], value: Any | None) -> None:
+        self._changed.append(key)
+        self.changes += 1
         section, name = key
         if value is None:
             self.sections[section].pop(name, None)
@@ -333,6 +357,25 @@ class ConfigTable(Generic[C]):
     def version(self) -> DataVersion:
         """The version of the table."""
         return self._stored.version
+
+    @property
+    def changes(self) -> int:
+        """How many entries were replaced since the start."""
+        return self._stored.changes
+
+    def changed_since(self, changes: int) -> dict[str, C | None] | None:
+        """Return the entries that were replaced since a time, as they are now; None if removed.
+
+        Args:
+            changes: the value of `changes` then.
+
+        Returns:
+            None if there are too many to know.
+        """
+        keys = self._stored.changed_since(changes)
+        if keys is None:
+            return None
+        return {name: self._table.get(name) for section, name in keys if section == self._section}
 
     def notify(self, on_change: Callable[[], None]) -> None:
         """Call a function after every change."""

@@ -75,9 +75,10 @@ class BrokerHandler:
     async def register(self, request: Request) -> Response:
         """REGISTER_BROKER (103)."""
         settings = self._settings()
+        header = request.header(RegisterBrokerRequest)
         read = partial(
             read_registration,
-            request.header(RegisterBrokerRequest),
+            header,
             request.body,
             version=request.command.version,
             expiry_ms=settings.broker_expiry_ms,
@@ -90,7 +91,9 @@ class BrokerHandler:
                 registration,
                 request.connection,
                 self._now_ms(),
-                deletes_absent_topics=settings.deletes_topics_with_registration,
+                deletes_absent_topics=(
+                    settings.deletes_topics_with_registration and not header.is_part
+                ),
                 is_closed=lambda: request.connection.closed,
             )
         except IncrementFirstError:

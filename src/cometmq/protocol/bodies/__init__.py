@@ -57,6 +57,7 @@ FAMILIES = {
     "register": (
         "RegisterBrokerBody",
         "decode_register_body",
+        "deflate_register_body",
     ),
     "group": (
         "SubscriptionGroupWrapper",

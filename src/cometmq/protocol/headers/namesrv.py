@@ -56,6 +56,8 @@ class RegisterBrokerRequest(Header, kw_only=True):
     heartbeat_timeout_millis: Int64 | None = None
     enable_acting_master: bool | None = None
     zone_name: str | None = field(name="__ZONE_NAME", default=None)
+    is_part: bool | None = None
+    """Whether the body has only a part of the topics: not RocketMQ's, whose servers ignore it."""
 
 
 class RegisterBrokerResponse(Header, kw_only=True):

@@ -120,7 +120,12 @@ async def test_our_slave_reports_what_the_recorded_one_reported(
         copy = LogCopy(role, store, BrokerSettings, commit=None, clock=SystemClock())
         copy.start()
         master = await masters.accept()
-        assert await master.report() == session.first
+        first = await master.report()
+        if record := store.last_record():  # unlike the recorded one, ours compares it first
+            assert first == session.first - len(record)
+            master.write(HEADER.pack(first, len(record)) + record)
+            first = await master.report()
+        assert first == session.first
         reported = []
         for offset, data, _ in session.chunks:
             master.write(HEADER.pack(offset, len(data)) + data)

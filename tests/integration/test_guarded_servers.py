@@ -13,6 +13,9 @@ import pytest
 from cometmq.access.account_settings import AccountSettings
 from cometmq.access.needs import NOTHING
 from cometmq.broker import app as broker_app
+from cometmq.broker.failover.epochs.wire import EPOCHS, Greeting
+from cometmq.broker.replication.greeting import SlaveNames
+from cometmq.broker.replication.wire import REPORT
 from cometmq.cli import servers as commands
 from cometmq.client import AdminClient, Message, Producer
 from cometmq.client.settings import ClientSettings
@@ -25,12 +28,14 @@ from cometmq.namesrv.app import NameServer
 from cometmq.protocol.bodies import UserInfo
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
+from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest
 from cometmq.remoting import RemotingClient, Response
 from cometmq.remoting.features import Feature
 from support.accounts import SECRETS, credentials, guarded, home_with_accounts, signer
 from support.controllers import listening_controller
 from support.etcd_model import EtcdStore
 from support.pairs import SLAVE, running_pairs, until
+from support.replication import Peer
 from support.server import Standalone, standalone
 
 TIMEOUT_S = 60.0
@@ -215,6 +220,70 @@ async def test_an_elected_broker_and_its_controller_sign(tmp_path: Path) -> None
         broker = await pairs.start("a", **own)
         await until(lambda: not broker.parts.role.is_slave)
         await until(lambda: pairs.name_server.registry.members("DefaultCluster", "pair"))
+
+
+@pytest.mark.parametrize("controlled", ["plain", "elected"])
+async def test_the_port_of_the_log_needs_a_ticket(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, controlled: str
+) -> None:
+    accounts = guarded(tmp_path)
+    own = {
+        "aclEnable": "true",
+        "rocketmqHome": str(accounts.rocketmq_home),
+        "innerClientAuthenticationCredentials": credentials("operations"),
+    }
+    slaves = SLAVE
+    async with AsyncExitStack() as stack:
+        pairs = await stack.enter_async_context(running_pairs(tmp_path, accounts=accounts))
+        if controlled == "elected":
+            controller = await stack.enter_async_context(
+                listening_controller(EtcdStore(time.monotonic), accounts=accounts, lease_s=2)
+            )
+            own |= {"enableControllerMode": "true", "controllerAddr": controller.address}
+            slaves = {}
+        master = await pairs.start("a", **own)
+        await until(lambda: not master.parts.role.is_slave)
+        log = master.parts.master
+        stranger = await Peer.connect(log.port)
+        stranger.write(REPORT.pack(0) if controlled == "plain" else Greeting(2).encode())
+        await stranger.closed()
+        assert "it sends no signed greeting" in caplog.text
+        assert not log.slaves
+
+        await pairs.start("b", **own, **slaves)
+        await until(lambda: len(log.slaves) == 1)
+        assert log.slaves[0].slave is not None
+
+        master.configuration.set({"haUnsignedSlaves": "127.0.0.0/8"})
+        trusted = await Peer.connect(log.port)
+        trusted.write(REPORT.pack(0) if controlled == "plain" else Greeting(3).encode())
+        if controlled == "elected":
+            await trusted.read(EPOCHS.size)
+        else:
+            await until(lambda: len(log.slaves) == 2)
+        trusted.close()
+
+
+async def test_an_account_without_rights_gets_no_ticket(tmp_path: Path) -> None:
+    accounts = guarded(tmp_path)
+    own = {
+        "aclEnable": "true",
+        "rocketmqHome": str(accounts.rocketmq_home),
+        "innerClientAuthenticationCredentials": credentials("operations"),
+    }
+    async with running_pairs(tmp_path, accounts=accounts) as pairs:
+        master = await pairs.start("a", **own)
+        header = ExchangeBrokerHaInfoRequest(
+            log_slave=SlaveNames(1, "", "", "ab" * 16).encode().hex()
+        )
+        code = RequestCode.EXCHANGE_BROKER_HA_INFO
+        given = []
+        for hooks in ([], [signer("order-service")], [signer("operations")]):
+            client = RemotingClient(name="test", hooks=hooks)
+            response = await client.call(master.address, code, header, timeout=TIMEOUT_S)
+            given.append((response.code == ResponseCode.SUCCESS, "logTicket" in response.fields))
+            await client.close()
+        assert given == [(False, False), (False, False), (True, True)]
 
 
 def test_access_control_needs_a_home(tmp_path: Path) -> None:

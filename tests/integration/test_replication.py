@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -372,18 +372,94 @@ async def test_too_many_slaves_are_refused(
 ) -> None:
     monkeypatch.setattr(master_module, "SLAVES_MAX", 2)
     master = await pairs.start("master")
-    peers = [await Peer.connect(master.parts.master.port) for _ in range(3)]
+    peers = []
+    for _ in range(3):
+        peers.append(await Peer.connect(master.parts.master.port))
+        peers[-1].write(REPORT.pack(0))
+        await until(lambda: len(master.parts.master.slaves) == min(len(peers), 2))
     await peers[2].closed()
-    assert "slave refused, 2 are connected" in caplog.text
-    peers[0].write(REPORT.pack(0))
-    await until(lambda: master.parts.master.slaves)
+    assert "2 slaves are connected" in caplog.text
+    slave = await pairs.start("slave", **SLAVE)  # it has a ticket
+    await peers[1].closed()
+    await until(lambda: any(one.slave for one in master.parts.master.slaves))
+    assert slave.parts.role.is_slave
     peers[0].close()
-    await until(lambda: not master.parts.master.slaves)
-    another = await Peer.connect(master.parts.master.port)
-    another.write(REPORT.pack(0))
-    await until(lambda: master.parts.master.slaves)
-    another.close()
-    peers[1].close()
+
+
+async def test_connections_that_report_nothing_keep_no_slave_out(
+    pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_module, "NEWCOMERS_MAX", 3)
+    monkeypatch.setattr(master_module, "FIRST_REPORT_S", 1.0)
+    master = await pairs.start("master")
+    peers = [await Peer.connect(master.parts.master.port) for _ in range(4)]
+    await peers[0].closed()
+    peers[1].write(b"\0")
+    await pairs.start("slave", **SLAVE)
+    await until(lambda: len(master.parts.master.slaves) == 1)
+    for peer in peers[1:]:  # a byte does not keep a connection
+        await peer.closed()
+
+
+async def test_single_bytes_keep_no_connection(pairs: Pairs) -> None:
+    master = await pairs.start("master", haHousekeepingInterval="400")
+    peer = await Peer.connect(master.parts.master.port)
+    peer.write(REPORT.pack(master.parts.store.written_to))
+    closed = asyncio.create_task(peer.closed())
+    async with asyncio.timeout(LIMIT_S):
+        while not closed.done():
+            peer.write(b"\0")
+            await asyncio.wait([closed], timeout=0.05)
+
+
+async def fill(pairs: Pairs, name: str, bodies: Iterable[bytes]) -> None:
+    """Give a broker a log, as it was when it was a master."""
+    broker = await pairs.start(name)
+    for body in bodies:
+        put(broker.parts.store, body)
+    await pairs.stop(broker)
+
+
+async def test_a_slave_does_not_follow_a_master_whose_last_record_is_another(
+    pairs: Pairs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The master lost its newest messages with the power, and stored others in their place."""
+    await fill(pairs, "slave", (b"1", b"stale"))
+    await fill(pairs, "master", (b"1", b"other", b"more"))
+    master = await pairs.start("master")
+    slave = await pairs.start("slave", **slave_of(master))
+    end = slave.parts.store.written_to
+    await until(lambda: "differs from the master's" in caplog.text)
+    assert slave.parts.store.written_to == end
+    assert "empty the store of the other broker" in caplog.text
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_slave_follows_on_when_its_last_record_is_that_of_the_master(
+    pairs: Pairs, count: int
+) -> None:
+    master = await pairs.start("master")
+    for number in range(count):
+        put(master.parts.store, b"%d" % number)
+    slave = await pairs.start("slave", **slave_of(master))
+    await copied(master, slave)
+    await pairs.stop(slave)
+    put(master.parts.store, b"more")
+    slave = await pairs.start("slave", **slave_of(master))
+    await copied(master, slave)
+    await until(lambda: is_followed(master))
+
+
+async def test_a_broker_id_that_is_connected_is_not_taken_over(
+    pairs: Pairs, caplog: pytest.LogCaptureFixture
+) -> None:
+    master = await pairs.start("master")
+    await pairs.start("slave", **SLAVE)
+    await until(lambda: len(master.parts.master.slaves) == 1)
+    [first] = master.parts.master.slaves
+    await pairs.start("copy", **SLAVE)
+    await until(lambda: "another process with that id is connected" in caplog.text)
+    assert master.parts.master.slaves == [first]
 
 
 async def test_a_slave_has_no_slaves(pairs: Pairs) -> None:

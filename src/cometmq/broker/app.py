@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
@@ -24,6 +25,7 @@ from cometmq.broker.assembly import FEATURES, Endpoint, Parts, assemble
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.fast_paths import FastPaths
 from cometmq.broker.registration import Identity
+from cometmq.broker.replication.greeting import Introduction, SlaveNames
 from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.metrics.config import MetricsSettings, has_metrics
 from cometmq.model.errors import CometError, StoreError
@@ -133,6 +135,7 @@ class Broker:
         """Set while the role is in force: a slave, or a master that accepts sends."""
         self._settled.set()
         self._taking_over: asyncio.Task[None] | None = None
+        self._incarnation = secrets.token_hex(16)
         self._is_stopped = False
 
     @property
@@ -189,7 +192,7 @@ class Broker:
         self._jobs = JobRunner([job for feature in features for job in feature.jobs])
         self._jobs.start()
         if parts.role.is_slave:
-            parts.log_copy.get().start(self._log_context)
+            self._start_log_copy(parts)
         if has_metrics(self.configuration):
             from cometmq.broker.stats.metrics import start_metrics  # most brokers have none
 
@@ -215,6 +218,16 @@ class Broker:
                 "refusing sends until the role is decided, retrying controllers=%s",
                 ";".join(self._settings().controller_addr),
             )
+
+    def _start_log_copy(self, parts: Parts) -> None:
+        introduction = Introduction(self._client, parts.role, self._slave_names)
+        parts.log_copy.get().start(self._log_context, introduction)
+
+    def _slave_names(self) -> SlaveNames:
+        """Return what this broker says of itself to the master whose log it copies."""
+        if self.parts.elected is not None:
+            return self.parts.elected.slave_names()
+        return SlaveNames(self.parts.role.broker_id, "", "", self._incarnation)
 
     async def _take_over_offsets(self, parts: Parts) -> None:
         """Take over the offsets of a slave that acted as the master while this one was gone."""
@@ -256,7 +269,7 @@ class Broker:
             parts.store.release()
             self._settled.set()
             if parts.log_copy.made() is None:
-                parts.log_copy.get().start(self._log_context)
+                self._start_log_copy(parts)
         else:
             parts.store.hold("this broker is about to take the place of its master")
             parts.half_queue.is_taking_over = True
@@ -332,6 +345,7 @@ class Broker:
             settings.bind_address,
             settings.ha_listen_port or next_port,
             server_context(self.configuration[TlsSettings]) if self._log_uses_tls else None,
+            needs_greeting=parts.access is not None or self._log_uses_tls,
         )
 
     def _server(self, name: str, table: Mapping[int, RequestHandler]) -> RemotingServer:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import socket
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 
 from cometmq.broker.role import ASYNC_MASTER, ROLES, check_role
@@ -58,6 +59,12 @@ class BrokerSettings:
     ha_tls_enable: bool | None = setting(None, key="haTlsEnable")
     """Whether connections between master and slaves use TLS for the log; the same value on both.
     Default: true if ``tls.server.mode=enforcing``. RocketMQ needs false.
+    """
+
+    ha_unsigned_slaves: tuple[str, ...] = setting((), key="haUnsignedSlaves")
+    """Addresses or networks of slaves whose connections for the log need no ticket, such as those
+    of RocketMQ: ``10.0.0.7;10.0.1.0/24``. With access control, or TLS for the log, other
+    connections without a ticket are refused.
     """
 
     in_sync_replicas: int = setting(0, key="inSyncReplicas", low=0, high=65, remote=True)
@@ -517,6 +524,14 @@ class BrokerSettings:
         for address in self.namesrv_addr:
             if not ADDRESS.fullmatch(address):
                 raise ConfigError(f"namesrvAddr={address}: expected host:port;host:port")
+        for allowed in self.ha_unsigned_slaves:
+            try:
+                ip_network(allowed)
+            except ValueError as problem:
+                raise ConfigError(
+                    f"haUnsignedSlaves={allowed}: {problem}; expected addresses or networks such as"
+                    " 10.0.0.7;10.0.1.0/24"
+                ) from None
         if self.ha_master_address and not ADDRESS.fullmatch(self.ha_master_address):
             raise ConfigError(f"haMasterAddress={self.ha_master_address}: expected host:port")
         if self.acl_enable and self.rocketmq_home is None:

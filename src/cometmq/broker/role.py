@@ -66,7 +66,8 @@ class Role:
     ) -> None:
         self._listeners: list[Listener] = []
         self._master_listeners: list[Listener] = []
-        self._has_fixed_ha_address = bool(ha_address)
+        self.has_fixed_ha_address = bool(ha_address)
+        """Whether `master_ha_address` stays what it is, whatever name servers say."""
         self.is_elected = is_elected
         """Whether a controller names the master."""
         self.master_address = ""
@@ -101,7 +102,7 @@ class Role:
         """
         if self.is_elected and master_address != self.master_address:
             return
-        if self._has_fixed_ha_address:
+        if self.has_fixed_ha_address:
             ha_address = ""
         self._follow(master_address or self.master_address, ha_address or self.master_ha_address)
 

@@ -10,7 +10,7 @@ Source: PlainAccessResource.parse and Permission, RocketMQ 4.9.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from cometmq.access.needs import (
     ADMINISTRATOR,
@@ -298,5 +298,5 @@ def _of_group_forbidden(request: Request) -> Needs:
 def _of_ha_info(request: Request) -> Needs:
     """Without any field it is a query."""
     header = request.header(ExchangeBrokerHaInfoRequest)
-    announced: tuple[Any, ...] = (header.master_ha_address, header.master_address)
-    return NOTHING if announced == (None, None) else ADMINISTRATOR
+    given = (header.master_ha_address, header.master_address, header.log_slave)
+    return NOTHING if given == (None, None, None) else ADMINISTRATOR

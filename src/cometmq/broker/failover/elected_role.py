@@ -55,6 +55,7 @@ from cometmq.broker.failover.identity import (
     StoreIdentityFile,
 )
 from cometmq.broker.failover.topic_gap import FILE_NAME, TopicGap
+from cometmq.broker.replication.greeting import SlaveNames
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import CometError, StoreError
@@ -399,6 +400,11 @@ class ElectedRole:
                 f"the controllers have another broker set of this name: met set {set_id}, expected"
                 f" {own}, to which this store belongs: {_REGISTER_AGAIN}"
             )
+
+    def slave_names(self) -> SlaveNames:
+        """Return what this broker says of itself to the master whose log it copies."""
+        process = self._process
+        return SlaveNames(self._id or 0, process.set_id, process.store_id, process.incarnation)
 
     @property
     def _process(self) -> StoreIdentity:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting.features import Deferred, Feature, Routes
+from cometmq.remoting.features import Deferred, Feature
 from cometmq.remoting.jobs import every
 
 if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts
-    from cometmq.broker.replication.handler import EmptyTablesHandler
+    from cometmq.broker.replication.handler import EmptyTablesHandler, HaInfoHandler
     from cometmq.broker.replication.status import StatusHandler
 
 COPY_CHECK_S = 1.0
@@ -35,10 +35,24 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
 
         return StatusHandler(parts.role, parts.store, parts.master, parts.log_copy)
 
+    def make_addresses() -> HaInfoHandler:
+        from cometmq.broker.replication.handler import HaInfoHandler
+
+        return HaInfoHandler(
+            parts.role,
+            None if parts.acting is None else parts.acting.announced,
+            address=endpoint.address,
+            ha_address=lambda: parts.address.at(parts.master.port),
+            log_end=started_at,
+            master=parts.master,
+        )
+
+    started_at = parts.store.written_to
     tables, state = Deferred(make_tables), Deferred(make_state)
+    addresses = Deferred(make_addresses)
     return Feature(
         {
-            **_address_routes(parts, endpoint),
+            RequestCode.EXCHANGE_BROKER_HA_INFO: addresses.handler(lambda h: h.exchange),
             RequestCode.GET_BROKER_HA_STATUS: state.handler(lambda h: h.status),
             RequestCode.RESET_MASTER_FLUSH_OFFSET: state.handler(lambda h: h.reset_flush_offset),
             RequestCode.GET_TIMER_CHECK_POINT: tables.handler(lambda h: h.timer_checkpoint),
@@ -47,19 +61,3 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         },
         [every(COPY_CHECK_S, copy_tables, "copy-tables", first_s=0.0)],
     )
-
-
-def _address_routes(parts: Parts, endpoint: Endpoint) -> Routes:
-    """Return the handler that tells other brokers where to find a master."""
-    if parts.elected is None and parts.acting is None:
-        return {}
-    from cometmq.broker.replication.handler import HaInfoHandler
-
-    addresses = HaInfoHandler(
-        parts.role,
-        None if parts.acting is None else parts.acting.announced,
-        address=endpoint.address,
-        ha_address=lambda: parts.address.at(parts.master.port),
-        log_end=parts.store.written_to,
-    )
-    return {RequestCode.EXCHANGE_BROKER_HA_INFO: addresses.exchange}

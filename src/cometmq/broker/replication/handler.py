@@ -13,8 +13,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Awaitable, Callable
 
+from cometmq.broker.replication.greeting import SlaveNames
+from cometmq.broker.replication.master import Master
 from cometmq.broker.role import Role
-from cometmq.model.errors import ResponseError
+from cometmq.model.errors import ProtocolError, ResponseError
 from cometmq.protocol.bodies import (
     DataVersion,
     MessageRequestModeSerializeWrapper,
@@ -69,6 +71,7 @@ class HaInfoHandler:
         announced: takes the addresses of a master; None if only controllers name it.
         address, ha_address: where clients and slaves reach this broker.
         log_end: the end of its log when it started.
+        master: gives tickets for the port of the log.
     """
 
     def __init__(
@@ -79,8 +82,10 @@ class HaInfoHandler:
         address: str,
         ha_address: Callable[[], str],
         log_end: int,
+        master: Master,
     ) -> None:
         self._role = role
+        self._master = master
         self._announced = announced
         self._address = address
         self._ha_address = ha_address
@@ -90,7 +95,8 @@ class HaInfoHandler:
         """EXCHANGE_BROKER_HA_INFO (906)."""
         if self._role.is_slave:
             return Response() if self._announced is None else await self._announced(request)
-        if request.header(ExchangeBrokerHaInfoRequest).master_ha_address is not None:
+        header = request.header(ExchangeBrokerHaInfoRequest)
+        if header.master_ha_address is not None:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR, "this broker is a master, expected one that follows"
             )
@@ -100,5 +106,15 @@ class HaInfoHandler:
                 master_flush_offset=self._log_end,
                 master_address=self._address,
                 takes_names=True if self._role.is_elected else None,
+                log_ticket=None if header.log_slave is None else self._ticket(header.log_slave),
+                set_id=self._master.set_id() or None,
             )
         )
+
+    def _ticket(self, slave: str) -> str:
+        try:
+            return self._master.tickets.give(SlaveNames.decode(bytes.fromhex(slave)))
+        except (ValueError, ProtocolError) as problem:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR, f"logSlave={slave[:40]}: {problem}"
+            ) from problem

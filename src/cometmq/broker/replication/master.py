@@ -9,6 +9,11 @@ are sent out of the mapped log; all others are read into memory in a thread firs
     a slave that reports an offset    continues there
     one that has more than this log   is disconnected
 
+With access control, or TLS for the log, a connection has to begin with a signed greeting, or to
+come from an address in ``haUnsignedSlaves``. Connections that have not reported yet do not count as
+slaves. They have `FIRST_REPORT_S`, and a new one takes the place of the oldest one of the address
+that has most of them; so however many a stranger makes, a slave gets in.
+
 Source: DefaultHAService and DefaultHAConnection, RocketMQ 4.9 and 5.3.
 """
 
@@ -16,11 +21,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
+from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Final, cast
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.replication.acknowledgements import Acknowledgements
+from cometmq.broker.replication.greeting import GREETING_BYTES, MAGIC, SlaveNames, Tickets
 from cometmq.broker.replication.wire import HEADER, Reports
 from cometmq.broker.role import Role
 from cometmq.model.errors import ConfigError, ProtocolError
@@ -37,6 +45,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SLAVES_MAX: Final = 64
+NEWCOMERS_MAX: Final = 64
+"""Connections that have not reported yet."""
+FIRST_REPORT_S: Final = 10.0
+"""How long a connection has for its first report; RocketMQ's slaves send it after 5 s."""
 UNSENT_BYTES_MAX: Final = 1024 * 1024
 """How much of the log waits in the send buffer of a connection at most."""
 COLD_BYTES: Final = 8 * 1024 * 1024
@@ -79,6 +91,11 @@ class Master:
         self.tasks = Supervisor("replication")
         self._connect = connect or SlaveConnection
         self._connections: list[SlaveConnection] = []
+        self.tickets = Tickets(lambda: asyncio.get_running_loop().time())
+        """Given to slaves over the port of requests."""
+        self.set_id: Callable[[], str] = str
+        """Returns the broker set of this broker; empty if there is none."""
+        self._needs_greeting = False
         self._server: asyncio.Server | None = None
         self._is_scheduled = False
         self._sent_s = 0.0
@@ -90,21 +107,31 @@ class Master:
         self.refusals = RateLimitedLog(log, "slaves were refused")
         role.on_change(self._role_changed)
 
-    async def start(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    async def start(
+        self,
+        address: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        *,
+        needs_greeting: bool = False,
+    ) -> None:
         """Listen for slaves.
 
         Args:
             address, port: where.
             tls: the context of TLS connections; None for plain ones.
+            needs_greeting: whether connections without a signed greeting are refused, except from
+                the addresses in ``haUnsignedSlaves``.
 
         Raises:
             ConfigError: the port cannot be bound.
         """
         self._loop = loop = asyncio.get_running_loop()
+        self._needs_greeting = needs_greeting
         try:
             self._server = await loop.create_server(
                 lambda: self._connect(self),
-                sock=listening_socket(address, port, SLAVES_MAX),
+                sock=listening_socket(address, port, SLAVES_MAX + NEWCOMERS_MAX),
                 ssl=tls,
                 ssl_handshake_timeout=None if tls is None else HANDSHAKE_S,
             )
@@ -144,18 +171,76 @@ class Master:
                 "slave refused, this broker is a slave itself peer=%s", connection.peer
             )
             return False
-        if len(self._connections) >= SLAVES_MAX:
-            self.refusals.add(
-                "slave refused, %d are connected peer=%s", SLAVES_MAX, connection.peer
-            )
-            return False
+        newcomers = [one for one in self._connections if one.acknowledged_to < 0]
+        if len(newcomers) >= NEWCOMERS_MAX:
+            counts = Counter(one.host for one in newcomers)
+            crowded = max(counts, key=counts.__getitem__)
+            oldest = next(one for one in newcomers if one.host == crowded)
+            oldest.refuse(f"{NEWCOMERS_MAX} connections have not reported yet, this is the oldest")
         self._connections.append(connection)
         return True
 
-    def began(self, connection: SlaveConnection) -> None:
-        """Send the log to a connection from now on."""
+    def check_greeting(self, connection: SlaveConnection) -> None:
+        """Check what a connection has begun with.
+
+        Raises:
+            ProtocolError: it may not have the log.
+        """
+        slave = connection.slave
+        if slave is not None:
+            own = self.set_id()
+            if own and slave.set_id and slave.set_id != own:
+                raise ProtocolError(
+                    f"it is of the broker set {slave.set_id}, expected {own}: the log of another"
+                    " set is not followed"
+                )
+        elif self._needs_greeting and not self._is_trusted(connection.host):
+            raise ProtocolError(
+                "it sends no signed greeting, which access control or TLS for the log needs; a"
+                " slave of CometMQ requests a ticket for it at the port of requests, with the"
+                " account in innerClientAuthenticationCredentials. For a slave of RocketMQ add its"
+                " address to haUnsignedSlaves"
+            )
+
+    def _is_trusted(self, host: str) -> bool:
+        try:
+            found = ip_address(host)
+        except ValueError:
+            return False
+        return any(found in ip_network(allowed) for allowed in self.settings().ha_unsigned_slaves)
+
+    def replace_older(self, connection: SlaveConnection) -> None:
+        """Close an older connection of the same slave.
+
+        Raises:
+            ProtocolError: another process with its broker id is connected.
+        """
+        slave = connection.slave
+        assert slave is not None
+        for older in list(self._connections):
+            held = older.slave
+            if older is connection or held is None or held.broker_id != slave.broker_id:
+                continue
+            if held.incarnation != slave.incarnation:
+                raise ProtocolError(
+                    f"it has brokerId={slave.broker_id}, but another process with that id is"
+                    f" connected: met incarnation {slave.incarnation}, expected"
+                    f" {held.incarnation} of {older.peer}; give each slave an id of its own, or"
+                    " wait until the connection of a process that has ended is closed"
+                )
+            older.abort()
+
+    def began(self, connection: SlaveConnection) -> bool:
+        """Send the log to a connection from now on; return False if it is refused."""
+        if len(self.slaves) >= SLAVES_MAX:
+            unnamed = [one for one in self.slaves if one.slave is None]
+            if connection.slave is None or not unnamed:
+                connection.refuse(f"{SLAVES_MAX} slaves are connected")
+                return False
+            unnamed[-1].refuse(f"{SLAVES_MAX} slaves are connected, and a named one is new")
         self.slaves.append(connection)
         self.store.notify_of_writes(self.written)
+        return True
 
     def remove(self, connection: SlaveConnection) -> None:
         """Forget a connection that was closed."""
@@ -221,8 +306,14 @@ class SlaveConnection(asyncio.Protocol):
         self._is_reading = False
         self._is_scheduled = False
         self._has_warned = False
-        self._has_received = False
+        self._head = b""
+        """The first bytes, until it is known what they are."""
+        self._is_greeted = False
+        self._made_s = 0.0
+        self.slave: SlaveNames | None = None
+        """What the slave has said of itself with a ticket; None if it has none."""
         self.peer = ""
+        self.host = ""
         self.sent_to = 0
         """The log offset of the next byte to send."""
         self.acknowledged_to = -1
@@ -237,12 +328,13 @@ class SlaveConnection(asyncio.Protocol):
         """Begin to wait for the first report."""
         self._transport = cast(asyncio.Transport, transport)
         address = transport.get_extra_info("peername") or ("unknown", 0)
+        self.host = address[0]
         self.peer = f"{address[0]}:{address[1]}"
         if not self._master.add(self):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        self._rate_from_s = self._written_s = self._read_s = self._now_s()
+        self._made_s = self._rate_from_s = self._written_s = self._read_s = self._now_s()
         self._tick()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -258,31 +350,25 @@ class SlaveConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take the reports of the slave."""
-        self._read_s = self._now_s()
-        if not self._has_received:
-            self._has_received = True
-            if data[0] == HANDSHAKE_BYTE:
-                self._refuse(
-                    "it uses TLS for the log, and this broker does not; set haTlsEnable to the same"
-                    " value on both"
-                )
-                return
         try:
-            reported = self._newest_report(data)
+            if not self._is_greeted:
+                data = self._greeted(data)
+            reported = self._newest_report(data) if data else None
         except ProtocolError as problem:
-            self._refuse(str(problem))
+            self.refuse(str(problem))
             return
         if reported is None:
             return
+        self._read_s = self._now_s()  # single bytes keep no connection
         end = self._store.written_to
         if reported > end:
-            self._refuse(
+            self.refuse(
                 f"it has the log up to offset {reported}, expected at most {end}, the end of this"
                 " log; empty the store of the slave, or of the broker that lost messages"
             )
             return
-        if self.acknowledged_to < 0:
-            self._begin(reported)
+        if self.acknowledged_to < 0 and not self._begin(reported):
+            return
         self.acknowledged_to = reported
         self._has_reported()
 
@@ -305,11 +391,43 @@ class SlaveConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """Close the connection at once, and log why."""
         self._master.refusals.add("slave disconnected peer=%s: %s", self.peer, reason)
         self.abort()
 
+    def _greeted(self, data: bytes) -> bytes:
+        """Take the greeting; return the bytes behind it, none before it is complete.
+
+        Raises:
+            ProtocolError: the slave may not have the log.
+        """
+        self._head += data
+        if self._head[0] == HANDSHAKE_BYTE:
+            raise ProtocolError(
+                "it uses TLS for the log, and this broker does not; set haTlsEnable to the same"
+                " value on both"
+            )
+        if MAGIC.startswith(self._head[: len(MAGIC)]):
+            self.slave = self._master.tickets.take(self._head)
+            if self.slave is None:
+                return b""
+        self._master.check_greeting(self)
+        self._is_greeted = True
+        if self.slave is None:
+            return self._head
+        self._take_names(self.slave)
+        return self._head[GREETING_BYTES:]
+
     # --- others if a controller elects masters ----------------------------------------------------
+
+    def _take_names(self, slave: SlaveNames) -> None:
+        """Take what the slave has said of itself.
+
+        Raises:
+            ProtocolError: another process with its broker id is connected.
+        """
+        self._master.replace_older(self)
 
     def is_in_sync(self, log_end: int) -> bool:
         """Return whether the slave counts as having the log."""
@@ -341,15 +459,17 @@ class SlaveConnection(asyncio.Protocol):
 
     # --- sending --------------------------------------------------------------------------------
 
-    def _begin(self, reported: int) -> None:
+    def _begin(self, reported: int) -> bool:
+        if not self._master.began(self):
+            return False
         end = self._store.written_to
         self.sent_to = reported or self._first_offset()
         self._master.arrivals.add(
             "slave connected peer=%s from=%d end=%d", self.peer, self.sent_to, end
         )
-        self._master.began(self)
         self._beat()
         self._schedule()
+        return True
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
@@ -381,7 +501,7 @@ class SlaveConnection(asyncio.Protocol):
             while data:
                 size = self._chunk_size(min(size_max, len(data)))
                 if size <= 0:
-                    self._refuse(f"it cannot have the log from offset {self.sent_to} on")
+                    self.refuse(f"it cannot have the log from offset {self.sent_to} on")
                     return
                 parts += self._header(size), data[:size]
                 self.sent_to += size
@@ -403,7 +523,7 @@ class SlaveConnection(asyncio.Protocol):
             if read is not None:
                 await loop.run_in_executor(None, read)
         except OSError as problem:
-            self._refuse(f"the log cannot be read: {problem}")
+            self.refuse(f"the log cannot be read: {problem}")
             return
         finally:
             self._is_reading = False
@@ -429,8 +549,11 @@ class SlaveConnection(asyncio.Protocol):
         settings = self._master.settings()
         now_s = self._now_s()
         limit_s = settings.ha_housekeeping_interval_ms / 1000
+        if self.acknowledged_to < 0 and now_s - self._made_s > FIRST_REPORT_S:
+            self.refuse(f"it has reported nothing for {FIRST_REPORT_S:g} s")
+            return
         if now_s - self._read_s > limit_s:
-            self._refuse(f"nothing arrived for {limit_s:g} s (haHousekeepingInterval)")
+            self.refuse(f"nothing arrived for {limit_s:g} s (haHousekeepingInterval)")
             return
         if self.acknowledged_to >= 0:
             self._beat()

@@ -1,7 +1,12 @@
 """Copies the log of the master to a slave.
 
+    greeting   names this slave, with a ticket of the master; not for a master of RocketMQ
     report     what the slave has: right after the connection, after each chunk, and at intervals
     chunk      appended to the log at once; its records are readable when they are whole
+
+The first report leaves the last record out. The master sends that record again, and it is compared:
+a master that lost its newest messages with the power, and has written others since, is not
+followed. RocketMQ's slaves append the bytes of such a master in the middle of a record.
 
 With synchronous flush a slave reports only what is on its disk. A connection that ends is made
 again, at most every `RETRY_S`; each reason why it fails is logged once, until it works again. If
@@ -19,6 +24,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.replication.greeting import Introduction
 from cometmq.broker.replication.wire import HEADER, REPORT, read_header
 from cometmq.broker.role import Role
 from cometmq.model.errors import CometError, ProtocolError, StoreError
@@ -74,6 +80,7 @@ class LogCopy:
         self.clock = clock
         self.tasks = Supervisor("replication")
         self._tls: ssl.SSLContext | None = None
+        self._introduction: Introduction | None = None
         self._connection: MasterConnection | None = None
         self._changed = asyncio.Event()
         self._address = ""
@@ -92,13 +99,17 @@ class LogCopy:
         """Whether connections to the master use TLS."""
         return self._tls is not None
 
-    def start(self, tls: ssl.SSLContext | None = None) -> None:
+    def start(
+        self, tls: ssl.SSLContext | None = None, introduction: Introduction | None = None
+    ) -> None:
         """Connect to the master, now and whenever this broker is a slave.
 
         Args:
             tls: the context of TLS connections; None for plain ones.
+            introduction: requests the greeting from the master; None to send none.
         """
         self._tls = tls
+        self._introduction = introduction
         self.tasks.spawn(self._run(), "copy-log")
 
     async def close(self) -> None:
@@ -120,8 +131,8 @@ class LogCopy:
         """Return where the master sends its log; empty if there is none to follow."""
         return self.role.master_ha_address if self.role.is_slave else ""
 
-    def _connection_to(self, address: str) -> MasterConnection:
-        return MasterConnection(self, address)
+    def _connection_to(self, address: str, greeting: bytes) -> MasterConnection:
+        return MasterConnection(self, address, greeting)
 
     # --- connections ------------------------------------------------------------------------------
 
@@ -164,13 +175,14 @@ class LogCopy:
         """
         host, port = split_address(address)
         await self.settle()
+        greeting = b"" if self._introduction is None else await self._introduction.greeting(address)
         if self._changed.is_set():
             return
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_S):
                 _, connection = await loop.create_connection(
-                    lambda: self._connection_to(address), host, port, ssl=self._tls
+                    lambda: self._connection_to(address, greeting), host, port, ssl=self._tls
                 )
         except TimeoutError:
             raise OSError(f"no connection after {CONNECT_S:g} s") from None
@@ -236,10 +248,12 @@ class MasterConnection(asyncio.BufferedProtocol):
     Args:
         copy: whose log grows.
         address: ``host:port`` of the master, for messages.
+        greeting: sent first; may be empty.
     """
 
-    def __init__(self, copy: LogCopy, address: str) -> None:
+    def __init__(self, copy: LogCopy, address: str, greeting: bytes) -> None:
         self._copy = copy
+        self._greeting = greeting
         self._store = copy.store
         self._replica = copy.store.replica
         self._address = address
@@ -258,6 +272,8 @@ class MasterConnection(asyncio.BufferedProtocol):
         """Whether the master takes reports already."""
         self._whole_to = self._replica.received_to
         """The log offset behind the last chunk that is complete."""
+        self._compared_to = -1
+        """The log offset before which bytes of the last record were compared; -1 if none are."""
         self._is_syncing = False
         self._has_received = False
         self._timer: asyncio.TimerHandle | None = None
@@ -277,6 +293,8 @@ class MasterConnection(asyncio.BufferedProtocol):
         self._copy.began(self)
         if self.ended.done():
             return
+        if self._greeting:
+            self._transport.write(self._greeting)
         self._greet()
         self._tick()
 
@@ -355,14 +373,26 @@ class MasterConnection(asyncio.BufferedProtocol):
             self._taken = at
 
     def _chunk_begins(self, offset: int, size: int) -> None:
-        """Expect so many bytes for a log offset, or a heartbeat."""
-        self._replica.expect(offset)
+        """Expect so many bytes for a log offset, or a heartbeat.
+
+        Raises:
+            ProtocolError: they are not those of the last record, which is to be compared.
+            StoreError: they do not continue the log.
+        """
+        if self._compared_to < 0:
+            self._replica.expect(offset)
+        elif offset != self._compared_to:
+            raise ProtocolError(
+                f"a chunk from log offset {offset} on, expected {self._compared_to}"
+            )
         self._chunk_left = size
         if size == 0:
             self._completed()
 
     def _completed(self) -> None:
         """Note that a chunk or a heartbeat is complete."""
+        if self._compared_to >= 0:
+            return
         self._whole_to = self._replica.received_to
         self._copy.works(self._address)
 
@@ -370,7 +400,17 @@ class MasterConnection(asyncio.BufferedProtocol):
 
     def _greet(self) -> None:
         """Send the first message."""
-        self._report(self._whole_to)
+        record = self._store.last_record()
+        if record is None:
+            self._report(self._whole_to)
+        else:  # 0 would request the last file, as an empty slave does
+            self._compare_from(max(1, self._whole_to - len(record)))
+
+    def _compare_from(self, offset: int) -> None:
+        """Request the last record, or its end, to compare it."""
+        self._may_report = False
+        self._compared_to = offset
+        self._report(offset)
 
     def _take_header(self, at: int, end: int) -> int:
         """Take a header out of the buffer; return its size, 0 if it is not complete.
@@ -390,8 +430,35 @@ class MasterConnection(asyncio.BufferedProtocol):
         Raises:
             StoreError: they do not continue the log, or the disk refused.
         """
-        self._replica.append(data)
-        return len(data)
+        if self._compared_to < 0:
+            self._replica.append(data)
+            return len(data)
+        end = self._replica.received_to
+        count = min(len(data), end - self._compared_to)
+        if self._store.log_bytes(self._compared_to, count) != data[:count]:
+            self._differs(end)
+        self._compared_to += count
+        if self._compared_to == end:
+            self._compared_to = -1
+            self._may_report = True
+            self._is_equal()
+        return count
+
+    def _differs(self, end: int) -> None:
+        """Refuse the master, whose last record before an offset is another one.
+
+        Raises:
+            ReplicaError: always.
+        """
+        raise ReplicaError(
+            f"the record before log offset {end} differs from the master's: one of both logs lost"
+            " messages, as with the power, and others were stored in their place since. Find out"
+            " which one has what you need; then empty the store of the other broker, so that it"
+            " copies the log again"
+        )
+
+    def _is_equal(self) -> None:
+        """Note that the last record is that of the master."""
 
     def _encoded_report(self, offset: int) -> bytes:
         return REPORT.pack(offset)

@@ -75,21 +75,30 @@ class UpdateGlobalWhiteAddrsConfigRequest(Header, kw_only=True):
 
 
 class ExchangeBrokerHaInfoRequest(Header, kw_only=True):
-    """EXCHANGE_BROKER_HA_INFO (906); without any field it is a query."""
+    """EXCHANGE_BROKER_HA_INFO (906); without an address it is a query.
+
+    RocketMQ has no ``logSlave``.
+    """
 
     master_ha_address: str | None = None
     master_flush_offset: Int64 | None = None
     master_address: str | None = None
+    log_slave: str | None = None
+    """The slave that requests a ticket for the port of the log, in hexadecimal digits."""
 
 
 class ExchangeBrokerHaInfoResponse(Header, kw_only=True):
-    """The response to EXCHANGE_BROKER_HA_INFO."""
+    """The response to EXCHANGE_BROKER_HA_INFO; RocketMQ has neither ``logTicket`` nor ``setId``."""
 
     master_ha_address: str | None = None
     master_flush_offset: Int64 | None = None
     master_address: str | None = None
     takes_names: bool | None = None
     """Whether slaves may greet with the names of set, store and process; RocketMQ has none."""
+    log_ticket: str | None = None
+    """The ticket for ``logSlave``, in hexadecimal digits."""
+    set_id: str | None = None
+    """The broker set of this master."""
 
 
 class ResetMasterFlushOffsetRequest(Header, kw_only=True):

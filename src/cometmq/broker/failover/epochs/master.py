@@ -15,6 +15,7 @@ from typing import Protocol
 
 from cometmq.broker.failover.epochs.epoch_file import Epoch, EpochFile
 from cometmq.broker.failover.epochs.wire import ChunkHeader, Greeting, MasterEpochs, SlaveMessages
+from cometmq.broker.replication.greeting import SlaveNames
 from cometmq.broker.replication.master import Master, SlaveConnection
 from cometmq.model.errors import ProtocolError
 
@@ -69,6 +70,9 @@ class EpochSlaveConnection(SlaveConnection):
         """Return whether the slave is a member of the in-sync set."""
         return self.greeting is not None and self._leader.is_in_sync(self.greeting.broker_id)
 
+    def _take_names(self, slave: SlaveNames) -> None:
+        """Leave that to the greeting with the epochs, which follows."""
+
     def _has_reported(self) -> None:
         assert self.greeting is not None
         self._leader.reported(self, self.greeting.broker_id)
@@ -78,8 +82,16 @@ class EpochSlaveConnection(SlaveConnection):
         if self.greeting is None and self._messages.greeting is not None:
             if newest is not None:
                 raise ProtocolError("a slave reported before it got the epochs of this log")
-            self._leader.greeted(self, self._messages.greeting)
-            self.greeting = self._messages.greeting
+            greeting = self._messages.greeting
+            if (slave := self.slave) is not None:
+                if slave.broker_id != greeting.broker_id:
+                    raise ProtocolError(
+                        f"it names the broker id {greeting.broker_id}, expected"
+                        f" {slave.broker_id}, for which its ticket is"
+                    )
+                greeting = greeting._replace(incarnation=slave.incarnation)
+            self._leader.greeted(self, greeting)
+            self.greeting = greeting
             assert self._transport is not None
             self._transport.write(
                 MasterEpochs(self._store.written_to, self._epochs.epochs).encode()

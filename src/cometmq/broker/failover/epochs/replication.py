@@ -115,6 +115,7 @@ class EpochReplication:
         """Slaves that were connected to this master, and are not."""
         self.set_id = ""
         """The broker set; empty if the controller names none."""
+        self.master.set_id = lambda: self.set_id
         self.verifies = False
         """Whether the controller keeps which processes of members were compared."""
         self._verified: dict[int, str] = {}

@@ -108,8 +108,8 @@ class EpochLogCopy(LogCopy):
     def _master_address(self) -> str:
         return self._followed
 
-    def _connection_to(self, address: str) -> MasterConnection:
-        return EpochMasterConnection(self, address)
+    def _connection_to(self, address: str, greeting: bytes) -> MasterConnection:
+        return EpochMasterConnection(self, address, greeting)
 
     async def settle(self) -> None:
         """Bring the log into the state from which a master can continue or truncate it.
@@ -128,18 +128,17 @@ class EpochMasterConnection(MasterConnection):
     Args:
         copy: whose log grows.
         address: ``host:port`` of the master, for messages.
+        greeting: sent first; may be empty.
     """
 
-    def __init__(self, copy: EpochLogCopy, address: str) -> None:
-        super().__init__(copy, address)
+    def __init__(self, copy: EpochLogCopy, address: str, greeting: bytes) -> None:
+        super().__init__(copy, address, greeting)
         self._epochs = copy.epochs
         self._own_id, self._names = copy.own_id, copy.names
         self._before_truncation = copy.before_truncation
         self._may_report = False
         self._has_joined = False
         """Whether the epochs of the master were received."""
-        self._compared_to = -1
-        """The log offset before which bytes of the last record were compared; -1 if none are."""
         self._copied_from: int | None = 0
         """Where the log is copied anew if they differ; None to leave it as it is."""
         self._master_epochs: list[Epoch] = []
@@ -172,13 +171,7 @@ class EpochMasterConnection(MasterConnection):
         header = read_chunk(self._buffer, at)
         self._check_epoch(header)
         self._chunk = header
-        if self._compared_to >= 0:
-            if header.log_offset != self._compared_to:
-                raise ProtocolError(
-                    f"a chunk from log offset {header.log_offset} on, expected {self._compared_to}"
-                )
-            self._chunk_left = header.size
-        elif header.size == 0 and self._replica.received_to == 0:
+        if self._compared_to < 0 and header.size == 0 and self._replica.received_to == 0:
             self._completed()  # where an empty log begins is known with the first bytes
         else:
             self._chunk_begins(header.log_offset, header.size)
@@ -233,8 +226,7 @@ class EpochMasterConnection(MasterConnection):
         if last_record is not None:
             self._copied_from = master.epochs[-1].start if has_epochs else None
             if (start := self._whole_to - len(last_record)) >= (self._copied_from or 0):
-                self._compared_to = start
-                self._report(start)
+                self._compare_from(start)
                 return
         self._note_joined()
         self._may_report = True
@@ -243,28 +235,20 @@ class EpochMasterConnection(MasterConnection):
         """Note the epochs of the log here: a member of the in-sync set has that of its master."""
         self._note(*(epoch for epoch in self._master_epochs if epoch.start <= self._whole_to))
 
-    def _append(self, data: memoryview) -> int:
-        if self._compared_to < 0:
-            return super()._append(data)
-        end = self._replica.received_to
-        count = min(len(data), end - self._compared_to)
-        if self._store.log_bytes(self._compared_to, count) != data[:count]:
-            if self._copied_from is None:
-                raise ReplicaError(
-                    f"the record before log offset {end} differs from the master's, and the log"
-                    " here has no epochs; empty the store, so that the log is copied again"
-                )
-            self._truncate(self._copied_from)
+    def _differs(self, end: int) -> None:
+        if self._copied_from is None:
             raise ReplicaError(
-                f"the record before log offset {end} differs from the master's, though both have"
-                f" the same epoch there; the log is copied again from {self._copied_from} on"
+                f"the record before log offset {end} differs from the master's, and the log"
+                " here has no epochs; empty the store, so that the log is copied again"
             )
-        self._compared_to += count
-        if self._compared_to == end:
-            self._compared_to = -1
-            self._note_joined()
-            self._may_report = True
-        return count
+        self._truncate(self._copied_from)
+        raise ReplicaError(
+            f"the record before log offset {end} differs from the master's, though both have"
+            f" the same epoch there; the log is copied again from {self._copied_from} on"
+        )
+
+    def _is_equal(self) -> None:
+        self._note_joined()
 
     def _truncate_to(self, common: Common) -> None:
         """Truncate the log to a common point, or to the start of its epoch if no record ends there.

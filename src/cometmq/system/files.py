@@ -11,7 +11,7 @@ signal in the middle of a store.
 
 from __future__ import annotations
 
-import _thread
+import atexit
 import contextlib
 import ctypes
 import errno
@@ -22,7 +22,8 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol, TypeVar
+from queue import SimpleQueue
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -42,6 +43,7 @@ _DESCRIPTORS_DEFAULT = 131_060
 """The limit that is assumed if the system has no limit of open files."""
 _RESERVED_LEAST, _RESERVED_MOST = 16, 256
 """Descriptors that sockets leave to files, which are open for a moment: tables and directories."""
+_NO_DESCRIPTOR = -1
 _MAPPED_FILES_LEAST = 64
 _MAPPED_FILES_MOST = 4096
 """More of them cost memory and save no time."""
@@ -482,8 +484,10 @@ class SystemMappedFile:
         """
         with self._closing:
             if self.size_bytes >= _LARGE_BYTES and not self._closed:
-                with contextlib.suppress(OSError), self._opened() as descriptor:
-                    last = weakref.finalize(self.map, _close_elsewhere, os.dup(descriptor))
+                # Without a further thread or descriptor, closing takes longer, and that is all.
+                with contextlib.suppress(OSError, RuntimeError), self._opened() as descriptor:
+                    _closer.start()
+                    last = weakref.finalize(self.map, _closer.close, os.dup(descriptor))
                     last.atexit = False
             self._closed = True
             self._drop_descriptor()
@@ -511,12 +515,53 @@ class SystemMappedFile:
             self._descriptor = -1
 
 
-def _close_elsewhere(descriptor: int) -> None:
-    """Close a descriptor in a thread of its own, which begins once the caller has unmapped."""
-    try:
-        _thread.start_new_thread(os.close, (descriptor,))
-    except RuntimeError:  # no more threads, or the interpreter ends
-        os.close(descriptor)
+class _Closer:
+    """Closes descriptors in a thread, one after another.
+
+    The thread has begun before a descriptor comes, and ends before the interpreter does: CPython
+    before 3.11.6 crashes if a thread begins while it ends.
+    Source: https://github.com/python/cpython/issues/108987
+    """
+
+    def __init__(self) -> None:
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Begin without a thread, as a fork does."""
+        self._descriptors: SimpleQueue[int] = SimpleQueue()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread if it does not run.
+
+        Raises:
+            RuntimeError: the system grants no further thread, or the interpreter ends.
+        """
+        with self._starting:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="close-files", daemon=True)
+                thread.start()
+                atexit.register(self._stop)
+                self._thread = thread
+
+    def close(self, descriptor: int) -> None:
+        """Close a descriptor in the thread; also a garbage collection may call this."""
+        self._descriptors.put(descriptor)
+
+    def _run(self) -> None:
+        while (descriptor := self._descriptors.get()) != _NO_DESCRIPTOR:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    def _stop(self) -> None:
+        self._descriptors.put(_NO_DESCRIPTOR)
+        if self._thread is not None:
+            self._thread.join()
+
+
+_closer: Final = _Closer()
+SYSTEM.after_fork(_closer.begin_anew)
 
 
 def find_in_mapping(mapping: mmap.mmap, wanted: bytes, start: int, stop: int) -> int:

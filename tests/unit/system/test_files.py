@@ -122,11 +122,13 @@ def test_the_pages_of_a_large_deleted_file_are_given_back_by_another_thread(
     files: SystemFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed, close, done = [], os.close, threading.Event()
+    known: set[int | None] = set()
 
     def spy(descriptor: int) -> None:
         inode = os.fstat(descriptor).st_ino
         close(descriptor)
         closed.append((inode, threading.get_ident()))
+        known.update(thread.ident for thread in threading.enumerate())
         done.set()
 
     file = files.open_mapped(tmp_path / "large", 64 << 20, create=True)
@@ -146,6 +148,34 @@ def test_the_pages_of_a_large_deleted_file_are_given_back_by_another_thread(
     assert done.wait(60)
     assert closed[-1][0] == inode
     assert closed[-1][1] != here
+    assert closed[-1][1] in known, "no thread may begin while the interpreter ends"
+
+
+CLOSES_LATE = """
+import os, sys, threading
+from pathlib import Path
+from cometmq.system.files import SystemFiles
+
+file = SystemFiles().open_mapped(Path(sys.argv[1]), 64 << 20, create=True)
+close, here = os.close, threading.get_ident()
+
+def close_late(descriptor):
+    if threading.get_ident() != here:
+        threading.Event().wait(0.2)
+        print("closed", flush=True)
+    close(descriptor)
+
+os.close = close_late
+file.close()
+del file
+"""
+
+
+def test_an_interpreter_ends_after_its_large_files_are_closed(tmp_path: Path) -> None:
+    """CPython before 3.11.6 may crash if a thread begins while it ends."""
+    command = [sys.executable, "-c", CLOSES_LATE, str(tmp_path / "large")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
 
 
 def test_a_file_made_anew_forgets_its_old_bytes(files: SystemFiles, tmp_path: Path) -> None:

@@ -156,6 +156,7 @@ async def test_both_paths_send_the_same_request(
 
 RESPONSES: dict[str, Response] = {
     "found": response(record(5), record(6)),
+    "found, as Java says": response(record(5), remark="FOUND"),
     "nothing found": response(code=ResponseCode.PULL_NOT_FOUND),
     "nothing matches": response(code=ResponseCode.PULL_RETRY_IMMEDIATELY),
     "offset moved": response(code=ResponseCode.PULL_OFFSET_MOVED, remark="moved"),
@@ -188,6 +189,7 @@ FAST = {
     "unknown field",
     "negative number",
     "found",
+    "found, as Java says",
     "nothing found",
     "nothing matches",
     "offset moved",

@@ -7,7 +7,7 @@ cdef int _CODE, _FLAG, _OPAQUE, _VERSION, _LANGUAGE, _FIELDS, _REMARK, _SERIALIZ
 cdef long long _INT32_MAX, _NOT_PLAIN
 cdef bytes _SERIALIZATION_NAME, _ESCAPE
 cdef unsigned long long _ONES, _HIGH_BITS, _QUOTES, _BACKSLASHES, _BLANKS
-cdef int _SPACE_BYTES
+cdef int _SPACE_BYTES, _FORWARDED_BYTES
 
 
 cdef class HeaderScanner:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from cometmq.protocol import octets
+from cometmq.protocol.codes import FORWARDED
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -36,6 +37,7 @@ _BINARY_FIXED_BYTES = 21
 """Up to the fields, where there is no remark."""
 _CODE, _FLAG, _OPAQUE, _VERSION = 1, 2, 4, 8
 _LANGUAGE, _FIELDS, _REMARK, _SERIALIZATION = 16, 32, 64, 128
+_FORWARDED_BYTES = len(FORWARDED)
 _SERIALIZATION_NAME = b"serializeTypeCurrentRPC"
 _REQUIRED = _CODE | _FLAG | _OPAQUE | _VERSION | _FIELDS
 
@@ -105,8 +107,8 @@ class HeaderScanner:
             if member & (_CODE | _FLAG | _OPAQUE | _VERSION):
                 return -1
             stop = end_of_text(memory, at + 1, end)
-            if member == _REMARK and stop != at + 1:  # it may say that a slave forwards this
-                return -1
+            if member == _REMARK and stop - at - 1 == _FORWARDED_BYTES:
+                return -1  # it may say that a slave forwards this
             return stop + 1 if stop > 0 else -1
         stop = end_of_bare(memory, at, end)
         if stop == 0 or member & (_LANGUAGE | _SERIALIZATION):

@@ -14,7 +14,6 @@ from support.memory_link import link
 NOT_AT_REST = {
     "cometmq.access.fast_check",
     "cometmq.access.gate",
-    "cometmq.access.needs",
     "cometmq.access.request_needs",
     "cometmq.access.senders",
     "cometmq.access.plain",

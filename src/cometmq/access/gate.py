@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from cometmq.access.needs import Need, Needs
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.codes import FORWARDED
+from cometmq.protocol.codes import FORWARDED, ResponseCode
 from cometmq.protocol.signature import SIGNATURE, SigningKey, signed_content
 from cometmq.remoting.requests import Request
 from cometmq.remoting.wire import Wire
@@ -155,6 +155,8 @@ class Gate:
             ResponseError: it does.
         """
         self.refuse(request, account.refusal(request.code, needs))
+        if needs.unknown:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, needs.unknown)
 
     def refuse(self, request: Request, remark: str | None) -> None:
         """Refuse a request for the reason that its account named, if there is one.

@@ -47,6 +47,8 @@ class Needs(NamedTuple):
 
     administrator: bool = False
     resources: tuple[Need, ...] = ()
+    unknown: str = ""
+    """Why it is not known what else it needs; then it is refused in any case."""
 
 
 NOTHING: Final = Needs()

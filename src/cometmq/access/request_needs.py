@@ -5,13 +5,13 @@ The needs are read with the headers and bodies that the handlers read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from cometmq.access.needs import NOTHING, Action, Need, Needs, group_need, needs_of, topic_need
-from cometmq.model.errors import InvalidMessageIdError, ResponseError
+from cometmq.model.errors import InvalidMessageIdError
 from cometmq.protocol.bodies import HeartbeatData
-from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import (
     ConsumeMessageDirectlyRequest,
     PullMessageRequest,
@@ -103,31 +103,28 @@ def of_record(topic_of_record: TopicOfRecord, offset: int, action: Action) -> Ne
 
     Without the record it is not known what that is: this server may be a slave that does not have
     it yet, and forwards requests.
-
-    Raises:
-        ResponseError: there is none.
     """
     topic = topic_of_record(offset)
     if topic is None:
-        raise ResponseError(
-            ResponseCode.SYSTEM_ERROR,
-            f"cannot find the message at offset {offset} of the log, and so not which rights the"
-            " request needs: expected the offset of a message that this broker has",
+        return Needs(
+            unknown=f"cannot find the message at offset {offset} of the log, and so not which"
+            " rights the request needs: expected the offset of a message that this broker has"
         )
     return needs_of(topic_need(topic, action))
 
 
 def of_message_id(topic_of_record: TopicOfRecord, message_id: str, action: Action) -> Needs:
-    """Return what the use of the record that an offset message id names needs.
-
-    Raises:
-        ResponseError: there is none.
-    """
+    """Return what the use of the record that an offset message id names needs."""
     try:
         offset = decode_offset_id(message_id).log_offset
     except InvalidMessageIdError as problem:
-        raise ResponseError(ResponseCode.SYSTEM_ERROR, str(problem)) from None
+        return Needs(unknown=str(problem))
     return of_record(topic_of_record, offset, action)
+
+
+def with_record(record: Needs, *resources: Need | Iterable[Need]) -> Needs:
+    """Return what a request about a record needs, and the other topics and groups it names."""
+    return needs_of(*resources, record.resources)._replace(unknown=record.unknown)
 
 
 def of_direct_consumption(request: Request, topic_of_record: TopicOfRecord) -> Needs:
@@ -140,4 +137,4 @@ def of_direct_consumption(request: Request, topic_of_record: TopicOfRecord) -> N
     if header.topic:
         return needs_of(group, topic_need(header.topic, Action.SUB))
     record = of_message_id(topic_of_record, header.msg_id or "", Action.SUB)
-    return needs_of(group, record.resources)
+    return with_record(record, group)

@@ -32,6 +32,7 @@ from cometmq.access.request_needs import (
     of_reply,
     of_send,
     of_unregister,
+    with_record,
 )
 from cometmq.model.topic import reply_topic
 from cometmq.protocol.bodies import LockBatchRequestBody, UnlockBatchRequestBody
@@ -228,9 +229,7 @@ class PlainNeeds:
 
     def _of_send_back(self, request: Request) -> Needs:
         header = request.header(ConsumerSendMsgBackRequest)
-        return needs_of(
-            group_need(header.group), self._of_record(header.offset, Action.SUB).resources
-        )
+        return with_record(self._of_record(header.offset, Action.SUB), group_need(header.group))
 
     def _of_direct_consumption(self, request: Request) -> Needs:
         return of_direct_consumption(request, self._topic_of_record)

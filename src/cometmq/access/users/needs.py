@@ -36,6 +36,7 @@ from cometmq.access.request_needs import (
     of_reply,
     of_send,
     of_unregister,
+    with_record,
 )
 from cometmq.model.topic import TOPICS_OF_WAITING, reply_topic
 from cometmq.protocol.bodies import (
@@ -259,7 +260,7 @@ class UserNeeds:
     def _of_send_back(self, request: Request) -> Needs:
         header = request.header(ConsumerSendMsgBackRequest)
         record = of_record(self._topic_of_record, header.offset, _SUB)
-        return needs_of(group_need(header.group), record.resources)
+        return with_record(record, group_need(header.group))
 
     def _of_direct_consumption(self, request: Request) -> Needs:
         return of_direct_consumption(request, self._topic_of_record)
@@ -268,22 +269,23 @@ class UserNeeds:
         """Return the right on the topic of the message alone.
 
         The topic of the header is that of the request which the producer responds to: in a check
-        the half topic.
+        the half topic. Without the message, a right on it tells who may learn that there is none.
         """
         header = request.header(EndTransactionRequest)
-        return of_record(self._topic_of_half, header.commit_log_offset, Action.PUB)
+        record = of_record(self._topic_of_half, header.commit_log_offset, Action.PUB)
+        return with_record(record, _topic(header.topic, Action.PUB)) if record.unknown else record
 
     def _of_view(self, request: Request) -> Needs:
         header = request.header(ViewMessageByIdRequest)
         record = of_record(self._topic_of_record, header.offset, _GET)
-        return needs_of(_topic(header.topic, _GET), record.resources)
+        return with_record(record, _topic(header.topic, _GET))
 
     def _of_resume(self, request: Request) -> Needs:
         topic = field(request, "topic")
         if not topic:
             return self._of_cluster(_UPDATE)
         record = of_message_id(self._topic_of_record, field(request, "msgId"), _UPDATE)
-        return needs_of(_topic(topic, _UPDATE), record.resources)
+        return with_record(record, _topic(topic, _UPDATE))
 
     def _of_clone(self, request: Request) -> Needs:
         """Without a topic it is about all topics of the first group, for which the groups decide.

@@ -113,13 +113,13 @@ class AccessControl:
     ) -> Response | Awaitable[Response | None] | None:
         """Check a request, then handle it.
 
-        One that is not served needs a signature only: it is refused in any case, and clients try
-        out what a broker serves.
+        One that is not served, and whose needs are not stated, needs a signature only: it is
+        refused in any case, and clients try out what a broker serves.
 
         Raises:
             ResponseError: the sender may not make it.
         """
-        if handler is refuse_unknown:
+        if handler is refuse_unknown and request.code not in self._needs.codes:
             self._gate.identify(request)
             return handler(request)
         if request.code in self._needs.in_body and len(request.body) >= LARGE_BYTES_MIN:

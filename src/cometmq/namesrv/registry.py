@@ -381,9 +381,9 @@ class Registry:
     # --- reading ---------------------------------------------------------------------------------
 
     def members(self, cluster: str, broker_name: str) -> dict[int, str] | None:
-        """Return broker id → address of one group of one cluster, or None."""
+        """Return broker id → address of one group, or None; an empty ``cluster`` stands for any."""
         group = self.groups.get(broker_name)
-        if group is None or group.cluster != cluster:
+        if group is None or cluster not in ("", group.cluster):
             return None
         return dict(sorted(group.addresses.items()))
 

@@ -115,12 +115,10 @@ def test_an_unreadable_number_is_code_1_and_names_the_field(text: Any) -> None:
 
 def test_a_missing_field_is_code_1_and_named() -> None:
     with pytest.raises(ResponseError) as refusal:
-        decode_fields(QueryConsumerOffsetRequest, {"topic": "T", "queueId": "0"})
+        decode_fields(QueryConsumerOffsetRequest, {"topic": "T", "consumerGroup": "g"})
 
     assert refusal.value.code == ResponseCode.SYSTEM_ERROR
-    assert refusal.value.remark == (
-        "QueryConsumerOffsetRequest: required field consumerGroup is missing"
-    )
+    assert refusal.value.remark == ("QueryConsumerOffsetRequest: required field queueId is missing")
 
 
 def test_unknown_fields_do_not_matter() -> None:

@@ -236,12 +236,15 @@ class ConsumerRegistry:
     def unregister(
         self, connection: Peer, client_id: str, name: str, *, notify: bool = True
     ) -> None:
-        """Remove a client from a group; does nothing if it is no member."""
+        """Remove a client from a group; does nothing if it is no member.
+
+        An empty ``client_id`` stands for the clients of the connection.
+        """
         group = self._groups.get(name)
         if group is None:
             return
         for member in list(group.members.values()):
-            if member.connection is connection and member.client_id == client_id:
+            if member.connection is connection and client_id in ("", member.client_id):
                 self._remove(group, member.connection, notify=notify)
 
     def connection_closed(self, connection: Peer) -> None:

@@ -96,9 +96,12 @@ class ProducerRegistry:
             self._forget_client(connection, oldest)
 
     def unregister(self, connection: Peer, client_id: str, group: str) -> None:
-        """Remove a client from a group; does nothing if it is no member."""
+        """Remove a client from a group; does nothing if it is no member.
+
+        An empty ``client_id`` stands for the client of the connection.
+        """
         member = self._groups.get(group, {}).get(connection)
-        if member is not None and member.client_id == client_id:
+        if member is not None and client_id in ("", member.client_id):
             self._remove(group, connection)
 
     def connection_closed(self, connection: Peer) -> None:

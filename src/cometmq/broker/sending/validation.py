@@ -344,6 +344,12 @@ class SendValidation:
         except InvalidNameError as problem:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, problem.remark) from None
         _refuse_forbidden(topic)
+        if not header.default_topic or header.default_topic_queue_nums is None:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic[{topic}] does not exist, and the request lacks defaultTopic or"
+                " defaultTopicQueueNums, from which it would be created",
+            )
         config = self._topics.require_for_send(
             topic,
             header.default_topic,

@@ -90,7 +90,13 @@ class BrokerRequests:
                 del self._members[key]
 
     def _dispatch(self, request: Request) -> Response | Awaitable[Response | None] | None:
-        group = self._namespace.wrap_group(GROUP_OF[request.code](request))
+        named = GROUP_OF[request.code](request)
+        if not named and request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:  # to all groups
+            for (code, _), notified in list(self._members.items()):
+                if code == request.code:
+                    notified(request)
+            return None
+        group = self._namespace.wrap_group(named)
         handler = self._members.get((request.code, group))
         if handler is None:
             raise ResponseError(

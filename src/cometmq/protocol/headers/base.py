@@ -1,8 +1,9 @@
 """The base of request and response headers: fields that are sent as text in ``extFields``.
 
-A header is a struct of required and optional fields. Its Python names are snake_case and its wire
-names camelCase; a field whose wire name is spelled otherwise says so itself. Fields that are None
-are not sent.
+A header is a struct of required and optional fields. A field is required if RocketMQ's handler of
+the request fails without it, whatever its annotation there says; the others have a default. Python
+names are snake_case and wire names camelCase; a field whose wire name is spelled otherwise says so
+itself. Fields that are None are not sent.
 
 Source: CommandCustomHeader and RemotingCommand.decodeCommandCustomHeader, RocketMQ 5.3.
 """

@@ -104,7 +104,7 @@ class ExchangeBrokerHaInfoResponse(Header, kw_only=True):
 class ResetMasterFlushOffsetRequest(Header, kw_only=True):
     """RESET_MASTER_FLUSH_OFFSET (908)."""
 
-    master_flush_offset: Int64
+    master_flush_offset: Int64 | None = None
 
 
 class NotifyBrokerRoleChangedRequest(Header, kw_only=True):

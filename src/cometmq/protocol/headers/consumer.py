@@ -22,7 +22,7 @@ class HeartbeatResponse(Header, kw_only=True):
 class UnregisterClientRequest(RpcHeader, kw_only=True):
     """UNREGISTER_CLIENT (35)."""
 
-    client_id: str = field(name="clientID")
+    client_id: str = field(name="clientID", default="")
     producer_group: str | None = None
     consumer_group: str | None = None
 
@@ -50,7 +50,7 @@ class GetConsumerListByGroupRequest(RpcHeader, kw_only=True):
 class NotifyConsumerIdsChangedRequest(RpcHeader, kw_only=True):
     """NOTIFY_CONSUMER_IDS_CHANGED (40): a broker notifies a group that it has to rebalance."""
 
-    consumer_group: str
+    consumer_group: str = ""
 
 
 class LockBatchMqRequest(RpcHeader, kw_only=True):
@@ -65,6 +65,7 @@ class InvokeBrokerToGetConsumerStatusRequest(TopicHeader, kw_only=True):
     """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223) and GET_CONSUMER_STATUS_FROM_CLIENT (221)."""
 
     topic: str
+    """RocketMQ takes none for all topics; with access control each topic needs a right."""
     group: str
     client_addr: str | None = None
 

@@ -19,8 +19,8 @@ class PutKvConfigRequest(Header, kw_only=True):
 class GetKvConfigRequest(Header, kw_only=True):
     """GET_KV_CONFIG (101)."""
 
-    namespace: str
-    key: str
+    namespace: str = ""
+    key: str = ""
 
 
 class GetKvConfigResponse(Header, kw_only=True):
@@ -39,7 +39,7 @@ class DeleteKvConfigRequest(Header, kw_only=True):
 class GetKvlistByNamespaceRequest(Header, kw_only=True):
     """GET_KVLIST_BY_NAMESPACE (219)."""
 
-    namespace: str
+    namespace: str = ""
 
 
 class RegisterBrokerRequest(Header, kw_only=True):
@@ -48,7 +48,7 @@ class RegisterBrokerRequest(Header, kw_only=True):
     broker_name: str
     broker_addr: str
     cluster_name: str
-    ha_server_addr: str
+    ha_server_addr: str = ""
     broker_id: Int64
     compressed: bool = False
     body_crc32: Int32 = field(name="bodyCrc32", default=0)
@@ -79,10 +79,10 @@ class UnregisterBrokerRequest(Header, kw_only=True):
 class QueryDataVersionRequest(Header, kw_only=True):
     """QUERY_DATA_VERSION (322): whether the name server has this version of the topics."""
 
-    broker_name: str
+    broker_name: str = ""
     broker_addr: str
     cluster_name: str
-    broker_id: Int64
+    broker_id: Int64 = 0
 
 
 class QueryDataVersionResponse(Header, kw_only=True):
@@ -94,7 +94,7 @@ class QueryDataVersionResponse(Header, kw_only=True):
 class GetRouteinfoByTopicRequest(TopicHeader, kw_only=True):
     """GET_ROUTEINFO_BY_TOPIC (105)."""
 
-    topic: str
+    topic: str = ""
     accept_standard_json_only: bool | None = None
     zone_name: str | None = field(name="__ZONE_NAME", default=None)
     zone_mode: str | None = field(name="__ZONE_MODE", default=None)
@@ -103,7 +103,7 @@ class GetRouteinfoByTopicRequest(TopicHeader, kw_only=True):
 class WipeWritePermOfBrokerRequest(Header, kw_only=True):
     """WIPE_WRITE_PERM_OF_BROKER (205)."""
 
-    broker_name: str
+    broker_name: str = ""
 
 
 class WipeWritePermOfBrokerResponse(Header, kw_only=True):
@@ -115,7 +115,7 @@ class WipeWritePermOfBrokerResponse(Header, kw_only=True):
 class AddWritePermOfBrokerRequest(Header, kw_only=True):
     """ADD_WRITE_PERM_OF_BROKER (327)."""
 
-    broker_name: str
+    broker_name: str = ""
 
 
 class AddWritePermOfBrokerResponse(Header, kw_only=True):
@@ -127,7 +127,7 @@ class AddWritePermOfBrokerResponse(Header, kw_only=True):
 class DeleteTopicInNamesrvRequest(TopicHeader, kw_only=True):
     """DELETE_TOPIC_IN_NAMESRV (216)."""
 
-    topic: str
+    topic: str = ""
     cluster_name: str | None = None
 
 
@@ -140,14 +140,14 @@ class RegisterTopicInNamesrvRequest(TopicHeader, kw_only=True):
 class GetTopicsByClusterRequest(Header, kw_only=True):
     """GET_TOPICS_BY_CLUSTER (224)."""
 
-    cluster: str
+    cluster: str = ""
 
 
 class GetBrokerMemberGroupRequest(Header, kw_only=True):
     """GET_BROKER_MEMBER_GROUP (901)."""
 
-    cluster_name: str
-    broker_name: str
+    cluster_name: str = ""
+    broker_name: str = ""
 
 
 class BrokerHeartbeatRequest(Header, kw_only=True):
@@ -155,7 +155,7 @@ class BrokerHeartbeatRequest(Header, kw_only=True):
 
     cluster_name: str
     broker_addr: str
-    broker_name: str
+    broker_name: str = ""
     broker_id: Int64 | None = None
     epoch: Int32 | None = None
     max_offset: Int64 | None = None

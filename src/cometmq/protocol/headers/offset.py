@@ -9,7 +9,7 @@ from cometmq.protocol.headers.base import Header, Int32, Int64, RpcHeader, Topic
 class QueryConsumerOffsetRequest(TopicHeader, kw_only=True):
     """QUERY_CONSUMER_OFFSET (14): the committed offset of a group in a queue."""
 
-    consumer_group: str
+    consumer_group: str = ""
     topic: str
     queue_id: Int32
     set_zero_if_not_found: bool | None = None
@@ -90,7 +90,7 @@ class QueryCorrectionOffsetRequest(TopicHeader, kw_only=True):
     """QUERY_CORRECTION_OFFSET (308)."""
 
     topic: str
-    compare_group: str
+    compare_group: str = ""
     filter_groups: str | None = None
     """Names of groups, joined by commas."""
 
@@ -109,7 +109,7 @@ class InvokeBrokerToResetOffsetRequest(TopicHeader, kw_only=True):
 
     topic: str
     group: str
-    timestamp: Int64
+    timestamp: Int64 = 0
     """Milliseconds; -1 for the end of the queue."""
     is_force: bool = False
     queue_id: Int32 | None = None

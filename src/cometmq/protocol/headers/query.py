@@ -11,8 +11,8 @@ from cometmq.protocol.headers.base import Header, Int32, Int64, TopicHeader
 class QueryMessageRequest(TopicHeader, kw_only=True):
     """QUERY_MESSAGE (12): messages of a topic with a key."""
 
-    topic: str
-    key: str
+    topic: str = ""
+    key: str = ""
     max_num: Int32
     begin_timestamp: Int64
     end_timestamp: Int64

@@ -11,10 +11,10 @@ from cometmq.protocol.headers.base import Header, Int32, Int64, TopicHeader
 class SendMessageRequest(TopicHeader, kw_only=True):
     """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324): the long names."""
 
-    producer_group: str
+    producer_group: str = ""
     topic: str
-    default_topic: str
-    default_topic_queue_nums: Int32
+    default_topic: str = ""
+    default_topic_queue_nums: Int32 | None = None
     queue_id: Int32
     sys_flag: Int32
     born_timestamp: Int64
@@ -66,10 +66,10 @@ class SendMessageResponse(Header, kw_only=True):
 class PushReplyMessageToClientRequest(TopicHeader, kw_only=True):
     """PUSH_REPLY_MESSAGE_TO_CLIENT (326): a broker passes a reply to the requester."""
 
-    producer_group: str
+    producer_group: str = ""
     topic: str
-    default_topic: str
-    default_topic_queue_nums: Int32
+    default_topic: str = ""
+    default_topic_queue_nums: Int32 | None = None
     queue_id: Int32
     sys_flag: Int32
     born_timestamp: Int64
@@ -77,9 +77,9 @@ class PushReplyMessageToClientRequest(TopicHeader, kw_only=True):
     properties: str | None = None
     reconsume_times: Int32 | None = None
     unit_mode: bool | None = None
-    born_host: str
+    born_host: str = ""
     """``ip:port`` of the replying client."""
-    store_host: str
+    store_host: str = ""
     """``ip:port`` of the broker."""
     store_timestamp: Int64
 

@@ -10,7 +10,7 @@ class UpdateAndCreateTopicRequest(TopicHeader, kw_only=True):
     """UPDATE_AND_CREATE_TOPIC (17) and UPDATE_AND_CREATE_STATIC_TOPIC (513)."""
 
     topic: str
-    default_topic: str
+    default_topic: str = ""
     read_queue_nums: Int32
     write_queue_nums: Int32
     perm: Int32
@@ -54,7 +54,7 @@ class QueryConsumeTimeSpanRequest(TopicHeader, kw_only=True):
     """QUERY_CONSUME_TIME_SPAN (303)."""
 
     topic: str
-    group: str
+    group: str = ""
 
 
 class QueryConsumeQueueRequest(TopicHeader, kw_only=True):

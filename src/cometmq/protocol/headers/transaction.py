@@ -16,7 +16,7 @@ class EndTransactionRequest(RpcHeader, kw_only=True):
     commit_or_rollback: Int32
     """0 unknown, 8 commit, 12 roll back."""
     from_transaction_check: bool | None = False
-    msg_id: str
+    msg_id: str = ""
     """Unique id of the message."""
     transaction_id: str | None = None
     topic: str | None = None

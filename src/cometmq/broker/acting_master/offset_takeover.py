@@ -19,9 +19,10 @@ from typing import Final
 from cometmq.broker.acting_master.member_query import TIMEOUT_S, broker_set_addresses
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.replication.paged_tables import OFFSETS, fetch_table
 from cometmq.broker.role import MASTER_ID
 from cometmq.model.errors import CometError, ProtocolError
-from cometmq.protocol.bodies import ConsumerOffsetSerializeWrapper, DelayOffsetSerializeWrapper
+from cometmq.protocol.bodies import DelayOffsetSerializeWrapper
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest, GetBrokerMemberGroupRequest
 from cometmq.remoting import RemotingClient, check
@@ -64,10 +65,8 @@ async def take_over_offsets(
             slave = slaves[min(slaves)]
             if announcement is not None:
                 await _announce(client, slave, announcement)
-            response = await client.call(
-                slave, RequestCode.GET_ALL_CONSUMER_OFFSET, timeout=TIMEOUT_S
-            )
-            found = await decode(ConsumerOffsetSerializeWrapper, check(response).body)
+            found = await fetch_table(client, slave, OFFSETS, timeout=TIMEOUT_S)
+            assert found is not None  # it is always wanted
             count = await offsets.advance(found.offset_table, bounds)
             count += await _take_schedule_offsets(client, slave, delay)
             log.info("took over offsets slave=%s queues=%d", slave, count)

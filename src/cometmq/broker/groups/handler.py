@@ -20,6 +20,7 @@ from cometmq.broker.checks import (
 )
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.role import Role
+from cometmq.broker.table_pages import check_whole, first_of_page, page_of
 from cometmq.broker.timings import Creations
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.group import (
@@ -41,6 +42,8 @@ from cometmq.protocol.bodies import (
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import (
     DeleteSubscriptionGroupRequest,
+    GetAllSubscriptionGroupRequest,
+    GetAllSubscriptionGroupResponse,
     GetSubscriptionGroupConfigRequest,
     UpdateAndGetGroupForbiddenRequest,
 )
@@ -149,15 +152,27 @@ class GroupHandler:
     async def show_all(self, request: Request) -> Response:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
         slices = Slices()
-        wrapper = SubscriptionGroupWrapper(
-            subscription_group_table=dict(self._groups.all()),
-            data_version=self._groups.version,
-        )
-        forbidden = list(self._groups.forbidden().items())
+        table, forbidden = self._groups.all(), self._groups.forbidden()
+        wrapper = SubscriptionGroupWrapper(data_version=self._groups.version)
+        header = request.header(GetAllSubscriptionGroupRequest)
+        first = first_of_page(header.group_seq, header.data_version, self._groups.version)
+        total = None
+        if first is None:
+            wrapper.subscription_group_table = dict(table)
+            chosen = list(forbidden.items())
+        else:
+            page = page_of(table.items(), first, header.max_group_num)
+            # What is forbidden is in the page of its group, or in the first one.
+            wrapper.subscription_group_table = page
+            others = [] if first else [each for each in forbidden.items() if each[0] not in table]
+            chosen = others + [(name, forbidden[name]) for name in page if name in forbidden]
+            total = GetAllSubscriptionGroupResponse(total_group_num=len(table))
         wrapper.forbidden_table = {
-            group: dict(topics) async for group, topics in slices.each(forbidden)
+            group: dict(topics) async for group, topics in slices.each(chosen)
         }
-        return Response(body=await encode(wrapper, slices))
+        body = await encode(wrapper, slices)
+        check_whole(body, "groups")
+        return Response(header=total, body=body)
 
     async def forbid(self, request: Request) -> Response:
         """UPDATE_AND_GET_GROUP_FORBIDDEN (353): allow or forbid a group to read a topic."""

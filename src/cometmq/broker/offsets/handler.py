@@ -9,17 +9,21 @@ check bounds the table.
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 
 from cometmq.broker.checks import check_group, check_queue
 from cometmq.broker.cold_reads import ColdReads, bring_in
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.table_pages import check_whole, page_of
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import (
     CloneGroupOffsetRequest,
+    GetAllConsumerOffsetRequest,
+    GetAllConsumerOffsetResponse,
     QueryConsumerOffsetRequest,
     QueryConsumerOffsetResponse,
     QueryCorrectionOffsetRequest,
@@ -92,16 +96,32 @@ class OffsetHandler:
     async def all(self, request: Request) -> Response:
         """Return all committed offsets."""
         slices = Slices()
+        header = request.header(GetAllConsumerOffsetRequest)
+        keys, total = self._offsets.keys(), None
         offsets: dict[str, dict[int, int]] = {}
         topics: dict[str, list[str]] = {}
-        async for key in slices.each(self._offsets.keys()):
+        if header.offset_seq is None:
+            async for key in slices.each(keys):
+                offsets[key] = self._of_key(key)
+        else:
+            entries = (
+                (key, self._of_key(key)) for key in islice(keys, max(header.offset_seq, 0), None)
+            )
+            offsets = page_of(entries, 0, header.max_offset_num)
+            total = GetAllConsumerOffsetResponse(total_offset_num=len(keys))
+        async for key in slices.each(offsets):
             topic, _, group = key.partition("@")
-            offsets[key] = self._offsets.of(group, topic)
             topics.setdefault(group, []).append(topic)
         table = ConsumerOffsetSerializeWrapper(
             offset_table=offsets, data_version=self._offsets.version, group_topic_map=topics
         )
-        return Response(body=await encode(table, slices))
+        body = await encode(table, slices)
+        check_whole(body, "committed offsets")
+        return Response(header=total, body=body)
+
+    def _of_key(self, key: str) -> dict[int, int]:
+        topic, _, group = key.partition("@")
+        return self._offsets.of(group, topic)
 
     async def clone(self, request: Request) -> Response:
         """Copy the offsets of one group to another group."""

@@ -21,11 +21,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.replication.paged_tables import (
+    GROUPS,
+    OFFSETS,
+    TOPICS,
+    PagedTable,
+    fetch_table,
+)
 from cometmq.broker.role import Role
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import CometError, ProtocolError
@@ -33,8 +41,6 @@ from cometmq.protocol.bodies import (
     ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
     KVTable,
-    SubscriptionGroupWrapper,
-    TopicConfigSerializeWrapper,
 )
 from cometmq.protocol.bodies.base import Body
 from cometmq.protocol.codes import RequestCode
@@ -198,6 +204,15 @@ class MetadataCopy:
         found = await decode(kind, response.body)
         return found if self._follows(master) else None
 
+    async def _fetch_table(self, master: str, table: PagedTable[B]) -> B | None:
+        """Request a large table; None if this broker is not a slave of that master any more.
+
+        Raises:
+            CometError: the master does not respond, refuses, or responds with something else.
+        """
+        follows = partial(self._follows, master)
+        return await fetch_table(self._client, master, table, follows, timeout=TIMEOUT_S)
+
     def _follows(self, master: str) -> bool:
         return self._role.is_slave and self._role.master_address == master
 
@@ -205,9 +220,7 @@ class MetadataCopy:
         log_end = (
             self._store.written_to
         )  # the topics of all messages up to here are in the response
-        found = await self._fetch(
-            master, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigSerializeWrapper
-        )
+        found = await self._fetch_table(master, TOPICS)
         if found is None:
             return
         if await self._topics.copy(found, log_end):
@@ -234,9 +247,7 @@ class MetadataCopy:
             )
 
     async def _copy_groups(self, master: str) -> None:
-        found = await self._fetch(
-            master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupWrapper
-        )
+        found = await self._fetch_table(master, GROUPS)
         if found is not None and await self._groups.copy(found, lambda: self._follows(master)):
             count = len(found.subscription_group_table)
             log.info("copied groups master=%s groups=%d", master, count)
@@ -245,9 +256,7 @@ class MetadataCopy:
         """Copy committed and schedule offsets, as soon as the log here covers them."""
         # Before the request: the schedule offsets cover all up to here.
         log_end = self._store.confirmed_to
-        committed = await self._fetch(
-            master, RequestCode.GET_ALL_CONSUMER_OFFSET, ConsumerOffsetSerializeWrapper
-        )
+        committed = await self._fetch_table(master, OFFSETS)
         if committed is None:
             return
         schedule = await self._fetch(

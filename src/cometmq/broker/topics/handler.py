@@ -20,6 +20,7 @@ import msgspec
 from cometmq.broker.checks import INT_MAX, check_body, check_is_master, check_number
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.role import Role
+from cometmq.broker.table_pages import check_whole, first_of_page, page_of
 from cometmq.broker.timings import Creations
 from cometmq.broker.topics import attributes
 from cometmq.broker.topics.table import TopicTable
@@ -33,9 +34,12 @@ from cometmq.protocol.bodies import (
     TopicConfigSerializeWrapper4,
     TopicList,
 )
+from cometmq.protocol.bodies.base import Body
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import (
     DeleteTopicInBrokerRequest,
+    GetAllTopicConfigRequest,
+    GetAllTopicConfigResponse,
     GetTopicConfigRequest,
     UpdateAndCreateTopicRequest,
 )
@@ -221,13 +225,23 @@ class TopicHandler:
 
         A slave of 4.9 keeps the version without what it does not know, and tools compare the two.
         """
-        topics, version = dict(self._topics.all()), self._topics.version
+        table, version = self._topics.all(), self._topics.version
+        header = request.header(GetAllTopicConfigRequest)
+        first = first_of_page(header.topic_seq, header.data_version, version)
+        if first is None:
+            topics, total = dict(table), None
+        else:
+            topics = page_of(table.items(), first, header.max_topic_num)
+            total = GetAllTopicConfigResponse(total_topic_num=len(table))
+        wrapper: Body
         if request.command.version >= MAPPING_VERSION_MIN:
             wrapper = TopicConfigSerializeWrapper(topic_config_table=topics, data_version=version)
-            return Response(body=await encode(wrapper))
-        old = DataVersion4(timestamp=version.timestamp, counter=version.counter)
-        old_wrapper = TopicConfigSerializeWrapper4(topic_config_table=topics, data_version=old)
-        return Response(body=await encode(old_wrapper))
+        else:
+            old = DataVersion4(timestamp=version.timestamp, counter=version.counter)
+            wrapper = TopicConfigSerializeWrapper4(topic_config_table=topics, data_version=old)
+        body = await encode(wrapper)
+        check_whole(body, "topics")
+        return Response(header=total, body=body)
 
     async def show_system(self, request: Request) -> Response:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""

@@ -96,6 +96,14 @@ FAMILIES = {
         "CheckRocksdbCqWriteProgressRequest",
         "ExportRocksdbConfigToJsonRequest",
     ),
+    "table_page": (
+        "GetAllTopicConfigRequest",
+        "GetAllTopicConfigResponse",
+        "GetAllSubscriptionGroupRequest",
+        "GetAllSubscriptionGroupResponse",
+        "GetAllConsumerOffsetRequest",
+        "GetAllConsumerOffsetResponse",
+    ),
     "group": (
         "GetSubscriptionGroupConfigRequest",
         "DeleteSubscriptionGroupRequest",
@@ -196,6 +204,7 @@ if TYPE_CHECKING:
     from cometmq.protocol.headers.query import *
     from cometmq.protocol.headers.send import *
     from cometmq.protocol.headers.table import *
+    from cometmq.protocol.headers.table_page import *
     from cometmq.protocol.headers.topic import *
     from cometmq.protocol.headers.transaction import *
 else:

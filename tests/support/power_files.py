@@ -317,6 +317,13 @@ class PowerFiles:
                 pending.apply(self._synced)
             self._pending.clear()
 
+    def link(self, path: Path, target: Path) -> None:
+        def change(names: Names) -> None:
+            if path in names.paths:
+                names.paths[target] = names.paths[path]
+
+        self._change(target.parent, change)
+
     def remove(self, path: Path) -> None:
         if path in self._now.paths:
             self._change(path.parent, lambda names: names.paths.pop(path, None))

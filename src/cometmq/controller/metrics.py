@@ -66,6 +66,11 @@ async def start_metrics(
         brokers = page.gauge("active_broker_num", "Living brokers")
         for (cluster, name), count in live.counts().items():
             brokers.set(count, cluster=cluster, broker_set=name)
+        waiting = page.gauge(
+            "cometmq_controller_waiting_sets",
+            "Broker sets without a master that wait for members to be compared",
+        )
+        waiting.set(len(elections.waiting))
         results = page.counter("election_total", "Elections, by their result")
         for result, count in elections.results.items():
             results.set(count, election_result=result)

@@ -73,6 +73,7 @@ _NOT_COPIED: Final = frozenset(
             "unitbuffers",
             "queueends",
             "deleted",
+            "aside",
             "embedded",
             FILE_NAME,
         ),

@@ -57,6 +57,7 @@ from cometmq.store.remover import Remover
 from cometmq.store.repair import Repair
 from cometmq.store.replica import Replica
 from cometmq.store.segment_allocator import SegmentAllocator
+from cometmq.store.set_aside import SET_ASIDE, folders_aside, set_aside
 from cometmq.store.topic_deletion import TopicDeletion
 from cometmq.store.truncation import check_border, truncate
 from cometmq.store.unit_buffers import unwritten_units
@@ -890,6 +891,7 @@ class MessageStore:
             StoreError: no whole record begins there; nothing was changed.
             SegmentNotReadyError: a log file is being allocated; call it again after
                 `wait_for_segment`.
+            SetAsideError: confirmed records cannot be kept; nothing was removed.
             StoreUnavailableError: the store is shut, records wait for space on the disk, or the
                 disk refused. In the last case the store must be opened again.
         """
@@ -901,6 +903,15 @@ class MessageStore:
         check_border(self._log, offset)
         self._allocator.discard_ahead()
         self.write_out()
+        if self.confirms and offset < self.confirmed_to:
+            set_aside(
+                self._files,
+                self.paths,
+                self._log,
+                offset,
+                confirmed_to=self.confirmed_to,
+                now_ms=self._clock.now_ms(),
+            )
         prepare(offset)
         if self.confirms:
             self._log.confirmed_to = min(self._log.confirmed_to, offset)
@@ -908,6 +919,11 @@ class MessageStore:
         self.replica.discard_partial()
 
     # --- flushing -----------------------------------------------------------------------------
+
+    @property
+    def folders_aside(self) -> list[str]:
+        """The folders with confirmed records that a master lacked, by their names."""
+        return folders_aside(self._files, self.paths)
 
     @property
     def written_to(self) -> int:
@@ -1051,7 +1067,9 @@ class MessageStore:
 
     def runtime_figures(self) -> dict[str, str]:
         """Return the figures of the store for the runtime information, by RocketMQ's names."""
+        aside = self.folders_aside
         return {
+            **({SET_ASIDE: ";".join(aside)} if aside else {}),
             "commitLogMinOffset": str(self.min_log_offset),
             "commitLogMaxOffset": str(self.written_to),
             "dispatchBehindBytes": str(self.dispatch_backlog_bytes),

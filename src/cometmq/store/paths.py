@@ -4,6 +4,7 @@
     consumequeue_ext/<topic>/<queue>/<20 digits>        index/<yyyyMMddHHmmssSSS>
     checkpoint   abort   lock   unitbuffers   queueends   config/<name>
     deleted/<any name>: directories that are being deleted
+    aside/<time>-<from>-<to>/commitlog/<20 digits>: confirmed records that a master lacked
     batchconsumequeue/<topic>/<queue>/<20 digits>: queues of RocketMQ 5 that are refused
 
 A name of 20 digits is the offset of the file's first byte in its own stream.
@@ -41,6 +42,7 @@ class StorePaths:
         self.config = root / "config"
         self.topics = self.config / "topics.json"
         self.deleted = root / "deleted"
+        self.aside = root / "aside"
 
     def topic(self, topic: str) -> Path:
         """Return the directory of a topic's queues."""

@@ -169,6 +169,13 @@ class Files(Protocol):
     def rename(self, path: Path, target: Path) -> None:
         """Rename a file, replacing ``target``."""
 
+    def link(self, path: Path, target: Path) -> None:
+        """Give a file a second name.
+
+        Raises:
+            OSError: the file system has no such names, or the disk refused.
+        """
+
     def remove(self, path: Path) -> None:
         """Remove a file; does nothing if it is missing."""
 
@@ -291,6 +298,10 @@ class SystemFiles:
     def rename(self, path: Path, target: Path) -> None:
         """Rename a file, replacing ``target``."""
         SYSTEM.replace(path, target)
+
+    def link(self, path: Path, target: Path) -> None:
+        """Give a file a second name."""
+        os.link(path, target)
 
     def remove(self, path: Path) -> None:
         """Remove a file; does nothing if it is missing."""

@@ -84,6 +84,15 @@ class BrokerMetrics:
         failed.set(int(parts.store.failure is not None))
         full = page.gauge("cometmq_store_disk_full", "1 if the disk has no room for messages")
         full.set(int(parts.store.disk_full))
+        if parts.elected is not None:
+            aside = page.gauge(
+                "cometmq_store_set_aside", "Folders with confirmed messages that a master lacked"
+            )
+            aside.set(len(parts.store.folders_aside))
+            fenced = page.gauge(
+                "cometmq_broker_fenced", "1 if the controllers know less, or another set or process"
+            )
+            fenced.set(int(parts.elected.replication.acknowledgements.fenced is not None))
 
     def _store(self, page: Page) -> None:
         store, clock = self._parts.store, self._parts.clock

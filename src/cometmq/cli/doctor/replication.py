@@ -11,15 +11,17 @@ from cometmq.cli.doctor.cluster import MASTER_ID, Broker, Cluster
 from cometmq.cli.doctor.findings import Check, Finding, Level, fine, no_result
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.nouns import counted
-from cometmq.protocol.bodies import BrokerReplicasInfo
+from cometmq.protocol.bodies import BrokerReplicasInfo, ReplicaIdentity
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import ControllerGetMetadataInfoResponse
+from cometmq.store.set_aside import SET_ASIDE
 
 MIB = 1024 * 1024
 BEHIND_WARNING_BYTES = 4 * MIB
 """Two requests see the log at two times; a slave that follows is less behind than this."""
 REPLICATE = "see docs/howto/replicate-a-broker.md"
 FAIL_OVER = "see docs/howto/fail-over.md"
+SET_ASIDE_PAGE = f"{FAIL_OVER}#messages-that-were-set-aside"
 
 
 def masters(cluster: Cluster) -> Iterator[Finding]:
@@ -66,6 +68,20 @@ def _behind(brokers: Sequence[Broker]) -> Iterator[Finding]:
             " slave does not count",
             f"look at the logs of both brokers and at the network between them; {REPLICATE}",
         )
+
+
+def set_aside(cluster: Cluster) -> Iterator[Finding]:
+    """Find confirmed messages that a slave has set aside because its master lacked them."""
+    for broker in cluster.brokers:
+        if folders := broker.figures.get(SET_ASIDE, ""):
+            yield Finding(
+                "set-aside",
+                Level.PROBLEM,
+                broker.subject,
+                f"confirmed messages that its master lacked, in aside of its store: {folders}",
+                "no such folder",
+                f"read them, send again what is missing, and remove the folder; {SET_ASIDE_PAGE}",
+            )
 
 
 def checks(cluster: Cluster) -> list[Check]:
@@ -180,6 +196,7 @@ async def _in_sync(cluster: Cluster, elected: Sequence[Broker], leader: str) -> 
             continue
         members, others = table[name].in_sync_replicas, table[name].not_in_sync_replicas
         met = f"in sync {len(members)} of {len(members) + len(others)}"
+        found += _distrusted(name, members)
         if not table[name].master_address:
             problem = (Level.PROBLEM, f"no master, {met}", "an elected master")
         elif len(members) < least_members:
@@ -195,3 +212,17 @@ async def _in_sync(cluster: Cluster, elected: Sequence[Broker], leader: str) -> 
         action = f"look at the brokers that are not in it ({absent}); {FAIL_OVER}"
         found.append(Finding("in-sync-sets", level, name, met, expected, action))
     return found
+
+
+def _distrusted(name: str, members: Sequence[ReplicaIdentity]) -> Iterator[Finding]:
+    """Find members that are not elected before a master has compared their log."""
+    for member in members:
+        if member.log_state:
+            yield Finding(
+                "in-sync-sets",
+                Level.WARNING,
+                f"{name} ({member.broker_address})",
+                f"its log is {member.log_state}: it was killed, lost its power, or was copied",
+                "a log that the master has compared, which takes as long as it needs to catch up",
+                f"look whether it reaches the master; {FAIL_OVER}",
+            )

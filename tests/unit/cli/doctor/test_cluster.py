@@ -42,6 +42,13 @@ def test_a_slave_that_is_behind_is_found(behind: int, level: Level) -> None:
     assert of(list(replication.masters(cluster(master, slave))), "slaves") == [level]
 
 
+def test_confirmed_messages_that_were_set_aside_are_found() -> None:
+    slave = broker(1, confirmedMessagesSetAside="20261128T213000123-0-500")
+    [finding] = replication.set_aside(cluster(broker(0), slave))
+    assert (finding.level, finding.subject) == (Level.PROBLEM, slave.subject)
+    assert "20261128T213000123-0-500" in finding.met
+
+
 def test_brokers_that_do_not_show_the_end_of_their_log_are_not_compared() -> None:
     assert of(list(replication.masters(cluster(broker(0), broker(1)))), "slaves") == []
 

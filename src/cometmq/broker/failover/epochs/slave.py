@@ -268,14 +268,11 @@ class EpochMasterConnection(MasterConnection):
             self._truncate(start)
 
     def _truncate(self, point: int) -> None:
-        confirmed_to = self._store.confirmed_to
+        """Truncate the log; confirmed records that the master lacks are set aside before.
+
+        That is done here, though it may take seconds: meanwhile nothing of the master may come.
+        """
         self._store.truncate_log(point, self._before_truncation)
-        if point < confirmed_to and self._store.confirms:
-            log.error(
-                "the master lacks confirmed messages, they are lost here too address=%s"
-                " offset=%d confirmed=%d",
-                *(self._address, point, confirmed_to),
-            )
 
     def _check_epoch(self, header: ChunkHeader) -> None:
         """Note the epoch in which the next bytes were written.

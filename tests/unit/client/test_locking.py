@@ -13,6 +13,8 @@ from cometmq.client._push.ordered import Locks
 from cometmq.client._push.process_queue import ProcessQueue
 from cometmq.client._supervision import SupervisedTasks
 from cometmq.model.queue import MessageQueue
+from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import Request
 from support.consuming import QUEUE
 from support.group_broker import GroupBroker
 from support.scripted import ScriptedCluster
@@ -154,6 +156,34 @@ async def test_the_queues_of_a_consumer_are_locked_again_at_once_by_a_broker_tha
 
             # The first pull that fails is retried after a second, and reconnects.
             assert asyncio.get_running_loop().time() - restarted_s < 1.5
+
+
+async def test_a_consumer_that_is_closed_before_its_locks_are_confirmed_leaves_none() -> None:
+    """The next member of the group would wait a minute for them."""
+    broker = GroupBroker()
+
+    def lock_silently(request: Request) -> None:
+        broker._lock(request)
+        broker.moved.set()
+
+    broker.handlers[RequestCode.LOCK_BATCH_MQ] = lock_silently
+    async with ScriptedCluster([broker]) as cluster:
+        consumer = PushConsumer(
+            cluster.address, group="g", handler=print, ordered=True, subscriptions={"t": "*"}
+        )
+        broker.members = [consumer.client_id]
+        async with consumer:
+            await broker.wait_until(lambda: len(broker.locked_by) == 2)
+        await broker.wait_until(lambda: broker.locked_by == {})
+
+
+async def test_a_lock_that_was_refused_is_not_given_back() -> None:
+    rig = Rig()
+    rig.broker.refuses.add(rig.one.queue)
+    await rig.locks.lock(rig.one.queue)
+    await rig.locks.stop()
+
+    assert rig.broker.unlocked == []
 
 
 async def test_a_queue_is_unlocked_at_once_when_it_is_released_without_delay() -> None:

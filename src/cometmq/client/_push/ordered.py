@@ -79,6 +79,8 @@ class Locks:
         self._now = now
         self._on_locked = on_locked
         self._later: dict[MessageQueue, asyncio.TimerHandle] = {}
+        self._unconfirmed: set[MessageQueue] = set()
+        """Queues whose lock was requested: a call that was cancelled leaves its queue here."""
         self._tasks = Supervisor(f"locks {group}")
         self._renewed_at = -math.inf
         self._renewals: PeriodicLoop | None = None
@@ -107,7 +109,7 @@ class Locks:
         delayed = list(self._later)
         await self.stop_renewing()
         held = [queue.queue for queue in self._queues() if queue.locked]
-        await self._unlock_all({*held, *delayed})
+        await self._unlock_all({*held, *delayed, *self._unconfirmed})
 
     async def stop_renewing(self) -> None:
         """Stop renewing: the locks expire."""
@@ -125,7 +127,10 @@ class Locks:
             False if another member has it, or its broker did not respond or refused.
         """
         self._cancel_unlock(queue)
-        return queue in await self._lock_all([queue])
+        self._unconfirmed.add(queue)
+        locked = queue in await self._lock_all([queue])
+        self._unconfirmed.discard(queue)
+        return locked
 
     async def relock(self, queue: ProcessQueue) -> bool:
         """Lock an assigned queue whose lock was lost or is too old; return whether it is locked."""

@@ -21,7 +21,10 @@ LIMIT_S = 120.0
 async def server(folder: Path, namesrv: int, broker: int) -> AsyncIterator[None]:
     """A server that may open few files."""
     config = folder / "broker.conf"
-    config.write_text("mappedFileSizeCommitLog=4194304\nmaxHashSlotNum=1000\nmaxIndexNum=200000\n")
+    config.write_text(
+        "mappedFileSizeCommitLog=4194304\nmaxHashSlotNum=1000\nmaxIndexNum=200000\n"
+        "brokerFastFailureEnable=false\n"
+    )
     command = f"ulimit -n {DESCRIPTORS}; exec {sys.executable} -m cometmq standalone"
     command += f" --namesrv-port {namesrv} --broker-port {broker} --store {folder / 'store'}"
     with (folder / "log").open("ab") as log:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from cometmq.model.errors import ProtocolError, RemotingError
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest, ExchangeBrokerHaInfoResponse
 from cometmq.remoting import check
 from cometmq.store import ReplicaError
 
@@ -137,6 +136,12 @@ class Introduction:
             ResponseError: the master refuses the account of this broker.
             ReplicaError: the master is of another broker set.
         """
+        # Masters never need these.
+        from cometmq.protocol.headers import (
+            ExchangeBrokerHaInfoRequest,
+            ExchangeBrokerHaInfoResponse,
+        )
+
         master, names = self._role.master_address, self._names()
         if not master:
             return b""

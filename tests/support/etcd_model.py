@@ -79,6 +79,18 @@ class EtcdStore:
         self._keys[put.key] = KeyValue(put.key, put.value, revision), put.lease
         self.revision = revision
 
+    def backup(self, part: str = "") -> dict[str, bytes]:
+        """Return the keys whose names have a part, for `restore`."""
+        return {key: found.value for key, (found, _) in self._keys.items() if part in key}
+
+    def restore(self, values: dict[str, bytes]) -> None:
+        """Write keys as they were; each gets a new revision, as from a restored backup."""
+        self.transact([], [Put(key, value) for key, value in values.items()])
+
+    def clear(self, part: str) -> None:
+        """Delete the keys whose names have a part: those of an etcd that was emptied."""
+        self.transact([], [Delete(key) for key in self._keys if part in key])
+
     def grant(self, ttl_s: int) -> int:
         self._lease_ids += 1
         self._leases[self._lease_ids] = ttl_s, self._monotonic() + ttl_s

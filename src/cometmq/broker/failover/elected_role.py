@@ -319,6 +319,8 @@ class ElectedRole:
                 await self._check_epochs(decision, known)
             if decision.epoch > max(self._epoch, 0):
                 self._be_slave(decision)
+            if not self._role.is_slave:  # this process may not be the one that they have elected
+                self._fence("the controllers name no living master")
             decision = await self._elect()
         await self._check_epochs(decision, known)
         self._check_process(decision)

@@ -117,7 +117,7 @@ class Administered:
             settings=lambda: settings,
             sends_waiting=lambda: 0,
             oldest_wait_s=lambda: 0.0,
-            pulls_held=lambda: 0,
+            reads_waiting=lambda: 0,
             delay_levels=lambda: self.delay_levels,
             half_messages=lambda: self.half_messages,
             clock=self.clock,

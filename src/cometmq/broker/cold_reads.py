@@ -97,6 +97,11 @@ class ColdReads:
         """The blocks under way, by their ends."""
 
     @property
+    def waiting(self) -> int:
+        """The number of reads that wait for a thread or for the disk."""
+        return self._waiting
+
+    @property
     def is_limited(self) -> bool:
         """Whether flow control may delay reads."""
         return self._limited()

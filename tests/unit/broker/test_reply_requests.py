@@ -75,7 +75,9 @@ class Broker:
         self.on_push()
         return self.answer
 
-    async def reply(self, properties: dict[str, str] = PROPERTIES, **changes: Any) -> Command:
+    async def reply(
+        self, properties: dict[str, str] = PROPERTIES, body: bytes = b"reply", **changes: Any
+    ) -> Command:
         fields = {
             "a": "g",
             "b": TOPIC,
@@ -89,7 +91,7 @@ class Broker:
         } | changes
         texts = {name: str(value) for name, value in fields.items()}
         code = RequestCode.SEND_REPLY_MESSAGE_V2
-        return await self.replier.call(code, body=b"reply", fields=texts, timeout=30)
+        return await self.replier.call(code, body=body, fields=texts, timeout=30)
 
 
 @pytest.fixture
@@ -116,6 +118,15 @@ async def test_a_reply_is_pushed_and_stored(broker: Broker) -> None:
     received = decode_properties(pushed.fields["properties"])
     assert received == PROPERTIES | {"PUSH_REPLY_TIME": now}
     assert broker.store.bounds(TOPIC, 0) == (0, 1)
+
+
+async def test_a_reply_without_a_body_is_pushed_and_not_stored(broker: Broker) -> None:
+    """RocketMQ stores none either; programs of its Go client reply so."""
+    answer = await broker.reply(body=b"")
+    assert (answer.code, answer.fields["msgId"]) == (0, "0")
+    (pushed,) = broker.pushed
+    assert (pushed.body, pushed.fields["topic"]) == (b"", TOPIC)
+    assert broker.store.bounds(TOPIC, 0) == (0, 0)
 
 
 async def test_a_reply_that_no_slave_has_is_no_success(broker: Broker) -> None:

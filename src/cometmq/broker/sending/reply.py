@@ -93,7 +93,7 @@ class ReplyHandler:
         problem = await self._push(request, header, send)
         result = SendMessageResponse(msg_id="0", queue_id=send.requested_queue_id, queue_offset=0)
         end: int | None = None
-        if self._settings().store_reply_message_enable:
+        if request.body and self._settings().store_reply_message_enable:
             try:
                 stored = await after_prerequisites(lambda: self._store_reply(send))
             except (ResponseError, StoreError, InvalidMessageError) as failure:
@@ -119,6 +119,7 @@ class ReplyHandler:
         send = Send(request.connection)
         send.take_header(header, request.body)
         send.is_batch = False
+        send.may_be_empty = True
         self._validation.route(send)
         return send
 

@@ -13,6 +13,7 @@ cdef class Send:
     cdef public long long flag
     cdef public long long reconsumed
     cdef public bint is_batch
+    cdef public bint may_be_empty
     cdef public object source
     cdef public Py_ssize_t body_at
     cdef public Py_ssize_t body_end

@@ -35,6 +35,8 @@ class Send:
         self.flag = 0
         self.reconsumed = 0
         self.is_batch = False
+        self.may_be_empty = False
+        """Whether it may have no body, as a reply may."""
         self.source: bytes | bytearray = b""
         """Contains the body, from ``body_at`` to ``body_end``."""
         self.body_at = 0

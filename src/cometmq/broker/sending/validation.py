@@ -381,7 +381,8 @@ class SendValidation:
         body_bytes = send.body_end - send.body_at
         text = octets.start_of(send.text)
         text_bytes = property_text.joined_bytes(text, send.text_at, send.text_end, send.more)
-        if 0 < body_bytes <= self._body_bytes_max and text_bytes <= PROPERTIES_BYTES_MAX:
+        least_bytes = 0 if send.may_be_empty else 1
+        if least_bytes <= body_bytes <= self._body_bytes_max and text_bytes <= PROPERTIES_BYTES_MAX:
             return
         raise _illegal(
             "the message is illegal, maybe msg body or properties length not matched. msg body"

@@ -107,7 +107,7 @@ def runtime_of(parts: Parts, booted_ms: int) -> RuntimeInfo:
         settings=parts.settings,
         sends_waiting=lambda: len(parts.commit),
         oldest_wait_s=parts.commit.oldest_age_s,
-        pulls_held=lambda: len(parts.held),
+        reads_waiting=lambda: parts.cold_reads.waiting,
         delay_levels=lambda: {
             level: DelayLevelOffsets(*ends) for level, ends in parts.delay.progress().items()
         },

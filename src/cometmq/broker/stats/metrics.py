@@ -70,7 +70,7 @@ class BrokerMetrics:
         parts = self._parts
         waiting = page.gauge("rocketmq_processor_watermark", "Requests that wait, by processor")
         waiting.set(len(parts.commit), processor="send")
-        waiting.set(len(parts.held), processor="pull")
+        waiting.set(parts.cold_reads.waiting, processor="pull")
         permission = page.gauge("rocketmq_broker_permission", "4 read, 2 write, 6 both")
         permission.set(parts.settings().broker_permission)
         page.gauge("rocketmq_topic_number", "Topics of this broker").set(len(parts.topics))

@@ -122,7 +122,8 @@ class RuntimeInfo:
         settings: returns the current settings of the broker.
         sends_waiting: counts the sends that wait for the disk.
         oldest_wait_s: for how long the oldest of them has waited.
-        pulls_held: counts the pulls that are held.
+        reads_waiting: counts the reads from the disk that pulls wait for. Held pulls do not count:
+            they wait for messages, and tools take this figure for a backlog.
         delay_levels: returns the offsets of each delay level that was used.
         half_messages: returns their figures; None until they are known.
         clock: tells how long the broker runs.
@@ -139,7 +140,7 @@ class RuntimeInfo:
         settings: Callable[[], BrokerSettings],
         sends_waiting: Callable[[], int],
         oldest_wait_s: Callable[[], float],
-        pulls_held: Callable[[], int],
+        reads_waiting: Callable[[], int],
         delay_levels: Callable[[], Mapping[int, DelayLevelOffsets]],
         half_messages: Callable[[], HalfMessageFigures | None],
         clock: Clock,
@@ -152,7 +153,7 @@ class RuntimeInfo:
         self._settings = settings
         self._sends_waiting = sends_waiting
         self._oldest_wait_s = oldest_wait_s
-        self._pulls_held = pulls_held
+        self._reads_waiting = reads_waiting
         self._delay_levels = delay_levels
         self._half_messages = half_messages
         self._clock = clock
@@ -252,7 +253,7 @@ class RuntimeInfo:
             "sendThreadPoolQueueSize": str(self._sends_waiting()),
             "sendThreadPoolQueueCapacity": str(settings.send_queue_capacity),
             "sendThreadPoolQueueHeadWaitTimeMills": str(int(self._oldest_wait_s() * 1000)),
-            "pullThreadPoolQueueSize": str(self._pulls_held()),
+            "pullThreadPoolQueueSize": str(self._reads_waiting()),
             "pullThreadPoolQueueCapacity": str(settings.pull_queue_capacity),
         }
 

@@ -12,7 +12,7 @@ from cometmq.model.errors import ResponseError
 from cometmq.protocol.command import Command, encode_head
 from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
 from cometmq.protocol.headers import (
-    GetRouteinfoByTopicRequest,
+    PullMessageRequest,
     QueryConsumerOffsetResponse,
     SendMessageResponse,
 )
@@ -160,5 +160,5 @@ async def test_a_header_that_lacks_a_field_refuses_the_request() -> None:
     _, incoming = await request()
 
     with pytest.raises(ResponseError) as refused:
-        incoming.header(GetRouteinfoByTopicRequest)
+        incoming.header(PullMessageRequest)
     assert refused.value.code == 1

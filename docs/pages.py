@@ -175,7 +175,8 @@ CLIENT_PAGES = (
         "Functions that run around each send, each handler call and each request.",
         (
             *("SendHook", "SendContext", "SendKind", "ForbiddenHook", "ConsumeHook"),
-            *("DeliveryContext", "ConsumeEnd", "FilterHook", "EndTransactionHook", "EndContext"),
+            *("DeliveryContext", "ConsumeEnd", "FailedMessage", "FilterHook"),
+            *("EndTransactionHook", "EndContext"),
             *("RpcHook", "OutgoingCall", "Signer", "Credentials"),
         ),
     ),

@@ -23,6 +23,7 @@ from cometmq.client import (
     PushConsumer,
     StoredMessage,
 )
+from cometmq.client.hooks import ConsumeHook, FailedMessage
 from cometmq.client.settings import MIB
 from cometmq.model import property_names as names
 from cometmq.model.topic import retry_topic
@@ -310,3 +311,58 @@ async def test_a_message_is_tried_again_here_after_5_s_when_nobody_takes_it_back
     assert seen.times[1] - seen.times[0] > 4.9
     assert seen.messages[1].queue_offset == seen.messages[0].queue_offset
     assert retry_topic(group) not in {message.topic for message in seen.messages}
+
+
+class Counted(ConsumeHook):
+    """Notes each message that failed, and how it went on."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[str, str, int, str]] = []
+
+    def retried(self, failed: FailedMessage) -> None:
+        self.noted.append(("retried", failed.message.topic, failed.retries, repr(failed.error)))
+
+    def dead_lettered(self, failed: FailedMessage) -> None:
+        self.noted.append(("dead", failed.message.topic, failed.retries, repr(failed.error)))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_each_redelivery_and_each_dead_letter_is_logged_and_shown_to_hooks(
+    name_servers: str,
+    producer: Producer,
+    topic: str,
+    group: str,
+    caplog: pytest.LogCaptureFixture,
+    ordered: bool,
+) -> None:
+    receipt = await producer.send(Message(topic, b"x", keys=["k1", "k2"]))
+    hook, seen = Counted(), Seen()
+
+    async def handler(message: StoredMessage) -> None:
+        seen.add(message)
+        error = ValueError(str(len(seen.messages)))
+        if len(seen.messages) > 1:
+            raise error
+        raise ConsumeLater(delay=0.05 if ordered else 1) from error
+
+    async with PushConsumer(
+        name_servers,
+        handler=handler,
+        ordered=ordered,
+        retries_max=1,
+        hooks=[hook],
+        **from_the_first(group, topic),
+    ):
+        await dead_letters(name_servers, group)
+
+    assert hook.noted == [
+        ("retried", topic, 0, "ValueError('1')"),
+        ("dead", topic, 1, "ValueError('2')"),
+    ]
+    named = f"topic={topic} id={receipt.message_id} keys=k1,k2 group={group}"
+    lines = [record.getMessage() for record in caplog.records if named in record.getMessage()]
+    assert lines == [
+        f"handler requested a redelivery {named} retries=0 messages=1 error=builtins.ValueError: 1",
+        f"handler failed {named} retries=1 messages=1 error=builtins.ValueError: 2",
+        f"dead letter {named} retries=1 error=builtins.ValueError: 2",
+    ]

@@ -22,7 +22,9 @@ log = logging.getLogger(__name__)
 class HookContext(Protocol):
     """What a hook is called with."""
 
-    group: str
+    @property
+    def group(self) -> str:
+        """The group of the client."""
 
 
 H = TypeVar("H")

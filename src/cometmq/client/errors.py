@@ -265,7 +265,7 @@ class KeyMissingError(ClientError):
 
 
 class ConsumeLater(CometError):  # noqa: N818 - an order, not a failure
-    """Raised by a handler: redeliver the message later, without logging an error.
+    """Raised by a handler: redeliver the message later, without the traceback of an error.
 
     With ``raise ConsumeLater(...) from error`` a dead letter has that error in ``CONSUME_ERROR``.
 

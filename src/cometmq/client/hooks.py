@@ -30,6 +30,7 @@ __all__ = [
     "ConsumeHook",
     "DeliveryContext",
     "ConsumeEnd",
+    "FailedMessage",
     "FilterHook",
     "EndTransactionHook",
     "EndContext",
@@ -206,11 +207,35 @@ class DeliveryContext:
     """Data that a hook stores for its later calls."""
 
 
+@dataclass(frozen=True, slots=True)
+class FailedMessage:
+    """A message that a handler did not consume, and that is retried or dead-lettered.
+
+    Example:
+        class DeadLetters(ConsumeHook):
+            def dead_lettered(self, failed: FailedMessage) -> None:
+                print(failed.message.message_id, failed.retries, failed.error)
+
+        PullConsumer(name_server, group="audit", hooks=[DeadLetters()])
+    """
+
+    group: str
+    """The consumer group."""
+    client_id: str
+    """The client id."""
+    message: StoredMessage
+    """The message, with the topic that it was sent to."""
+    retries: int
+    """The number of its retries so far."""
+    error: BaseException | None
+    """What the handler raised; of a `ConsumeLater` its cause; None without an error."""
+
+
 class ConsumeHook:
     """Runs around handler calls. Override the methods that you need.
 
-    Both methods run in the task that calls the handler, so the handler sees a context variable
-    that ``before`` sets.
+    ``before`` and ``after`` run in the task that calls the handler, so the handler sees a context
+    variable that ``before`` sets.
 
     Example:
         class Timer(ConsumeHook):
@@ -225,6 +250,12 @@ class ConsumeHook:
 
     def after(self, context: DeliveryContext) -> None:
         """Runs after the handler."""
+
+    def retried(self, failed: FailedMessage) -> None:
+        """Runs when a message that failed will be redelivered."""
+
+    def dead_lettered(self, failed: FailedMessage) -> None:
+        """Runs when a message that failed has become a dead letter."""
 
 
 class FilterHook:

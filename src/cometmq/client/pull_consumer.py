@@ -160,6 +160,7 @@ class PullConsumer(OffsetCalls):
             self._wire_group,
             rule=DeadLetterRule.of(self._settings.retries_max),
             wrap_topic=self._namespace.wrap_topic,
+            on_failed=self._hooks.failed,
         )
         self._rebalancer = Rebalancer(
             instance=self._instance,

@@ -15,6 +15,7 @@ from typing import Any, Unpack
 from cometmq.client._connection.instance import ClientInstance, acquire_instance
 from cometmq.client._connection.name_servers import HasNameServers
 from cometmq.client._consuming.consumer import SubscribingConsumer, resolve, subscriptions_of
+from cometmq.client._consuming.handler_calls import ConsumeHookCalls
 from cometmq.client._consuming.retries import DeadLetterRule, Retries, pop_delay_s
 from cometmq.client._pop.calls import Deliveries, Delivery, PopRequests
 from cometmq.client._pop.receiver import Receiver
@@ -117,6 +118,9 @@ class SimpleConsumer(SubscribingConsumer):
             self._wire_group,
             rule=dead_letters,
             wrap_topic=self._instance.namespace.wrap_topic,
+            on_failed=ConsumeHookCalls(
+                (), group=group, client_id=self._instance.client_id, ordered=False
+            ).failed,
         )
         self._requests = PopRequests(
             self._instance, self._wire_group, timeout=self._settings.ack_ms / 1000

@@ -347,7 +347,7 @@ async def test_a_handler_that_raises_after_its_message_was_sent_back_is_logged_a
 
     assert rig.sent_back == [(0, 3, None)]
     assert rig.committed == 1
-    assert "handler failed topic=t id=ID0 group=g attempt=1" in caplog.text
+    assert "handler failed topic=t id=ID0 keys= group=g retries=0" in caplog.text
     assert "consuming failed" not in caplog.text
 
 
@@ -763,9 +763,11 @@ async def test_each_failed_delivery_is_one_line_and_each_kind_of_error_one_trace
 
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
-        "handler failed topic=t id=ID0 group=g attempt=1 messages=1 error=builtins.ValueError: 0",
-        "handler failed topic=t id=ID1 group=g attempt=1 messages=1 error=builtins.ValueError: 1",
-        "handler failed topic=t id=ID2 group=g attempt=1 messages=1"
+        "handler failed topic=t id=ID0 keys= group=g retries=0 messages=1"
+        " error=builtins.ValueError: 0",
+        "handler failed topic=t id=ID1 keys= group=g retries=0 messages=1"
+        " error=builtins.ValueError: 1",
+        "handler failed topic=t id=ID2 keys= group=g retries=0 messages=1"
         " error=builtins.LookupError: no such order",
     ]
     assert [bool(record.exc_info) for record in caplog.records] == [True, False, True]

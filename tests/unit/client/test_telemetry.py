@@ -17,7 +17,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from cometmq.client import PullConsumer, SimpleConsumer
 from cometmq.client.errors import ClientError
-from cometmq.client.hooks import ConsumeEnd, DeliveryContext, SendContext, SendKind
+from cometmq.client.hooks import (
+    ConsumeEnd,
+    DeliveryContext,
+    FailedMessage,
+    SendContext,
+    SendKind,
+)
 from cometmq.client.receipt import SendReceipt, SendStatus
 from cometmq.client.telemetry import MetricHooks, TracingHooks, prometheus
 from cometmq.model.errors import ResponseError
@@ -43,6 +49,29 @@ def delivery(*messages: StoredMessage) -> DeliveryContext:
     return DeliveryContext(
         group="shop", client_id="me@1", queue=QUEUE, messages=messages or (stored(),)
     )
+
+
+def test_metrics_count_retries_and_dead_letters_by_the_topic_of_the_message() -> None:
+    registry = CollectorRegistry()
+    hooks = MetricHooks(registry)
+    failed = FailedMessage("shop", "me@1", stored(), 2, ValueError("no"))
+    hooks.retried(failed)
+    hooks.dead_lettered(failed)
+    again = DeliveryContext(
+        group="shop",
+        client_id="me@1",
+        queue=MessageQueue("%RETRY%shop", "broker-a", 0),
+        messages=[stored()],
+        end=ConsumeEnd.SUCCESS,
+    )
+    hooks.before(again)
+    hooks.after(again)
+
+    shown = generate_latest(registry).decode()
+    labels = f'{{group="shop",topic="{stored().topic}"}} 1.0'
+    assert f"cometmq_client_retried_messages_total{labels}" in shown
+    assert f"cometmq_client_dead_letters_total{labels}" in shown
+    assert "%RETRY%" not in shown
 
 
 class Spans:

@@ -175,6 +175,7 @@ class Engine(ABC):
             self.group,
             rule=self._dead_letters,
             wrap_topic=self._instance.namespace.wrap_topic,
+            on_failed=self.handling.failed,
             on_first=on_first,
         )
 

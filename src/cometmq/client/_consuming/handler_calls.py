@@ -19,12 +19,19 @@ from cometmq.client._connection.identity import Namespace
 from cometmq.client._supervision import class_and_text
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
-from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext, FilterHook
+from cometmq.client.hooks import (
+    ConsumeEnd,
+    ConsumeHook,
+    DeliveryContext,
+    FailedMessage,
+    FilterHook,
+)
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.model.times import seconds
 from cometmq.remoting.tasks import is_call_failure
+from cometmq.system.failure_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -246,6 +253,7 @@ class ConsumeHookCalls:
         self._client_id = client_id
         self._namespace = namespace
         self._ordered = ordered
+        self._dead_letters = RateLimitedLog(log, "dead letters")
 
     def before(
         self, queue: MessageQueue, messages: Sequence[StoredMessage]
@@ -282,9 +290,25 @@ class ConsumeHookCalls:
         context.cost_ms, context.end, context.error = took_s * 1000, end, error
         call_hooks(self.hooks, ConsumeHook.after, context)
 
+    def failed(self, message: StoredMessage, error: BaseException | None, *, is_dead: bool) -> None:
+        """Log a message that became a dead letter, and call the hooks; also if it is retried."""
+        retries = message.reconsume_times
+        if is_dead:
+            self._dead_letters.add(
+                "dead letter topic=%s id=%s keys=%s group=%s retries=%d error=%s",
+                *(message.topic, message.message_id, ",".join(message.keys), self._group),
+                *(retries, "-" if error is None else class_and_text(error)),
+            )
+        if self.hooks:
+            context = FailedMessage(self._group, self._client_id, message, retries, error)
+            method = ConsumeHook.dead_lettered if is_dead else ConsumeHook.retried
+            call_hooks(self.hooks, method, context)
+
 
 ODD_RESULTS_MAX = 16
 """Types of results without a meaning that a consumer warns about."""
+
+_FAILED = "topic=%s id=%s keys=%s group=%s retries=%d messages=%d error=%s"
 
 Call = Callable[[Sequence[StoredMessage], ConsumeContext | OrderedContext], Awaitable[object]]
 """Calls the handler, whatever its kind, and gives what it returns or raises what it raises."""
@@ -358,6 +382,7 @@ class HandlerCalls:
         """The handler, if it is async and nothing has to happen around it: may be awaited as is."""
         self._call = self._chosen_call()
         self._traces = TraceTimes()
+        self._requested = RateLimitedLog(log, "redeliveries were requested")
         self._odd_results: set[str] = set()
 
     def _chosen_call(self) -> Call:
@@ -402,18 +427,39 @@ class HandlerCalls:
         """Show the hooks how a call ended."""
         self._hooks.after(ended.delivery, end, ended.seconds, ended.error)
 
-    def report(self, messages: Sequence[StoredMessage], ended: Ended) -> None:
-        """Log what is wrong with a call: what it raised, or a result that means nothing."""
-        if ended.error is None:
-            if not has_meaning(ended.result):
-                self._warn_of(ended.result)
-        elif not isinstance(ended.error, ConsumeLater):
-            first = messages[0]
+    def failed(self, message: StoredMessage, error: BaseException | None, *, is_dead: bool) -> None:
+        """Log and show the hooks that a message is retried, or became a dead letter."""
+        self._hooks.failed(message, error, is_dead=is_dead)
+
+    def report(self, messages: Sequence[StoredMessage], ended: Ended, failed: int) -> None:
+        """Log what is wrong with a call: an error, a redelivery, or a result that means nothing.
+
+        Args:
+            messages: of the call.
+            ended: how it ended.
+            failed: how many of the messages, from the last one back, are to be delivered again.
+        """
+        if ended.error is None and not has_meaning(ended.result):
+            self._warn_of(ended.result)
+        if not failed:
+            return
+        error, is_requested = ended.error, False
+        if error is None or isinstance(error, ConsumeLater):
+            error, is_requested = getattr(error, "__cause__", None), True
+        first = messages[len(messages) - failed]
+        fields = (
+            *(first.topic, first.message_id, ",".join(first.keys), self.group),
+            *(first.reconsume_times, failed),
+            "-" if error is None else class_and_text(error),
+        )
+        if is_requested:
+            self._requested.add(f"handler requested a redelivery {_FAILED}", *fields)
+        else:
+            assert error is not None
             log.warning(
-                "handler failed topic=%s id=%s group=%s attempt=%d messages=%d error=%s",
-                *(first.topic, first.message_id, self.group),
-                *(first.reconsume_times + 1, len(messages), class_and_text(ended.error)),
-                exc_info=ended.error if self._traces.is_due(ended.error) else None,
+                f"handler failed {_FAILED}",
+                *fields,
+                exc_info=error if self._traces.is_due(error) else None,
             )
 
     def _warn_of(self, result: object) -> None:

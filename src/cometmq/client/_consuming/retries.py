@@ -24,6 +24,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._sending.sender import InnerProducer
@@ -64,6 +65,15 @@ DEAD_LETTER = -1
 """The delay level that makes a dead letter at once."""
 
 
+class OnFailed(Protocol):
+    """Is told of each message that failed and is retried or dead-lettered."""
+
+    def __call__(
+        self, message: StoredMessage, error: BaseException | None, *, is_dead: bool
+    ) -> None:
+        """Note it."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetterRule:
     """Decides which failed messages become dead letters."""
@@ -101,6 +111,8 @@ class Retries:
         group: as brokers know it.
         rule: decides which messages become dead letters.
         wrap_topic: makes a topic's name, as handlers see it, the one that brokers know.
+        on_failed: called with each message that a broker has accepted, its error, and whether it
+            is a dead letter now.
         on_first: called when a broker has accepted the first message: from then on the retry topic
             exists.
     """
@@ -112,6 +124,7 @@ class Retries:
         *,
         rule: DeadLetterRule,
         wrap_topic: Callable[[str], str] = str,
+        on_failed: OnFailed | None = None,
         on_first: Callable[[], None] | None = None,
     ) -> None:
         self._instance = instance
@@ -122,6 +135,7 @@ class Retries:
         self._max = min(retries_max, I32_MAX - 1)
         """The limit in requests, which cannot express that there is none; one more fits as well."""
         self._wrap = wrap_topic
+        self._on_failed = on_failed
         self._on_first = on_first
         self._producer = InnerProducer.of(instance)
 
@@ -150,6 +164,7 @@ class Retries:
                 )
             else:
                 self._accepted()
+                self._report(message, delay_level, error)
                 return True
         return False
 
@@ -167,7 +182,15 @@ class Retries:
                 *(message.topic, message.message_id, self._group, failure),
             )
             return False
+        self._report(message, DEAD_LETTER, error)
         return True
+
+    def _report(
+        self, message: StoredMessage, delay_level: int, error: BaseException | None
+    ) -> None:
+        if self._on_failed is not None:
+            is_dead = self._rule.applies_to(message, delay_level)
+            self._on_failed(message, error, is_dead=is_dead)
 
     def _accepted(self) -> None:
         on_first, self._on_first = self._on_first, None

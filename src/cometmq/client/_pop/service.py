@@ -179,7 +179,7 @@ class PopService:
         failed = len(popped.messages) - outcome.done
         self._statistics.consumed(popped.topic, outcome.done, failed, ended.seconds * 1000)
         self._handling.after(ended, outcome.end)
-        self._handling.report(popped.messages, ended)
+        self._handling.report(popped.messages, ended, failed)
 
     async def _settle(self, popped: Popped, position: int, outcome: Outcome) -> None:
         message, handle = popped.messages[position], popped.handles[position]
@@ -189,6 +189,7 @@ class PopService:
                 wait_s = outcome.delay_s
                 if wait_s is None:
                     wait_s = pop_delay_s(message.reconsume_times, outcome.delay_level)
+                self._handling.failed(message, outcome.error, is_dead=False)
                 await self._acks.nack(popped.topic, handle, wait_s)
                 return
         await self._acks.ack(popped.topic, handle)

@@ -351,7 +351,7 @@ class ConcurrentService:
         if ended.delivery is not None:
             took_too_long = ended.seconds >= self._timeout_s
             self._handling.after(ended, ConsumeEnd.TIMEOUT if took_too_long else outcome.end)
-        self._handling.report(messages, ended)
+        self._handling.report(messages, ended, failed)
 
     async def _settle_failed(
         self, batch: FetchedBatch, failed: Iterable[int], outcome: Outcome

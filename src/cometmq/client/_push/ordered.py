@@ -391,7 +391,7 @@ class OrderedService:
             queue.queue.topic, len(messages) - lost, lost, ended.seconds * 1000
         )
         self._handling.after(ended, outcome.end)
-        self._handling.report(messages, ended)
+        self._handling.report(messages, ended, lost)
 
     async def _settle(
         self,
@@ -434,6 +434,7 @@ class OrderedService:
         for message in messages:
             is_dead = self._dead_letters.applies_to(message, outcome.delay_level)
             if not is_dead or not await self._given_up(message, outcome.error):
+                self._handling.failed(message, outcome.error, is_dead=False)
                 message.reconsume_times += 1
                 is_kept = True
         return not is_kept

@@ -8,11 +8,14 @@
     cometmq_client_handler_seconds{group,topic}                 calls of the handler
     cometmq_client_delivery_seconds{group,topic}                from last storing to handler's call
     cometmq_client_redelivered_messages_total{group,topic}      delivered again
+    cometmq_client_retried_messages_total{group,topic}          failed, and to be delivered again
+    cometmq_client_dead_letters_total{group,topic}              failed for the last time
     cometmq_client_queues{group,topic}                          a watched consumer's queues
     cometmq_client_buffered_messages{group,topic}               fetched and not consumed yet
     cometmq_client_lag_messages{group,topic}                    stored after what was consumed last
 
-Times are in seconds.
+Times are in seconds. The topic is the one that a message was sent to, for redeliveries too; only
+the last three metrics have the retry topic of a group, which has queues of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +31,13 @@ from weakref import WeakKeyDictionary
 
 from cometmq.client._connection.identity import Namespace
 from cometmq.client.errors import ClientError
-from cometmq.client.hooks import ConsumeHook, DeliveryContext, SendContext, SendHook
+from cometmq.client.hooks import (
+    ConsumeHook,
+    DeliveryContext,
+    FailedMessage,
+    SendContext,
+    SendHook,
+)
 from cometmq.model import property_names as names
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.message import StoredMessage
@@ -119,6 +128,18 @@ class MetricHooks(SendHook, ConsumeHook):
             LABELS,
             registry=where,
         )
+        self._retried = Counter(
+            "cometmq_client_retried_messages",
+            "Messages that failed and are redelivered.",
+            LABELS,
+            registry=where,
+        )
+        self._dead_letters = Counter(
+            "cometmq_client_dead_letters",
+            "Messages that became dead letters.",
+            LABELS,
+            registry=where,
+        )
         self._consumers = _Consumers()
         where.register(self._consumers)
 
@@ -155,21 +176,39 @@ class MetricHooks(SendHook, ConsumeHook):
 
     def before(self, context: DeliveryContext) -> None:
         """Record the age and the redeliveries of the messages."""
-        labels = (context.group, context.queue.topic)
         wall_ms = now_ms()
-        delays = self._delivery_seconds.labels(*labels)
-        for message in context.messages:
-            delays.observe(max(0, wall_ms - message.store_time_ms) / 1000)
-        if again := sum(message.reconsume_times > 0 for message in context.messages):
-            self._redelivered.labels(*labels).inc(again)
+        for topic, messages in _by_topic(context):
+            labels = (context.group, topic)
+            delays = self._delivery_seconds.labels(*labels)
+            for message in messages:
+                delays.observe(max(0, wall_ms - message.store_time_ms) / 1000)
+            if again := sum(message.reconsume_times > 0 for message in messages):
+                self._redelivered.labels(*labels).inc(again)
         self._consumers.note(context.group, context.queue, context.messages)
 
     def after(self, context: DeliveryContext) -> None:
         """Count and time a handler call."""
         outcome = context.end.name if context.end is not None else "UNKNOWN"
-        labels = (context.group, context.queue.topic)
-        self._handled.labels(*labels, outcome).inc(len(context.messages))
-        self._handler_seconds.labels(*labels).observe(context.cost_ms / 1000)
+        for topic, messages in _by_topic(context):
+            self._handled.labels(context.group, topic, outcome).inc(len(messages))
+        first = context.messages[0].topic
+        self._handler_seconds.labels(context.group, first).observe(context.cost_ms / 1000)
+
+    def retried(self, failed: FailedMessage) -> None:
+        """Count a message that is redelivered."""
+        self._retried.labels(failed.group, failed.message.topic).inc()
+
+    def dead_lettered(self, failed: FailedMessage) -> None:
+        """Count a dead letter."""
+        self._dead_letters.labels(failed.group, failed.message.topic).inc()
+
+
+def _by_topic(context: DeliveryContext) -> Iterable[tuple[str, Sequence[StoredMessage]]]:
+    """Return the messages by their topics: those of a retry topic come from several."""
+    found: dict[str, list[StoredMessage]] = {}
+    for message in context.messages:
+        found.setdefault(message.topic, []).append(message)
+    return found.items()
 
 
 def _outcome(context: SendContext) -> str:

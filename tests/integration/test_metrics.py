@@ -37,6 +37,7 @@ from cometmq.model.topic import TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingClient
+from cometmq.remoting.slices import Slices
 from docs import pages
 from support.collector import collecting, labels_of, points_of
 from support.controllers import listening_controller
@@ -364,6 +365,28 @@ async def test_transactions_are_counted_by_topic(scene: Scene) -> None:
             lambda: parts.timings.rollbacks["orders"] == 1 and "orders" in parts.timings.commits
         )
         await until(lambda: sum(parts.timings.commits["orders"].counts()) == 2)
+    async with Producer(scene.name_servers, group="shop") as plain:
+        await plain.send(Message("orders", b"later", delay_level=1))
+    stats = parts.stats
+    scheduled = ("SCHEDULE_CONSUMER", "SCHEDULE_TOPIC_XXXX")
+    await until(lambda: scheduled in dict(stats.topics_got()))
+    stored = {
+        topic: sum(cell.messages for cell in queues.values())
+        for topic, queues in stats.topics_put()
+    }
+    assert stored == {
+        "RMQ_SYS_TRANS_HALF_TOPIC": 3,
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC": 3,
+        "SCHEDULE_TOPIC_XXXX": 1,
+        "orders": 3,
+    }
+    await parts.half_queue.commit_offsets(3, Slices())
+    got = {
+        group: sum(cell.messages for cell in queues.values())
+        for group, queues in stats.topics_got()
+    }
+    assert got[scheduled] == 1
+    assert got["CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_OP_HALF_TOPIC"] == 3
     found = await scrape(scene.port)
 
     assert found.value("rocketmq_commit_messages_total", topic="orders") == 2

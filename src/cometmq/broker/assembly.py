@@ -59,6 +59,8 @@ from cometmq.broker.timings import Timings
 from cometmq.broker.topics import feature as topics
 from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions import feature as transactions
+from cometmq.broker.transactions.half_message import HALF_QUEUE
+from cometmq.broker.transactions.half_queue import GROUP as HALF_GROUP
 from cometmq.broker.transactions.half_queue import HalfQueue
 from cometmq.metrics.config import has_metrics
 from cometmq.model.delay import DelayLevels
@@ -353,7 +355,7 @@ def _build_parts(
         queue_for=topics.queue_for,
         clock=clock,
         cold_reads=cold_reads,
-        on_delivery=lambda topic, queue_id, size: stats.put(topic, queue_id, 1, size),
+        on_delivery=stats.delivered,
         request_sync=None if store.shows_unsynced else commit.request_sync,
         refusal=lambda: waits.refusal,
     )
@@ -425,6 +427,8 @@ def _build_parts(
     waits.on_refusal = lambda: flow.replicas_changed(waits.refusal)
     log_copy = Deferred(make_log_copy)
     half_queue = HalfQueue(store, offsets, levels, clock=clock, cold_reads=cold_reads)
+    half_queue.on_stored = lambda topic, size: stats.put(topic, HALF_QUEUE, 1, size)
+    half_queue.on_read = partial(stats.got, HALF_GROUP)
     acting: ActingMaster | None = None
     if broker_settings.enable_slave_acting_master:
         from cometmq.broker.acting_master.service import ActingMaster

@@ -13,6 +13,7 @@ from cometmq.broker.replication.acknowledgements import Acknowledgements
 from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.sending.reply import ReplyHandler
 from cometmq.broker.sending.validation import SendRules, SendValidation
+from cometmq.broker.stats.counters import BrokerStats
 from cometmq.model.delay import DelayLevels
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
@@ -41,6 +42,7 @@ class Broker:
         self.pushed: list[Command] = []
         self.on_push: Callable[[], object] = lambda: None
         self.slaves = Acknowledgements(tables.role, lambda: tables.settings, lambda: ())
+        self.stats = BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False)
         reply = ReplyHandler(
             store,
             SendValidation(
@@ -52,6 +54,7 @@ class Broker:
                 now_ms=lambda: 0,
                 new_unique_key=lambda: "UNIQUE",
             ),
+            self.stats,
             durability=DurabilityWait(None, self.slaves),
             producers=self.producers,
             settings=lambda: tables.settings,
@@ -117,6 +120,7 @@ async def test_a_reply_is_pushed_and_stored(broker: Broker) -> None:
     assert pushed.fields["storeTimestamp"] == now
     received = decode_properties(pushed.fields["properties"])
     assert received == PROPERTIES | {"PUSH_REPLY_TIME": now}
+    assert broker.stats.put_messages == 1
     assert broker.store.bounds(TOPIC, 0) == (0, 1)
 
 

@@ -130,6 +130,7 @@ async def test_a_message_sent_back_waits_in_the_delay_topic(broker: Broker) -> N
         "REAL_QID": "0",
     }
     assert (message.body, message.flag, message.sys_flag) == (b"fails", 3, 2)
+    assert [topic for topic, _ in broker.stats.topics_put()] == ["SCHEDULE_TOPIC_XXXX"]
     assert (message.born_time_ms, message.born_host) == (11, "10.0.0.9:10911")
     assert message.store_host == "10.0.0.1:10911"
     assert message.reconsume_times == 1

@@ -95,7 +95,8 @@ class ScheduledDelivery:
             to and its log offset; None if the topic was deleted.
         clock: decides when a message is due.
         cold_reads: reads what is on the disk only.
-        on_delivery: called with topic, queue and size of every message that was delivered.
+        on_delivery: called with topic, queue, size and delay level of every message that was
+            delivered.
         request_sync: called after each slice that delivered messages, if readers wait for the disk.
         refusal: returns why too few replicas would have a message that is stored now, or None.
         check_interval_s: the longest time until the clock is read again.
@@ -111,7 +112,7 @@ class ScheduledDelivery:
         queue_for: Callable[[str, int, int], int | None],
         clock: Clock,
         cold_reads: ColdReads,
-        on_delivery: Callable[[str, int, int], None] | None = None,
+        on_delivery: Callable[[str, int, int, int], None] | None = None,
         request_sync: Callable[[], object] | None = None,
         refusal: Callable[[], ResponseError | None] = lambda: None,
         check_interval_s: float = CHECK_INTERVAL_S,
@@ -614,7 +615,7 @@ class ScheduledDelivery:
             return
         self._offsets[level] = offset + 1
         if self.on_delivery is not None:
-            self.on_delivery(topic, queue_id, stored.size_bytes)
+            self.on_delivery(topic, queue_id, stored.size_bytes, level)
 
     async def _send_away(
         self, send: Send, level: int, offset: int, log_offset: int, size_bytes: int

@@ -51,6 +51,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
     reply = ReplyHandler(
         parts.store,
         parts.validation,
+        parts.stats,
         durability=parts.durability,
         producers=parts.producers,
         settings=parts.settings,

@@ -20,6 +20,7 @@ from cometmq.broker.replication.durability_wait import DurabilityWait
 from cometmq.broker.role import Role
 from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.broker.sending.validation import SendValidation
+from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.thread_calls import SharedCall
 from cometmq.model import property_names as names
 from cometmq.model.errors import InvalidMessageError, RemotingError, ResponseError, StoreError
@@ -48,6 +49,7 @@ class ReplyHandler:
         store: stores replies, if the settings say so.
         durability: what responses wait for.
         validation: checks and routes them like any send.
+        stats: counts those that are stored.
         producers: finds the connection of the client.
         settings: returns the current settings of the broker.
         role: a slave handles no replies: producers send their heartbeats to its master.
@@ -61,6 +63,7 @@ class ReplyHandler:
         self,
         store: MessageStore,
         validation: SendValidation,
+        stats: BrokerStats,
         *,
         durability: DurabilityWait,
         producers: ProducerRegistry,
@@ -75,6 +78,7 @@ class ReplyHandler:
         self._segment = SharedCall(store.wait_for_segment)
         self._durability = durability
         self._validation = validation
+        self._stats = stats
         self._producers = producers
         self._settings = settings
         self._role = role
@@ -102,6 +106,7 @@ class ReplyHandler:
             else:
                 result.msg_id = encode_offset_id(self._store_host, stored.log_offset)
                 result.queue_offset = stored.queue_offset
+                self._stats.put(send.topic, send.queue_id, 1, stored.size_bytes)
                 end = stored.log_offset + stored.size_bytes
         response = Response(
             ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR,

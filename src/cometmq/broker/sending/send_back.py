@@ -176,7 +176,7 @@ class SendBackHandler:
         if scheduled is not None:
             topic, queue_id, properties = scheduled
         try:
-            return self._store.append_message(
+            stored = self._store.append_message(
                 stored_again(
                     record,
                     topic,
@@ -192,6 +192,9 @@ class SendBackHandler:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR, f"the message could not be stored again: {problem}"
             ) from problem
+        if scheduled is not None:
+            self._stats.put(topic, queue_id, 1, stored.size_bytes)
+        return stored
 
 
 def _check_writable(topic: TopicConfig) -> None:

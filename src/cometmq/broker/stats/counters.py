@@ -31,6 +31,8 @@ from cometmq.broker.stats.windows import (
     StoredCell,
     WindowSum,
 )
+from cometmq.model.delay import delay_queue
+from cometmq.model.topic import DELAY_TOPIC
 from cometmq.remoting.slices import Slices
 from cometmq.system.clock import Clock
 
@@ -38,6 +40,9 @@ IDLE_HOURS_MAX: Final = 25
 """After so many idle hours all windows are empty, and the cell is removed."""
 NAMED_CELLS_MAX: Final = 100_000
 """A limit to the counters of the third kind; further ones are not kept."""
+
+SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
+"""The group under which RocketMQ counts deliveries of scheduled messages."""
 
 _SMALL_BYTES_MAX = 1024
 """The first bound of message sizes."""
@@ -133,6 +138,11 @@ class BrokerStats:
         cell.size_bytes += size_bytes
         self.get_found += 1
         self.get_messages += messages
+
+    def delivered(self, topic: str, queue_id: int, size_bytes: int, level: int) -> None:
+        """Count a scheduled message that is stored in its target queue."""
+        self.put(topic, queue_id, 1, size_bytes)
+        self.got(SCHEDULE_GROUP, DELAY_TOPIC, delay_queue(level), 1, size_bytes)
 
     def missed(self) -> None:
         """Count a read that found nothing."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -134,6 +134,10 @@ class HalfQueue:
         self._unconfirmed: tuple[int, int, int] | None = None
         """The last offsets to commit, of half queue and op queue, and the end of the log then."""
         self._loading = asyncio.Lock()
+        self.on_stored: Callable[[str, int], object] | None = None
+        """Called with topic and size of each half message put back, and of each op message."""
+        self.on_read: Callable[[str, int, int, int], object] | None = None
+        """Called with topic, queue, number and size of the messages of each read of a queue."""
         self.term = 0
         """Counts how often this broker became a slave: then what was read counts no more."""
         self.is_loaded = False
@@ -422,6 +426,8 @@ class HalfQueue:
         cold = reader.cold_records(found)
         if cold:
             await self._cold_reads.run(partial(bring_in, cold))
+        if self.on_read is not None and found.count:
+            self.on_read(topic, HALF_QUEUE, found.count, found.size_bytes)
         return found
 
     async def _read_records(self, topic: str, offset: int) -> _Records | None:
@@ -484,7 +490,7 @@ class HalfQueue:
         """
         self._require_loaded()
         message = half.committed(self._levels, topic, queue_id)
-        stored = self._store.append_all([message, half.op(self._clock.now_ms())])
+        stored = self._append([message, half.op(self._clock.now_ms())])
         self._decided.add(half.queue_offset)
         self._figures.committed += 1
         return message, stored
@@ -496,7 +502,7 @@ class HalfQueue:
             StoreError: the store does not take the op message; nothing has changed.
         """
         self._require_loaded()
-        (stored,) = self._store.append_all([half.op(self._clock.now_ms())])
+        (stored,) = self._append([half.op(self._clock.now_ms())])
         self._decided.add(half.queue_offset)
         self._figures.rolled_back += 1
         return stored
@@ -518,7 +524,7 @@ class HalfQueue:
         messages: list[NewMessage] = []
         for half, message in pairs:
             messages += (message, half.op(now_ms))
-        stored = self._store.append_all(messages)
+        stored = self._append(messages)
         for half, message in pairs:
             self._decided.add(half.queue_offset)
             if message.topic == HALF_TOPIC:
@@ -535,8 +541,16 @@ class HalfQueue:
         """
         self._require_loaded()
         copy = discarded.put_back(0)
-        (stored,) = self._store.append_all([copy.waiting()])
+        (stored,) = self._append([copy.waiting()])
         return copy.stored_at(stored.queue_offset, stored.log_offset), stored
+
+    def _append(self, messages: list[NewMessage]) -> list[Appended]:
+        stored = self._store.append_all(messages)
+        if self.on_stored is not None:
+            for message, result in zip(messages, stored, strict=True):
+                if message.topic in (HALF_TOPIC, OP_HALF_TOPIC):
+                    self.on_stored(message.topic, result.size_bytes)
+        return stored
 
     def _require_loaded(self) -> None:
         """Refuse to store anything on a slave, or before it is known what is decided.

@@ -206,19 +206,37 @@ class Configuration:
     def accepted(self, values: Mapping[str, str]) -> dict[str, str]:
         """Return the keys and values of a remote request that `change` would apply.
 
-        Only settings declared ``remote`` can be changed. Unknown keys are left out, as in RocketMQ.
+        Only settings declared ``remote`` can be changed. Keys that RocketMQ does not know either
+        are left out, as there.
 
         Raises:
             ProtectedSettingError: a key must not be changed by a request.
-            ConfigError: a value is of the wrong kind or out of range.
+            ConfigError: a value is of the wrong kind or out of range, or is another one than is
+                shown of a setting of RocketMQ without effect here.
         """
         remote = self._remote_keys()
         refused = [key for key in values if key in PROTECTED_KEYS or not remote.get(key, True)]
         if refused:
             raise ProtectedSettingError(refused)
+        if others := values.keys() - remote.keys():
+            self._refuse_without_effect({key: values[key] for key in sorted(others)})
         accepted = {key: text for key, text in values.items() if key in remote}
         self._with(accepted, REQUEST)
         return accepted
+
+    def _refuse_without_effect(self, values: Mapping[str, str]) -> None:
+        """Refuse changes of settings that only RocketMQ has; tools may send back what is shown."""
+        shown, known = self.without_effect(), self._known_keys()
+        refused = [
+            f"{key}={text[:80]}"
+            for key, text in values.items()
+            if key in known and text != shown.get(key)
+        ]
+        if refused:
+            raise ConfigError(
+                "settings of RocketMQ that have no effect here cannot be changed:"
+                f" {', '.join(refused)}"
+            )
 
     def change(self, values: Mapping[str, str], origin: str) -> dict[str, str]:
         """Apply a remote request to change settings: all of it, or nothing.

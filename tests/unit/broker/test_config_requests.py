@@ -22,7 +22,7 @@ from cometmq.system import java_properties
 from cometmq.system.clock import ManualClock
 from cometmq.system.configuration import COMMAND_LINE, Configuration, Value
 from cometmq.system.files import SystemFiles
-from cometmq.system.rocketmq_keys import PROTECTED_KEYS
+from cometmq.system.rocketmq_keys import BROKER_KEYS, PROTECTED_KEYS, Keys
 from support.memory_link import link
 from support.recorded import VERSIONS, frames
 
@@ -32,9 +32,11 @@ NAME = {"brokerName": Value("broker-a", COMMAND_LINE)}
 class Running:
     """The settings of a broker that runs, and what it was told of changes."""
 
-    def __init__(self, file: Path | None = None) -> None:
+    def __init__(self, file: Path | None = None, known_keys: Keys = dict) -> None:
         self.clock = ManualClock()
-        self.configuration = Configuration((BrokerSettings, StoreSettings), NAME)
+        self.configuration = Configuration(
+            (BrokerSettings, StoreSettings), NAME, known_keys=known_keys
+        )
         self.role = Role()
         self.told: list[Mapping[str, str]] = []
         self.handler = ConfigHandler(
@@ -122,6 +124,38 @@ async def test_a_recorded_change_is_taken(version: str) -> None:
 
     assert bodies == [b"flushIntervalCommitLog=600\n", b"noSuchKey=1\n"]
     assert running.configuration[StoreSettings].flush_interval_ms == 600
+
+
+async def test_each_setting_that_is_shown_is_taken_or_refused() -> None:
+    """Also those that only RocketMQ has: 0 would say that they have changed."""
+    running = Running(known_keys=BROKER_KEYS)
+    shown, _ = await running.show()
+    assert {"enablePopBufferMerge", "estimateAccumulation", "brokerPermission"} <= shown.keys()
+    silent = []
+    for key, text in shown.items():
+        other = {"true": "false", "false": "true"}.get(text, "77")
+        try:
+            await running.update(f"{key}={other}\n".encode())
+        except ResponseError as refused:
+            if key not in refused.remark and key not in PROTECTED_KEYS:
+                silent.append(key)
+            continue
+        after = (await running.show())[0]
+        if after[key] != other:
+            silent.append(key)
+    assert silent == []
+
+
+async def test_what_is_shown_of_a_setting_without_effect_may_be_sent_back() -> None:
+    running = Running(known_keys=BROKER_KEYS)
+    await running.update(b"enablePopBufferMerge=false\nbrokerPermission=4\n")
+    assert running.settings.broker_permission == 4
+    with pytest.raises(ResponseError) as refused:
+        await running.update(b"enablePopBufferMerge=true\nbrokerPermission=6\n")
+    assert refused.value.remark == (
+        "settings of RocketMQ that have no effect here cannot be changed: enablePopBufferMerge=true"
+    )
+    assert running.settings.broker_permission == 4
 
 
 async def test_unknown_keys_are_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:

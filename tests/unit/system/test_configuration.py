@@ -192,8 +192,15 @@ def test_remote_setting_changes_and_views_follow() -> None:
 
 def test_unknown_keys_of_a_change_are_left_out() -> None:
     configuration = loaded()
-    assert configuration.change({"noSuch": "1", "knownButUnused": "2"}, "request") == {}
+    assert configuration.change({"noSuch": "1"}, "request") == {}
     assert configuration.changes == 0
+
+
+def test_settings_without_effect_are_refused_in_a_change_but_with_the_value_shown() -> None:
+    configuration = loaded()
+    with pytest.raises(ConfigError, match="no effect here cannot be changed: knownButUnused=2"):
+        configuration.change({"knownButUnused": "2", "speed": "4"}, "request")
+    assert configuration[Limits].speed == 1
 
 
 @pytest.mark.parametrize("key", ["folder", "listenPort", "password", "configBlackList"])

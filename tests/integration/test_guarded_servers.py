@@ -29,7 +29,7 @@ from cometmq.protocol.bodies import UserInfo
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import ExchangeBrokerHaInfoRequest
-from cometmq.remoting import RemotingClient, Response
+from cometmq.remoting import ConnectionLostError, RemotingClient, Response
 from cometmq.remoting.features import Feature
 from support.accounts import SECRETS, credentials, guarded, home_with_accounts, signer
 from support.controllers import listening_controller
@@ -284,6 +284,20 @@ async def test_an_account_without_rights_gets_no_ticket(tmp_path: Path) -> None:
             given.append((response.code == ResponseCode.SUCCESS, "logTicket" in response.fields))
             await client.close()
         assert given == [(False, False), (False, False), (True, True)]
+
+
+async def test_large_frames_need_an_account(servers: Guarded) -> None:
+    """Beside the limit on all connections, a stranger can make a server keep little."""
+    for address in (servers.name_server.address, servers.controller.address):
+        command = Command(RequestCode.GET_BROKER_CLUSTER_INFO, body=bytes(1024 * 1024))
+        with pytest.raises(ConnectionLostError):
+            await servers.clients[""].call(
+                address, command.code, body=command.body, timeout=TIMEOUT_S
+            )
+        response = await servers.clients["order-service"].call(
+            address, command.code, body=command.body, timeout=TIMEOUT_S
+        )
+        assert "accessKey=order-service" in (response.remark or "accessKey=order-service")
 
 
 def test_access_control_needs_a_home(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from cometmq.access.needs import Need, Needs
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import FORWARDED, ResponseCode
+from cometmq.protocol.command import Command
 from cometmq.protocol.signature import SIGNATURE, SigningKey, signed_content
 from cometmq.remoting.requests import Request
 from cometmq.remoting.wire import Wire
@@ -110,6 +111,16 @@ class Gate:
         self._open_codes = open_codes
         self._signed_codes = signed_codes
         self._refusals = RateLimitedLog(log, "requests were refused")
+
+    def knows(self, connection: Wire, command: Command) -> bool:
+        """Return whether a request needs no account, or names one, by its header alone."""
+        if command.code in self._open_codes:
+            return True
+        try:
+            self._accounts.sender_of(connection, command.access_key)
+        except ResponseError:
+            return False
+        return True
 
     def identify(self, request: Request) -> Account | None:
         """Return the account of a request that needs permissions; None if it needs no more.

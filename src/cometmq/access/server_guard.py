@@ -9,8 +9,10 @@ from cometmq.access.certificates import with_certificates
 from cometmq.access.gate import Accounts, Gate
 from cometmq.access.needs import StatedNeeds
 from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.command import Command
 from cometmq.remoting import Request, RequestHandler, Response, TlsSettings
 from cometmq.remoting.jobs import Job, every
+from cometmq.remoting.wire import Wire
 
 LOG_S: Final = 10.0
 
@@ -38,6 +40,10 @@ class ServerGuard:
         self._gate = Gate(with_certificates(accounts, tls), refused)
         self._needs = needs
         self._jobs = jobs
+
+    def knows(self, connection: Wire, command: Command) -> bool:
+        """Return whether a request needs no account, or names one, by its header alone."""
+        return self._gate.knows(connection, command)
 
     def guard(
         self, request: Request, handler: RequestHandler

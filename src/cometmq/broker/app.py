@@ -356,6 +356,7 @@ class Broker:
             name=name,
             on_close=self._connection_closed,
             guard=None if self.parts.access is None else self.parts.access.guard,
+            knows=None if self.parts.access is None else self.parts.access.knows,
             latencies=self.parts.latencies,
         )
 

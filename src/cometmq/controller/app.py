@@ -177,6 +177,7 @@ class Controller:
             name="controller",
             on_close=self._connection_closed,
             guard=None if access is None else access.guard,
+            knows=None if access is None else access.knows,
             latencies=self._latencies,
         )
         self._jobs = JobRunner(

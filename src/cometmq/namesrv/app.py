@@ -147,6 +147,7 @@ class NameServer:
             name="namesrv",
             on_close=self.parts.liveness.connection_closed,
             guard=None if access is None else access.guard,
+            knows=None if access is None else access.knows,
         )
 
     @property

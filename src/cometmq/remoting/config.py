@@ -33,6 +33,17 @@ class RemotingSettings:
     until the peer has received them.
     """
 
+    connection_buffers_max: int = setting(
+        512 * 1024 * 1024, key="connectionBuffersMax", unit="bytes", low=1024 * 1024
+    )
+    """Maximum bytes that unfinished frames and unread responses of all connections take together.
+    Above it, connections that have been silent for a second are closed, the longest silent one
+    first.
+    """
+
+    connections_max: int = setting(20_000, key="connectionsMax", low=1)
+    """Maximum number of connections of one port; further ones are closed at once."""
+
     calls_in_flight_max: int = setting(65535, low=1)
     """Maximum number of requests that a server has in flight on one connection."""
 

@@ -15,9 +15,11 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from cometmq.model.errors import ConfigError
+from cometmq.protocol.command import Command
 from cometmq.remoting.config import RemotingSettings, TlsSettings
 from cometmq.remoting.connection import Connection, wait_all_closed
 from cometmq.remoting.latencies import Latencies
@@ -25,7 +27,7 @@ from cometmq.remoting.requests import Guard, RequestHandler
 from cometmq.remoting.slow_requests import SlowRequests
 from cometmq.remoting.tasks import Supervisor
 from cometmq.remoting.tls import HANDSHAKE_BYTE, failure_text, server_context
-from cometmq.remoting.wire import FastPath
+from cometmq.remoting.wire import FastPath, WriteBatch, write_batch_of
 from cometmq.system.failure_log import RateLimitedLog
 from cometmq.system.files import end_of_socket_descriptors
 
@@ -51,6 +53,8 @@ class RemotingServer:
         name: for logs and tasks.
         on_close: called with every connection that ends.
         guard: see `Guard`; None lets every request through.
+        knows: returns whether the sender of a request has an account, by its header alone; without
+            one it may send no large frames. None if accounts do not count.
         latencies: counts how long responses take, for metrics.
     """
 
@@ -64,6 +68,7 @@ class RemotingServer:
         name: str = "server",
         on_close: Callable[[Connection], None] | None = None,
         guard: Guard | None = None,
+        knows: Callable[[Connection, Command], bool] | None = None,
         latencies: Latencies | None = None,
     ) -> None:
         self._handlers = handlers
@@ -73,6 +78,7 @@ class RemotingServer:
         self._name = name
         self._on_close = on_close
         self._guard = guard
+        self._knows = knows
         self._latencies = latencies
         self.fast_path: FastPath | None = None
         """The fast path of connections that are opened from now on."""
@@ -91,6 +97,7 @@ class RemotingServer:
         self._context: ssl.SSLContext | None = None
         self._stopping = False
         self._idle: asyncio.Task[None] | None = None
+        self._write_batch: WriteBatch | None = None
 
     @property
     def port(self) -> int:
@@ -129,6 +136,8 @@ class RemotingServer:
             in_use = problem.errno == errno.EADDRINUSE
             raise ConfigError(f"{met}; {choice}" if in_use else met) from None
         self._port = self._socket.getsockname()[1]
+        self._write_batch = write_batch_of(asyncio.get_running_loop())
+        self._write_batch.budget.bytes_max = self._settings.connection_buffers_max
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
         check_s = max(self._settings.idle_s / 4, 0.25)
         self._idle = self._supervisor.every(check_s, self._close_idle, "idle")
@@ -195,6 +204,14 @@ class RemotingServer:
                     end,
                 )
                 continue
+            if len(self._connections) + len(self._arriving) >= self._settings.connections_max:
+                accepted.close()
+                self._problems.add(
+                    "refused a connection server=%s: %d are open (connectionsMax)",
+                    self._name,
+                    self._settings.connections_max,
+                )
+                continue
             accepted.setblocking(False)
             self._supervisor.spawn(self._open(accepted), "open")
 
@@ -259,6 +276,8 @@ class RemotingServer:
         )
         connection.header_bytes_max = HEADER_BYTES_MAX
         connection.warn = self._problems.add
+        if self._knows is not None:
+            connection.may_be_large = partial(self._knows, connection)
         connection.slow = self._slow
         return connection
 

@@ -17,6 +17,7 @@ cdef class FastPath:
 cdef class WriteBatch:
     cdef object __weakref__
     cdef readonly object loop
+    cdef readonly object budget
     cdef readonly bytearray buffer
     cdef readonly object view
     cdef public Wire last
@@ -48,6 +49,7 @@ cdef class Wire:
     cdef object _large
     cdef bytes _large_head
     cdef Py_ssize_t _large_bytes
+    cdef readonly Py_ssize_t _held_bytes
     cdef list _out
     cdef Py_ssize_t _out_bytes
     cdef readonly object _unsent
@@ -66,6 +68,7 @@ cdef class Wire:
     cdef public Py_ssize_t header_bytes_max
     cdef public bint _closing
     cdef public bint is_leaving
+    cdef public object may_be_large
     cdef public object warn
     cdef public object slow
     cdef public str peer_text
@@ -89,6 +92,8 @@ cdef class Wire:
     cpdef pause_frames(self)
     cpdef resume_frames(self)
     cdef _receive_large(self)
+    @cython.locals(length=cython.Py_ssize_t, word=cython.uint, head_bytes=cython.Py_ssize_t)
+    cdef _check_sender(self, bytearray data, Py_ssize_t start, Py_ssize_t end)
     cdef _pass_on(self, Command command)
     cdef bint _may_handle(self)
     cdef _yield_to_others(self)
@@ -102,6 +107,7 @@ cdef class Wire:
         length=cython.Py_ssize_t, word=cython.uint, head_bytes=cython.Py_ssize_t)
     cdef bint _begins_large(self, bytearray data, Py_ssize_t start, Py_ssize_t rest) except -1
     cpdef _drop_partial(self)
+    cdef _hold(self, Py_ssize_t size_bytes)
 
     cpdef write(self, object head, object slices=*)
     cdef _end_read(self)

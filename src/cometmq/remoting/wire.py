@@ -33,6 +33,7 @@ from cometmq.model.errors import ProtocolError
 from cometmq.protocol.command import Command, command_at, command_of
 from cometmq.protocol.frame import HEADER_BYTES_MAX, PREFIX_BYTES, FrameError
 from cometmq.protocol.octets import copy_of, two_u32
+from cometmq.remoting.buffer_budget import BufferBudget
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ READ_BYTES = 256 * 1024
 PARTIAL_BYTES_MIN = 64 * 1024
 PARTIAL_BYTES_KEPT_MAX = 4 * PARTIAL_BYTES_MIN
 """A buffer of unfinished frames is reused up to this size; a larger one is freed."""
+STRANGER_BYTES_MAX = 64 * 1024
+"""The largest frame of a sender without an account that is read in parts."""
 LARGE_BYTES_MIN = 1024 * 1024
 """The body of a frame of this size is received in its final place."""
 BURST_BYTES_MAX = 256 * 1024
@@ -85,6 +88,8 @@ class WriteBatch:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.budget = BufferBudget(loop)
+        """Limits what all wires of the loop hold together."""
         self.buffer = bytearray(READ_BYTES)
         self.view = memoryview(self.buffer)
         self.last: Wire | None = None
@@ -183,6 +188,8 @@ class Wire:
         """Receives the body of a large frame."""
         self._large_head = b""
         self._large_bytes = 0
+        self._held_bytes = 0
+        """The buffers of an unfinished frame, and of responses that the peer does not read."""
         self._out: list[Slice] = []
         self._out_bytes = 0
         self._unsent: deque[Slice] = deque()
@@ -207,6 +214,8 @@ class Wire:
         self.work_s_max = WORK_S_MAX
         self.header_bytes_max = HEADER_BYTES_MAX
         """The longest header that is read."""
+        self.may_be_large: Any = None
+        """Returns by its header whether a large frame is read (`STRANGER_BYTES_MAX`); None: all."""
         self.warn: Callable[..., None] = log.warning
         """Logs why the connection was closed."""
         self.slow: Any = None
@@ -272,6 +281,7 @@ class Wire:
         self.received_s = monotonic()
         if self._large is not None:
             self._large.write(self._view[:nbytes])
+            self._hold(self._held_bytes + nbytes)
             self._receive_large()
         elif self._partial is None:
             self._consume(self._buffer, nbytes)
@@ -332,6 +342,8 @@ class Wire:
             else:
                 command = command_at(data, start, end, frame_bytes_max)
                 if command is None:
+                    if self.may_be_large is not None:
+                        self._check_sender(data, start, end)
                     break
                 start += command.frame_bytes
                 self._pass_on(command)
@@ -341,6 +353,28 @@ class Wire:
             if self._worked_to_s - self._work_began_s > self.work_s_max and not self._ended:
                 self._yield_to_others()
         return start
+
+    def _check_sender(self, data: bytearray, start: int, end: int) -> None:
+        """Refuse the begin of a large frame whose sender is not known.
+
+        Raises:
+            FrameError: it is one.
+        """
+        if end - start < PREFIX_BYTES:
+            return
+        length, word = two_u32(data, start)
+        head_bytes = PREFIX_BYTES + (word & 0xFFFFFF)
+        if length <= STRANGER_BYTES_MAX:
+            return
+        if head_bytes <= STRANGER_BYTES_MAX:
+            if end - start < head_bytes:
+                return  # the header is not here yet
+            if self.may_be_large(command_of(copy_of(data, start, start + head_bytes), b"")):
+                return
+        raise FrameError(
+            f"a frame of {length + 4} bytes without an account: at most {STRANGER_BYTES_MAX} are"
+            " allowed"
+        )
 
     def _pass_on(self, command: Command) -> None:
         """Handle a command on the general path, after the fast path has finished its frames."""
@@ -436,6 +470,7 @@ class Wire:
         partial = bytearray(max(PARTIAL_BYTES_MIN, rest + more))
         partial[:rest] = memoryview(data)[start:end]
         self._partial, self._partial_view, self._filled = partial, memoryview(partial), rest
+        self._hold(len(partial))
 
     def _begins_large(self, data: bytearray, start: int, rest: int) -> bool:
         """Receive the body of a large frame apart: no copy is made of all of it."""
@@ -451,11 +486,21 @@ class Wire:
         # It grows in place, and gives its content away without a copy.
         self._large = BytesIO()
         self._large.write(memoryview(data)[start + head_bytes : start + rest])
+        self._hold(rest)
         return True
 
     def _drop_partial(self) -> None:
         self._partial, self._partial_view, self._filled = None, None, 0
         self._large = None
+        if self._held_bytes:
+            self._hold(0)
+
+    def _hold(self, size_bytes: int) -> None:
+        """Note what an unfinished frame takes now, beside what the peer does not read."""
+        self._held_bytes = size_bytes
+        if self._writing_paused:
+            size_bytes += self._out_bytes_max + self._unsent_bytes
+        self._batch.budget.hold(self, size_bytes)
 
     # --- writing ------------------------------------------------------------------------------
 
@@ -505,6 +550,8 @@ class Wire:
         if size > BURST_BYTES_MAX or self._unsent:
             self._unsent.extend(out)
             self._unsent_bytes += size
+            if self._writing_paused:
+                self._hold(self._held_bytes)
             self._back_pressure = True
             self._stop_reading()
             if not (self._burst_scheduled or self._writing_paused):
@@ -552,10 +599,12 @@ class Wire:
         """Write and read nothing until `resume_writing`: the transport's write buffer is full."""
         self._writing_paused = self._back_pressure = True
         self._stop_reading()
+        self._hold(self._held_bytes)
 
     def resume_writing(self) -> None:
         """Write the rest, then read on: the peer has read its responses."""
         self._writing_paused = False
+        self._hold(self._held_bytes)
         self.last_active_s = self._loop.time()
         if not self._unsent:
             self.end_back_pressure()
@@ -581,5 +630,8 @@ class Wire:
         self._out.clear()
         self._unsent.clear()
         self._out_bytes = self._unsent_bytes = 0
+        if self._writing_paused:
+            self._writing_paused = False
+            self._hold(self._held_bytes)
         if not (self._ended and self._frame_pauses):
             self._drop_partial()

@@ -17,11 +17,13 @@ from cometmq.model import property_names as names
 from cometmq.model.errors import CometError
 from cometmq.model.topic import HALF_TOPIC, SEND_FORBIDDEN_TOPICS
 from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command
 from cometmq.protocol.properties import decode_properties
 from cometmq.protocol.record import RecordParts, split_record
 from cometmq.remoting import Request, RequestHandler, Response
 from cometmq.remoting.connection import refuse_unknown
 from cometmq.remoting.slices import off_loop
+from cometmq.remoting.wire import Wire
 from cometmq.store import MessageStore
 
 LARGE_BYTES_MIN: Final = 16 * 1024
@@ -107,6 +109,10 @@ class AccessControl:
         needs = needs_of(topic_need(topic, Action.PUB))
         code, connection = RequestCode.HEART_BEAT, member.connection
         return self._gate.refusal_now(connection, code, member.access_key, needs) is None
+
+    def knows(self, connection: Wire, command: Command) -> bool:
+        """Return whether a request needs no account, or names one, by its header alone."""
+        return self._gate.knows(connection, command)
 
     def guard(
         self, request: Request, handler: RequestHandler

@@ -1,0 +1,94 @@
+"""A limit on what all connections of a process hold: unfinished frames, and unread responses.
+
+A connection is bounded by itself, see `Wire`. Many of them together would fill the memory: each
+hostile peer can leave a frame unfinished, or not read its responses. If all hold more than the
+limit, connections that have been silent for `SILENT_S` are closed, the longest silent one first.
+If none is silent, the one that asks for more is not read for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from cometmq.remoting.wire import Wire
+
+BYTES_MAX: Final = 512 * 1024 * 1024
+"""The limit unless a server sets another one."""
+SILENT_S: Final = 1.0
+"""A peer that has sent nothing for so long may be disconnected."""
+PAUSE_S: Final = 0.1
+"""How long a connection is not read before the limit is looked at again."""
+
+
+class BufferBudget:
+    """What the connections of one event loop hold.
+
+    Args:
+        loop: the event loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.bytes_max = BYTES_MAX
+        """The limit."""
+        self.held_bytes = 0
+        """What all connections hold."""
+        self.closed = 0
+        """Connections that were closed to keep the limit."""
+        self._holders: dict[Wire, int] = {}
+        self._paused: list[Wire] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def hold(self, wire: Wire, size_bytes: int) -> None:
+        """Note that a connection holds so much now; 0 for nothing.
+
+        Another connection may be closed before this returns, and this one paused.
+        """
+        before = self._holders.pop(wire, 0)
+        if size_bytes:
+            self._holders[wire] = size_bytes
+        self.held_bytes += size_bytes - before
+        if size_bytes > before and self.held_bytes > self.bytes_max:
+            self._close_silent(wire)
+            if self.held_bytes > self.bytes_max and wire not in self._paused:
+                self._pause(wire)
+
+    def _close_silent(self, asking: Wire | None) -> None:
+        """Close connections until a quarter of the limit is free, or none is silent."""
+        now_s = monotonic()
+        for wire in sorted(self._holders, key=lambda one: one.received_s):
+            if self.held_bytes <= self.bytes_max * 3 // 4 or now_s - wire.received_s < SILENT_S:
+                return
+            if wire is not asking and wire not in self._paused:
+                self._close(wire)
+
+    def _close(self, wire: Wire) -> None:
+        self.closed += 1
+        wire.warn(
+            "closed a connection: it holds an unfinished frame or unread responses, and all"
+            " connections hold more than %d bytes (connectionBuffersMax) peer=%s",
+            *(self.bytes_max, wire.peer_text),
+        )
+        self.hold(wire, 0)
+        wire.abort()
+
+    def _pause(self, wire: Wire) -> None:
+        self._paused.append(wire)
+        wire.pause_frames()
+        if self._timer is None:
+            self._timer = self._loop.call_later(PAUSE_S, self._resume)
+
+    def _resume(self) -> None:
+        """Read paused connections again, if there is room; else close the newest one of them."""
+        self._timer = None
+        if self.held_bytes > self.bytes_max:
+            self._close_silent(None)
+        if self.held_bytes > self.bytes_max:
+            self._close(self._paused.pop())
+        while self._paused and self.held_bytes <= self.bytes_max:
+            self._paused.pop(0).resume_frames()
+        if self._paused:
+            self._timer = self._loop.call_later(PAUSE_S, self._resume)

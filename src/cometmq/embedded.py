@@ -138,7 +138,6 @@ def open(
 class Broker:
     """The broker of a folder. Make one with `open`."""
 
-    @shows_line(_OPEN, _MEANT)
     def __init__(
         self,
         folder: str | os.PathLike[str],

@@ -413,8 +413,8 @@ async def test_a_connection_to_a_silent_broker_is_given_up_unless_told_otherwise
         ClientCore(cluster.address, settings=settings) as client,
         Producer(instance=client, group="p", retries=0) as producer,
     ):
-        await producer.ready("t")
-        await broker.wait_until(lambda: len(broker.heartbeats) == 1)
+        await producer.ready("t")  # sends a heartbeat; the first regular one comes after a second
+        await broker.wait_until(lambda: len(broker.heartbeats) == 2)
         await client.ensure_heartbeat(broker.address)
         with pytest.raises(SendTimeoutError):
             await producer.send(Message("t", b"x"), timeout=1.3)

@@ -14,12 +14,12 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from reprlib import repr as short
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from cometmq.model.errors import ConfigError
 
 T = TypeVar("T")
-P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def checks_arguments(*, unchecked: Collection[str] = ()) -> Callable[[type[T]], type[T]]:
@@ -220,7 +220,7 @@ def check_several(owner: str, name: str, values: object, *classes: type) -> None
                 )
 
 
-def shows_line(line: str, meant: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def shows_line(line: str, meant: Mapping[str, str]) -> Callable[[F], F]:
     """Let a wrong call of a function show the right line.
 
     Args:
@@ -228,9 +228,9 @@ def shows_line(line: str, meant: Mapping[str, str]) -> Callable[[Callable[P, T]]
         meant: the parameters, by their names in other libraries.
     """
 
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+    def decorate(function: F) -> F:
         @functools.wraps(function)
-        def call(*arguments: P.args, **named: P.kwargs) -> T:
+        def call(*arguments: Any, **named: Any) -> Any:
             try:
                 return function(*arguments, **named)
             except TypeError as error:
@@ -238,7 +238,7 @@ def shows_line(line: str, meant: Mapping[str, str]) -> Callable[[Callable[P, T]]
                     raise
                 raise TypeError(with_line(error, named, meant, line)) from None
 
-        return call
+        return typing.cast(F, call)
 
     return decorate
 

@@ -117,7 +117,6 @@ EMBEDDED = [
     ("embedded.open()", f"write {OPENED}"),
     ('embedded.open(path="data")', f"path is folder here; write {OPENED}"),
     ('embedded.open("data", port=9876)', f"write {OPENED}"),
-    ("embedded.Broker()", f"write {OPENED}"),
     ('embedded.connect("data")', f"write {OPEN_CALL}"),
     ('embedded.Server("data")', f"write {OPEN_CALL}"),
     ('embedded.broker("data")', f"write {OPEN_CALL}"),

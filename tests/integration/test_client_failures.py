@@ -350,6 +350,63 @@ async def test_closing_ends_a_send_that_waits() -> None:
             await waiting
 
 
+# --- many sends at once --------------------------------------------------------------------------
+
+
+def narrow(cluster: ScriptedCluster, **more: int) -> Producer:
+    settings = ProducerSettings(retries=0, back_pressure_messages=10, **more)
+    return Producer(cluster.address, group="g", settings=settings)
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_send_without_a_timeout_has_all_its_time_once_there_is_room() -> None:
+    broker = ScriptedBroker("a", *[Act.STAY_SILENT] * 20)
+    async with ScriptedCluster([broker]) as cluster, narrow(cluster) as sending:
+        await sending.ready("t")
+        ended = await asyncio.gather(
+            *(sending.send(MESSAGE) for _ in range(20)),
+            sending.send(MESSAGE, timeout=4),
+            *(sending.send(MESSAGE) for _ in range(4)),
+            sending.send_batch([MESSAGE]),
+            return_exceptions=True,
+        )
+
+    assert [type(each) for each in ended[:21]] == [SendTimeoutError] * 21
+    assert "no room within 4 s" in str(ended[20])
+    assert [each.status for each in ended[21:]] == [SendStatus.SEND_OK] * 5
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_send_without_a_timeout_does_not_wait_for_room_for_ever() -> None:
+    broker = ScriptedBroker("a", *[Act.STAY_SILENT] * 10)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        narrow(cluster, back_pressure_wait_ms=1_000) as sending,
+    ):
+        first = [await sending.send_soon(MESSAGE, timeout=60) for _ in range(10)]
+        with pytest.raises(SendTimeoutError, match="no room within 1 s"):
+            await sending.send(MESSAGE)
+        for future in first:
+            future.cancel()
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_sends_to_a_new_topic_go_on_while_its_route_is_looked_up() -> None:
+    async with ScriptedCluster([ScriptedBroker("a")]) as cluster, producer(cluster) as sending:
+        names = cluster.name_server
+        names.routes["TBW102"] = names.routes["t"]
+        await sending.send("new", b"1")
+        await asyncio.sleep(2)
+        names.silent = True
+        asked = len(names.asked)
+
+        began_s = asyncio.get_running_loop().time()
+        await asyncio.gather(*(sending.send("new", b"2") for _ in range(100)))
+
+        assert asyncio.get_running_loop().time() - began_s < 1
+        assert names.asked[asked:] == ["new"], "one lookup serves all"
+
+
 # --- leaving ------------------------------------------------------------------------------------
 
 

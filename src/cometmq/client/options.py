@@ -87,6 +87,7 @@ class ProducerOnlyOptions(TypedDict, total=False):
     detect_interval_ms: int | timedelta
     back_pressure_messages: int
     back_pressure_bytes: int
+    back_pressure_wait_ms: int | timedelta
     auto_batch: bool
     auto_batch_delay_ms: int | timedelta
     auto_batch_bytes: int

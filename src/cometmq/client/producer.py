@@ -262,8 +262,9 @@ class Producer(Lifecycle):
                 retry goes to another broker at once; if the topic has none left, retries follow
                 after pauses that grow from 50 to 500 ms. A broker that cannot be reached, or
                 is stopping, is waited for until the timeout, with a chosen queue as well.
-                None uses the setting ``timeout_ms``. With the setting ``auto_batch``, only sends
-                with ``timeout=None`` are batched.
+                None uses the setting ``timeout_ms``, from the moment when there is room; the wait
+                for room has the limit ``back_pressure_wait_ms``. With the setting ``auto_batch``,
+                only sends with ``timeout=None`` are batched.
             options: fields of `Message`, if ``message`` is a topic.
 
         Returns:
@@ -290,14 +291,14 @@ class Producer(Lifecycle):
         """
         if type(message) is not Message or body is not None or options:
             message = new_message("send", message, body, options)
-        target, batched = ANY_QUEUE, timeout is None
+        target, untimed = ANY_QUEUE, timeout is None
         if queue is not None or order_key is not None or selector is not None:
             target = _target(queue, order_key, selector)
         time_s = self._timeout_s if timeout is None else timeout_s(timeout)
-        future = self._pending.start_awaited(message, target, time_s, batched)
+        future = self._pending.start_awaited(message, target, time_s, untimed)
         if future is not None:
             return await future
-        return await self._pending.send(message, target, time_s, batched=batched)
+        return await self._pending.send(message, target, time_s, untimed=untimed)
 
     async def send_soon(
         self,
@@ -345,7 +346,7 @@ class Producer(Lifecycle):
             message,
             _target(queue, order_key, selector),
             self._time(timeout),
-            batched=timeout is None,
+            untimed=timeout is None,
         )
 
     def send_nowait(
@@ -380,7 +381,7 @@ class Producer(Lifecycle):
             message,
             _target(queue, order_key, selector),
             self._time(timeout),
-            batched=timeout is None,
+            untimed=timeout is None,
         )
 
     async def flush(self) -> None:
@@ -430,7 +431,8 @@ class Producer(Lifecycle):
             check_message_type(message)
             check_fields(message)
         target = _target(queue, order_key, selector)
-        return await self._pending.send_batch(messages, target, self._time(timeout))
+        time_s = self._time(timeout)
+        return await self._pending.send_batch(messages, target, time_s, untimed=timeout is None)
 
     async def send_all(
         self,
@@ -467,7 +469,9 @@ class Producer(Lifecycle):
             if len(part) == 1:
                 receipt = await self._pending.send(part[0], target, time_s)
             else:
-                receipt = await self._pending.send_batch(part, target, time_s)
+                receipt = await self._pending.send_batch(
+                    part, target, time_s, untimed=timeout is None
+                )
             receipts.append(receipt)
         return receipts
 

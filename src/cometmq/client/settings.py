@@ -337,6 +337,10 @@ class ProducerSettings(Checked):
     )
     """Limit on bytes of bodies in flight. A larger message is sent alone."""
 
+    back_pressure_wait_ms: int = setting(60_000, unit="ms", low=1)
+    """How long a send waits for room, if the call sets no timeout. The time of the send begins
+    after that."""
+
     auto_batch: bool = setting(False, key="autoBatch")
     """Whether single sends are combined into batches."""
 

@@ -264,14 +264,29 @@ class Routes:
     ) -> Route:
         """Like `find`, but a topic that does not exist yet gets a provisional route if it can.
 
+        A provisional route that is old is used, too, while one lookup refreshes it: the broker has
+        created the topic by then, and all sends would wait for that lookup.
+
         Raises:
             TopicNotFoundError: no such topic, and no broker creates topics.
             NameServerError: no name server responded.
         """
         cached = self._known.get(topic)
-        if cached and not self._is_stale(cached):
-            return cached.route
-        return await self._fetch(topic, new_topic_queues, timeout)
+        if cached is None:
+            return await self._fetch(topic, new_topic_queues, timeout)
+        now_s = asyncio.get_running_loop().time()
+        if self._is_stale(cached) and now_s - cached.tried_s >= REFRESH_S:
+            cached.tried_s = now_s
+            self._tasks.spawn(self._refresh_provisional(topic, new_topic_queues), f"route-{topic}")
+        return cached.route
+
+    async def _refresh_provisional(self, topic: str, new_topic_queues: int) -> None:
+        try:
+            await self._fetch(topic, new_topic_queues, None)
+        except CometError as error:
+            self._failures.failed(topic, error)
+        else:
+            self._failures.succeeded(topic)
 
     async def refresh(self, topic: str, *, timeout: float | None = None) -> Route | None:
         """Fetch the route again; if that fails, return the cached one, or None."""

@@ -54,6 +54,7 @@ class PendingSends:
         self._sender = sender
         self._tasks = Supervisor("sends")
         self._open = False
+        self._room_s = settings.back_pressure_wait_ms / 1000
         self._pressure = BackPressure(settings.back_pressure_messages, settings.back_pressure_bytes)
         self._accumulator = (
             Accumulator(sender, settings, self._pressure) if settings.auto_batch else None
@@ -68,7 +69,7 @@ class PendingSends:
         self._open = True
 
     def start_awaited(
-        self, message: Message, target: SendTarget, timeout: float, batched: bool
+        self, message: Message, target: SendTarget, timeout: float, untimed: bool
     ) -> SendFuture | None:
         """Start a send whose caller waits for the receipt, without a task.
 
@@ -76,7 +77,8 @@ class PendingSends:
             message: the message.
             target: the queue or the selector, if the caller chose.
             timeout: seconds for all of it.
-            batched: whether the message may wait for others to form a batch.
+            untimed: whether the caller gave no time: then the message may wait for others to form a
+                batch, and the wait for room has a limit of its own.
 
         Returns:
             Its future; None if there is no room, or if the general path must send it: `send` does.
@@ -87,7 +89,7 @@ class PendingSends:
         """
         if self._open and self._accumulator is None:
             return self._fast_path.start(message, target, timeout, True, None)
-        return self._start_without_task(message, target, timeout, True, batched, None)
+        return self._start_without_task(message, target, timeout, True, untimed, None)
 
     async def send(
         self,
@@ -96,27 +98,32 @@ class PendingSends:
         timeout: float,
         reserved: Mapping[str, str] | None = None,
         *,
-        batched: bool = False,
+        untimed: bool = False,
     ) -> SendReceipt:
         """Wait for room, send a message and wait for its receipt; see `Producer.send`.
 
         Args:
-            message, target, timeout, batched: as for `start_awaited`.
+            message, target, timeout, untimed: as for `start_awaited`.
             reserved: properties that applications cannot set.
         """
         size = size_of(message)
-        generation, left_s = await self._acquire(message.topic, size, timeout)
-        if left_s != timeout:  # it waited, and the message may have another body now
+        generation, left_s, waited = await self._acquire(message.topic, size, timeout, untimed)
+        if waited:  # the message may have another body now
             size = self._pressure.resize(size, size_of(message))
-        return await self._start(message, target, left_s, reserved, True, batched, size, generation)
+        return await self._start(message, target, left_s, reserved, True, untimed, size, generation)
 
     async def send_batch(
-        self, messages: Sequence[Message], target: SendTarget, timeout: float
+        self,
+        messages: Sequence[Message],
+        target: SendTarget,
+        timeout: float,
+        *,
+        untimed: bool = False,
     ) -> SendReceipt:
         """Wait for room, send messages as one request and wait for its receipt."""
         size = sum(map(size_of, messages))
         topic = messages[0].topic if messages else ""
-        generation, timeout = await self._acquire(topic, size, timeout)
+        generation, timeout, _ = await self._acquire(topic, size, timeout, untimed)
         future: SendFuture = asyncio.get_running_loop().create_future()
         work = self._sender.send_batch(messages, target, timeout=timeout)
         self._spawn(work, future, size, generation)
@@ -129,17 +136,17 @@ class PendingSends:
         timeout: float,
         reserved: Mapping[str, str] | None = None,
         *,
-        batched: bool = False,
+        untimed: bool = False,
     ) -> SendFuture:
         """Wait for room, start a send and return its future; see `Producer.send_soon`."""
         size = size_of(message)
-        generation, left_s = await self._acquire(message.topic, size, timeout)
-        if left_s != timeout:
+        generation, left_s, waited = await self._acquire(message.topic, size, timeout, untimed)
+        if waited:
             size = self._pressure.resize(size, size_of(message))
-        return self._start(message, target, left_s, reserved, False, batched, size, generation)
+        return self._start(message, target, left_s, reserved, False, untimed, size, generation)
 
     def start_nowait(
-        self, message: Message, target: SendTarget, timeout: float, *, batched: bool = False
+        self, message: Message, target: SendTarget, timeout: float, *, untimed: bool = False
     ) -> SendFuture:
         """Start a send and return its future; see `Producer.send_nowait`.
 
@@ -151,7 +158,7 @@ class PendingSends:
         generation = self._pressure.try_acquire(size)
         if generation is None:
             raise BackPressureError(f"not sent: {self._in_flight()}")
-        return self._start(message, target, timeout, None, False, batched, size, generation)
+        return self._start(message, target, timeout, None, False, untimed, size, generation)
 
     async def flush(self, timeout: float | None = None) -> int:
         """Send the batches that wait for more messages; return when all sends so far have ended.
@@ -189,23 +196,30 @@ class PendingSends:
             self._check_running()
         self._check_loop()
 
-    async def _acquire(self, topic: str, size: int, timeout: float) -> tuple[Generation, float]:
-        """Wait for room; return it and the seconds that are left."""
+    async def _acquire(
+        self, topic: str, size: int, timeout: float, untimed: bool
+    ) -> tuple[Generation, float, bool]:
+        """Wait for room; return it, the seconds that are left for the send, and whether it waited.
+
+        Where the caller gave no time, a send has all of its own once it has room: among ten
+        thousand sends that begin at once, the last ones wait longer than one send may take.
+        """
         self._check_open()
         generation = self._pressure.try_acquire(size)
         if generation is not None:
-            return generation, timeout
+            return generation, timeout, False
         loop = asyncio.get_running_loop()
         began_s = loop.time()
+        limit_s = self._room_s if untimed else timeout
         try:
-            generation = await self._pressure.acquire(size, timeout)
+            generation = await self._pressure.acquire(size, limit_s)
         except TimeoutError:
-            reason = f"no room within {timeout:g} s: {self._in_flight()}"
+            reason = f"no room within {limit_s:g} s: {self._in_flight()}"
             raise SendTimeoutError(topic, (), reason) from None
         if not self._open:  # the room and the close came together
             self._pressure.release(size, generation)
             raise ClientClosedError(_CLOSED_BEFORE)
-        return generation, began_s + timeout - loop.time()
+        return generation, timeout if untimed else began_s + timeout - loop.time(), True
 
     def _in_flight(self) -> str:
         pressure = self._pressure
@@ -218,7 +232,7 @@ class PendingSends:
         timeout: float,
         reserved: Mapping[str, str] | None,
         is_awaited: bool,
-        batched: bool,
+        untimed: bool,
         size: int,
         generation: Generation,
     ) -> SendFuture:
@@ -226,7 +240,7 @@ class PendingSends:
         if reserved is None:
             try:
                 started = self._start_without_task(
-                    message, target, timeout, is_awaited, batched, generation
+                    message, target, timeout, is_awaited, untimed, generation
                 )
             except Exception as error:
                 started = asyncio.get_running_loop().create_future()
@@ -253,18 +267,18 @@ class PendingSends:
         target: SendTarget,
         timeout: float,
         is_awaited: bool,
-        batched: bool,
+        untimed: bool,
         generation: Generation | None,
     ) -> SendFuture | None:
         """Start a send without a task, as part of a batch or on the fast path; None if it cannot.
 
         Args:
-            message, target, timeout, batched: as for `start_awaited`.
+            message, target, timeout, untimed: as for `start_awaited`.
             is_awaited: whether its caller waits for the receipt.
             generation: its room, which is released if this raises; None to take room now.
         """
         self._check_open()
-        accumulator = self._accumulator if batched else None
+        accumulator = self._accumulator if untimed else None
         if accumulator is None or not accumulator.takes(message, target):
             return self._fast_path.start(message, target, timeout, is_awaited, generation)
         size = size_of(message)

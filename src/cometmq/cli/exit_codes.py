@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from cometmq.model.errors import CometError, ConfigError
+from cometmq.system.standard_streams import open_closed_streams
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
@@ -22,6 +23,7 @@ def exit_with(run: Callable[[], int], name: str) -> NoReturn:
         run: gives the exit code.
         name: stands before the message of an error.
     """
+    open_closed_streams()
     try:
         sys.exit(run())
     except ConfigError as error:

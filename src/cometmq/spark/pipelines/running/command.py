@@ -24,6 +24,7 @@ from cometmq.spark.pipelines.running.registry import MODULES, PIPELINES, Pipelin
 from cometmq.spark.sources.losses import CONTINUES
 from cometmq.system.settings import Setting, describe
 from cometmq.system.settings_sample import field_texts
+from cometmq.system.standard_streams import open_closed_streams
 
 GOOD, BAD, MISUSED, FAILED = 0, 1, 2, 3
 REPORTED = (
@@ -44,6 +45,7 @@ def main(name: str | None = None, arguments: Sequence[str] | None = None) -> int
         name: of the pipeline; the first argument if None.
         arguments: those behind it; of this process if None.
     """
+    open_closed_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _run(name, words)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from cometmq.broker.role import SLAVE, Role
@@ -20,6 +22,8 @@ class World:
         self.limits = limits
         self.role = Role()
         self.flow = FlowControl(lambda: self.limits, clock=self.clock, role=self.role)
+        self.clock.advance(60_000)  # a start takes its time
+        self.flow.measure()
 
     def wait(self, sends: int) -> None:
         for _ in range(sends):
@@ -179,3 +183,39 @@ def test_a_loop_that_was_blocked_for_long_is_logged(
 
     expected = ["the event loop was blocked: all requests waited ms=2000"]
     assert caplog.messages == expected * count
+
+
+def close_as_slave(world: World) -> None:
+    world.role.change(SLAVE, 1)
+
+
+def close_for_lack_of_replicas(world: World) -> None:
+    world.flow.replicas_changed(ResponseError(1, "in-sync replicas not enough"))
+
+
+@pytest.mark.parametrize("close", [close_as_slave, close_for_lack_of_replicas])
+def test_a_time_in_which_sends_were_refused_is_no_time_in_which_the_loop_was_blocked(
+    caplog: pytest.LogCaptureFixture, close: Callable[[World], None]
+) -> None:
+    world = World()
+    world.flow.late_ms_logged = 1_000
+    close(world)
+    for _ in range(50):
+        world.look()
+    world.role.change("ASYNC_MASTER", 0)
+    world.flow.replicas_changed(None)
+    assert world.look() is None
+    assert caplog.messages == []
+
+
+def test_a_blocked_loop_of_a_slave_is_logged_and_refuses_no_send_of_the_next_master(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.flow.late_ms_logged = 1_000
+    close_as_slave(world)
+    for _ in range(5):
+        world.look(late_ms=2_000)
+    world.role.change("ASYNC_MASTER", 0)
+    assert world.look() is None
+    assert caplog.messages == ["the event loop was blocked: all requests waited ms=2000"] * 5

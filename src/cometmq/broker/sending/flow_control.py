@@ -74,7 +74,8 @@ class FlowControl:
         self._is_stopping = False
         self.lack_of_replicas: ResponseError | None = None
         """Why sends that wait for replicas are refused; others are not."""
-        self._measured_s = clock.monotonic()
+        self._measured_s: float | None = None
+        """When it was measured last; None before the first time, at the end of the start."""
         self._late_measurements = 0
         self._closed: ResponseError | None = None
         """Why all sends are refused, whatever the load is."""
@@ -128,15 +129,21 @@ class FlowControl:
             self._refuse("PCBUSY_CLEAN_QUEUE", took_ms)
 
     def measure(self) -> None:
-        """Measure how late the loop is and how slow appends are; ten times a second."""
-        if self._closed is not None:
-            return
+        """Measure how late the loop is and how slow appends are; ten times a second.
+
+        While all sends are refused, as on a slave, the loop is measured all the same: the other
+        requests wait for it, too, and the first measurement afterwards begins at the last one.
+        """
         limits = self._limits = self._read_limits()
         now_s = self._clock.monotonic()
-        lag_ms = round((now_s - self._measured_s - MEASURE_INTERVAL_S) * 1000)
+        due_s = now_s if self._measured_s is None else self._measured_s + MEASURE_INTERVAL_S
+        lag_ms = round((now_s - due_s) * 1000)
         self._measured_s = now_s
         if 0 < self.late_ms_logged <= lag_ms:
             self._late.add("the event loop was blocked: all requests waited ms=%d", lag_ms)
+        if self._closed is not None:
+            self._late_measurements = self._slowest_ms = 0
+            return
         self._late_measurements = self._late_measurements + 1 if lag_ms > limits.lag_ms_max else 0
         if limits.enabled and self._slowest_ms > limits.append_ms_max:
             self._refuse("PCBUSY_CLEAN_QUEUE", self._slowest_ms)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import kit
 import pytest
+from codes import Request
 from messages import QUEUES, Ledger, check_all, fill
 from servers import (
     SMALL_FILES,
@@ -229,5 +230,53 @@ def serve_with_comet(store: Path, ledger: Ledger, folder: Path, *, committed: bo
             check_offsets(server.address, ledger)
         fill(server.address, ledger, TOPICS, seed=5, singles=50, batches=1)
         check_all(server.address, ledger)
+    finally:
+        server.kill()
+
+
+def test_a_store_with_queues_of_batches_is_refused_until_their_topic_is_deleted(
+    namesrv: str, tmp_path: Path
+) -> None:
+    """RocketMQ 5 counts the messages of a batch that is one record; our queues count records."""
+    store = tmp_path / "store"
+    settings = SETTINGS | {"timerWheelEnable": True}  # without, it cannot delete topics
+    real = RealBroker("5.3.3", tmp_path / "broker", namesrv, store=store, settings=settings)
+    batch = [(b"%d" % number, {"UNIQ_KEY": f"K{number}"}) for number in range(10)]
+    try:
+        real.start()
+        connection = connect(real.address)
+        kit.ok(kit.create_topic(connection, "InBatches", attributes="+queue.type=BatchCQ"))
+        kit.ok(kit.create_topic(connection, "Orders"))
+        for _ in range(10):
+            kit.ok(kit.send_batch(connection, "InBatches", batch, properties={"UNIQ_KEY": "B"}))
+        kit.wait_for_queue(connection, "InBatches", 100)
+        kit.store_many(connection, "Orders", 3)
+        connection.close()
+        real.stop()
+
+        conf = write_settings(tmp_path / "refused.conf", SETTINGS)
+        command = [sys.executable, "-m", "cometmq", "broker", "--port", "0", "--store", str(store)]
+        refused = subprocess.run(
+            [*command, "-c", str(conf)], capture_output=True, text=True, timeout=60
+        )
+        assert refused.returncode == 1
+        assert "topic InBatches hold batches (queue.type=BatchCQ)" in refused.stderr
+
+        real.start()
+        connection = connect(real.address)
+        kit.ok(connection.request(Request.DELETE_TOPIC_IN_BROKER, {"topic": "InBatches"}))
+        connection.close()
+        real.stop()
+    finally:
+        real.kill()
+    server = CometStandalone(tmp_path / "comet", store=store, settings=SETTINGS)
+    try:
+        server.start()
+        connection = connect(server.address)
+        kit.ok(kit.create_group(connection, GROUP))
+        assert [message.body for message in kit.read_queue(connection, GROUP, "Orders", 3)] == [
+            b"0", b"1", b"2",
+        ]  # fmt: skip
+        connection.close()
     finally:
         server.kill()

@@ -208,8 +208,6 @@ class ElectedRole:
         self._is_stopped = False
         self._epoch = NO_EPOCH
         """That of the role; `NO_EPOCH` before the first decision."""
-        self._takes_names = ""
-        """The address of a master that takes the names of this process in the greeting."""
         self._known = (NO_EPOCH, 0)
         """The newest decision: its master epoch, and the epoch of its in-sync set."""
         self._stopped_cleanly = True
@@ -543,9 +541,7 @@ class ElectedRole:
         if not self._role.is_slave or self._id is None:
             return
         if self._role.master_address:
-            address = self._role.master_ha_address
-            names = self._process if address == self._takes_names else None
-            self.replication.follow(self._id, address, names)
+            self.replication.follow(self._id, self._role.master_ha_address)
         else:
             self.replication.stop()
 
@@ -575,7 +571,6 @@ class ElectedRole:
                 )
                 found = response.header(ExchangeBrokerHaInfoResponse)
                 if found.master_ha_address:
-                    self._takes_names = found.master_ha_address if found.takes_names else ""
                     self._role.follow(master, found.master_ha_address)
                     self._follow()  # a name server may have named the address before
                     return

@@ -134,7 +134,7 @@ class Introduction:
 
         Raises:
             ResponseError: the master refuses the account of this broker.
-            ReplicaError: the master is of another broker set.
+            ReplicaError: the master is of another broker set, or is none now.
         """
         # Masters never need these.
         from cometmq.protocol.headers import (
@@ -159,6 +159,8 @@ class Introduction:
         if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # RocketMQ 4
             return b""
         found = check(response).header(ExchangeBrokerHaInfoResponse)
+        if not found.master_ha_address:
+            raise ReplicaError(f"{master} is no master now")
         if found.set_id and names.set_id and found.set_id != names.set_id:
             raise ReplicaError(
                 f"the master {master} is of the broker set {found.set_id}, expected"

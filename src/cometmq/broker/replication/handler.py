@@ -105,7 +105,6 @@ class HaInfoHandler:
                 master_ha_address=self._ha_address(),
                 master_flush_offset=self._log_end,
                 master_address=self._address,
-                takes_names=True if self._role.is_elected else None,
                 log_ticket=None if header.log_slave is None else self._ticket(header.log_slave),
                 set_id=self._master.set_id() or None,
             )

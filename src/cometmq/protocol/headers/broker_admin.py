@@ -93,8 +93,6 @@ class ExchangeBrokerHaInfoResponse(Header, kw_only=True):
     master_ha_address: str | None = None
     master_flush_offset: Int64 | None = None
     master_address: str | None = None
-    takes_names: bool | None = None
-    """Whether slaves may greet with the names of set, store and process; RocketMQ has none."""
     log_ticket: str | None = None
     """The ticket for ``logSlave``, in hexadecimal digits."""
     set_id: str | None = None

@@ -25,7 +25,6 @@ from cometmq.broker.failover.epochs.in_sync import BrokerIds, InSyncSet
 from cometmq.broker.failover.epochs.master import EpochSlaveConnection
 from cometmq.broker.failover.epochs.slave import EpochLogCopy
 from cometmq.broker.failover.epochs.wire import Greeting
-from cometmq.broker.failover.identity import StoreIdentity
 from cometmq.broker.replication.master import UNSENT_BYTES_MAX, Master
 from cometmq.broker.role import Role
 from cometmq.model.errors import ProtocolError, StoreError
@@ -190,7 +189,7 @@ class EpochReplication:
             self._moved.clear()
             await self._moved.wait()
 
-    def follow(self, own_id: int, ha_address: str, names: StoreIdentity | None = None) -> None:
+    def follow(self, own_id: int, ha_address: str) -> None:
         """Copy the log of the elected master; return at once.
 
         Call it after the role has changed to that of a slave. Sends that wait get their timeout at
@@ -201,10 +200,9 @@ class EpochReplication:
             ha_address: ``host:port`` at which that master sends its log; empty while it is not
                 known. It must be from the elected broker itself: an address of an older master
                 would be obeyed until it knows of the election.
-            names: those of this process, if that master takes them.
         """
         self._stop_leading()
-        self.copy.follow(own_id, ha_address, names)
+        self.copy.follow(own_id, ha_address)
         self._at("check", CHECK_S, self._check)
 
     def stop(self) -> None:
@@ -353,18 +351,13 @@ class EpochReplication:
 
         Raises:
             ProtocolError: it names the id of this broker, or that of another process that is
-                connected; or it belongs to another set, or this broker does not lead.
+                connected; or this broker does not lead.
         """
         in_sync, slave_id = self.in_sync, greeting.broker_id
         if in_sync is None:
             raise ProtocolError("this broker is not the master yet")
         if slave_id == in_sync.own_id:
             raise ProtocolError(f"it names the broker id {slave_id}, which is that of this broker")
-        if greeting.set_id and self.set_id and greeting.set_id != self.set_id:
-            raise ProtocolError(
-                f"it belongs to another broker set: met set {greeting.set_id}, expected"
-                f" {self.set_id}"
-            )
         older = self._connections.get(slave_id)
         held = older.greeting if older is not None else None
         if held is not None and held.incarnation and greeting.incarnation != held.incarnation:

@@ -45,7 +45,6 @@ from cometmq.broker.failover.epochs.wire import (
     read_chunk,
     read_epochs,
 )
-from cometmq.broker.failover.identity import StoreIdentity
 from cometmq.broker.replication.slave import LogCopy, MasterConnection
 from cometmq.broker.role import Role
 from cometmq.model.errors import ProtocolError, StoreError
@@ -88,21 +87,18 @@ class EpochLogCopy(LogCopy):
         self.epochs = epochs
         self.before_truncation = before_truncation
         self.own_id = 0
-        self.names: StoreIdentity | None = None
-        """What the greeting says of this broker beside its id."""
         self._followed = ""
 
-    def follow(self, own_id: int, address: str, names: StoreIdentity | None = None) -> None:
+    def follow(self, own_id: int, address: str) -> None:
         """Copy the log from an address; an empty one ends the copy.
 
         Args:
             own_id: the id that the controller gave to this broker.
             address: ``host:port`` at which the elected master sends its log.
-            names: those of this process, if that master takes them.
         """
         self.own_id = own_id
-        if (address, names) != (self._followed, self.names):
-            self._followed, self.names = address, names
+        if address != self._followed:
+            self._followed = address
             self._role_changed()
 
     def _master_address(self) -> str:
@@ -134,7 +130,7 @@ class EpochMasterConnection(MasterConnection):
     def __init__(self, copy: EpochLogCopy, address: str, greeting: bytes) -> None:
         super().__init__(copy, address, greeting)
         self._epochs = copy.epochs
-        self._own_id, self._names = copy.own_id, copy.names
+        self._own_id = copy.own_id
         self._before_truncation = copy.before_truncation
         self._may_report = False
         self._has_joined = False
@@ -149,12 +145,9 @@ class EpochMasterConnection(MasterConnection):
         assert self._transport is not None
         settings = self._copy.settings()
         from_last_file = settings.sync_from_last_file and self._whole_to == 0
-        greeting = Greeting(self._own_id, from_last_file, settings.async_learner)
-        if (names := self._names) is not None:
-            greeting = greeting._replace(
-                set_id=names.set_id, store_id=names.store_id, incarnation=names.incarnation
-            )
-        self._transport.write(greeting.encode())
+        self._transport.write(
+            Greeting(self._own_id, from_last_file, settings.async_learner).encode()
+        )
 
     def _encoded_report(self, offset: int) -> bytes:
         return REPORT.pack(TRANSFER, offset)

@@ -2,14 +2,11 @@
 output.
 
     slave to master     greeting := state:i32=1 from_last_file:i16 is_learner:i16 broker_id:i64
-                        named    := state:i32=3 size:i32 JSON of the greeting with the names
                         report   := state:i32=2 log_offset_end:i64
     master to slave     epochs   := state:i32=1 size:i32 log_offset_end:i64 last_epoch:i32 epoch*
                         epoch    := number:i32 start_offset:i64
                         chunk    := state:i32=2 size:i32 log_offset:i64 epoch confirm_offset:i64
                                     bytes of the log; size 0 for a heartbeat
-
-A greeting with names is sent only to a master that has offered to take it: RocketMQ takes none.
 
 A connection begins with the greeting and, in response, the epochs; reports and chunks follow.
 A chunk lies in one epoch. The one that reaches the end of an epoch names the next epoch already,
@@ -24,20 +21,14 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-import msgspec
-
 from cometmq.broker.failover.epochs.epoch_file import ENTRIES_MAX, NO_EPOCH, Epoch, check_epochs
 from cometmq.broker.replication.wire import CHUNK_BYTES_MAX
 from cometmq.model.errors import ProtocolError
 
 HANDSHAKE: Final = 1
 TRANSFER: Final = 2
-NAMED: Final = 3
 
 GREETING: Final = Struct(">ihhq")
-NAMED_HEAD: Final = Struct(">ii")
-NAMED_BYTES_MAX: Final = 4096
-"""The largest greeting with names."""
 REPORT: Final = Struct(">iq")
 EPOCHS: Final = Struct(">iiqi")
 EPOCH: Final = Struct(">iq")
@@ -53,17 +44,11 @@ class Greeting(NamedTuple):
     """Whether an empty slave begins with the last file of the log, instead of the whole log."""
     is_learner: bool = False
     """Whether it never becomes a member of the in-sync set."""
-    set_id: str = ""
-    """Its broker set; empty if it does not say."""
-    store_id: str = ""
     incarnation: str = ""
-    """Its process, as it has registered with the controller; empty if it does not say."""
+    """Its process, as its ticket names it; empty without a ticket. It is not in the message."""
 
     def encode(self) -> bytes:
         """Return the bytes of the message."""
-        if self.incarnation:
-            fields = msgspec.json.encode(self._asdict())
-            return NAMED_HEAD.pack(NAMED, len(fields)) + fields
         return GREETING.pack(HANDSHAKE, self.from_last_file, self.is_learner, self.broker_id)
 
 
@@ -111,11 +96,11 @@ class SlaveMessages:
         data = self._rest + data
         at = 0
         if self.greeting is None:
-            found = _read_greeting(data)
-            if found is None:
+            if len(data) < GREETING.size:
                 self._rest = data
                 return None
-            self.greeting, at = found
+            self.greeting = _read_greeting(data)
+            at = GREETING.size
         newest: int | None = None
         while len(data) - at >= REPORT.size:
             state, offset = REPORT.unpack_from(data, at)
@@ -128,49 +113,12 @@ class SlaveMessages:
         return newest
 
 
-def _read_greeting(data: bytes) -> tuple[Greeting, int] | None:
-    """Return the greeting of a slave, and its length; None before it is complete."""
-    if len(data) >= NAMED_HEAD.size and NAMED_HEAD.unpack_from(data)[0] == NAMED:
-        return _read_named(data)
-    if len(data) < GREETING.size:
-        return None
+def _read_greeting(data: bytes) -> Greeting:
     state, from_last_file, is_learner, broker_id = GREETING.unpack_from(data)
     _expect(state, HANDSHAKE, "a slave")
-    greeting = Greeting(broker_id, from_last_file == 1, is_learner == 1)
-    return _with_id(greeting), GREETING.size
-
-
-def _read_named(data: bytes) -> tuple[Greeting, int] | None:
-    _, size = NAMED_HEAD.unpack_from(data)
-    if not 0 < size <= NAMED_BYTES_MAX:
-        raise ProtocolError(
-            f"a greeting of {size} bytes, expected 1 to {NAMED_BYTES_MAX} with the names of a slave"
-        )
-    end = NAMED_HEAD.size + size
-    if len(data) < end:
-        return None
-    try:
-        fields = msgspec.json.decode(data[NAMED_HEAD.size : end], type=_Named)
-    except msgspec.MsgspecError as problem:
-        raise ProtocolError(f"the greeting of a slave: {problem}") from problem
-    return _with_id(Greeting(*msgspec.structs.astuple(fields))), end
-
-
-class _Named(msgspec.Struct):
-    """The fields of a greeting with names, in the order of `Greeting`; others are ignored."""
-
-    broker_id: int
-    from_last_file: bool
-    is_learner: bool
-    set_id: str
-    store_id: str
-    incarnation: str
-
-
-def _with_id(greeting: Greeting) -> Greeting:
-    if not 1 <= greeting.broker_id < 2**63:
-        raise ProtocolError(f"a slave named the broker id {greeting.broker_id}, expected 1 or more")
-    return greeting
+    if broker_id < 1:
+        raise ProtocolError(f"a slave named the broker id {broker_id}, expected 1 or more")
+    return Greeting(broker_id, from_last_file == 1, is_learner == 1)
 
 
 def read_epochs(data: bytes | bytearray | memoryview, end: int) -> tuple[MasterEpochs, int] | None:

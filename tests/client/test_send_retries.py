@@ -49,7 +49,25 @@ def both(*script: int | Act) -> ScriptedCluster:
 # --- awaited sends ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", RETRIED_CODES, ids=lambda code: code.name)
+PERMANENT = ResponseCode.NO_PERMISSION
+"""With the remark of a scripted broker, which is none of a switch for reading and writing."""
+
+
+async def test_a_broker_that_refuses_for_good_is_not_tried_again_and_others_are() -> None:
+    async with both(PERMANENT) as cluster, producer(cluster) as sending:
+        with pytest.raises(ResponseError):
+            await sending.send(MESSAGE)
+    assert sorted(cluster.sends) == ["a", "b"]
+
+    brokers = [ScriptedBroker("a", *[PERMANENT] * 3), ScriptedBroker("b", Act.HANG_UP)]
+    async with ScriptedCluster(brokers) as cluster, producer(cluster) as sending:
+        for _ in range(2):
+            assert (await sending.send(MESSAGE)).queue.broker_name == "b"
+
+
+@pytest.mark.parametrize(
+    "code", [code for code in RETRIED_CODES if code != PERMANENT], ids=lambda code: code.name
+)
 async def test_a_refusal_that_another_broker_may_not_share_is_tried_elsewhere(code: int) -> None:
     async with both(code) as cluster, producer(cluster) as sending:
         receipt = await sending.send(MESSAGE)
@@ -311,7 +329,7 @@ async def test_a_oneway_send_never_tells_of_a_refusal() -> None:
 
 async def test_a_oneway_send_tells_that_the_broker_cannot_be_reached() -> None:
     async with both() as cluster, producer(cluster) as sending:
-        await sending.ready("t")
+        await sending.fetch_queues("t")
         for broker in cluster.brokers:
             await broker.stop()
         with pytest.raises(ConnectError):

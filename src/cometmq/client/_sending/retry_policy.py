@@ -3,6 +3,7 @@
       an attempt fails
       │ policy allows no retry ─────────► the send fails
       │ retries are used up ────────────► the send fails
+      │ each broker refuses for good ───► the send fails
       │ a broker has not failed since the last pause ──► attempt there, at once
       ▼ each broker has
       pause, each one about twice as long as the one before, and refresh an old route
@@ -100,8 +101,6 @@ class RetryPolicy:
     def allows_retry(self, error: CometError) -> bool:
         """Whether an attempt that failed with this error may be retried."""
         if isinstance(error, ResponseError):
-            if permanent_refusal(error) is not None:
-                return False
             return error.code in self.codes or self.waits_after(error)
         if isinstance(error, ProtocolError):  # the broker has stored the message
             return False
@@ -191,6 +190,7 @@ class SendAttempts:
         "failed_brokers",
         "has_failed",
         "is_written",
+        "refused_brokers",
     )
 
     def __init__(
@@ -204,6 +204,8 @@ class SendAttempts:
         """In order. Of the attempts on brokers that were away, only the last one of each."""
         self.failed_brokers: set[str] = set()
         """Those that failed since the last pause."""
+        self.refused_brokers: set[str] = set()
+        """Those that would refuse every further attempt, too."""
         self.has_failed = False
         """Whether an attempt has failed."""
         self.is_written = False
@@ -226,6 +228,8 @@ class SendAttempts:
                     if each.broker_name != broker or not _is_away(each.error)
                 ]
             self.failed.append(attempt_of(broker, error))
+            if permanent_refusal(error) is not None:
+                self.refused_brokers.add(broker)
             if not self._policy.allows_retry(error):
                 return False
         if not self._policy.waits_after(error):

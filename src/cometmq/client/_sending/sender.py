@@ -376,7 +376,12 @@ class Sender:
     ) -> SendReceipt:
         stored: SendReceipt | None = None
         while True:
-            queue = fixed or self.targets.next(route, attempts.failed_brokers)
+            refused = attempts.refused_brokers
+            queue = fixed or self.targets.next(route, attempts.failed_brokers | refused)
+            if queue.broker_name in refused:
+                queue = fixed or self.targets.next(route, refused)
+                if queue.broker_name in refused:
+                    break
             must_pause = queue.broker_name in attempts.failed_brokers
             if must_pause:
                 await attempts.pause()

@@ -5,11 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import weakref
 from pathlib import Path
 
 import pytest
 
-from cometmq.client import ClientInstance, Message, MessageQueue, Producer, StoredMessage
+from cometmq.client import (
+    ClientInstance,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    StoredMessage,
+)
+from support.consuming import from_the_first
 from support.stream import KINDS, consuming
 from support.tiers import rounds
 
@@ -79,3 +89,42 @@ async def test_a_producer_keeps_nothing_of_what_it_sent(
         await send(10 * BACKLOG)
 
         assert resident_bytes() - before < FLAT_BYTES
+
+
+async def ignore(message: StoredMessage) -> None:
+    """Handle a message."""
+
+
+@pytest.mark.parametrize("shares", [False, True], ids=["own instance", "shared instance"])
+@pytest.mark.parametrize("kind", [Producer, PushConsumer, PullConsumer])
+async def test_what_was_left_is_freed_in_a_task_that_goes_on(
+    kind: type[Producer | PushConsumer | PullConsumer],
+    shares: bool,
+    name_servers: str,
+    instance: ClientInstance,
+    producer: Producer,
+    topic: str,
+    group: str,
+) -> None:
+    await producer.send(topic, b"x")
+    where = {"instance": instance} if shares else {"name_servers": name_servers}
+
+    async def used() -> weakref.ref[object]:
+        """Use one, and leave it without a commit."""
+        if kind is Producer:
+            async with Producer(group=group, **where) as sender:
+                await sender.send(topic, b"y")
+                return weakref.ref(sender)
+        options = {**from_the_first(group, topic), **where}
+        if kind is PushConsumer:
+            async with PushConsumer(handler=ignore, **options) as pushed:
+                await pushed.ready()
+                return weakref.ref(pushed)
+        async with PullConsumer(auto_commit_ms=0, **options) as pulled:
+            await anext(pulled)
+            return weakref.ref(pulled)
+
+    left = await used()
+    await asyncio.sleep(0)  # the tasks of the close end
+    gc.collect()
+    assert left() is None

@@ -383,6 +383,9 @@ class PullCore(Consumer):
                     ),
                 )
         self._positions.unfinished.clear()
+        for reader in list(self._readers):
+            if isinstance(reader, asyncio.Task):  # it may live much longer than this consumer
+                reader.remove_done_callback(self._reader_ended)
 
     def _settle_ended(self) -> None:
         """Finish the messages of ended readers, or deliver them again if the reader failed."""

@@ -37,7 +37,7 @@ UNIT = DEPLOY / "cometmq.service"
 CONTAINERFILE = DEPLOY / "Containerfile"
 EXPOSURE_MAX = 15
 """What ``systemd-analyze security`` may count, in tenths; a service without any limit has 96."""
-ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.7"
+ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.9"
 HEALTHY_TIMEOUT_S = 120.0
 
 

@@ -2,8 +2,10 @@
 
 ``python tools/lowest.py`` installs them beside the lowest Python that is promised, in
 ``build/lowest``, compiles a copy of the sources there and runs the tests of `make quick`, those of
-Spark without a JVM, and one for each extra. A range whose lowest version cannot be installed, or
-that another requirement excludes, is an error: then the range promises what nobody can have.
+Spark without a JVM, one for each extra, and the programs of developers: checkers, drawings of
+benchmarks, and a notebook with Spark if Java is here. A range whose lowest version cannot be
+installed, or that another requirement excludes, is an error: then the range promises what nobody
+can have.
 """
 
 from __future__ import annotations
@@ -28,8 +30,20 @@ from support import pythons, spark_layer  # noqa: E402
 FOLDER = ROOT / "build" / "lowest"
 TREE = FOLDER / "project"
 PYTHON = FOLDER / "venv" / "bin" / "python"
-DEVELOPERS = {"bench", "check", "test-spark"}
-"""Extras of programs that check and measure this project: no test of ours runs in them."""
+DEVELOPERS = {
+    "check": (
+        "ruff check .",
+        "ruff format --check .",
+        "mypy",
+        "lint-imports",
+        "pytest -q tests/integration/test_types.py",
+        "pytest -q tests/integration/test_deployment.py -k a_linter",
+    ),
+    "bench": ("python benchmarks/scale.py --plot", "python docs/images/record_demo.py"),
+    "test-spark": ("pytest -q tests/spark/test_notebook.py",),
+}
+"""Commands that use the packages of each extra for developers. They may change the copy of the
+sources."""
 USED_BY = {
     "uvloop": ("tests/integration/test_remoting.py",),
     "tls": ("tests/unit/remoting/test_tls.py", "tests/client/test_tls_and_signing.py"),
@@ -57,7 +71,8 @@ def requirements() -> list[Requirement]:
     """The requirements of the core and of the extras, without those on extras of CometMQ."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *(line for extra in USED_BY for line in extras[extra])]
+    used = [line for extra in (*USED_BY, *DEVELOPERS) for line in extras[extra]]
+    lines = [*project["dependencies"], *used]
     found = map(Requirement, lines)
     return [each for each in found if each.name != "cometmq"]
 
@@ -79,7 +94,7 @@ def main() -> int:
     run(python, "-m", "venv", FOLDER / "venv")
     run(PYTHON, "-m", "pip", "install", "--quiet", "uv")
     uv = FOLDER / "venv" / "bin" / "uv"
-    extras = [word for extra in USED_BY for word in ("--extra", extra)]
+    extras = [word for extra in (*USED_BY, *DEVELOPERS) for word in ("--extra", extra)]
     run(
         *(uv, "pip", "install", "--quiet", "--python", PYTHON, "--resolution", "lowest-direct"),
         *("--only-binary", ":all:", "--no-binary", "pyspark"),  # it has no wheel
@@ -88,7 +103,6 @@ def main() -> int:
     if wrong := mistakes(uv):
         print(*wrong, sep="\n")
         return 1
-    run(uv, "pip", "install", "--quiet", "--python", PYTHON, "mypy", "ruff")  # tests call them
     copy_tree()
     run(uv, "pip", "install", "--quiet", "--python", PYTHON, "--no-deps", "--no-build-isolation",
         "--editable", TREE, COMETMQ_BUILD="interpreted")  # fmt: skip
@@ -96,6 +110,10 @@ def main() -> int:
     run(PYTHON, "tests/run.py", "--tier", "quick")
     beside = {path for used in USED_BY.values() for path in used if not in_quick(path)}
     run(PYTHON, "-m", "pytest", "-q", *sorted({*beside, *spark_layer.TESTS}))
+    for extra, commands in DEVELOPERS.items():
+        if extra != "test-spark" or spark_layer.has_java():
+            for program, *words in map(str.split, commands):
+                run(PYTHON.with_name(program), *words, COMETMQ_TIER="all")
     return 0
 
 

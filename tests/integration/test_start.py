@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
+from cometmq.client import Producer
 from cometmq.system.files import SystemFiles
 
 LIMIT_S = 120.0
@@ -40,6 +42,25 @@ async def modules_loaded_by(*arguments: str) -> set[str]:
     assert process.returncode == 0, "".join(said)
     loaded = [re.match(r"import time: .*\| *(\S+)$", line.rstrip()) for line in said]
     return {match[1] for match in loaded if match}
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+async def test_a_server_on_ipv6_serves_clients_at_the_address_that_it_prints(
+    tmp_path: Path,
+) -> None:
+    words = f"standalone --namesrv-port 0 --broker-port 0 --host ::1 --store {tmp_path}/store"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "cometmq", *words.split(), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(LIMIT_S):
+        ready = await process.stdout.readline()
+        found = re.match(rb"ready namesrv=(\[::1\]:\d+) broker=\[::1\]:\d+ ", ready)
+        assert found, ready
+        async with Producer(found[1].decode()) as producer:
+            assert await producer.send("orders", b"six")
+        process.send_signal(signal.SIGTERM)
+        await process.communicate()
 
 
 @pytest.mark.parametrize(

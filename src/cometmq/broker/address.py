@@ -14,8 +14,9 @@ import socket
 import msgspec
 
 from cometmq.broker.config import BrokerSettings
+from cometmq.model.address import host_and_port
 from cometmq.model.errors import ConfigError
-from cometmq.remoting.ports import host_and_port, reachable_host
+from cometmq.remoting.ports import reachable_host
 
 
 class BrokerAddress(msgspec.Struct, frozen=True):

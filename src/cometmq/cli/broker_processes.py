@@ -24,6 +24,7 @@ from cometmq.cli.event_loop import run
 from cometmq.cli.exit_codes import exit_with
 from cometmq.cli.serve import serve
 from cometmq.metrics.config import MetricsSettings
+from cometmq.model.address import host_and_port
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.ports import fast_port, free_broker_port, ha_port
 from cometmq.store import StoreSettings
@@ -207,7 +208,8 @@ def _check_free(member: Member, settings: BrokerSettings) -> None:
                 probe.bind((settings.bind_address, port))
             except OSError as problem:
                 raise ConfigError(
-                    f"{member} cannot listen on {settings.bind_address}:{port}: "
+                    f"{member} cannot listen on "
+                    f"{host_and_port(settings.bind_address, port)}: "
                     f"{problem.strerror}; {_PORT_HINT}"
                 ) from None
 

@@ -40,6 +40,7 @@ from cometmq.embedded import (
     TRY_S,
     Address,
 )
+from cometmq.model.address import host_and_port
 from cometmq.model.errors import CometError
 from cometmq.remoting.ports import LOOPBACK
 from cometmq.system.files import FileLock, SystemFiles
@@ -84,7 +85,7 @@ class EmbeddedServer:
         assert self._standalone.name_server is not None
         address = Address(
             self._standalone.name_server.address,
-            f"{host}:{port}",
+            host_and_port(host, port),
             self._token,
             os.getpid(),
             self._settings_crc,

@@ -22,6 +22,7 @@ from cometmq.controller.etcd import Etcd, EtcdUnavailableError
 from cometmq.controller.handler import ControllerHandler
 from cometmq.controller.live_brokers import LiveBrokers
 from cometmq.metrics.config import MetricsSettings, has_metrics
+from cometmq.model.address import host_and_port
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import (
     Connection,
@@ -37,7 +38,7 @@ from cometmq.remoting import (
 )
 from cometmq.remoting.config_update import ConfigUpdate
 from cometmq.remoting.jobs import Job, JobRunner
-from cometmq.remoting.ports import host_and_port, reachable_host
+from cometmq.remoting.ports import reachable_host
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
 from cometmq.system.failure_log import FailureLog

@@ -28,6 +28,7 @@ from cometmq.controller.etcd import (
     KeyValue,
     Operation,
 )
+from cometmq.model.address import host_and_port
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.tls import client_context, failure_text
 from cometmq.system.settings import ADDRESS, describe
@@ -235,7 +236,8 @@ class EtcdGateway:
                 break  # the endpoint may have received it
         why = f"{type(problem).__name__}: {problem}"
         if isinstance(problem, aiohttp.ClientConnectorCertificateError):
-            why = f"{problem.host}:{problem.port}: {failure_text(problem.certificate_error)}"
+            where = host_and_port(problem.host, problem.port or 0)
+            why = f"{where}: {failure_text(problem.certificate_error)}"
         raise EtcdUnavailableError(f"{path}: {why}") from None
 
     async def _post_to(self, endpoint: str, path: str, payload: dict[str, Any]) -> dict[str, Any]:

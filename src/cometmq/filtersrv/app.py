@@ -15,6 +15,7 @@ from cometmq.filtersrv.config import FilterServerSettings
 from cometmq.filtersrv.filters import Filters
 from cometmq.filtersrv.handler import FilterHandler
 from cometmq.filtersrv.worker import FilterError
+from cometmq.model.address import host_and_port
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import RegisterFilterServerRequest, RegisterFilterServerResponse
@@ -29,7 +30,7 @@ from cometmq.remoting import (
     check,
     outgoing_context,
 )
-from cometmq.remoting.ports import host_and_port, reachable_host
+from cometmq.remoting.ports import reachable_host
 from cometmq.system.configuration import Configuration
 from cometmq.system.log_format import LogSettings
 

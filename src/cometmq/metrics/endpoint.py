@@ -13,6 +13,7 @@ from typing import Final
 
 from cometmq.metrics.config import MetricsSettings
 from cometmq.metrics.page import CONTENT_TYPE, Collect, TextPage
+from cometmq.model.address import host_and_port
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.server import listening_socket
 from cometmq.remoting.slices import join
@@ -62,14 +63,15 @@ class MetricsEndpoint:
             listening = listening_socket(host, self._settings.port, CONNECTIONS_MAX)
         except OSError as problem:
             raise ConfigError(
-                f"metrics: cannot listen on {host}:{self._settings.port}: {problem.strerror};"
+                f"metrics: cannot listen on {host_and_port(host, self._settings.port)}:"
+                f" {problem.strerror};"
                 " metricsPromExporterPort sets another port"
             ) from None
         self.port = listening.getsockname()[1]
         self._server = await asyncio.start_server(
             self._accept, sock=listening, limit=REQUEST_BYTES_MAX
         )
-        log.info("metrics are served url=%s", f"http://{host}:{self.port}{PATH}")
+        log.info("metrics are served url=%s", f"http://{host_and_port(host, self.port)}{PATH}")
 
     async def stop(self) -> None:
         """Stop listening and end the connections."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from cometmq.access.account_settings import AccountSettings, server_guard, signing_hooks
 from cometmq.access.needs import StatedNeeds
 from cometmq.metrics.config import MetricsSettings, has_metrics
+from cometmq.model.address import host_and_port
 from cometmq.namesrv.assembly import FEATURES, assemble
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.namesrv.registry import Registry
@@ -163,7 +164,7 @@ class NameServer:
     @property
     def address(self) -> str:
         """``host:port`` as set, known once started."""
-        return f"{self._settings().bind_address}:{self.port}"
+        return host_and_port(self._settings().bind_address, self.port)
 
     async def start(self) -> None:
         """Listen; brokers may register when this returns.

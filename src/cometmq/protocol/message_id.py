@@ -24,6 +24,7 @@ from time import time_ns as _time_ns
 from typing import NamedTuple
 from weakref import WeakSet
 
+from cometmq.model.address import host_and_port
 from cometmq.model.errors import InvalidMessageIdError
 from cometmq.model.offsets import LogOffset
 from cometmq.system.platforms import SYSTEM
@@ -47,7 +48,7 @@ class OffsetId(NamedTuple):
     @property
     def address(self) -> str:
         """Return ``host:port``; an IPv6 host is in brackets."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_and_port(self.host, self.port)
 
 
 class UniqueId(NamedTuple):

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
 
+from cometmq.model.address import host_and_port
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from cometmq.protocol.command import OUR_LANGUAGE, Command, encode_head, request
@@ -121,7 +122,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
             host = host[len(V4_IN_V6) :]
         self.peer = (host, port)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.peer_text = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.peer_text = host_and_port(host, port)
         self.peer_bytes = socket.inet_pton(family, host.split("%")[0]) + port.to_bytes(4, "big")
 
     @property

@@ -141,11 +141,6 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def host_and_port(host: str, port: int) -> str:
-    """Return ``host:port``; an IPv6 host is in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def reachable_host(bind_address: str) -> str:
     """Return where others reach what listens on an address of this machine, or on all of them."""
     is_one = bind_address and bind_address not in _EVERY_ADDRESS

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from cometmq.model.address import host_and_port
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.command import Command
 from cometmq.remoting.config import RemotingSettings, TlsSettings
@@ -132,7 +133,7 @@ class RemotingServer:
         try:
             self._socket = listening_socket(host, port, self._settings.backlog)
         except OSError as problem:
-            met = f"{self._name}: cannot listen on {host}:{port}: {problem.strerror}"
+            met = f"{self._name}: cannot listen on {host_and_port(host, port)}: {problem.strerror}"
             in_use = problem.errno == errno.EADDRINUSE
             raise ConfigError(f"{met}; {choice}" if in_use else met) from None
         self._port = self._socket.getsockname()[1]

@@ -18,6 +18,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 import msgspec
 
+from cometmq.model.address import host_and_port
 from cometmq.model.errors import ConfigError
 
 VERSION, PASSWORD_VERSION = 5, 1
@@ -161,7 +162,8 @@ class _Handshake:
         version, reply, _, kind = await self._receive(4)
         if version != VERSION or reply != 0:
             why = _REFUSALS.get(reply, f"reply {reply}")
-            raise SocksError(f"the SOCKS proxy cannot connect to {host}:{port}: {why}")
+            where = host_and_port(host, port)
+            raise SocksError(f"the SOCKS proxy cannot connect to {where}: {why}")
         size = _ADDRESS_BYTES.get(kind)
         await self._receive((await self._receive(1))[0] + 2 if size is None else size + 2)
 

@@ -15,9 +15,9 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
+from cometmq.model.address import host_and_port
 from cometmq.model.errors import CometError
 from cometmq.remoting.client import split_address
-from cometmq.remoting.ports import host_and_port
 from cometmq.system.failure_log import FailureLog
 
 log = logging.getLogger(__name__)

@@ -31,6 +31,7 @@ from cometmq.broker.replication.acknowledgements import Acknowledgements
 from cometmq.broker.replication.greeting import GREETING_BYTES, MAGIC, SlaveNames, Tickets
 from cometmq.broker.replication.wire import HEADER, Reports
 from cometmq.broker.role import Role
+from cometmq.model.address import host_and_port
 from cometmq.model.errors import ConfigError, ProtocolError
 from cometmq.protocol.bodies import HAConnectionRuntimeInfo
 from cometmq.remoting import Supervisor
@@ -137,7 +138,8 @@ class Master:
             )
         except OSError as problem:
             raise ConfigError(
-                f"cannot listen for slaves on {address}:{port}: {problem.strerror or problem};"
+                f"cannot listen for slaves on {host_and_port(address, port)}:"
+                f" {problem.strerror or problem};"
                 " haListenPort chooses another port"
             ) from problem
         self.port = self._server.sockets[0].getsockname()[1]

@@ -23,12 +23,13 @@ from cometmq.cli.doctor.findings import (
     too_many,
 )
 from cometmq.client import AdminClient
+from cometmq.model.address import host_and_port
 from cometmq.model.errors import CometError
 from cometmq.model.nouns import counted
 from cometmq.model.times import now_ms
 from cometmq.protocol.bodies import BrokerData, ClusterInfo, TopicList
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting.ports import fast_port, ha_port, host_and_port
+from cometmq.remoting.ports import fast_port, ha_port
 
 BROKERS_MAX = 1_000
 NAMES_SHOWN_MAX = 5

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 
 from cometmq.client.settings import ClientSettings
+from cometmq.model.address import bracketed
 from cometmq.model.message import StoredMessage
 from cometmq.model.namespace import namespace_of, without_namespace, wrap_namespace
 from cometmq.model.property_names import RETRY_TOPIC
@@ -56,7 +57,7 @@ def outward_address(peers: Iterable[str]) -> str:
     found = [own for peer in [*peers, *_FAR_AWAY] if (own := _own_address(peer)) is not None]
     outward = [own for own in found if not ip_address(own).is_loopback]
     chosen = next(iter(outward or found), LOOPBACK)
-    return f"[{chosen}]" if ":" in chosen else chosen
+    return bracketed(chosen)
 
 
 def _own_address(peer: str) -> str | None:

@@ -9,11 +9,9 @@ If none is silent, the one that asks for more is not read for a while.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from cometmq.remoting.wire import Wire
+from typing import Final, Protocol
 
 BYTES_MAX: Final = 512 * 1024 * 1024
 """The limit unless a server sets another one."""
@@ -21,6 +19,23 @@ SILENT_S: Final = 1.0
 """A peer that has sent nothing for so long may be disconnected."""
 PAUSE_S: Final = 0.1
 """How long a connection is not read before the limit is looked at again."""
+
+
+class Holder(Protocol):
+    """A connection; `Wire` is one."""
+
+    received_s: float
+    warn: Callable[..., None]
+    peer_text: str
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def pause_frames(self) -> None:
+        """Read nothing until `resume_frames`."""
+
+    def resume_frames(self) -> None:
+        """Read on."""
 
 
 class BufferBudget:
@@ -38,11 +53,11 @@ class BufferBudget:
         """What all connections hold."""
         self.closed = 0
         """Connections that were closed to keep the limit."""
-        self._holders: dict[Wire, int] = {}
-        self._paused: list[Wire] = []
+        self._holders: dict[Holder, int] = {}
+        self._paused: list[Holder] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def hold(self, wire: Wire, size_bytes: int) -> None:
+    def hold(self, wire: Holder, size_bytes: int) -> None:
         """Note that a connection holds so much now; 0 for nothing.
 
         Another connection may be closed before this returns, and this one paused.
@@ -56,7 +71,7 @@ class BufferBudget:
             if self.held_bytes > self.bytes_max and wire not in self._paused:
                 self._pause(wire)
 
-    def _close_silent(self, asking: Wire | None) -> None:
+    def _close_silent(self, asking: Holder | None) -> None:
         """Close connections until a quarter of the limit is free, or none is silent."""
         now_s = monotonic()
         for wire in sorted(self._holders, key=lambda one: one.received_s):
@@ -65,7 +80,7 @@ class BufferBudget:
             if wire is not asking and wire not in self._paused:
                 self._close(wire)
 
-    def _close(self, wire: Wire) -> None:
+    def _close(self, wire: Holder) -> None:
         self.closed += 1
         wire.warn(
             "closed a connection: it holds an unfinished frame or unread responses, and all"
@@ -75,7 +90,7 @@ class BufferBudget:
         self.hold(wire, 0)
         wire.abort()
 
-    def _pause(self, wire: Wire) -> None:
+    def _pause(self, wire: Holder) -> None:
         self._paused.append(wire)
         wire.pause_frames()
         if self._timer is None:

@@ -437,7 +437,9 @@ async def test_a_queue_of_a_deleted_topic_loses_its_messages_and_begins_anew_whe
     ) -> None:
         moves.append((cause, received_ms))
         fetcher.end(queue)
+        has_moved.set()
 
+    has_moved = asyncio.Event()
     fetcher = Fetcher(
         pull,
         queues.start,
@@ -449,8 +451,7 @@ async def test_a_queue_of_a_deleted_topic_loses_its_messages_and_begins_anew_whe
     )
     fetcher.begin(ONE)
     async with asyncio.timeout(60):
-        while not moves:
-            await asyncio.sleep(0.001)
+        await has_moved.wait()
     await fetcher.stop()
 
     assert moves == [(Cause.TOPIC_MISSED, STORED_MS)]
@@ -473,7 +474,9 @@ async def test_a_queue_that_was_reset_at_its_broker_begins_anew(
     ) -> None:
         moves.append((cause, response.next_offset))
         fetcher.end(queue)
+        has_moved.set()
 
+    has_moved = asyncio.Event()
     fetcher = Fetcher(
         pull,
         queues.start,
@@ -485,8 +488,7 @@ async def test_a_queue_that_was_reset_at_its_broker_begins_anew(
     )
     fetcher.begin(ONE)
     async with asyncio.timeout(60):
-        while not moves:
-            await asyncio.sleep(0.001)
+        await has_moved.wait()
     await fetcher.stop()
 
     assert moves == [(Cause.MOVED, next_offset)]

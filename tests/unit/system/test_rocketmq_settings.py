@@ -30,8 +30,8 @@ OF_THE_RECORDED_SERVER = {
 }  # fmt: skip
 """Settings that the files of the recorded servers set, and what differs from machine to machine."""
 OTHER_DEFAULTS = {
-    "bindAddress", "brokerName", "configStorePath", "flushDiskType", "haListenPort",
-    "inSyncReplicas", "kvConfigPath", "storePathRootDir",
+    "allAckInSyncStateSet", "bindAddress", "brokerName", "configStorePath", "flushDiskType",
+    "haListenPort", "inSyncReplicas", "kvConfigPath", "storePathRootDir",
 }  # fmt: skip
 """Settings of ours whose defaults are not RocketMQ's: paths, ports, and safer ones."""
 

@@ -91,6 +91,17 @@ def test_files_are_those_that_we_wrote(tmp_path: Path, ext: bool) -> None:
     assert not (to / "_rebuild").exists()
 
 
+def test_a_batch_in_one_record_gets_no_unit_and_no_key(tmp_path: Path) -> None:
+    """RocketMQ 5 has queues of batches for it; a start of ours makes no unit of it either."""
+    store = opened(tmp_path / "store")
+    put(store, properties={"UNIQ_KEY": "m"})
+    put(store, topic="in-batches", sys_flag=0xC0, properties={"UNIQ_KEY": "b"})
+    store.close()
+    counts = rebuild(None, asked_of(tmp_path)).run.counts
+    assert (counts["units"], counts["keys"]) == (1, 1)
+    assert not (tmp_path / "new" / "consumequeue" / "in-batches").exists()
+
+
 def test_a_broker_starts_with_the_new_files(tmp_path: Path) -> None:
     store = filled(tmp_path)
     rebuild(None, asked_of(tmp_path))

@@ -26,7 +26,7 @@ from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.clients.queue_locks import QueueLocks
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.creations import Creations
+from cometmq.broker.creations import CreationLimits
 from cometmq.broker.delay import feature as delay
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.failover import feature as failover
@@ -118,7 +118,7 @@ class Parts(msgspec.Struct, frozen=True):
     store: MessageStore
     topics: TopicTable
     groups: GroupTable
-    creations: Creations
+    creations: CreationLimits
     offsets: OffsetStore
     filters: FilterTable
     consumers: ConsumerRegistry
@@ -238,7 +238,7 @@ def assemble(
     role = _first_role(settings())
     folder = store_settings.root / "config"
     tables = {name: JsonFile(folder / f"{name}.json", files) for name in _TABLES}
-    creations = Creations(settings)
+    creations = CreationLimits(settings)
     topics = TopicTable(settings, tables["topics"], clock=clock, creations=creations)
     groups = GroupTable(settings, tables["subscriptionGroup"], clock=clock, creations=creations)
     filters = FilterTable(settings, tables["consumerFilter"], clock=clock)
@@ -322,7 +322,7 @@ def _build_parts(
     configuration: Configuration,
     topics: TopicTable,
     groups: GroupTable,
-    creations: Creations,
+    creations: CreationLimits,
     filters: FilterTable,
     tables: Mapping[str, JsonFile],
     config_file: Path | None,

@@ -34,7 +34,7 @@ TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 NAME_CHARS_SHOWN: Final = 300
 
 
-class Creations:
+class CreationLimits:
     """Counts what requests have created, and refuses more than the settings allow.
 
     Args:

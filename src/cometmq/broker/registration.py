@@ -66,8 +66,9 @@ PART_BYTES_MAX = 4 * 1024 * 1024
 """The size of a registration, about; a name server reads at most 16 MiB."""
 TOPIC_BYTES = 200
 """The size of a topic in a registration, beside its name and its attributes."""
-COALESCED_S = 0.02
-"""How long after a registration further changes wait for each other."""
+COALESCED_S = 0.1
+"""How long after a change was registered further changes wait for each other, unless a request
+waits for the registration."""
 _READ_WRITE = Perm.READ | Perm.WRITE
 
 
@@ -212,6 +213,8 @@ class _Link:
         self._role = role
         self._filter_servers = filter_servers
         self._wake = asyncio.Event()
+        self._hurry = asyncio.Event()
+        """Set while a request waits for the next registration."""
         self._waiting: list[asyncio.Future[None]] = []
         self._failures = 0
         self._without_master = 0
@@ -229,6 +232,7 @@ class _Link:
         """Register soon; the future is done once that was tried."""
         tried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(tried)
+        self._hurry.set()
         self.wake()
         return tried
 
@@ -237,6 +241,7 @@ class _Link:
         while True:
             is_urgent, waiting = self._wake.is_set(), self._waiting
             self._wake.clear()
+            self._hurry.clear()
             self._waiting = []
             try:
                 await self._register_once(is_urgent)
@@ -244,9 +249,15 @@ class _Link:
                 for tried in waiting:
                     if not tried.done():
                         tried.set_result(None)
-            if is_urgent and self._wake.is_set():
-                await asyncio.sleep(COALESCED_S)
+            if is_urgent:
+                await self._coalesce()
             await self._pause()
+
+    async def _coalesce(self) -> None:
+        """Let further changes wait for each other: many topics may be created one by one."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(COALESCED_S):
+                await self._hurry.wait()
 
     async def _register_once(self, is_urgent: bool) -> None:
         try:

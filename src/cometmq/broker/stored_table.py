@@ -1,7 +1,14 @@
 """Tables of the broker in JSON files: a change is visible once it is on disk.
 
-The file is written in a thread, so the event loop never waits for the disk. Changes that arrive
-during a write share the next one: ten thousand new topics cost a few dozen writes. A change is a
+    X.json            the whole table
+    X.changes.json    := {"base": version of X.json, "dataVersion": version, section: {name: entry}}
+                      entries that were created or changed since, and null for those that are gone
+
+The files are written in a thread, so the event loop never waits for the disk. Changes that arrive
+during a write share the next one. A large table is not written for each change: its latest changes
+are in a file of their own, which is merged some seconds later, and when the broker stops. So the
+cost of a change does not grow with the table. A start reads both files; changes whose base is
+another version are left over, and do not count: X.json has been written since. A change is a
 function of the entry that it replaces, applied in the order of the requests: of two requests that
 create one topic the first wins, and none overwrites what another has changed meanwhile. A change
 that the disk refuses is not made, and its requester gets the reason.
@@ -17,9 +24,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from sys import intern
+from time import monotonic
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -39,6 +48,12 @@ log = logging.getLogger(__name__)
 CHANGES_MAX: Final = 20_000
 """Changes that wait for a write; further requests are refused as busy."""
 CLOSE_S_MAX: Final = 5.0
+WHOLE_ENTRIES_MAX: Final = 300
+"""A table of up to so many entries is always written as a whole."""
+APART_MAX: Final = 250
+"""Entries in the file of changes: it is written as a whole, too."""
+MERGE_S: Final = 5.0
+"""How soon changes are merged; later if that takes more than 5 percent of the time."""
 KEPT_MAX: Final = 20_000
 """The latest changes of which `StoredTable.changed_since` knows the names."""
 
@@ -98,6 +113,16 @@ class StoredTable:
         self._clock = clock
         self._texts: Texts = {section: {} for section in self.sections}
         self._kept: Values = {}
+        self._changes_file = file.beside(f"{file.path.stem}.changes.json")
+        self._has_changes_file = False
+        self._base: DataVersion | None = None
+        """The version in the file of the whole table; None before the first write."""
+        self._apart: Texts = {}
+        """The texts in the file of changes."""
+        self._must_merge = False
+        self._merge_timer: asyncio.TimerHandle | None = None
+        self._whole_s = 0.0
+        """How long the last write of the whole table took."""
         self._waiting: list[_Waiting] = []
         self._changes_waiting = 0
         self._changed: deque[tuple[str, str]] = deque(maxlen=KEPT_MAX)
@@ -105,6 +130,29 @@ class StoredTable:
         self.changes = 0
         """How many entries were replaced since the start."""
         self._writer: asyncio.Task[None] | None = None
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the content of the file, with the changes that are not merged; None for no file.
+
+        Raises:
+            StoreError: a file cannot be read.
+        """
+        content, changes = self.file.load(), self._changes_file.load()
+        self._has_changes_file = changes is not None
+        if content is None or changes is None:
+            return content
+        if _version_in(changes, "base") != _version_in(content, "dataVersion"):
+            log.warning("changes of another version are left out path=%s", self._changes_file.path)
+            return content
+        for section in self.sections:
+            entries = content.setdefault(section, {})
+            for name, value in (changes.get(section) or {}).items():
+                if value is None:
+                    entries.pop(name, None)
+                else:
+                    entries[name] = value
+        content["dataVersion"] = changes["dataVersion"]
+        return content
 
     def take(self, version: DataVersion, sections: Mapping[str, Mapping[str, Any]]) -> None:
         """Take over what was read from the file."""
@@ -123,7 +171,8 @@ class StoredTable:
         values: Values = {}
         self._make(list(changes), values)
         version = self.version.next(self._clock.now_ms())
-        self._apply(values, _save(self.file, self._texts, values, version), version)
+        self._apply(values, self._save_whole(values, version), version)
+        self._base, self._apart = version, {}
 
     async def change(self, changes: Iterable[Change], *, state_version: int | None = None) -> None:
         """Make changes, all of them or none; returns when they are on disk.
@@ -187,8 +236,7 @@ class StoredTable:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(wanted, done, version))
         self._changes_waiting += len(wanted)
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.ensure_future(self._write_waiting())
+        self._start_writer()
         with spent_on("thread"):
             await done
 
@@ -198,15 +246,36 @@ class StoredTable:
         self._apply({(section, name): value}, self._texts, self.version)
 
     async def close(self) -> None:
-        """Return when no change is being written, but not later than after a few seconds."""
+        """Merge the latest changes, and return when no change is being written.
+
+        It returns after a few seconds at most.
+        """
+        if self._merge_timer is not None:
+            self._merge_timer.cancel()
+        if self._apart:
+            self._merge()
         if self._writer is not None and not self._writer.done():
             _, late = await asyncio.wait([self._writer], timeout=CLOSE_S_MAX)
             if late:
                 log.error("a table is still being written path=%s", self.file.path)
+        self._changes_file.close()
+
+    def _merge(self) -> None:
+        """Write the whole table soon."""
+        self._merge_timer = None
+        self._must_merge = True
+        self._start_writer()
+
+    def _start_writer(self) -> None:
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.ensure_future(self._write_waiting())
 
     async def _write_waiting(self) -> None:
         """Write until no change waits; the requesters of a write share its outcome."""
-        while self._waiting:
+        while self._waiting or self._must_merge:
+            if not self._waiting:
+                await self._write_merged()
+                continue
             waiting, self._waiting = self._waiting, []
             self._changes_waiting = 0
             error: Exception | None = None
@@ -221,6 +290,68 @@ class StoredTable:
                     done.set_result(None)
                 else:
                     done.set_exception(StoreError(str(error)))
+        if self._apart and self._merge_timer is None:
+            pause_s = max(MERGE_S, 20 * self._whole_s)
+            self._merge_timer = asyncio.get_running_loop().call_later(pause_s, self._merge)
+
+    async def _write_merged(self) -> None:
+        """Write the whole table; if the disk refuses, its changes stay where they are."""
+        try:
+            await self._write_whole({}, self.version)
+        except StoreError as problem:
+            log.warning("changes of a table are not merged: %s", problem)
+
+    async def _write_whole(self, values: Values, version: DataVersion) -> Texts:
+        """Write the whole table with changed values; return its texts.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        self._must_merge = False
+        began_s = monotonic()
+        loop = asyncio.get_running_loop()
+        texts = await loop.run_in_executor(None, partial(self._save_whole, values, version))
+        self._whole_s = monotonic() - began_s
+        self._base, self._apart = version, {}
+        return texts
+
+    def _save_whole(self, values: Values, version: DataVersion) -> Texts:
+        """Write the file with changed values; return its texts. From any thread, one at a time."""
+        texts = _save(self.file, self._texts, values, version)
+        if self._has_changes_file:
+            self._changes_file.remove()
+            self._has_changes_file = False
+        return texts
+
+    def _save_apart(self, values: Values, version: DataVersion) -> tuple[Texts, Texts]:
+        """Write the file of changes; return the texts of these values, and of all in the file.
+
+        From any thread, one at a time.
+        """
+        apart = {section: dict(entries) for section, entries in self._apart.items()}
+        texts: Texts = {}
+        for (section, name), value in values.items():
+            text = _text(name, value)
+            texts.setdefault(section, {})[name] = text
+            apart.setdefault(section, {})[name] = text
+        members = {
+            "base": member_text("base", entry_text(self._base, depth=1), depth=0),
+            "dataVersion": member_text("dataVersion", entry_text(version, depth=1), depth=0),
+        }
+        for section, entries in apart.items():
+            members[section] = member_text(section, object_text(entries, depth=1), depth=0)
+        self._changes_file.save_without_backup(object_text(members, depth=0))
+        self._has_changes_file = True
+        return texts, apart
+
+    def _goes_apart(self, values: Values) -> bool:
+        """Return whether changed values are written into the file of changes."""
+        return (
+            self._base is not None
+            and not self._must_merge
+            and sum(map(len, self.sections.values())) > WHOLE_ENTRIES_MAX
+            and sum(map(len, self._apart.values())) + len(values) <= APART_MAX
+        )
 
     async def _write(self, waiting: list[_Waiting]) -> list[_Waiting]:
         """Write the changes of some requesters; return those whose changes were made."""
@@ -245,11 +376,19 @@ class StoredTable:
         }
         if values or is_touched:
             values = {**self._kept, **values}
-            texts, version = self._texts, self._version_after(made)
-            loop = asyncio.get_running_loop()
-            written = await loop.run_in_executor(
-                None, lambda: _save(self.file, texts, values, version)
-            )
+            version = self._version_after(made)
+            written = self._texts
+            if self._goes_apart(values):
+                loop = asyncio.get_running_loop()
+                save = partial(self._save_apart, values, version)
+                texts, self._apart = await loop.run_in_executor(None, save)
+                for (section, name), value in values.items():
+                    if value is None:
+                        self._texts[section].pop(name, None)
+                    else:
+                        self._texts[section][name] = texts[section][name]
+            else:
+                written = await self._write_whole(values, version)
             async for key, value in slices.each(values.items()):
                 self._replace(key, value)
                 self._kept.pop(key, None)
@@ -469,7 +608,7 @@ class ConfigTable(Generic[C]):
         Raises:
             StoreError: the file cannot be read.
         """
-        content = self._stored.file.load()
+        content = self._stored.load()
         if content is None:
             return False
         try:
@@ -492,6 +631,13 @@ def _always(config: C) -> Callable[[C | None], C]:
 def _text(name: str, value: Any) -> str:
     """The text of an entry with its name: made once, and not for each write of the table."""
     return member_text(name, entry_text(value, depth=2), depth=1)
+
+
+def _version_in(content: dict[str, Any], member: str) -> DataVersion | None:
+    try:
+        return read_struct(content.get(member) or {}, DataVersion)
+    except FastJsonError:
+        return None
 
 
 def _save(file: JsonFile, known: Texts, values: Values, version: DataVersion) -> Texts:

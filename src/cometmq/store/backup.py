@@ -45,6 +45,8 @@ from cometmq.system.platforms import SERVERS
 from cometmq.system.settings import describe
 from cometmq.system.sparse_files import copy_sparse, digest_of
 
+TRIES_MAX: Final = 100
+"""How often the file of a table is copied, if it is replaced meanwhile."""
 FILE_NAME: Final = "backup.json"
 FORMAT: Final = 1
 LAYOUT: Final = (
@@ -152,6 +154,15 @@ def read_backup(path: Path) -> Backup | None:
     if described.digest != _digest(described.backup):
         raise StoreCorruptError(file, None, "content with another digest", described.digest)
     return described.backup
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what differs after a file was replaced; None if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _write_backup(path: Path, backup: Backup) -> None:
@@ -319,10 +330,24 @@ class _Taking:
                     self._copy_file(source, self._part / entry.name)
 
     def _copy_topics(self) -> None:
-        name = "config/topics.json"
-        (self._part / name).unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            self._copy_file(self._paths.root / name, self._part / name)
+        for name in ("topics", "subscriptionGroup"):
+            self._copy_table(f"config/{name}.json", f"config/{name}.changes.json")
+
+    def _copy_table(self, whole: str, changes: str) -> None:
+        """Copy a table and its latest changes, which count for this file of the table only."""
+        source = self._paths.root / whole
+        for _ in range(TRIES_MAX):
+            before = _identity(source)
+            for name in (whole, changes):
+                (self._part / name).unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    self._copy_file(self._paths.root / name, self._part / name)
+            if _identity(source) == before:
+                return
+        raise StoreError(
+            f"{source} was replaced {TRIES_MAX} times while it was copied: try again when fewer"
+            " topics and groups are created"
+        )
 
     def _copy_tree(self, source: Path, target: Path) -> None:
         """Copy a directory; the newest files first, because the oldest are deleted first."""

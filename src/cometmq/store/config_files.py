@@ -14,7 +14,7 @@ Source: ConfigManager and MixAll.string2File, RocketMQ 4.9, which does not sync.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import msgspec
 
 from cometmq.model.errors import StoreError
 from cometmq.protocol import fastjson
-from cometmq.system.files import Files, load_with_backup, save_with_backup
+from cometmq.system.files import Files, load_with_backup, save, save_with_backup
 
 
 class JsonFile:
@@ -74,11 +74,35 @@ class JsonFile:
         Raises:
             StoreError: the disk refused, or the file is closed; the file is as it was.
         """
+        self._replace(text, save_with_backup)
+
+    def save_without_backup(self, text: str) -> None:
+        """Replace the file by a text, and keep no older one; from any thread.
+
+        Raises:
+            StoreError: the disk refused, or the file is closed; the file is as it was.
+        """
+        self._replace(text, save)
+
+    def remove(self) -> None:
+        """Remove the file; from any thread.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        with self._saving:
+            try:
+                if self._files.exists(self.path):
+                    self._files.remove(self.path)
+            except OSError as problem:
+                raise StoreError(f"cannot remove {self.path}: {problem}") from problem
+
+    def _replace(self, text: str, save: Callable[[Files, Path, bytes], None]) -> None:
         with self._saving:
             if self._is_closed:
                 raise StoreError(f"cannot write {self.path}: the broker has stopped")
             try:
-                save_with_backup(self._files, self.path, text.encode())
+                save(self._files, self.path, text.encode())
             except OSError as problem:
                 raise StoreError(f"cannot write {self.path}: {problem}") from problem
 

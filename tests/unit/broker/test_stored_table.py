@@ -296,3 +296,131 @@ async def test_the_wait_for_the_file_is_time_of_a_thread(world: World) -> None:
     await world.table.change([put("a")])
 
     assert list(spent) == ["thread"]
+
+
+# --- changes of large tables --------------------------------------------------------------------
+
+
+LARGE = stored_table.WHOLE_ENTRIES_MAX + 1
+
+
+@pytest.fixture
+def late_merges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test takes so long that changes are merged meanwhile."""
+    monkeypatch.setattr(stored_table, "MERGE_S", 1e9)
+
+
+async def large(world: World) -> Path:
+    """Fill the table; return the file of its changes."""
+    await world.table.change([put(f"old{number}") for number in range(LARGE)])
+    return world.path.with_name("table.changes.json")
+
+
+def reopened(world: World) -> dict[str, object]:
+    """The content that the next start reads."""
+    files = SystemFiles()
+    table = StoredTable(JsonFile(world.path, files), ["things", "others"], clock=ManualClock())
+    content = table.load()
+    assert content is not None
+    return content
+
+
+@pytest.mark.usefixtures("late_merges")
+async def test_a_change_of_a_large_table_is_written_apart(world: World) -> None:
+    changes = await large(world)
+    whole = world.path.read_bytes()
+    await world.table.change([put("new", 7), put("old1", 8), remove("things", "old2")])
+    await world.table.change([put("x", 9, "others"), put("gone")])
+    await world.table.change([remove("things", "gone")])
+
+    assert world.path.read_bytes() == whole
+    content = reopened(world)
+    assert content["things"] == world.table.sections["things"]
+    assert content["others"] == {"x": {"value": 9}} == world.table.sections["others"]
+    assert len(world.table.sections["things"]) == LARGE
+    assert content["dataVersion"] == json.loads(changes.read_text())["dataVersion"]
+    assert content["dataVersion"]["counter"] == world.table.version.counter  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("late_merges")
+async def test_changes_are_merged_when_the_table_is_closed(world: World) -> None:
+    changes = await large(world)
+    await world.table.change([put("new", 7)])
+    assert changes.exists()
+    await world.table.close()
+    assert not changes.exists()
+    assert world.on_disk()["things"] == world.table.sections["things"]
+    assert world.on_disk()["dataVersion"]["counter"] == world.table.version.counter
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_changes_are_merged_some_seconds_later(world: World) -> None:
+    changes = await large(world)
+    await world.table.change([put("new", 7)])
+    async with asyncio.timeout(100 * stored_table.MERGE_S):
+        while changes.exists():
+            await asyncio.sleep(stored_table.MERGE_S)
+    assert world.on_disk()["things"] == world.table.sections["things"]
+    await world.table.change([put("newer", 7)])
+    assert reopened(world)["things"] == world.table.sections["things"]
+
+
+@pytest.mark.usefixtures("late_merges")
+async def test_a_large_table_is_written_as_a_whole_once_in_many_changes(world: World) -> None:
+    await large(world)
+    before = world.files.writes
+    wholes = 0
+    for number in range(2 * stored_table.APART_MAX + 10):
+        whole = world.path.stat().st_mtime_ns
+        await world.table.change([put(f"new{number}")])
+        wholes += world.path.stat().st_mtime_ns != whole
+    assert world.files.writes - before == 2 * stored_table.APART_MAX + 10
+    assert wholes == 2
+    assert reopened(world)["things"] == world.table.sections["things"]
+
+
+@pytest.mark.usefixtures("late_merges")
+async def test_changes_of_another_version_do_not_count(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file of the whole table was written since: by a crash before they were removed, or by
+    another program."""
+    changes = await large(world)
+    await world.table.change([put("new", 7)])
+    left = changes.read_bytes()
+    await world.table.close()
+    changes.write_bytes(left)
+    content = reopened(world)
+    assert content["things"] == world.table.sections["things"]
+    whole = world.on_disk()
+    whole["things"].pop("new")
+    whole["dataVersion"]["counter"] = 1000
+    world.path.write_text(json.dumps(whole))
+    assert reopened(world) == whole
+    assert "changes of another version are left out" in caplog.text
+
+
+@pytest.mark.usefixtures("late_merges")
+async def test_a_merge_that_the_disk_refuses_loses_nothing(world: World) -> None:
+    changes = await large(world)
+    await world.table.change([put("new", 7)])
+    world.files.is_broken = True
+    await world.table.close()
+    assert changes.exists()
+    assert reopened(world)["things"] == world.table.sections["things"]
+
+
+@pytest.mark.usefixtures("late_merges")
+async def test_a_change_that_the_disk_refuses_is_not_in_the_next_one(world: World) -> None:
+    await large(world)
+    await world.table.change([put("new", 7)])
+    world.files.is_broken = True
+    with pytest.raises(StoreError, match="the disk is gone"):
+        await world.table.change([put("refused")])
+    world.files.is_broken = False
+    await world.table.change([put("later")])
+    things = reopened(world)["things"]
+    assert things == world.table.sections["things"]
+    assert isinstance(things, dict)
+    assert {"new", "later"} < things.keys()
+    assert "refused" not in things

@@ -246,6 +246,45 @@ def test_a_restored_store_goes_on_where_the_backup_ends(tmp_path: Path) -> None:
     restored.close()
 
 
+@pytest.mark.parametrize("name", ["topics", "subscriptionGroup"])
+def test_a_backup_has_a_table_with_the_changes_that_count_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The broker merges the changes into the file of the table between the two copies."""
+    store = filled(tmp_path / "store")
+    config = tmp_path / "store" / "config"
+    config.mkdir(exist_ok=True)
+    whole, changes = config / f"{name}.json", config / f"{name}.changes.json"
+    whole.write_text("the whole table")
+    changes.write_text("changes of it")
+    copied = backup_of(store, tmp_path / "first") and (tmp_path / "first" / "config")
+    assert (copied / whole.name).read_text() == "the whole table"
+    assert (copied / changes.name).read_text() == "changes of it"
+
+    copy_file, merges = _Taking._copy_file, 0
+
+    def merge_once(taking: _Taking, source: Path, target: Path, **options: Any) -> str:
+        nonlocal merges
+        digest = copy_file(taking, source, target, **options)
+        if source == whole and target.exists() and not changes.exists():
+            return digest
+        if source == whole:
+            merges += 1
+            if merges == 2:  # while it is copied for the last time
+                fresh = whole.with_suffix(".fresh")
+                fresh.write_text("the whole table with its changes")
+                fresh.replace(whole)
+                changes.unlink()
+        return digest
+
+    monkeypatch.setattr(_Taking, "_copy_file", merge_once)
+    backup_of(store, tmp_path / "second")
+    store.close()
+    copied = tmp_path / "second" / "config"
+    assert (copied / whole.name).read_text() == "the whole table with its changes"
+    assert not (copied / changes.name).exists()
+
+
 def test_an_empty_store_is_restored(tmp_path: Path) -> None:
     store = opened(tmp_path / "store")
     backup = backup_of(store, tmp_path / "backup")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from cometmq.broker.checks import check_group
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.creations import GROUP, Creations
+from cometmq.broker.creations import GROUP, CreationLimits
 from cometmq.broker.prerequisites import CreationRequiredError
 from cometmq.broker.stored_table import Change, ConfigTable, create, remove
 from cometmq.model.errors import InvalidNameError, ResponseError, StoreError
@@ -74,11 +74,11 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         file: JsonFile,
         *,
         clock: Clock,
-        creations: Creations | None = None,
+        creations: CreationLimits | None = None,
     ) -> None:
         super().__init__(file, _GROUPS, "group_name", others=[_FORBIDDEN], clock=clock)
         self._settings = settings
-        self._creations = creations or Creations(settings)
+        self._creations = creations or CreationLimits(settings)
         self._forbidden: Forbidden = self._stored.sections[_FORBIDDEN]
 
     # --- reading --------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.creations import TOPIC, Creations
+from cometmq.broker.creations import TOPIC, CreationLimits
 from cometmq.broker.prerequisites import CreationRequiredError, PrerequisiteError
 from cometmq.broker.stored_table import Change, ConfigTable, create
 from cometmq.model.errors import InvalidNameError, ResponseError, StoreError
@@ -123,11 +123,11 @@ class TopicTable(ConfigTable[TopicConfig]):
         file: JsonFile,
         *,
         clock: Clock,
-        creations: Creations | None = None,
+        creations: CreationLimits | None = None,
     ) -> None:
         super().__init__(file, _SECTION, "topic_name", clock=clock)
         self._settings = settings
-        self._creations = creations or Creations(settings)
+        self._creations = creations or CreationLimits(settings)
         self._queues: StoredQueues = _NoQueues()
         self._loss_file = file.beside("topics-lost.json")
         self.was_lost = False

@@ -61,6 +61,10 @@ class Accepted:
     def __init__(self, link: Link) -> None:
         self.link = link
 
+    def fileno(self) -> int:
+        """Descriptors are never used up here."""
+        return 0
+
     def setblocking(self, flag: bool) -> None:
         """It never blocks."""
 

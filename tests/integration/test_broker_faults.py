@@ -514,7 +514,7 @@ async def test_a_message_sent_back_is_on_disk_when_the_consumer_is_told(start: S
     assert store.flushed_to == store.written_to
     running.disk.fail_sync = True
     refused = await send_back()
-    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "the disk is gone" in (refused.remark or "")
 
 

@@ -339,13 +339,15 @@ class Broker:
 
     async def _listen_for_slaves(self, parts: Parts, main_port: int) -> None:
         """Open the port from which slaves copy the log."""
-        settings = self._settings()
+        settings, tls = self._settings(), self.configuration[TlsSettings]
         next_port = ha_port(main_port) if settings.listen_port else 0
+        # Without certificates of clients, TLS lets everyone in.
+        is_open = not self._log_uses_tls or tls.client_certificate == "require"
         await parts.master.start(
             settings.bind_address,
             settings.ha_listen_port or next_port,
-            server_context(self.configuration[TlsSettings]) if self._log_uses_tls else None,
-            needs_greeting=parts.access is not None or self._log_uses_tls,
+            server_context(tls) if self._log_uses_tls else None,
+            needs_greeting=parts.access is not None or not is_open,
         )
 
     def _server(self, name: str, table: Mapping[int, RequestHandler]) -> RemotingServer:

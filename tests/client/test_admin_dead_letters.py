@@ -23,7 +23,6 @@ from cometmq.client import (
     PullConsumer,
     PushConsumer,
     StoredMessage,
-    TopicNotFoundError,
 )
 from cometmq.client._sending.sender import InnerProducer
 from cometmq.client.admin import DeadLetter, ResendStatus, ResendTo, Resent
@@ -224,9 +223,12 @@ async def test_a_topic_without_read_permission_is_refused_with_what_helps(
     assert count.unreadable
 
 
-async def test_a_group_without_a_dead_letter_topic_is_named(admin: AdminClient, group: str) -> None:
-    with pytest.raises(TopicNotFoundError, match=dlq_topic(group)):
-        await admin.dead_letters(group)
+async def test_a_group_without_dead_letters_has_an_empty_page(
+    admin: AdminClient, group: str
+) -> None:
+    page = await admin.dead_letters(group)
+    assert (page.letters, page.rest, page.deleted) == ([], {}, 0)
+    assert await admin.find_dead_letters(group, key="k") == []
     with pytest.raises(ConfigError, match="expected 1 to 1000"):
         await admin.dead_letters(group, limit=0)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from types import TracebackType
@@ -12,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from cometmq.client._hints import Hints
 from cometmq.client.errors import ClientClosedError, ClientError
 from cometmq.remoting.tasks import begin_task, failure_of, is_call_failure
+
+log = logging.getLogger(__name__)
 
 
 class Lifecycle(Hints, ABC):
@@ -41,6 +45,17 @@ class Lifecycle(Hints, ABC):
         self._close_error: BaseException | None = None
         self._closing = asyncio.Event()
         """Set when the close begins."""
+
+    def __del__(self) -> None:
+        """Warn of an object that was started and never closed, as Python does of open files."""
+        process = getattr(self, "_process", None)  # None if the constructor raised
+        if process == os.getpid() and self._started and not self._closing.is_set():
+            warnings.warn(
+                f"unclosed {self._owner}: leave its `async with`, or call close()",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
 
     @property
     def running(self) -> bool:
@@ -152,8 +167,12 @@ class Lifecycle(Hints, ABC):
         if starting is not None and not starting.done():
             starting.cancel()
             await asyncio.wait([starting])
+        loop = asyncio.get_running_loop()
+        began_s, was_started = loop.time(), self._started
         try:
             await self._close()
+            if was_started:
+                log.info("%s closed seconds=%.1f", self._owner, loop.time() - began_s)
         except BaseException as error:
             if not is_call_failure(error):
                 raise

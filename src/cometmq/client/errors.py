@@ -244,7 +244,7 @@ class ReceiptExpiredError(ClientError):
 
 
 class KeyMissingError(ClientError):
-    """A message for `Idempotent` has no key; nothing was written, and it is redelivered.
+    """A message for `Idempotent` has no key; nothing was written, and it is dead-lettered at once.
 
     Args:
         message_id: of the message.

@@ -34,6 +34,10 @@ class ProtocolError(CometError):
     """
 
 
+CODE_NAMES: dict[int, str] = {}
+"""RocketMQ's names of response codes. `cometmq.protocol.codes`, which has them, fills it."""
+
+
 class ResponseError(CometError):
     """The response has a code other than success.
 
@@ -49,9 +53,16 @@ class ResponseError(CometError):
     """
 
     def __init__(self, code: int, remark: str = "") -> None:
-        super().__init__(f"response code {int(code)}: {remark}")
+        super().__init__(code, remark)
         self.code = int(code)
         self.remark = remark
+        self.address = ""
+        """The server that refused; empty if it is not known."""
+
+    def __str__(self) -> str:
+        name = CODE_NAMES.get(self.code)
+        code = f"response code {self.code}" + (f" ({name})" if name else "")
+        return f"{code}{f' of {self.address}' if self.address else ''}: {self.remark}"
 
 
 class RemotingError(CometError):

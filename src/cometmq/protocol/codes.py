@@ -8,6 +8,8 @@ Source: RequestCode, ResponseCode, RemotingSysResponseCode and LanguageCode, Roc
 
 from enum import IntEnum
 
+from cometmq.model.errors import CODE_NAMES
+
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 """Ends the remarks about topics and groups that do not exist."""
 FORWARDED = "forwarded by a slave"
@@ -249,6 +251,9 @@ class ResponseCode(IntEnum):
     RPC_ADDR_IS_NULL = -1002
     RPC_SEND_TO_CHANNEL_FAILED = -1004
     RPC_TIME_OUT = -1006
+
+
+CODE_NAMES.update({code.value: code.name for code in ResponseCode})
 
 
 class LanguageCode(IntEnum):

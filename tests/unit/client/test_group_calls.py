@@ -92,7 +92,8 @@ async def test_queues_of_other_brokers_are_locked_when_one_is_no_help(
     told = [line.message for line in caplog.records if line.levelno >= logging.WARNING]
 
     assert [line for line in told if "cannot lock queues" in line] == [
-        f"cannot lock queues address={asked.a.address} group=g error=response code 1: no"
+        f"cannot lock queues address={asked.a.address} group=g error=response code 1"
+        f" (SYSTEM_ERROR) of {asked.a.address}: no"
     ]
 
 

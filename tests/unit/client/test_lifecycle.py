@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -131,6 +132,7 @@ async def test_cancelling_one_of_two_calls_of_a_start_leaves_it_to_the_other() -
 
     assert first.cancelled()
     assert one.running
+    await one.close()
 
 
 async def test_cancelling_a_call_of_a_start_beside_one_that_returned_closes_nothing() -> None:
@@ -141,6 +143,7 @@ async def test_cancelling_a_call_of_a_start_beside_one_that_returned_closes_noth
     await asyncio.wait([again])
 
     assert one.running
+    await one.close()
 
 
 async def test_a_start_that_is_cancelled_in_the_moment_of_its_end_closes() -> None:
@@ -185,3 +188,16 @@ async def test_the_error_of_a_close_is_raised_once_even_if_the_first_call_is_can
     with pytest.raises(ValueError, match="stuck"):
         await one.close()
     await one.close()
+
+
+async def test_one_that_is_never_closed_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    left = door()
+    await left.start()
+    with pytest.warns(ResourceWarning, match="unclosed door d: leave its `async with`"):
+        left.__del__()
+    with caplog.at_level(logging.INFO):
+        await left.close()
+    left.__del__()  # no warning, which would be an error
+
+    assert "door d closed seconds=0.0" in caplog.text
+    door().__del__()

@@ -16,7 +16,7 @@ from cometmq.client._consuming.handler_calls import (
     outcome_of,
 )
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
-from cometmq.client.errors import ConsumeLater
+from cometmq.client.errors import ConsumeLater, KeyMissingError
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
 from cometmq.client.hooks import ConsumeEnd
 from cometmq.model.errors import ConfigError
@@ -87,6 +87,15 @@ def test_no_message_is_done_when_the_handler_says_later_whatever_it_says_of_how_
     outcome = outcome_of(Consumed.LATER, None, context(done=3, delay_level=4), 5)
 
     assert (outcome.done, outcome.delay_level, outcome.end) == (0, 4, ConsumeEnd.FAILED)
+
+
+def test_a_message_without_a_key_is_a_dead_letter_at_once() -> None:
+    """No retry adds a key."""
+    error = KeyMissingError("the-id")
+
+    assert outcome_of(None, error, ConsumeContext("g", QUEUE), 1).delay_level == -1
+    ordered = ordered_outcome_of(None, error, OrderedContext("g", QUEUE), suspend_ms=100)
+    assert ordered.delay_level == -1
 
 
 def test_an_error_travels_on_when_the_handler_raises() -> None:

@@ -358,7 +358,8 @@ async def test_start_is_refused_where_pop_is_not_served(shop: Shop) -> None:
         await consumer.start()
 
     assert str(refused.value) == (
-        "response code 3: broker a refused to pop from t (request type not supported): "
+        "response code 3 (REQUEST_CODE_NOT_SUPPORTED): "
+        "broker a refused to pop from t (request type not supported): "
         "SimpleConsumer needs brokers of RocketMQ 5.0 or later with timerWheelEnable=true"
     )
     with pytest.raises(ClientClosedError):

@@ -54,14 +54,14 @@ class BrokerCalls:
         """Send a request and return the response if it is a success.
 
         Raises:
-            ResponseError: the broker refused; a note names it.
+            ResponseError: the broker refused; ``address`` names it.
             RemotingError: no response.
         """
         response = await self.call_raw(address, code, header, body, timeout=timeout)
         try:
             return check(response)
         except ResponseError as error:
-            error.add_note(f"response of {address}")
+            error.address = address
             raise
 
     async def call_raw(

@@ -187,6 +187,7 @@ class NameServers:
             if unknown and code in SERVED_BY_EVERY_NAME_SERVER:
                 met = f"{self.current} is not a name server, expected its address"
                 raise ResponseError(error.code, f"{met}: {error.remark.strip()}") from None
+            error.address = self.current
             raise
 
     def _order(self) -> list[str]:

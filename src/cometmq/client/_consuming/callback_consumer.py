@@ -160,6 +160,10 @@ class CallbackConsumer(SubscribingConsumer):
             await super().close()  # raises the error of the close
 
     def _on_signal(self) -> None:
+        log.info(
+            "%s received a signal and closes%s",
+            *(self._owner, " at once" if self._signalled else ""),
+        )
         if self._signalled:
             self._abort_soon()
         self._signalled = True

@@ -17,7 +17,7 @@ from typing import Any
 from cometmq.client._callbacks import Caller, TraceTimes, call_hooks, is_async, unfinished
 from cometmq.client._connection.identity import Namespace
 from cometmq.client._supervision import class_and_text
-from cometmq.client.errors import ConsumeLater
+from cometmq.client.errors import ConsumeLater, KeyMissingError
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
 from cometmq.client.hooks import (
     ConsumeEnd,
@@ -35,6 +35,8 @@ from cometmq.system.failure_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
+DEAD_LETTER = -1
+"""The delay level that makes a dead letter at once."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.01, 30.0
 
 
@@ -80,7 +82,8 @@ def outcome_of(
             0, error.delay_level, ConsumeEnd.FAILED, error.__cause__, delay_s=error.delay_s
         )
     if error is not None:
-        return Outcome(0, context.delay_level, ConsumeEnd.EXCEPTION, error)
+        level = DEAD_LETTER if isinstance(error, KeyMissingError) else context.delay_level
+        return Outcome(0, level, ConsumeEnd.EXCEPTION, error)
     if _is_one_of(result, Consumed.LATER, ConsumedInOrder.SUSPEND, ConsumedInOrder.ROLLBACK):
         return Outcome(0, context.delay_level, ConsumeEnd.FAILED)
     done = count if context.done is None else min(max(context.done, 0), count)
@@ -145,7 +148,8 @@ def ordered_outcome_of(
         )
     if error is not None:
         pause_s = _pause_s(context, suspend_ms)
-        return OrderedOutcome(OrderedAction.SUSPEND, ConsumeEnd.EXCEPTION, pause_s, error)
+        level = DEAD_LETTER if isinstance(error, KeyMissingError) else 0
+        return OrderedOutcome(OrderedAction.SUSPEND, ConsumeEnd.EXCEPTION, pause_s, error, level)
     if _is_one_of(result, ConsumedInOrder.SUSPEND, Consumed.LATER):
         return OrderedOutcome(
             OrderedAction.SUSPEND, ConsumeEnd.FAILED, _pause_s(context, suspend_ms)

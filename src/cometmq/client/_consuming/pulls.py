@@ -179,7 +179,12 @@ async def pull_once(
     """
     code = code_of(pull, broker_version)
     header = pull.header(offset, commit_offset)
-    return result_from(await brokers.call_raw(address, code, header, timeout=timeout), pull)
+    response = await brokers.call_raw(address, code, header, timeout=timeout)
+    try:
+        return result_from(response, pull)
+    except ResponseError as error:
+        error.address = address
+        raise
 
 
 def code_of(pull: Pull, broker_version: int) -> RequestCode:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cometmq.client._connection.instance import ClientCore
+from cometmq.client._consuming.handler_calls import DEAD_LETTER
 from cometmq.client._sending.sender import InnerProducer
 from cometmq.client._supervision import class_and_text
 from cometmq.client.errors import QueueNotFoundError
@@ -61,8 +62,6 @@ FIRST_LEVEL = 3
 """The delay level of the first retry; each further one takes the next."""
 POP_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """Seconds until a pop consumer's message that failed is redelivered, by its retries so far."""
-DEAD_LETTER = -1
-"""The delay level that makes a dead letter at once."""
 
 
 class OnFailed(Protocol):

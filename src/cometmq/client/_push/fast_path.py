@@ -29,6 +29,7 @@ from cometmq.client._consuming.pulls import (
     pull_once,
     result_from,
 )
+from cometmq.model.errors import ResponseError
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol import header_scanner, octets
 from cometmq.protocol.codes import LanguageCode
@@ -255,7 +256,11 @@ class PullFastPath:
             left_s = call.deadline_s - call.connection._loop.time()
             retired = self._remoting.retire_leaving(address, call.connection, response)
             if not retired or left_s <= 0:
-                return result_from(response, pulls.pull)
+                try:
+                    return result_from(response, pulls.pull)
+                except ResponseError as error:
+                    error.address = address
+                    raise
             timeout = left_s
         return await pull_once(
             self._brokers,

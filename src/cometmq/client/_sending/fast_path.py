@@ -503,6 +503,8 @@ class SendFastPath:
         try:
             receipt = receipt_from(response, send.queue_target.queue, send.outgoing.message_id)
         except Exception as error:
+            if isinstance(error, ResponseError):
+                error.address = address
             if isinstance(error, ProtocolError) or (
                 isinstance(error, ResponseError) and send.policy.allows_retry(error)
             ):

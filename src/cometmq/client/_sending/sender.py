@@ -487,6 +487,8 @@ class Sender:
                 response, self._namespace.unwrap_queue(queue), outgoing.message_id
             )
         except _FAILED_ATTEMPT as error:
+            if isinstance(error, ResponseError):
+                error.address = address
             refused = isinstance(error, ResponseError) and not policy.refusal_counts_as_slow
             self._note_latency(queue.broker_name, began_s, None if refused else error)
             self._report_attempt(context, queue, address, began_s, error)

@@ -179,8 +179,9 @@ class DeadLetters(Topics, Queries):
                 None for all that the brokers have now. Dead letters that are stored later are not
                 in any page.
 
+        A group without dead letters has an empty page.
+
         Raises:
-            TopicNotFoundError: no broker has dead letters of the group.
             ClientError: a broker refuses reading, because the topic has no read permission.
             ConfigError: the limit is out of range.
         """
@@ -190,7 +191,11 @@ class DeadLetters(Topics, Queries):
         begin_ms, end_ms = epoch_ms(since, "since"), epoch_ms(until, "until")
         topic = dlq_topic(group)
         if ranges is None:
-            ranges = await self._ranges(await self._readable_route(topic), begin_ms)
+            try:
+                route = await self._readable_route(topic)
+            except TopicNotFoundError:  # the first dead letter creates it
+                return DeadLetterPage([], {}, 0)
+            ranges = await self._ranges(route, begin_ms)
         else:
             _check_ranges(ranges, topic)
         return await self._page(_Merge(dict(ranges), begin_ms, end_ms), limit)
@@ -207,19 +212,21 @@ class DeadLetters(Topics, Queries):
 
         Returns:
             At most 64 of each broker, the oldest first: a message that was sent again may be
-            several dead letters.
+            several dead letters. None if the group has no dead letters.
 
         Raises:
-            TopicNotFoundError: no broker has dead letters of the group.
             ConfigError: both an id and a key are given, or none.
         """
         check_group_name(group)
         if (message_id is None) == (key is None):
             raise ConfigError("find_dead_letters: expected either message_id or key")
         topic = dlq_topic(group)
-        found = await self.messages_by_key(
-            topic, message_id or key or "", unique_id=message_id is not None
-        )
+        try:
+            found = await self.messages_by_key(
+                topic, message_id or key or "", unique_id=message_id is not None
+            )
+        except TopicNotFoundError:
+            return []
         if not found and message_id is not None:
             found = await self._at_offset_id(topic, message_id)
         return [DeadLetter(message) for message in found]

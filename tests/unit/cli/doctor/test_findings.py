@@ -49,7 +49,7 @@ async def test_the_findings_have_the_order_of_the_checks() -> None:
     [
         (StoreError("no room"), "StoreError: no room"),
         (KeyError("k"), "the check failed: KeyError: 'k'"),
-        (ResponseError(1, "no"), "it refuses the request: response code 1: no"),
+        (ResponseError(1, "no"), "it refuses the request: response code 1 (SYSTEM_ERROR): no"),
     ],
 )
 async def test_a_check_that_fails_is_a_finding_and_hides_no_other(

@@ -606,7 +606,8 @@ def _option(setting: Any) -> str:
             return line
         return f"    {setting.name}: Literal[\n        " + ",\n        ".join(choices) + ",\n    ]"
     text = inspect.formatannotation(setting.kind, setting.kind.__module__)
-    others = (["timedelta"] if setting.unit in TIME_UNITS else []) + ["None"] * setting.optional
+    others = ["timedelta"] * (setting.unit in TIME_UNITS) + ["str"] * (setting.kind is Path)
+    others += ["None"] * setting.optional
     return f"    {setting.name}: " + " | ".join([text, *others])
 
 

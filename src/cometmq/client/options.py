@@ -39,9 +39,9 @@ class ConnectionOptions(TypedDict, total=False):
     access_key: str
     secret_key: str
     security_token: str
-    key_file: Path | None
+    key_file: Path | str | None
     use_tls: bool
-    tls_file: Path | None
+    tls_file: Path | str | None
     tls_trusted: str
     tls_check_server: bool
     tls_certificate: str

@@ -100,7 +100,7 @@ class PopConsumer(CallbackConsumer):
         self._settings, connecting, tables = resolve(
             PopSettings, options, settings=settings, client=client, config=config
         )
-        check_handler(group, handler, batch_handler)
+        check_handler(group, handler, batch_handler, options)
         check_start(group, start_from, times=False)
         check_parts(group, hooks=hooks, on_queues=on_queues)
         lease = acquire_instance(name_servers, settings=connecting, instance=instance)

@@ -116,7 +116,7 @@ class PushConsumer(CallbackConsumer):
         self._settings, connecting, tables = resolve(
             PushSettings, options, settings=settings, client=client, config=config
         )
-        check_handler(group, handler, batch_handler)
+        check_handler(group, handler, batch_handler, options)
         check_start(group, start_from)
         check_flag(group, "ordered", ordered)
         check_flag(group, "broadcast", broadcast)

@@ -106,13 +106,17 @@ def _checked(known: Setting, value: Any) -> Any:
     """
     unit = TIME_UNITS.get(known.unit)
     met = repr(value)
+    if known.kind is Path and isinstance(value, str) and value:
+        value = Path(value)
+    elif typing.get_origin(known.kind) is tuple and isinstance(value, list):
+        value = tuple(value)
     if isinstance(value, timedelta) and unit is not None:
         whole, rest = divmod(value, unit)
         met, value = str(value), value if rest else whole
     if not (known.optional and value is None) and not _has_type(known.kind, value):
         met = "(hidden)" if known.secret else met
         several = typing.get_origin(known.kind) is tuple
-        expected = "a tuple of texts" if several else known.expectation
+        expected = "a list or a tuple of texts" if several else known.expectation
         or_time = " or a timedelta of whole units" if unit else ""
         raise ConfigError(f"{known.name}={met}: expected {expected}{or_time}")
     known.parse(known.render(value))
@@ -822,7 +826,9 @@ class UnknownSettingError(ConfigError):
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:
     """Return the names that were probably meant, at most two."""
-    return difflib.get_close_matches(name, list(known), n=2, cutoff=0.7)
+    names = list(known)
+    found = difflib.get_close_matches(name, names, n=2, cutoff=0.7)
+    return found or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
 
 
 def _unknown(name: str, known: Iterable[str], where: str) -> str:

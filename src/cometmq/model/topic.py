@@ -170,6 +170,21 @@ def check_topic_name(name: str) -> None:
         )
 
 
+def check_consumer_group_name(name: str) -> None:
+    """Check the name of a consumer group, as brokers know it: its retry topic must be possible.
+
+    Raises:
+        InvalidNameError: as `check_group_name`; or its retry topic would be too long.
+    """
+    check_group_name(name)
+    if len(retry_topic(name)) > GROUP_CHARS_MAX:
+        raise InvalidNameError(
+            f"the consumer group {short(name)} has {len(name)} characters: at most"
+            f" {GROUP_CHARS_MAX - len(RETRY_PREFIX)} are possible, since its retry topic is"
+            f" {RETRY_PREFIX} and the group, of at most {GROUP_CHARS_MAX} characters"
+        )
+
+
 def check_group_name(name: str) -> None:
     """Check the name of a producer or consumer group.
 

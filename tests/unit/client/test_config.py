@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from cometmq.client import PopConsumer, Producer, PullConsumer, PushConsumer
 from cometmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings
-from cometmq.model.errors import ConfigError
+from cometmq.model.errors import ConfigError, InvalidNameError
 
 
 @pytest.mark.parametrize("kind", [ClientSettings, ProducerSettings, PullSettings, PushSettings])
@@ -27,17 +29,17 @@ def test_defaults_are_in_their_ranges(kind: type) -> None:
         (ProducerSettings, {"auto_batch": 1}, "auto_batch=1: expected true or false"),
         (
             ProducerSettings,
-            {"topics": ["orders"]},
-            r"topics=\['orders'\]: expected a tuple of texts",
+            {"topics": "orders"},
+            r"topics='orders': expected a list or a tuple of texts",
         ),
         (
             ProducerSettings,
             {"topics": ("orders", 1)},
-            r"topics=\('orders', 1\): expected a tuple of texts",
+            r"topics=\('orders', 1\): expected a list or a tuple of texts",
         ),
         (ProducerSettings, {"retries": timedelta(1)}, "retries=.*: expected a whole number"),
         (ClientSettings, {"secret_key": 7}, r"secret_key=\(hidden\): expected a text"),
-        (ClientSettings, {"key_file": "keys"}, "key_file='keys': expected a path"),
+        (ClientSettings, {"key_file": 7}, "key_file=7: expected a path"),
         (
             ClientSettings,
             {"heartbeat_ms": timedelta(microseconds=10_500)},
@@ -52,6 +54,40 @@ def test_a_value_of_a_wrong_type_or_out_of_its_range_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
         kind(**values)
+
+
+def test_paths_may_be_text_and_sequences_lists() -> None:
+    assert ClientSettings(key_file="keys", tls_file=Path("t")).key_file == Path("keys")
+    assert ProducerSettings(topics=["a", "b"]).topics == ("a", "b")
+
+
+def test_a_setting_that_is_almost_named_is_shown() -> None:
+    with pytest.raises(ConfigError, match="did you mean retries"):
+        Producer("127.0.0.1:1", retry=3)
+
+
+def test_a_batch_size_beside_a_handler_of_one_message_is_refused() -> None:
+    for kind in (PushConsumer, PopConsumer):
+        with pytest.raises(
+            ConfigError, match=r"batch_max=8 beside handler.*expected batch_handler"
+        ):
+            kind("127.0.0.1:1", group="g", topic="t", handler=print, batch_max=8)
+
+
+@pytest.mark.parametrize("address", ["localhost:99999", "localhost:0"])
+def test_an_address_without_a_port_that_exists_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="with a port from 1 to 65535"):
+        Producer(address)
+
+
+@pytest.mark.parametrize("namespace", ["", "east"])
+def test_a_consumer_group_leaves_room_for_the_names_of_its_topics(namespace: str) -> None:
+    longest = 248 - len(namespace + "%" * bool(namespace))
+    client = ClientSettings(namespace=namespace)
+    assert PullConsumer("127.0.0.1:1", group="g" * longest, client=client)
+    with pytest.raises(InvalidNameError, match="at most 248 are possible, since its retry topic"):
+        PullConsumer("127.0.0.1:1", group="g" * (longest + 1), client=client)
+    assert Producer("127.0.0.1:1", group="g" * 255)
 
 
 def test_times_may_be_timedeltas() -> None:

@@ -9,7 +9,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cometmq.client._sending.outgoing import prepare, prepare_batch, properties_of, size_of
+from cometmq.client._sending.outgoing import (
+    prepare,
+    prepare_batch,
+    prepare_item,
+    properties_of,
+    size_of,
+)
 from cometmq.client.settings import ProducerSettings
 from cometmq.model import property_names as names
 from cometmq.model.errors import InvalidMessageError, InvalidNameError
@@ -272,3 +278,13 @@ def test_the_size_of_a_view_is_that_of_its_bytes() -> None:
         prepare(Message("t", numbers), settings, IDS)
     assert prepare(Message("t", numbers[:9]), settings, IDS).body == bytes(numbers[:9])
     assert size_of(Message("t", numbers)) == 80
+
+
+@pytest.mark.parametrize("tag", [" a", "a ", "a || b", "a||b", "*"])
+def test_a_tag_that_no_consumer_can_subscribe_to_is_refused(tag: str) -> None:
+    message = Message("t", b"x", tags=tag)
+    for send in (prepare, prepare_item):
+        with pytest.raises(InvalidMessageError, match="expected one tag, without blanks"):
+            send(message, SETTINGS, IDS)
+    assert prepare(message, SETTINGS, IDS, trusted=True), "what was stored before is sent again"
+    assert prepare(Message("t", b"x", tags="a b*"), SETTINGS, IDS)

@@ -73,7 +73,9 @@ def _address(text: str) -> str:
     except ConnectError:
         host = ""
     if not host:
-        raise ConfigError(f"a name server address {text!r}: expected host:port")
+        is_port = address.rpartition(":")[2].isdecimal() and ":" in address
+        more = ", with a port from 1 to 65535" if is_port else ""
+        raise ConfigError(f"a name server address {text!r}: expected host:port{more}")
     if "," in host:
         raise ConfigError(f"a name server address {text!r}: expected host:port;host:port")
     return address

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 
@@ -74,19 +74,26 @@ RELEASE_SHARE = 0.2
 RELEASE_S_MAX = 5.0
 
 
-def check_handler(group: str, handler: object, batch_handler: object) -> None:
+def check_handler(
+    group: str, handler: object, batch_handler: object, options: Mapping[str, object]
+) -> None:
     """Check that there is one handler, which can be called as the consumer calls it.
 
     A handler that cannot be called would fail for each message until all are dead letters.
 
     Raises:
-        ConfigError: there is not exactly one, it takes other arguments, or it is a generator
-            function.
+        ConfigError: there is not exactly one, it takes other arguments, it is a generator
+            function, or a batch has a size and no handler.
     """
     if handler is None and batch_handler is None:
         raise WrongCallError(f"consumer {group}: no handler, expected handler= or batch_handler=")
     if handler is not None and batch_handler is not None:
         raise ConfigError(f"consumer {group}: give either a handler or a batch_handler")
+    if handler is not None and options.get("batch_max", 1) != 1:
+        raise ConfigError(
+            f"consumer {group}: batch_max={options['batch_max']!r} beside handler, which takes one "
+            "message: expected batch_handler, which takes messages and a context"
+        )
     name, given, arguments = "handler", handler, ["message"]
     if batch_handler is not None:
         name, given, arguments = "batch_handler", batch_handler, ["messages", "context"]

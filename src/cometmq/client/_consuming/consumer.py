@@ -48,7 +48,12 @@ from cometmq.client.trace import ConsumeTrace, TraceDispatcher
 from cometmq.model.arguments import check_callable, check_provides, check_several
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.model.times import now_ms, timeout_s
-from cometmq.model.topic import check_group_name, check_topic_name, retry_topic
+from cometmq.model.topic import (
+    check_consumer_group_name,
+    check_group_name,
+    check_topic_name,
+    retry_topic,
+)
 from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel, SubscriptionData
 
 
@@ -270,6 +275,7 @@ class Consumer(Lifecycle):
         self._lease = lease
         self._instance = lease.instance
         self._wire_group = self._instance.namespace.wrap_group(group)
+        check_consumer_group_name(self._wire_group)
         self._tasks = SupervisedTasks(f"consumer {group}")
         self._check = SubscriptionCheck(self._instance, group, subscribed)
         self._traces: TraceDispatcher | None = None

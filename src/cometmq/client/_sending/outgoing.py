@@ -175,6 +175,8 @@ def prepare(
     topic = shown_topic if is_reply or not namespace else namespace.wrap_topic(shown_topic)
     is_retry = _check_topic(topic)
     _check_values(fields, settings.body_bytes_max, trusted)
+    if type(tags) is str and not trusted:
+        _check_tag(tags)
     times, times_max = 0, None
     sys_flag = 0
     is_plain = not (own or tags or keys or level or delay) and deliver_at is None
@@ -249,6 +251,8 @@ def prepare_item(
     topic = namespace.wrap_topic(message.topic) if namespace else message.topic
     _check_topic(topic)
     _check_values(_fields(message), settings.body_bytes_max, False)
+    if type(message.tags) is str:
+        _check_tag(message.tags)
     properties = properties_of(message)
     if namespace:
         properties[names.INSTANCE_ID] = namespace.name
@@ -316,6 +320,20 @@ def _check_topic(topic: str) -> bool:
     if topic in SEND_FORBIDDEN_TOPICS:
         raise InvalidMessageError(f"topic {topic} is a system topic: clients cannot send to it")
     return topic.startswith(RETRY_PREFIX)
+
+
+@lru_cache(maxsize=4_096)
+def _check_tag(tag: str) -> None:
+    """Check that consumers can subscribe to a tag, once for many messages.
+
+    Raises:
+        InvalidMessageError: they cannot.
+    """
+    if tag != tag.strip() or tag == "*" or "||" in tag:
+        raise InvalidMessageError(
+            f"tags={tag!r}: expected one tag, without blanks around it: no consumer can subscribe "
+            "to this one, since * stands for all tags and || separates them"
+        )
 
 
 def _check_values(fields: tuple[Any, ...], body_bytes_max: int, trusted: bool) -> None:

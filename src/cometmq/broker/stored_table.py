@@ -1,14 +1,18 @@
 """Tables of the broker in JSON files: a change is visible once it is on disk.
 
     X.json            the whole table
-    X.changes.json    := {"base": version of X.json, "dataVersion": version, section: {name: entry}}
-                      entries that were created or changed since, and null for those that are gone
+    X.json.changes    := line ...
+    line              := CRC-32 as 8 hexadecimal digits, blank, change, line feed
+    change            := {"dataVersion": version, section: {name: entry, or null if it is gone}}
+
+The CRC-32 is that of the version of X.json, as `DataVersion.encode` writes it, with the change
+behind it. The first line of another one ends the changes: it is a write that was cut off, or was
+left over by an X.json of another version.
 
 The files are written in a thread, so the event loop never waits for the disk. Changes that arrive
 during a write share the next one. A large table is not written for each change: its latest changes
 are in a file of their own, which is merged some seconds later, and when the broker stops. So the
-cost of a change does not grow with the table. A start reads both files; changes whose base is
-another version are left over, and do not count: X.json has been written since. A change is a
+cost of a change does not grow with the table. A start reads both files. A change is a
 function of the entry that it replaces, applied in the order of the requests: of two requests that
 create one topic the first wins, and none overwrites what another has changed meanwhile. A change
 that the disk refuses is not made, and its requester gets the reason.
@@ -22,8 +26,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from operator import attrgetter
@@ -34,6 +39,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from cometmq.model.errors import ResponseError, StoreError
+from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.fastjson import FastJsonError
@@ -51,11 +57,13 @@ CLOSE_S_MAX: Final = 5.0
 WHOLE_ENTRIES_MAX: Final = 300
 """A table of up to so many entries is always written as a whole."""
 APART_MAX: Final = 250
-"""Entries in the file of changes: it is written as a whole, too."""
+"""Entries in the file of changes: its old lines are written again with each new one."""
 MERGE_S: Final = 5.0
 """How soon changes are merged; later if that takes more than 5 percent of the time."""
 KEPT_MAX: Final = 20_000
 """The latest changes of which `StoredTable.changed_since` knows the names."""
+
+_WITHOUT_INDENTS: Final = {ord("\n"): None, ord("\t"): None}
 
 C = TypeVar("C", bound=msgspec.Struct)
 W = TypeVar("W", bound=msgspec.Struct)
@@ -113,12 +121,13 @@ class StoredTable:
         self._clock = clock
         self._texts: Texts = {section: {} for section in self.sections}
         self._kept: Values = {}
-        self._changes_file = file.beside(f"{file.path.stem}.changes.json")
-        self._has_changes_file = False
-        self._base: DataVersion | None = None
+        self._changes_file = file.beside(f"{file.path.name}.changes")
+        self._base: bytes | None = None
         """The version in the file of the whole table; None before the first write."""
-        self._apart: Texts = {}
-        """The texts in the file of changes."""
+        self._apart = b""
+        """The lines in the file of changes."""
+        self._apart_count = 0
+        """The entries in them."""
         self._must_merge = False
         self._merge_timer: asyncio.TimerHandle | None = None
         self._whole_s = 0.0
@@ -137,21 +146,18 @@ class StoredTable:
         Raises:
             StoreError: a file cannot be read.
         """
-        content, changes = self.file.load(), self._changes_file.load()
-        self._has_changes_file = changes is not None
-        if content is None or changes is None:
+        content = self.file.load()
+        if content is None or (version := _version_of(content)) is None:
             return content
-        if _version_in(changes, "base") != _version_in(content, "dataVersion"):
-            log.warning("changes of another version are left out path=%s", self._changes_file.path)
-            return content
-        for section in self.sections:
-            entries = content.setdefault(section, {})
-            for name, value in (changes.get(section) or {}).items():
-                if value is None:
-                    entries.pop(name, None)
-                else:
-                    entries[name] = value
-        content["dataVersion"] = changes["dataVersion"]
+        for changes in _changes_in(self._changes_file.read(), version.encode()):
+            for section in self.sections:
+                entries = content.setdefault(section, {})
+                for name, value in (changes.get(section) or {}).items():
+                    if value is None:
+                        entries.pop(name, None)
+                    else:
+                        entries[name] = value
+            content["dataVersion"] = changes["dataVersion"]
         return content
 
     def take(self, version: DataVersion, sections: Mapping[str, Mapping[str, Any]]) -> None:
@@ -171,8 +177,8 @@ class StoredTable:
         values: Values = {}
         self._make(list(changes), values)
         version = self.version.next(self._clock.now_ms())
-        self._apply(values, self._save_whole(values, version), version)
-        self._base, self._apart = version, {}
+        self._apply(values, _save(self.file, self._texts, values, version), version)
+        self._note_whole(version)
 
     async def change(self, changes: Iterable[Change], *, state_version: int | None = None) -> None:
         """Make changes, all of them or none; returns when they are on disk.
@@ -258,6 +264,11 @@ class StoredTable:
             _, late = await asyncio.wait([self._writer], timeout=CLOSE_S_MAX)
             if late:
                 log.error("a table is still being written path=%s", self.file.path)
+        try:
+            if not self._apart:
+                self._changes_file.remove()
+        except StoreError as problem:  # it does not count
+            log.warning("a file is left over: %s", problem)
         self._changes_file.close()
 
     def _merge(self) -> None:
@@ -310,39 +321,33 @@ class StoredTable:
         self._must_merge = False
         began_s = monotonic()
         loop = asyncio.get_running_loop()
-        texts = await loop.run_in_executor(None, partial(self._save_whole, values, version))
+        save = partial(_save, self.file, self._texts, values, version)
+        texts = await loop.run_in_executor(None, save)
         self._whole_s = monotonic() - began_s
-        self._base, self._apart = version, {}
+        self._note_whole(version)
         return texts
 
-    def _save_whole(self, values: Values, version: DataVersion) -> Texts:
-        """Write the file with changed values; return its texts. From any thread, one at a time."""
-        texts = _save(self.file, self._texts, values, version)
-        if self._has_changes_file:
-            self._changes_file.remove()
-            self._has_changes_file = False
-        return texts
+    def _note_whole(self, version: DataVersion) -> None:
+        """Note that the whole table is written: the lines of the changes do not count any more."""
+        self._base, self._apart, self._apart_count = version.encode(), b"", 0
 
-    def _save_apart(self, values: Values, version: DataVersion) -> tuple[Texts, Texts]:
-        """Write the file of changes; return the texts of these values, and of all in the file.
+    def _save_apart(self, values: Values, version: DataVersion) -> tuple[Texts, bytes]:
+        """Write changed values into the file of changes; return their texts, and all its lines.
 
         From any thread, one at a time.
         """
-        apart = {section: dict(entries) for section, entries in self._apart.items()}
+        assert self._base is not None
         texts: Texts = {}
         for (section, name), value in values.items():
-            text = _text(name, value)
-            texts.setdefault(section, {})[name] = text
-            apart.setdefault(section, {})[name] = text
-        members = {
-            "base": member_text("base", entry_text(self._base, depth=1), depth=0),
-            "dataVersion": member_text("dataVersion", entry_text(version, depth=1), depth=0),
-        }
-        for section, entries in apart.items():
+            texts.setdefault(section, {})[name] = _text(name, value)
+        members = {"dataVersion": member_text("dataVersion", entry_text(version, depth=1), depth=0)}
+        for section, entries in texts.items():
             members[section] = member_text(section, object_text(entries, depth=1), depth=0)
-        self._changes_file.save_without_backup(object_text(members, depth=0))
-        self._has_changes_file = True
-        return texts, apart
+        # Texts have escapes for line feeds and tabs.
+        change = object_text(members, depth=0).translate(_WITHOUT_INDENTS).encode()
+        lines = b"%b%08x %b\n" % (self._apart, zlib.crc32(self._base + change), change)
+        self._changes_file.overwrite(lines)
+        return texts, lines
 
     def _goes_apart(self, values: Values) -> bool:
         """Return whether changed values are written into the file of changes."""
@@ -350,7 +355,7 @@ class StoredTable:
             self._base is not None
             and not self._must_merge
             and sum(map(len, self.sections.values())) > WHOLE_ENTRIES_MAX
-            and sum(map(len, self._apart.values())) + len(values) <= APART_MAX
+            and self._apart_count + len(values) <= APART_MAX
         )
 
     async def _write(self, waiting: list[_Waiting]) -> list[_Waiting]:
@@ -382,6 +387,7 @@ class StoredTable:
                 loop = asyncio.get_running_loop()
                 save = partial(self._save_apart, values, version)
                 texts, self._apart = await loop.run_in_executor(None, save)
+                self._apart_count += len(values)
                 for (section, name), value in values.items():
                     if value is None:
                         self._texts[section].pop(name, None)
@@ -633,11 +639,20 @@ def _text(name: str, value: Any) -> str:
     return member_text(name, entry_text(value, depth=2), depth=1)
 
 
-def _version_in(content: dict[str, Any], member: str) -> DataVersion | None:
+def _version_of(content: dict[str, Any]) -> DataVersion | None:
     try:
-        return read_struct(content.get(member) or {}, DataVersion)
-    except FastJsonError:
+        return read_struct(content.get("dataVersion") or {}, DataVersion)
+    except FastJsonError:  # reported by who reads all of the content
         return None
+
+
+def _changes_in(lines: bytes, base: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the changes of a file that count for a version of the whole table."""
+    for line in lines.split(b"\n")[:-1]:
+        crc, _, change = line.partition(b" ")
+        if crc != b"%08x" % zlib.crc32(base + change):
+            return
+        yield fastjson.loads(change)
 
 
 def _save(file: JsonFile, known: Texts, values: Values, version: DataVersion) -> Texts:

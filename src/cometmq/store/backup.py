@@ -331,7 +331,7 @@ class _Taking:
 
     def _copy_topics(self) -> None:
         for name in ("topics", "subscriptionGroup"):
-            self._copy_table(f"config/{name}.json", f"config/{name}.changes.json")
+            self._copy_table(f"config/{name}.json", f"config/{name}.json.changes")
 
     def _copy_table(self, whole: str, changes: str) -> None:
         """Copy a table and its latest changes, which count for this file of the table only."""

@@ -22,7 +22,7 @@ import msgspec
 
 from cometmq.model.errors import StoreError
 from cometmq.protocol import fastjson
-from cometmq.system.files import Files, load_with_backup, save, save_with_backup
+from cometmq.system.files import Files, load_with_backup, save_with_backup
 
 
 class JsonFile:
@@ -74,15 +74,29 @@ class JsonFile:
         Raises:
             StoreError: the disk refused, or the file is closed; the file is as it was.
         """
-        self._replace(text, save_with_backup)
+        self._write(lambda: save_with_backup(self._files, self.path, text.encode()))
 
-    def save_without_backup(self, text: str) -> None:
-        """Replace the file by a text, and keep no older one; from any thread.
+    def read(self) -> bytes:
+        """Return the bytes of the file, nothing if there is none.
 
         Raises:
-            StoreError: the disk refused, or the file is closed; the file is as it was.
+            StoreError: the file cannot be read.
         """
-        self._replace(text, save)
+        try:
+            return self._files.read(self.path) or b""
+        except OSError as problem:
+            raise StoreError(f"cannot read {self.path}: {problem}") from problem
+
+    def overwrite(self, data: bytes) -> None:
+        """Write bytes at the start of the file, and sync them; from any thread.
+
+        What a longer file had behind them stays. After a failure, or a crash, any part of the new
+        bytes may be there.
+
+        Raises:
+            StoreError: the disk refused, or the file is closed.
+        """
+        self._write(lambda: self._files.overwrite(self.path, data))
 
     def remove(self) -> None:
         """Remove the file; from any thread.
@@ -97,12 +111,12 @@ class JsonFile:
             except OSError as problem:
                 raise StoreError(f"cannot remove {self.path}: {problem}") from problem
 
-    def _replace(self, text: str, save: Callable[[Files, Path, bytes], None]) -> None:
+    def _write(self, write: Callable[[], None]) -> None:
         with self._saving:
             if self._is_closed:
                 raise StoreError(f"cannot write {self.path}: the broker has stopped")
             try:
-                save(self._files, self.path, text.encode())
+                write()
             except OSError as problem:
                 raise StoreError(f"cannot write {self.path}: {problem}") from problem
 

@@ -254,7 +254,7 @@ def test_a_backup_has_a_table_with_the_changes_that_count_for_it(
     store = filled(tmp_path / "store")
     config = tmp_path / "store" / "config"
     config.mkdir(exist_ok=True)
-    whole, changes = config / f"{name}.json", config / f"{name}.changes.json"
+    whole, changes = config / f"{name}.json", config / f"{name}.json.changes"
     whole.write_text("the whole table")
     changes.write_text("changes of it")
     copied = backup_of(store, tmp_path / "first") and (tmp_path / "first" / "config")

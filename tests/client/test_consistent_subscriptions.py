@@ -15,10 +15,11 @@ from cometmq.client import (
     PushConsumer,
     StoredMessage,
 )
-from cometmq.client._connection.instance import core_of
+from cometmq.client._connection.instance import ClientCore, core_of
 from cometmq.client.settings import ClientSettings
 from cometmq.client.subscription_check import Difference, SubscriptionCheck, check
 from support.cancelling import cancel_at_every_await
+from support.members import SilentConsumer
 
 NOTICED_S = 120.0
 GROUPS_TABLE = ""
@@ -185,3 +186,25 @@ async def test_asking_may_be_cancelled_anywhere(
             assert len(await check(instance, group, mine)) == 1
 
         assert await cancel_at_every_await(lambda: check(instance, group, mine), still_told) >= 2
+
+
+async def test_another_client_with_the_same_id_is_warned_of_once(
+    name_servers: str, queues: list[MessageQueue], group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client id may come from a file that several processes share."""
+    topic = queues[0].topic
+    async with ClientCore(name_servers, name="shared") as one, ClientCore(name_servers) as other:
+        for client in (one, other):
+            client.join(SilentConsumer(group, {topic: "*"}))
+            await client.routes.find(topic)
+        looks = SubscriptionCheck(one, group, lambda: {topic: Filter.tags()})
+        await one.heartbeat()
+        await looks.look()
+        other.client_id = "shared"
+        await other.heartbeat()
+        for _ in range(3):
+            await looks.look()
+
+        lines = [line.getMessage() for line in caplog.records if "same client id" in line.msg]
+        assert len(lines) == 1
+        assert f"group={group} client=shared addresses=" in lines[0]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cometmq.client._connection.instance import ClientCore, ClientInstance, core_of
@@ -85,10 +85,16 @@ async def check(
         CometError: no broker responded.
     """
     core = core_of(instance)
+    return _compared(core, mine, await _tables(core, group, mine))
+
+
+def _compared(
+    core: ClientCore, mine: Mapping[str, Filter], tables: Iterable[ConsumerConnection]
+) -> list[Difference]:
     names = core.namespace
     wire = {names.wrap_topic(topic): wanted for topic, wanted in mine.items()}
     found: set[Difference] = set()
-    for table in await _tables(core, names.wrap_group(group), wire):
+    for table in tables:
         found |= set(differences(table, wire, me=core.client_id))
     return sorted(
         (replace(difference, topic=names.unwrap(difference.topic)) for difference in found),
@@ -172,11 +178,13 @@ async def _tables(
 ) -> list[ConsumerConnection]:
     """Ask every broker that this member's heartbeat goes to because of its topics."""
     addresses: set[str] = set()
+    names = instance.namespace
     for topic in mine:
-        route = instance.routes.known(topic)
+        route = instance.routes.known(names.wrap_topic(topic))
         addresses |= set(route.masters()) if route is not None else set()
+    wire_group = names.wrap_group(group)
     results = await asyncio.gather(
-        *(_table(instance, address, group) for address in sorted(addresses)),
+        *(_table(instance, address, wire_group) for address in sorted(addresses)),
         return_exceptions=True,
     )
     failures = [result for result in results if isinstance(result, BaseException)]
@@ -236,6 +244,9 @@ class SubscriptionCheck:
             first_s=interval_s,
         )
         self._found: list[Difference] = []
+        self._twins: frozenset[str] = frozenset()
+        """The addresses of this member's connections, as the last check found several."""
+        self._has_warned_of_twins = False
 
     def start(self, tasks: Supervisor) -> None:
         """Start to check, in a task of the caller."""
@@ -255,7 +266,10 @@ class SubscriptionCheck:
         Raises:
             CometError: no broker responded; the result of the last check remains.
         """
-        found = await check(self._instance, self._group, self._mine())
+        mine = self._mine()
+        tables = await _tables(self._instance, self._group, mine)
+        self._look_for_twins(tables)
+        found = _compared(self._instance, mine, tables)
         before, self._found = self._found, found
         if found and found != before:
             log.warning(
@@ -268,6 +282,28 @@ class SubscriptionCheck:
                 "all members of a group have the same subscriptions again group=%s", self._group
             )
         return list(found)
+
+    def _look_for_twins(self, tables: Iterable[ConsumerConnection]) -> None:
+        """Warn if another client with this client id is in the group: both get the same queues.
+
+        It must be there in two checks: the connection before the last one may be listed for a
+        while.
+        """
+        me = self._instance.client_id
+        addresses: set[str] = set()
+        for table in tables:
+            own = [each.client_addr for each in table.connection_set if each.client_id == me]
+            addresses |= set(own) if len(own) > 1 else set()
+        stay, self._twins = self._twins & addresses, frozenset(addresses)
+        if len(stay) > 1 and not self._has_warned_of_twins:
+            self._has_warned_of_twins = True
+            log.warning(
+                "another client has the same client id, and both handle each message: give one of"
+                " them another instance_name group=%s client=%s addresses=%s",
+                *(self._group, me, ",".join(sorted(stay))),
+            )
+        elif not addresses:
+            self._has_warned_of_twins = False
 
     async def _check_again(self) -> None:
         try:

@@ -271,3 +271,24 @@ async def test_silent_producers_are_removed() -> None:
     assert [member.client_id for member in producers.sweep()] == ["a"]
     await asyncio.sleep(0)
     assert one.closed
+
+
+async def test_two_living_connections_of_one_client_id_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    online = Online()
+    (one, _), (other, _) = link(), link()
+
+    def heartbeat(connection: Connection) -> str:
+        caplog.clear()
+        online.clock.advance(30_000)
+        online.beat(connection)
+        return caplog.text
+
+    assert heartbeat(one) == ""
+    assert heartbeat(one) == ""
+    assert heartbeat(other) == "", "it may have reconnected"
+    assert heartbeat(other) == "", "the old connection is silent"
+    for connection in (one, other, one):
+        assert "two living clients have one client id" in heartbeat(connection)
+    assert "group=g client=c peers=" in caplog.text

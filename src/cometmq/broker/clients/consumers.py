@@ -79,6 +79,7 @@ class ConsumerGroup:
         """Add or refresh a member; return whether it is new."""
         member = self.members.get(connection)
         if member is not None and member.client_id == client_id:
+            self._warn_of_twins(member)
             member.refresh(now_ms)
             return False
         if member is not None:
@@ -92,6 +93,24 @@ class ConsumerGroup:
             self.leave(connection)
         self.members[connection] = Member(connection, client_id, now_ms)
         return member is None
+
+    def _warn_of_twins(self, member: Member) -> None:
+        """Log another connection of the same client that lives, too: both get the same queues.
+
+        The old connection of a client that has reconnected sends no heartbeat after that.
+        """
+        for other in self.members.values():
+            if (
+                other.seen_ms > member.seen_ms
+                and other.client_id == member.client_id
+                and other is not member
+            ):
+                self._changes.add(
+                    "two living clients have one client id, and handle each message twice: give"
+                    " one of them another instance name group=%s client=%s peers=%s,%s",
+                    *(self.name, member.client_id),
+                    *(member.connection.peer_text, other.connection.peer_text),
+                )
 
     def leave(self, connection: Peer) -> None:
         """Remove a member; its subscriptions stay while it has another connection."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -120,6 +120,8 @@ async def _groups(cluster: Cluster) -> Sequence[Finding]:
     differing = await _each(
         list(online), lambda group: _subscriptions(cluster, group, online[group])
     )
+    for group, connections in online.items():
+        found += twins(group, connections)
     problems = [finding for findings in differing for finding in findings]
     met = f"{counted(len(online), 'group')} online: members of a group have the same"
     return found + (problems or [fine("subscriptions", "the cluster", met)])
@@ -182,6 +184,24 @@ async def _subscriptions(
             if not each.topic.startswith(RETRY_PREFIX)
         }
     return list(differences(group, members))
+
+
+def twins(group: str, connections: Iterable[ConsumerConnection]) -> Iterator[Finding]:
+    """Look for client ids with several connections at one master."""
+    seen: dict[str, set[str]] = {}
+    for table in connections:
+        counts = Counter(each.client_id for each in table.connection_set)
+        for each in table.connection_set:
+            if counts[each.client_id] > 1:
+                seen.setdefault(each.client_id, set()).add(each.client_addr)
+    for client_id, addresses in sorted(seen.items()):
+        yield Finding(
+            "groups", Level.WARNING, group,
+            f"{counted(len(addresses), 'connection')} of the client id {client_id}:"
+            f" {', '.join(sorted(addresses))}",
+            "one: clients with one id handle each message twice, unless one has just reconnected",
+            f"give each process an instance name of its own; {INSPECT}",
+        )  # fmt: skip
 
 
 def differences(group: str, members: Subscriptions) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from cometmq.cli.doctor.cluster import Broker, Cluster
 from cometmq.cli.doctor.findings import Finding, Level
 from cometmq.client import AdminClient
 from cometmq.client.subscription_check import ComparableFilter
-from cometmq.protocol.bodies import BrokerData
+from cometmq.protocol.bodies import BrokerData, Connection, ConsumerConnection
 
 MIB = 1024 * 1024
 
@@ -109,3 +109,17 @@ def filters(**topics: str) -> dict[str, ComparableFilter]:
 )
 def test_members_are_compared(members: topics_and_groups.Subscriptions, count: int) -> None:
     assert len(list(topics_and_groups.differences("g", members))) == count
+
+
+def test_a_client_id_with_several_connections_is_a_finding() -> None:
+    def table(*clients: tuple[str, str]) -> ConsumerConnection:
+        connections = [Connection(client_id=name, client_addr=where) for name, where in clients]
+        return ConsumerConnection(connection_set=connections)
+
+    fine = [table(("a", "10.0.0.1:1"), ("b", "10.0.0.1:2")), table(("a", "10.0.0.1:3"))]
+    assert list(topics_and_groups.twins("g", fine)) == []
+
+    two = table(("a", "10.0.0.1:3"), ("a", "10.0.0.9:4"))
+    [finding] = topics_and_groups.twins("g", [*fine, two])
+    assert (finding.level, finding.subject) == (Level.WARNING, "g")
+    assert finding.met == "2 connections of the client id a: 10.0.0.1:3, 10.0.0.9:4"

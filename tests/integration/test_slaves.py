@@ -306,7 +306,7 @@ async def test_the_log_is_sent_over_tls_if_nothing_else_is_accepted(
     for number in range(200):  # more than is received at a time
         append(master, b"%d" % number * 1000)
     await followed(master, slave)
-    assert slave.parts.store.bounds("T", 0) == (0, 201)
+    await until(lambda: slave.parts.store.bounds("T", 0) == (0, 201))
     assert await refuses_plain_slaves(master)
 
 

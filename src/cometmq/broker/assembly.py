@@ -382,7 +382,7 @@ def _build_parts(
             offsets=offsets,
             delay=delay,
             store=store,
-            find_master=registration.wake,
+            find_master=registration.hurry,
             clock=clock,
         )
 

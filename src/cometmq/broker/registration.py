@@ -119,7 +119,7 @@ class Registration:
         self._filter_servers = filter_servers
         self._supervisor = Supervisor("registration")
         self._links: list[_Link] = []
-        role.on_change(self.wake)
+        role.on_change(self.hurry)
 
     @property
     def missing(self) -> list[str]:
@@ -165,9 +165,17 @@ class Registration:
             log.warning("not registered yet, retrying namesrv=%s", ";".join(self.missing))
 
     def wake(self) -> None:
-        """Register again at once, in the background: something about the topics changed."""
+        """Register again, in the background: something about the topics has changed.
+
+        Right after another registration it waits for further changes for a moment.
+        """
         for link in self._links:
             link.wake()
+
+    def hurry(self) -> None:
+        """Register again at once, in the background, also right after another registration."""
+        for link in self._links:
+            link.hurry()
 
     async def announce(self, *, timeout: float = ANNOUNCE_S_MAX) -> None:
         """Register again at once, and return when the name servers have the change.
@@ -214,7 +222,7 @@ class _Link:
         self._filter_servers = filter_servers
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
-        """Set while a request waits for the next registration."""
+        """Set while the next registration must not wait for further changes."""
         self._waiting: list[asyncio.Future[None]] = []
         self._failures = 0
         self._without_master = 0
@@ -232,9 +240,13 @@ class _Link:
         """Register soon; the future is done once that was tried."""
         tried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(tried)
+        self.hurry()
+        return tried
+
+    def hurry(self) -> None:
+        """Register soon, also right after another registration."""
         self._hurry.set()
         self.wake()
-        return tried
 
     async def run(self) -> None:
         """Keep the broker registered until the task is cancelled."""

@@ -122,7 +122,7 @@ class ActingMaster:
             self._known = number
             had_master, self.has_master = self.has_master, MASTER_ID in members
             if self.has_master and not had_master:
-                self._registration.wake()  # the response has the addresses of the master
+                self._registration.hurry()  # the response has the addresses of the master
             if not self._acts(members):
                 await self._end("the master is there, or another slave acts as the master")
             elif not self.is_acting:

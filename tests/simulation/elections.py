@@ -1,14 +1,15 @@
 """Simulated replicas of one log: masters are elected, cut off, killed, and come back.
 
-The stores, the epoch files and both sides of the replication are the product's; so is what a send
-waits for. The controller, and the life cycle of a broker, are models of the rules that they keep:
-only a living member of the in-sync set is elected, a master learns of its successor late, requests
-for another in-sync set are lost, and so are their responses.
+The stores, the epoch files, the names and both sides of the replication are the product's; so are
+what a send waits for, and the controller's rules of a broker set. What carries them is a model, as
+is the life cycle of a broker: a master learns of its successor late, requests for another in-sync
+set are lost, and so are their responses. Some stores are put back as they were earlier.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 from collections.abc import Callable
@@ -19,9 +20,14 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.failover.epochs.epoch_file import Epoch, EpochFile
 from cometmq.broker.failover.epochs.in_sync import BrokerIds, InSyncSet
 from cometmq.broker.failover.epochs.replication import EpochError, EpochReplication
+from cometmq.broker.failover.identity import StoreIdentity, StoreIdentityFile
 from cometmq.broker.replication.durability_wait import DurabilityWait
+from cometmq.broker.replication.greeting import SlaveNames, greeting_of
 from cometmq.broker.role import MASTER_ID, SLAVE, SYNC_MASTER, Role
-from cometmq.model.errors import StoreError
+from cometmq.controller import broker_set
+from cometmq.controller.broker_set import NO_ID, BrokerSet, Candidate, Names
+from cometmq.controller.broker_set import Replica as Registered
+from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.store import MessageStore
 from simulation.kernel import Process, SimulatedLoop
@@ -39,8 +45,11 @@ REQUEST_S = 0.5
 """The timeout of a request."""
 
 
+SET_ID = "a" * 32
+
+
 class Controller:
-    """Keeps the in-sync set and elects masters.
+    """Keeps the broker set, by the product's rules.
 
     Args:
         world: with the replicas.
@@ -50,34 +59,105 @@ class Controller:
     def __init__(self, world: Elections, *, renews: bool) -> None:
         self._world = world
         self._renews = renews
-        self.epoch = 0
-        self.in_sync_epoch = 0
-        self.master: int | None = None
-        self.members: BrokerIds = frozenset()
+        replicas = {n: Registered(f"10.0.0.{n}:10911", f"{n}") for n in (1, 2, 3)}
+        self.known = BrokerSet(cluster="c", name="n", set_id=SET_ID, last_id=3, replicas=replicas)
 
-    def alter(self, sender: int, epoch: int, in_sync_epoch: int, members: BrokerIds) -> bool:
+    @property
+    def epoch(self) -> int:
+        return self.known.master_epoch
+
+    @property
+    def master(self) -> int | None:
+        return self.known.master_id
+
+    @property
+    def members(self) -> BrokerIds:
+        return frozenset(self.known.in_sync)
+
+    @property
+    def living_master(self) -> Replica | None:
+        """The process that was elected, if it lives."""
+        master = self.known.master_id
+        if master is None:
+            return None
+        replica = self._world.replicas[master - 1]
+        is_elected = self.known.master_incarnation in ("", replica.incarnation)
+        return replica if is_elected and master in self._living() else None
+
+    def _living(self) -> dict[int, Candidate]:
+        """The processes that hold their ids."""
+        return {
+            replica.number: Candidate(replica.epochs.last, replica.store.written_to)
+            for replica in self._world.replicas
+            if replica.is_alive
+            and replica.incarnation
+            and self.known.replicas[replica.number].incarnation in ("", replica.incarnation)
+        }
+
+    def register(self, replica: Replica, names: StoreIdentity) -> None:
+        """Take a process as the holder of its id."""
+        found = Names(names.store_id, names.incarnation, names.earlier, names.stopped_cleanly)
+        self.known = broker_set.register(
+            *(self.known, "n", replica.number, f"{replica.ip}:10911"),
+            set_id=names.set_id,
+            names=found if self._world.has_names else None,
+        )
+
+    def alter(
+        self,
+        sender: int,
+        incarnation: str,
+        epoch: int,
+        in_sync_epoch: int,
+        members: BrokerIds,
+        compared: dict[int, str],
+    ) -> bool:
         """Take another in-sync set; return False if it is refused."""
-        is_current = (sender, epoch, in_sync_epoch) == (self.master, self.epoch, self.in_sync_epoch)
-        alive = {replica.number for replica in self._world.replicas if replica.is_alive}
-        if not is_current or not members <= alive | self.members:
+        living = self._living()
+        try:
+            self.known = broker_set.alter_in_sync(
+                self.known,
+                sorted(members),
+                master_id=sender,
+                master_epoch=epoch,
+                in_sync_epoch=in_sync_epoch,
+                is_alive=lambda number: number in living or number in self.members,
+                renews=self._renews,
+                incarnation=incarnation if self._world.has_names else "",
+                compared=compared,
+            )
+        except ResponseError:
             return False
-        if members == self.members and not self._renews:
-            return False
-        self.members, self.in_sync_epoch = members, in_sync_epoch + 1
         return True
 
-    def elect(self, wanted: int | None = None) -> None:
-        """Elect a living member of the in-sync set, if there is one; any may be the first."""
-        alive = [replica.number for replica in self._world.replicas if replica.is_alive]
-        able = [number for number in alive if not self.epoch or number in self.members]
-        if wanted in able:
-            able = [wanted]
-        if not able:
-            self.master = None
+    def lost(self, replica: Replica) -> None:
+        """Count a master as lost that cannot lead, and elect again."""
+        living = self._living()
+        living.pop(replica.number, None)
+        self.known = broker_set.elect(self.known, living, asker=NO_ID).after
+        self.elect()
+
+    def elect(self, wanted: int | None = None, *, unclean: bool = False) -> None:
+        """Elect a living member of the in-sync set, if there is one; any may be the first.
+
+        Args:
+            wanted: the one to elect, if it can be.
+            unclean: whether an operator lets the largest log be elected, whatever its state.
+        """
+        living = self._living()
+        able = [number for number in living if not self.epoch or number in self.members]
+        others = [number for number in able if number != self.master] or able
+        if not living:
             return
-        self.master = able[self._world.chance.below(len(able))]
-        self.epoch += 1
-        self.members, self.in_sync_epoch = frozenset({self.master}), self.in_sync_epoch + 1
+        asker = others[self._world.chance.below(len(others))] if others else NO_ID
+        if wanted in others:
+            asker = wanted
+        election = broker_set.elect(self.known, living, asker=asker, designated=True)
+        if election.after == self.known and self.living_master is None:
+            election = broker_set.elect(self.known, living, asker=NO_ID, unclean=unclean)
+        if election.after == self.known:
+            return
+        self.known = election.after
         self._world.note(f"elected {self.master} epoch {self.epoch}")
         for replica in self._world.replicas:
             replica.notify()
@@ -98,6 +178,11 @@ class Replica:
         self.role: Role
         self.read_to = 0
         """The queue offset up to which a reader has read."""
+        self.incarnation = ""
+        """That of the process, once it has registered."""
+        self.names: StoreIdentity
+        self.image: dict[Path, bytes] | None = None
+        """The disk at an earlier time."""
         self._known = 0
         self._changed = asyncio.Event()
 
@@ -117,6 +202,7 @@ class Replica:
         self.disk.process = process
         self._changed = asyncio.Event()
         self._known = 0
+        self.incarnation = ""
         self.role = Role(SLAVE, self.number)
         self.world.note(f"start {self.number}")
         process.spawn(self._run(process))
@@ -150,14 +236,33 @@ class Replica:
             commit if world.syncs else None, self.replication.acknowledgements
         )
         await self.replication.master.start(self.ip, PORT)
-        self.replication.copy.start()
-        if world.controller.master is None:
+        self.replication.copy.start(introduction=self)  # type: ignore[arg-type]
+        names = StoreIdentityFile(root, self.disk)
+        self.names = names.begin(has_id=True, stopped_cleanly=store.was_closed)
+        world.controller.register(self, self.names)
+        names.registered(SET_ID)
+        self.replication.set_id, self.replication.verifies = SET_ID, world.has_names
+        self.incarnation = self.names.incarnation
+        if world.controller.living_master is None:
             world.controller.elect()
         self.notify()
         while True:
             await self._changed.wait()
             self._changed.clear()
             await self._take_role()
+
+    async def greeting(self, address: str) -> bytes:
+        """Return the greeting for a master, which responds if the network lets it."""
+        world, process = self.world, self.process
+        master = next(each for each in world.replicas if address == f"{each.ip}:{PORT}")
+        if not world.has_names or not master.is_alive or not master.incarnation:
+            return b""
+        await asyncio.sleep(world.network.delay_s())
+        ways = (process, master.process), (master.process, process)
+        if any(world.network.is_partitioned(*way) for way in ways):  # type: ignore[arg-type]
+            return b""
+        names = SlaveNames(self.number, SET_ID, self.names.store_id, self.names.incarnation)
+        return greeting_of(names, master.replication.master.tickets.give(names))
 
     # --- the life cycle -------------------------------------------------------------------------
 
@@ -177,14 +282,16 @@ class Replica:
             self.role.change(SLAVE, self.number)
             self.replication.follow(self.number, f"10.0.0.{master}:{PORT}")
             return
+        if controller.living_master is not self:
+            return
         try:
             await self.replication.lead(
-                self.number, epoch, controller.members, controller.in_sync_epoch
+                self.number, epoch, controller.members, controller.known.in_sync_epoch
             )
         except EpochError:
             self.world.note(f"cannot lead {self.number} epoch {epoch}")
             if controller.epoch == epoch:
-                controller.elect()
+                controller.lost(self)
             return
         if controller.epoch == epoch:
             self._known = epoch
@@ -204,25 +311,28 @@ class Replica:
         self, in_sync: InSyncSet, in_sync_epoch: int, epoch: int, members: BrokerIds
     ) -> None:
         chance, controller = self.world.chance, self.world.controller
+        compared = self.replication.incarnations(members)
+        request = self.number, self.incarnation, epoch, in_sync_epoch, members, compared
         if chance.below(8) == 0:  # the request is lost, or arrives after its timeout
             late_s = REQUEST_S * (1 + chance.fraction() * 5)
             self.world.loop.call_later(
                 late_s,
-                *(controller.alter, self.number, epoch, in_sync_epoch, members),
+                *(controller.alter, *request),
                 context=contextvars.Context(),  # it outlives the process that has sent it
             )
             await asyncio.sleep(REQUEST_S)
             self._if_asked(in_sync, lambda: self.replication.unanswered(in_sync_epoch))
             return
         await asyncio.sleep(chance.fraction() * 0.05)
-        is_taken = controller.alter(self.number, epoch, in_sync_epoch, members)
-        answer = controller.members, controller.in_sync_epoch
+        is_taken = controller.alter(*request)
+        answer = controller.members, controller.known.in_sync_epoch
         if chance.below(8) == 0:
             await asyncio.sleep(REQUEST_S)
             self._if_asked(in_sync, lambda: self.replication.unanswered(in_sync_epoch))
             return
         await asyncio.sleep(chance.fraction() * 0.05)
         if is_taken:
+            self._if_asked(in_sync, lambda: self.replication.verified(compared))
             self._if_asked(in_sync, lambda: self.replication.adopt(*answer))
         else:
             self._if_asked(in_sync, lambda: self.replication.refused(in_sync_epoch))
@@ -237,14 +347,35 @@ class Replica:
         controller = self.world.controller
         if self.process is None or self.process.is_dead:
             return
+        if not self.incarnation:
+            return
         if controller.epoch > self._known:
             self._changed.set()
         elif controller.master == self.number and self.epochs.last == controller.epoch:
             self.process.context.run(
-                self.replication.adopt, controller.members, controller.in_sync_epoch
+                self.replication.adopt, controller.members, controller.known.in_sync_epoch
             )
 
     # --- faults ---------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Stop the process cleanly: all of its store is on the disk."""
+        assert self.process is not None
+        if self.incarnation:
+            self.world.note(f"stop {self.number}")
+            with contextlib.suppress(StoreError):
+                self.process.context.run(self.store.close)
+        self.die(power=False)
+
+    def take_image(self) -> None:
+        """Keep what the disk has."""
+        self.image = self.disk.image()
+
+    def put_back(self) -> None:
+        """Put back what the disk had earlier, while the process is down: a restored backup."""
+        if self.image is not None:
+            self.world.note(f"put back {self.number}")
+            self.disk.put_back(self.image)
 
     def die(self, *, power: bool) -> None:
         """Kill the process; with ``power`` the disk loses what was not synced."""
@@ -266,8 +397,13 @@ class Elections:
         acks_all: the setting allAckInSyncStateSet.
         least: the setting minInSyncReplicas.
         syncs: whether the disks sync before anything is acknowledged; then they may lose power.
+        loses_power: whether they may lose power all the same, one at a time.
+        puts_back: whether stores are put back as they were earlier, one at a time.
 
-    Every second controller renews in-sync sets.
+    In the last two cases all processes fail at once now and then.
+
+    Every second controller is as RocketMQ's, which renews no in-sync sets and knows no names,
+    unless stores lose what was acknowledged.
     """
 
     def __init__(
@@ -277,18 +413,27 @@ class Elections:
         acks_all: bool = True,
         least: int = 1,
         syncs: bool = False,
+        loses_power: bool = False,
+        puts_back: bool = False,
     ) -> None:
         self.chance = SeededRandomness(seed)
         self.loop = SimulatedLoop(self.chance)
         self.network = Network(self.loop)
         self.syncs = syncs
+        self._loses_power = syncs or loses_power
+        self._puts_back = puts_back
+        self._fails_at_once = loses_power or puts_back
+        self._keeps_all_seen = acks_all and not (loses_power or puts_back)
+        """Whether no reader may see what is lost later: a master that is the only member shows what
+        it does not acknowledge, and may lose that with its store."""
+        self.has_names = seed % 2 == 0 or loses_power or puts_back
         self.settings = replace(
             BrokerSettings(),
             all_ack_in_sync_state_set=acks_all,
             min_in_sync_replicas=least,
             ha_transfer_batch_size=512,
         )
-        self.controller = Controller(self, renews=seed % 2 == 0)
+        self.controller = Controller(self, renews=self.has_names)
         self.replicas: list[Replica] = []
         self.lines: list[str] = []
         self.acknowledged: dict[bytes, int] = {}
@@ -316,8 +461,7 @@ class Elections:
         self.loop.call_later(self.chance.fraction() * 2, self._elect_if_gone)
 
     def _elect_if_gone(self) -> None:
-        master = self.controller.master
-        if master is None or not self.replicas[master - 1].is_alive:
+        if self.controller.living_master is None:
             self.controller.elect()
 
     def run(self) -> list[str]:
@@ -412,22 +556,35 @@ class Elections:
         replica.read_to = found.next_begin_offset
         for message in messages:
             known = self.seen.setdefault(message.queue_offset, message.body)
-            if known != message.body and self.settings.all_ack_in_sync_state_set:
+            if known != message.body and self._keeps_all_seen:
                 self.failures.append(
                     f"{self.loop.now_s:.6f} {replica.number} shows {message.body!r} at"
                     f" {message.queue_offset}, readers have seen {known!r}"
                 )
 
     async def _break(self) -> None:
+        self._elect_if_gone()  # those for which an election has waited may be back
         replica = self.replicas[self.chance.below(3)]
+        if self._puts_back and self.chance.below(4) == 0:
+            replica.take_image()
+        more = self.chance.below(6)
+        if more == 0 and self._fails_at_once:
+            await self._fail_at_once()
+        elif more == 1 and replica.is_alive:
+            replica.stop()
+            await self._load(self.chance.fraction() * 3)
+            replica.start()
         kind = self.chance.below(6)
         if kind <= 1 and replica.is_alive:
-            power = self.syncs and kind == 1
+            power = self._loses_power and kind == 1 and self._has_copy(replica)
             if power and self.chance.below(2):  # at one of its next operations
                 replica.disk.cut_at = replica.disk.operations + 1 + self.chance.below(40)
                 await self._load(0.5)
+            has_copy = self._has_copy(replica)
             replica.die(power=power)
             await self._load(self.chance.fraction() * 3)
+            if self._puts_back and has_copy and self.chance.below(2):
+                replica.put_back()
             replica.start()
         elif kind == 2:
             self.controller.elect(1 + self.chance.below(3))
@@ -443,12 +600,33 @@ class Elections:
         else:
             await self._load(self.chance.fraction() * 4)
 
+    def _has_copy(self, replica: Replica) -> bool:
+        """Whether another living member has what a replica may lose with its power."""
+        members = self.controller.members - {replica.number}
+        return self.syncs or any(self.replicas[number - 1].is_alive for number in members)
+
+    async def _fail_at_once(self) -> None:
+        """All processes end, one of them loses a part of its store, and returns first."""
+        replicas = sorted(self.replicas, key=lambda _: self.chance.fraction())
+        first, has_copy = replicas[0], self._has_copy(replicas[0])
+        for replica in replicas:
+            if replica.is_alive:
+                replica.die(power=replica is first and has_copy and self._loses_power)
+        for replica in replicas:
+            if replica is first and has_copy and self._puts_back:
+                replica.put_back()
+            replica.start()
+            await self._load(self.chance.fraction() * 3)
+
     async def _settle(self) -> None:
         until_s = self.loop.now_s + SETTLE_S
         while not self._is_equal():
+            if self.controller.living_master is None and until_s - self.loop.now_s < SETTLE_S / 2:
+                self.controller.elect(unclean=True)
             if self.loop.now_s > until_s:
                 self.failures.append(f"the replicas do not become equal: {self._state()}")
                 return
+            self._elect_if_gone()
             for replica in self.replicas:
                 replica.poll()
             await asyncio.sleep(1.0)
@@ -494,7 +672,7 @@ class Elections:
         if lost:
             self.failures.append(f"{len(lost)} acknowledged messages are lost: {lost[:3]}")
         changed = [at for at, body in self.seen.items() if found.get(at) != body]
-        if changed:
+        if changed and self._keeps_all_seen:
             self.failures.append(f"readers have seen others at the queue offsets {changed[:3]}")
 
 

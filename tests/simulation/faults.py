@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from simulation.layouts import Layout
-from simulation.machines import BrokerMachine, ControllerMachine, Machine
+from simulation.machines import HA_PORT, BrokerMachine, ControllerMachine, Machine
 from support.etcd_model import Link
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ ISOLATED_S_MAX = 8.0
 """More than the heartbeat timeout of controllers here."""
 SLOW_SYNC_S_MAX = 7.0
 """More than ``syncFlushTimeout``."""
+SETS = "/brokerSets/"
+"""A part of the names of those keys in etcd that are backed up."""
 JUMP_MS, LONG_JUMP_MS = 10_000, 7_200_000
 LOOK_S = 0.05
 
@@ -58,6 +60,8 @@ class Faults:
         if layout.controllers:
             kinds += [cls.kill_controller, cls.cut_etcd, cls.kill_master, cls.elect]
             kinds += [cls.isolate_master] * 2
+            kinds += [cls.stall_log, cls.stop_broker, cls.copy_store, cls.copy_in_place]
+            kinds += [cls.empty_etcd, cls.restore_etcd, cls.put_back_store]
         return kinds
 
     async def happen(self) -> None:
@@ -214,7 +218,83 @@ class Faults:
         await asyncio.sleep(self._chance.fraction() * PARTITION_S_MAX)
         machine.etcd.link = Link.UP
 
+    # --- stores, and what etcd knows of them ------------------------------------------------------
+
+    async def stop_broker(self) -> None:
+        """A clean stop, and a start."""
+        machine = self._broker()
+        await machine.stop()
+        await self._restart(machine)
+
+    async def copy_store(self) -> None:
+        """A copy of a store runs on another machine beside the original, and is lost for ever."""
+        machine = self._broker()
+        copy = self._world.copy_of(machine)
+        copy.start()
+        await asyncio.sleep(self._chance.fraction() * ISOLATED_S_MAX)
+        copy.crash(power=False)
+
+    async def copy_in_place(self) -> None:
+        """A slave ends, a copy of its store runs for a while, and then the original again.
+
+        The original gets the disk of the copy if that one may have what no other broker has.
+        """
+        machine = self._broker()
+        copy = self._world.copy_of(machine)
+        machine.crash(power=False)
+        copy.start()
+        await asyncio.sleep(self._chance.fraction() * ISOLATED_S_MAX)
+        is_needed = not copy.is_slave or all(each.is_slave for each in self._world.brokers)
+        copy.crash(power=False)
+        if is_needed:
+            machine.disk.put_back(copy.disk.image())
+        await self._restart(machine)
+
+    async def put_back_store(self) -> None:
+        """A slave gets back what its disk had earlier, if another member has all that it had."""
+        machine = self._broker()
+        image = machine.disk.image()
+        await asyncio.sleep(self._chance.fraction() * PARTITION_S_MAX)
+        masters = [each for each in self._world.brokers if each.is_up and not each.is_slave]
+        if not machine.is_up or not machine.is_slave or not masters:
+            return
+        machine.crash(power=False)
+        self._world.note(f"put back {machine.name}")
+        await asyncio.sleep(self._chance.fraction() * DOWN_S_MAX)
+        machine.disk.put_back(image)
+        machine.start()
+
+    async def empty_etcd(self) -> None:
+        """The broker sets are gone; perhaps another broker registers; then a backup is restored."""
+        world = self._world
+        backup = world.etcd.backup(SETS)
+        world.note("etcd is emptied")
+        world.etcd.clear(SETS)
+        stranger = world.stranger() if self._chance.below(2) else None
+        if stranger is not None:
+            stranger.start()
+        await asyncio.sleep(self._chance.fraction() * ISOLATED_S_MAX)
+        if stranger is not None:
+            stranger.crash(power=False)
+        world.etcd.restore(backup)
+        world.note("etcd is restored")
+
+    async def restore_etcd(self) -> None:
+        """etcd gets an older backup, while the brokers run."""
+        world = self._world
+        backup = world.etcd.backup(SETS)
+        await asyncio.sleep(self._chance.fraction() * ISOLATED_S_MAX)
+        world.etcd.restore(backup)
+        world.note("etcd is restored from an older backup")
+
     # --- network --------------------------------------------------------------------------------
+
+    async def stall_log(self) -> None:
+        """Nothing passes on the connections of the log, though all else does."""
+        self._world.note("stall the log")
+        self._world.network.stalled_ports[HA_PORT] = None
+        await asyncio.sleep(self._chance.fraction() * PARTITION_S_MAX)
+        self._world.network.heal()
 
     async def cut_connections(self) -> None:
         """Connections are reset."""

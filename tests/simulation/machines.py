@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,11 +29,15 @@ from support.power_files import Fault, PowerCutError, PowerFiles
 if TYPE_CHECKING:
     from simulation.world import World
 
+STOP_S = 20.0
+"""How long, in virtual time, a broker has to stop."""
 TOPIC = "orders"
 GROUP = "billing"
 QUEUES = 2
 NAME_SERVER_PORT = 9876
 CONTROLLER_PORT = 9878
+HA_PORT = 10912
+"""The port from which slaves copy the log."""
 SMALL = {
     "fastPortEnable": "false",
     "tls.server.mode": "disabled",
@@ -200,6 +205,8 @@ class BrokerMachine(Machine):
     ) -> None:
         super().__init__(world, name, ip)
         self.broker_name = broker_name
+        self.own_settings = settings
+        """Those that not all brokers have."""
         self.broker: Broker | None = None
         self.settings = (
             SMALL
@@ -242,6 +249,20 @@ class BrokerMachine(Machine):
         if self.world.layout.creates_topic and not self.is_slave:
             config = TopicConfig(topic_name=TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
             await self.broker.parts.topics.create_all([config])
+
+    async def stop(self) -> None:
+        """Stop the process as SIGTERM does; a store that cannot be closed is left as it is."""
+        process, broker = self.process, self.broker
+        if process is None or broker is None or not self.is_up or self._parts is None:
+            return
+        self.world.note(f"stop {self.name}")
+        task = process.spawn(self._stop(broker))
+        await asyncio.wait([task], timeout=STOP_S)
+        self.crash(power=False)
+
+    async def _stop(self, broker: Broker) -> None:
+        with contextlib.suppress(StoreError):
+            await broker.stop()
 
     # --- what it has ----------------------------------------------------------------------------
 

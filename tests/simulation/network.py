@@ -118,7 +118,8 @@ class Pipe(asyncio.Transport):
         network = self.link.network
         if self.link.is_cut:
             return
-        if network.is_partitioned(self.process, self.other.process):
+        is_stalled = self.link.port in network.stalled_ports
+        if is_stalled or network.is_partitioned(self.process, self.other.process):
             network.held.append((self, data))
             return
         self._on_way -= len(data or b"")
@@ -201,6 +202,7 @@ class Link:
         self.client = Pipe(self, client, (client.ip, next(_numbers)))
         self.server = Pipe(self, listener.process, listener.getsockname())
         self.client.other, self.server.other = self.server, self.client
+        self.port = listener.getsockname()[1]
         self.is_cut = False
 
     def cut(self) -> None:
@@ -226,6 +228,8 @@ class Network:
         self.links = _Ordered()
         self.partitioned: dict[tuple[str, str], None] = {}
         """Directions, by names of processes, over which nothing arrives."""
+        self.stalled_ports: dict[int, None] = {}
+        """Ports of servers to and from which nothing arrives, though all else does."""
         self.held: list[tuple[Pipe, bytes | None]] = []
         self.slow_s = 0.0
         loop.network = self
@@ -245,6 +249,7 @@ class Network:
     def heal(self) -> None:
         """Let everything pass again, and what was held arrive."""
         self.partitioned.clear()
+        self.stalled_ports.clear()
         held, self.held = self.held, []
         for pipe, data in held:
             self.loop.call_soon(pipe._reached, data, context=pipe.other.process.context)

@@ -22,6 +22,7 @@ from cometmq.client import (
     StoredMessage,
     TransactionProducer,
 )
+from cometmq.client._connection import instance
 from cometmq.model.errors import CometError
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import ControllerElectMasterRequest
@@ -85,9 +86,10 @@ class World:
         self.name_servers = ";".join(
             f"{machine.ip}:{NAME_SERVER_PORT}" for machine in self.name_server_machines
         )
-        etcd = EtcdStore(self.loop.time)
+        self.etcd = EtcdStore(self.loop.time)
+        """What the controllers keep."""
         self.controllers = [
-            ControllerMachine(self, f"controller-{number}", self._ip(), etcd)
+            ControllerMachine(self, f"controller-{number}", self._ip(), self.etcd)
             for number in range(1, self.layout.controllers + 1)
         ]
         self.brokers = list(self._new_brokers())
@@ -122,6 +124,28 @@ class World:
     def living(self) -> list[Process]:
         """Return all processes that run."""
         return [process for process in self._processes if not process.is_dead]
+
+    def copy_of(self, machine: BrokerMachine) -> BrokerMachine:
+        """Return a new machine whose disk has what another one's has now."""
+        copy = BrokerMachine(
+            self, f"{machine.name}-copy", self._ip(), machine.broker_name, machine.own_settings
+        )
+        copy.settings["storePathRootDir"] = machine.settings["storePathRootDir"]
+        copy.disk.put_back(machine.disk.image())
+        self.note(f"copy {machine.name}")
+        return copy
+
+    def stranger(self) -> BrokerMachine:
+        """Return a new machine with an empty disk, whose broker has the name of the others.
+
+        No name server shows it: clients would send to it, and its disk is lost in the end.
+        """
+        first = self.brokers[0]
+        stranger = BrokerMachine(
+            self, f"{first.broker_name}-new", self._ip(), first.broker_name, first.own_settings
+        )
+        stranger.settings["namesrvAddr"] = f"{self._ip()}:{NAME_SERVER_PORT}"
+        return stranger
 
     def slaves_of(self, master: BrokerMachine) -> list[BrokerMachine]:
         """Return the machines that copy the log of another one."""
@@ -387,6 +411,8 @@ def simulate(seed: int, *, layout: Layout | None = None) -> History:
     random.seed(seed)
     collects = gc.isenabled()
     gc.disable()
+    for registry in (instance._instances, instance._living):  # of the processes of other worlds
+        registry.clear()
     try:
         world = World(seed, layout=layout)
         with replaced(world.loop):

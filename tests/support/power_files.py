@@ -252,6 +252,16 @@ class PowerFiles:
         """Return the content of all files, as a process sees it."""
         return {path: inode.content() for path, inode in self._now.paths.items()}
 
+    def put_back(self, image: dict[Path, bytes]) -> None:
+        """Let the disk have these files and no others, on a machine that has just booted."""
+        self._now = Names({path: Inode(bytearray(data), data) for path, data in image.items()})
+        self._now.sizes = {inode: len(inode.data) for inode in self._now.paths.values()}
+        self._synced = Names(dict(self._now.paths), dict(self._now.sizes))
+        self._pending.clear()
+        self._locked = self.fail_sync = False
+        self._boots += 1
+        self.cut_at = self.fault = None
+
     # --- Files ----------------------------------------------------------------------------------
 
     def make_dirs(self, path: Path) -> None:

@@ -111,6 +111,16 @@ class Tickets:
         return hmac.digest(self._key, slave + expires_ms.to_bytes(8, "big"), "sha256")
 
 
+def greeting_of(names: SlaveNames, ticket: str) -> bytes:
+    """Return the greeting of a slave.
+
+    Args:
+        names: what it says of itself.
+        ticket: the one that the master has given for these, in hexadecimal digits.
+    """
+    return _HEAD.pack(MAGIC, VERSION, _BODY_BYTES) + names.encode() + bytes.fromhex(ticket)
+
+
 class Introduction:
     """Requests tickets from the master of this slave.
 
@@ -170,5 +180,4 @@ class Introduction:
         is_there = self._role.has_fixed_ha_address or found.master_ha_address == log_address
         if found.log_ticket is None or not is_there:
             return b""
-        ticket = bytes.fromhex(found.log_ticket)
-        return _HEAD.pack(MAGIC, VERSION, _BODY_BYTES) + names.encode() + ticket
+        return greeting_of(names, found.log_ticket)

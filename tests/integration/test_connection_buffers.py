@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+import math
+from collections.abc import AsyncIterator, Callable
+from typing import cast
 
 import pytest
 
 from cometmq.protocol.command import Command, encode_command
-from cometmq.remoting import RemotingClient, RemotingServer, RemotingSettings, Response
+from cometmq.remoting import RemotingClient, RemotingServer, RemotingSettings, Request, Response
 from cometmq.remoting import buffer_budget as module
 from cometmq.remoting.buffer_budget import BufferBudget
 from cometmq.remoting.wire import PARTIAL_BYTES_MIN, write_batch_of
@@ -120,6 +123,68 @@ async def test_peers_that_go_on_are_served_one_after_the_other(server: RemotingS
     await check_honest(server, bytes(3 * MIB))
 
 
+async def test_peers_that_send_single_bytes_are_closed_before_honest_ones(
+    server: RemotingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENT_S", LIMIT_S)
+    monkeypatch.setattr(module, "PAUSE_S", 0.1)
+    half = encode_command(Command(ECHO, body=bytes(MIB // 2)))[: MIB // 4]
+    peers = [await connected(server, half) for _ in range(15)]
+    await until_held(15 * len(half) // 2)
+
+    async def send_single_bytes() -> None:
+        while True:
+            for _, writer in peers:
+                writer.write(b"\0")
+            await asyncio.sleep(0.02)
+
+    sending = asyncio.create_task(send_single_bytes())
+    await check_honest(server, bytes(3 * MIB))
+    sending.cancel()
+    for _, writer in peers:
+        writer.close()
+
+
+class Greedy:
+    """Asks for more as soon as it is read on, as a peer whose frames have waited."""
+
+    received_s = math.inf
+    peer_text = "greedy"
+
+    def __init__(self, budget: BufferBudget) -> None:
+        self._budget = budget
+        self.resume_frames()
+
+    def warn(self, *args: object) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+    def pause_frames(self) -> None:
+        pass
+
+    def resume_frames(self) -> None:
+        self._budget.hold(self, 200)
+
+
+async def test_connections_that_are_paused_again_leave_one_timer() -> None:
+    timers: list[Callable[[], None]] = []
+
+    class Timers:
+        def call_later(self, _: float, call: Callable[[], None]) -> object:
+            timers.append(call)
+            return call
+
+    found = BufferBudget(cast(asyncio.AbstractEventLoop, Timers()))
+    found.bytes_max = 100
+    peers = [Greedy(found), Greedy(found)]
+    for _ in range(10):
+        assert len(timers) == 1
+        timers.pop()()
+    assert len(peers) == 2
+
+
 async def test_what_ended_connections_held_is_free(server: RemotingServer) -> None:
     half = encode_command(Command(ECHO, body=bytes(MIB // 2)))[: MIB // 4]
     peers = [await connected(server, half) for _ in range(4)]
@@ -129,6 +194,30 @@ async def test_what_ended_connections_held_is_free(server: RemotingServer) -> No
     async with asyncio.timeout(LIMIT_S):
         while budget().held_bytes:
             await asyncio.sleep(0.01)
+
+
+async def test_a_large_response_needs_no_account() -> None:
+    """Clients sign requests only; a client with many queues has a large state to show."""
+    answers: asyncio.Queue[Command] = asyncio.Queue()
+
+    async def ask(request: Request) -> None:
+        answers.put_nowait(await request.connection.call(ECHO, timeout=LIMIT_S))
+
+    server = RemotingServer({FILL: ask}, knows=lambda _, command: False, name="broker")
+    await server.start("127.0.0.1", 0)
+    state = bytes(MIB)
+    client = RemotingClient(handlers={ECHO: lambda _: Response(body=state)}, name="client")
+    await client.oneway(f"127.0.0.1:{server.port}", FILL)
+    async with asyncio.timeout(LIMIT_S):
+        assert (await answers.get()).body == state
+    late = encode_command(Command(ECHO, opaque=77, flag=1, body=state))
+    reader, writer = await connected(server, late)
+    async with asyncio.timeout(LIMIT_S):
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+    writer.close()
+    await client.close()
+    await server.stop(0.1)
 
 
 async def test_connections_have_a_limit(

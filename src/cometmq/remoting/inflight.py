@@ -157,6 +157,10 @@ class Inflight:
         call.set_result(response)
         return True
 
+    def awaits(self, opaque: int) -> bool:
+        """Return whether the response to a request is waited for."""
+        return opaque in self._waiting
+
     def forget(self, opaque: int) -> None:
         """Stop waiting: a late response is dropped."""
         self._waiting.pop(opaque, None)

@@ -278,9 +278,16 @@ class RemotingServer:
         connection.header_bytes_max = HEADER_BYTES_MAX
         connection.warn = self._problems.add
         if self._knows is not None:
-            connection.may_be_large = partial(self._knows, connection)
+            connection.may_be_large = partial(self._may_be_large, self._knows, connection)
         connection.slow = self._slow
         return connection
+
+    def _may_be_large(
+        self, knows: Callable[[Connection, Command], bool], connection: Connection, command: Command
+    ) -> bool:
+        if command.is_response:  # clients do not sign these
+            return connection.inflight.awaits(command.opaque)
+        return knows(connection, command)
 
     def _opened(self, connection: Connection) -> None:
         self._connections.add(connection)

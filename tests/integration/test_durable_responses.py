@@ -170,9 +170,17 @@ async def test_success_when_the_slave_has_it(master: Master) -> None:
     assert codes == dict.fromkeys(requests, 0)
 
 
-async def test_without_a_slave_a_message_is_not_taken_back(master: Master) -> None:
+@pytest.mark.parametrize(
+    "changes", [{}, {"inSyncReplicas": "3"}, {"haSlaveFallbehindMax": "1"}], ids=str
+)
+async def test_without_the_slaves_that_it_needs_a_message_is_not_taken_back(
+    master: Master, changes: dict[str, str]
+) -> None:
     """The consumer sends a copy to the retry topic then; each retry would double it."""
     log_offset = decode_offset_id((await master.send()).fields["msgId"]).log_offset
+    master.broker.configuration.set(changes)
+    if changes:
+        await master.connect()
     end = master.store.written_to
     refused = await master.send_back(log_offset)
     assert (refused.code, master.store.written_to) == (ResponseCode.SLAVE_NOT_AVAILABLE, end)

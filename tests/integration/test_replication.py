@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -15,6 +16,8 @@ from cometmq.broker.app import Broker
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.replication import master as master_module
 from cometmq.broker.replication import slave as slave_module
+from cometmq.broker.replication.greeting import GREETING_BYTES, SlaveNames
+from cometmq.broker.replication.master import Master
 from cometmq.broker.replication.wire import HEADER, REPORT
 from cometmq.broker.role import Role
 from cometmq.client import (
@@ -401,6 +404,20 @@ async def test_connections_that_report_nothing_keep_no_slave_out(
         await peer.closed()
 
 
+async def test_connections_that_come_all_at_once_keep_the_limit(
+    pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_module, "NEWCOMERS_MAX", 3)
+    monkeypatch.setattr(master_module, "FIRST_REPORT_S", 2 * LIMIT_S)
+    master = await pairs.start("master")
+    sockets = [socket.create_connection(("127.0.0.1", master.parts.master.port)) for _ in range(40)]
+    peers = [Peer(*await asyncio.open_connection(sock=each)) for each in sockets]
+    for peer in peers[:-3]:
+        await peer.closed()
+    for peer in peers[-3:]:
+        peer.close()
+
+
 async def test_single_bytes_keep_no_connection(pairs: Pairs) -> None:
     master = await pairs.start("master", haHousekeepingInterval="400")
     peer = await Peer.connect(master.parts.master.port)
@@ -460,6 +477,65 @@ async def test_a_broker_id_that_is_connected_is_not_taken_over(
     await pairs.start("copy", **SLAVE)
     await until(lambda: "another process with that id is connected" in caplog.text)
     assert master.parts.master.slaves == [first]
+
+
+async def test_a_new_connection_of_a_slave_counts_in_place_of_the_old_one(pairs: Pairs) -> None:
+    """Together they would be two slaves that have a record."""
+    master = await pairs.start("master", **SYNC, inSyncReplicas="3", slaveTimeout="60000")
+    log, store = master.parts.master, master.parts.store
+    slave = SlaveNames(1, "", "", "ab" * 16)
+    greeting = (
+        b"CMQL"
+        + b"".join(size.to_bytes(2, "big") for size in (1, GREETING_BYTES - 8))
+        + slave.encode()
+        + bytes.fromhex(log.tickets.give(slave))
+    )
+    put(store, b"1")
+    outcomes: list[int] = []
+    end = store.written_to
+    log.acknowledgements.wait(end, outcomes.append)
+    older, newer, other = [await Peer.connect(log.port) for _ in range(3)]
+    older.write(greeting + REPORT.pack(end))
+    await until(lambda: len(log.slaves) == 1)
+    newer.write(greeting + REPORT.pack(end))
+    await older.closed()
+    await until(lambda: len(log.slaves) == 1)
+    assert not outcomes
+    other.write(REPORT.pack(end))
+    await until(lambda: outcomes == [ResponseCode.SUCCESS])
+    other.close()
+    newer.close()
+
+
+async def test_a_slave_says_that_its_master_lost_its_last_record(
+    pairs: Pairs, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(pairs, "slave", (b"1", b"2"))
+    await fill(pairs, "master", (b"1",))
+    often = {"haHousekeepingInterval": "500", "haSendHeartbeatInterval": "50"}
+    master = await pairs.start("master", **often)
+    end = master.parts.store.written_to
+    await pairs.start("slave", **slave_of(master), **often)
+    await until(lambda: f"it sent nothing from log offset {end} on" in caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "is_taken"), [("127.0.0.0/8", True), ("::1", False), ("10.0.0.1", False)]
+)
+async def test_addresses_of_a_socket_for_both_kinds_are_those_that_are_allowed(
+    pairs: Pairs, allowed: str, is_taken: bool
+) -> None:
+    broker = await pairs.start("master", haUnsignedSlaves=allowed)
+    log = Master(broker.parts.role, broker.parts.store, lambda: broker.configuration[BrokerSettings])
+    await log.start("::", 0, needs_greeting=True)
+    peer = await Peer.connect(log.port)
+    peer.write(REPORT.pack(0))
+    if is_taken:
+        await until(lambda: len(log.slaves) == 1)
+    else:
+        await peer.closed()
+    peer.close()
+    await log.close()
 
 
 async def test_a_slave_has_no_slaves(pairs: Pairs) -> None:

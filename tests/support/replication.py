@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from cometmq.broker.replication.greeting import GREETING_BYTES, MAGIC
 from cometmq.broker.replication.wire import HEADER, REPORT
 
 WAIT_S = 60.0
@@ -47,8 +48,12 @@ class Peer:
                 return offset, await self.read(size)
 
     async def report(self) -> int:
-        """The next report of a slave."""
-        return int(REPORT.unpack(await self.read(REPORT.size))[0])
+        """The next report of a slave, behind its greeting if it sends one."""
+        data = await self.read(REPORT.size)
+        if data.startswith(MAGIC):
+            await self.read(GREETING_BYTES - len(data))
+            data = await self.read(REPORT.size)
+        return int(REPORT.unpack(data)[0])
 
     async def closed(self) -> bytes:
         """Wait until the other side has closed the connection; return what it has sent."""

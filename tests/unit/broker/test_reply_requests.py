@@ -15,7 +15,8 @@ from cometmq.broker.sending.reply import ReplyHandler
 from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.model.delay import DelayLevels
-from cometmq.protocol.codes import RequestCode
+from cometmq.model.errors import ResponseError
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import encode_host
@@ -145,6 +146,14 @@ async def test_a_reply_that_cannot_be_stored_is_no_success(broker: Broker) -> No
     answer = await broker.reply()
     assert (answer.code, len(broker.pushed)) == (1, 1)
     assert "pushed to its client, but not stored" in (answer.remark or "")
+
+
+async def test_a_broker_that_may_store_nothing_stores_no_reply(broker: Broker) -> None:
+    broker.slaves.refusal = ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, "too few replicas")
+    end = broker.store.written_to
+    answer = await broker.reply()
+    assert (answer.code, broker.store.written_to) == (1, end)
+    assert "but not stored" in (answer.remark or "")
 
 
 async def test_a_broker_that_becomes_a_slave_during_the_push_stores_no_reply(

@@ -95,6 +95,10 @@ class Acknowledgements:
         newest = max((slave.acknowledged_to for slave in self._slaves()), default=-1)
         return newest < 0 or log_offset_end - newest >= settings.ha_slave_fallbehind_max
 
+    def are_too_few(self, log_offset_end: int) -> bool:
+        """Return whether no wait for an offset ends well with the slaves that are connected."""
+        return self.reached() < 0 or self.lack_slaves(log_offset_end)
+
     def reached(self) -> int:
         """Return the log offset that enough slaves have; -1 for none."""
         needed = max(1, self._settings().in_sync_replicas - 1)

@@ -69,10 +69,10 @@ class DurabilityWait:
         slaves = self._slaves
         return self._commit is not None or (slaves is not None and slaves.are_needed())
 
-    def lacks_slaves(self) -> bool:
-        """Return whether no slave is there that the next record would have to wait for."""
+    def lacks_slaves(self, log_end: int) -> bool:
+        """Return whether the next record of a log would wait for slaves in vain."""
         slaves = self._slaves
-        return slaves is not None and slaves.are_needed() and slaves.lack_slaves(1)
+        return slaves is not None and slaves.are_needed() and slaves.are_too_few(log_end + 1)
 
     def respond(
         self, request: Request, log_offset_end: int, response: Response | None = None

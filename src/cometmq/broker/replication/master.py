@@ -209,6 +209,7 @@ class Master:
             found = ip_address(host)
         except ValueError:
             return False
+        found = getattr(found, "ipv4_mapped", None) or found  # of a socket for both kinds
         return any(found in ip_network(allowed) for allowed in self.settings().ha_unsigned_slaves)
 
     def replace_older(self, connection: SlaveConnection) -> None:
@@ -331,7 +332,7 @@ class SlaveConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         address = transport.get_extra_info("peername") or ("unknown", 0)
         self.host = address[0]
-        self.peer = f"{address[0]}:{address[1]}"
+        self.peer = host_and_port(*address[:2])
         if not self._master.add(self):
             self._transport.abort()
             return
@@ -389,7 +390,11 @@ class SlaveConnection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close the connection at once: what the log has from now on is not for this slave."""
+        """Close the connection at once: what the log has from now on is not for this slave.
+
+        It counts no more: the connection that takes its place may be of the same slave.
+        """
+        self._master.remove(self)
         if self._transport is not None:
             self._transport.abort()
 

@@ -301,6 +301,12 @@ class MasterConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         reason = f"the master closed the connection{f': {failure_text(exc)}' if exc else ''}"
+        if self._compared_to >= 0 and self._has_received:
+            reason += (
+                f"; it sent nothing from log offset {self._compared_to} on, where the last record"
+                " here is: its log ends there, because it lost messages, or begins behind it."
+                " Empty the store of the broker that lacks what you need"
+            )
         if not self._has_received:
             reason += "; the log of the master says why"
             if not self._copy.uses_tls:

@@ -172,12 +172,15 @@ class ReplyHandler:
         """Store the reply.
 
         Raises:
-            ResponseError: this broker has become a slave since the reply arrived.
+            ResponseError: this broker has become a slave since the reply arrived, or may not store
+                messages now.
             InvalidMessageError: the reply is no message that can be stored.
             StoreError: the disk refused.
         """
         if self._role.is_slave:
             raise sent_to_slave()
+        if self._durability.refusal is not None:
+            raise self._durability.refusal
         try:
             return self._store.append(
                 send.topic,

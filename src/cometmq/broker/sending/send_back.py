@@ -114,11 +114,11 @@ class SendBackHandler:
             )
         if self._durability.refusal is not None:
             raise self._durability.refusal
-        if self._durability.lacks_slaves():
+        if self._durability.lacks_slaves(self._store.written_to):
             # A consumer that gets an error sends a copy to the retry topic. If the message were
             # stored here as well, each retry would double it.
             raise ResponseError(
-                ResponseCode.SLAVE_NOT_AVAILABLE, "not stored: no slave is there to have it, too"
+                ResponseCode.SLAVE_NOT_AVAILABLE, "not stored: too few slaves are there to have it, too"
             )
         group = self._groups.require(header.group)
         settings = self._settings()

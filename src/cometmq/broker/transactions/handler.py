@@ -356,6 +356,8 @@ class TransactionHandler:
         header = request.header(ResumeCheckHalfMessageRequest)
         if self._role.is_slave:
             raise sent_to_slave()
+        if self._durability.refusal is not None:
+            raise self._durability.refusal
         self._require_loaded()
         try:
             log_offset = decode_offset_id(header.msg_id or "").log_offset

@@ -526,7 +526,8 @@ async def test_addresses_of_a_socket_for_both_kinds_are_those_that_are_allowed(
     pairs: Pairs, allowed: str, is_taken: bool
 ) -> None:
     broker = await pairs.start("master", haUnsignedSlaves=allowed)
-    log = Master(broker.parts.role, broker.parts.store, lambda: broker.configuration[BrokerSettings])
+    parts, settings = broker.parts, broker.configuration
+    log = Master(parts.role, parts.store, lambda: settings[BrokerSettings])
     await log.start("::", 0, needs_greeting=True)
     peer = await Peer.connect(log.port)
     peer.write(REPORT.pack(0))

@@ -118,7 +118,7 @@ class SendBackHandler:
             # A consumer that gets an error sends a copy to the retry topic. If the message were
             # stored here as well, each retry would double it.
             raise ResponseError(
-                ResponseCode.SLAVE_NOT_AVAILABLE, "not stored: too few slaves are there to have it, too"
+                ResponseCode.SLAVE_NOT_AVAILABLE, "not stored: too few slaves are there to have it"
             )
         group = self._groups.require(header.group)
         settings = self._settings()

@@ -25,6 +25,7 @@ Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 @pytest.fixture(autouse=True)
 def soon_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SILENT_S", 0.1)
+    monkeypatch.setattr(module, "UNREAD_S", 0.1)
     monkeypatch.setattr(module, "PAUSE_S", 0.01)
 
 
@@ -88,11 +89,11 @@ async def test_peers_that_do_not_read_are_closed_when_there_is_no_room(
     server: RemotingServer,
 ) -> None:
     asked = b"".join(encode_command(Command(FILL, opaque=n)) for n in range(32))
-    peers = [await connected(server, asked) for _ in range(3)]
+    peers = [await connected(server, asked) for _ in range(30)]
     for _, writer in peers:
         assert isinstance(writer.transport, asyncio.ReadTransport)
         writer.transport.pause_reading()
-    await until_held(2 * MIB)
+    await until_held(3 * MIB)
     await asyncio.sleep(2 * module.SILENT_S)  # they send nothing for so long
     await check_honest(server, bytes(3 * MIB))
     assert budget().closed > 0
@@ -149,6 +150,7 @@ class Greedy:
     """Asks for more as soon as it is read on, as a peer whose frames have waited."""
 
     received_s = math.inf
+    _writing_paused = False
     peer_text = "greedy"
 
     def __init__(self, budget: BufferBudget) -> None:
@@ -165,7 +167,7 @@ class Greedy:
         pass
 
     def resume_frames(self) -> None:
-        self._budget.hold(self, 200)
+        self._budget.hold(self, 2 * MIB)
 
 
 async def test_connections_that_are_paused_again_leave_one_timer() -> None:
@@ -177,7 +179,7 @@ async def test_connections_that_are_paused_again_leave_one_timer() -> None:
             return call
 
     found = BufferBudget(cast(asyncio.AbstractEventLoop, Timers()))
-    found.bytes_max = 100
+    found.bytes_max = MIB
     peers = [Greedy(found), Greedy(found)]
     for _ in range(10):
         assert len(timers) == 1

@@ -2,16 +2,22 @@
 
 A connection is bounded by itself, see `Wire`. Many of them together would fill the memory: each
 hostile peer can leave a frame unfinished, or not read its responses. If all hold more than the
-limit, connections that have been silent for `SILENT_S` are closed, the longest silent one first.
-If none is silent, the one that asks for more is not read for a while. If that does not help, those
-are closed that hold the same for `STUCK_S`, or else the one that does for longest: a peer that
-sends single bytes is not silent, but its frame does not grow.
+limit, connections that have been silent for `SILENT_S` are closed, the longest silent one first. A
+peer that does not read its responses is not read either, so it counts as silent after `UNREAD_S`.
+If none is silent, the one whose unfinished frame needs more is not read for a while. If that does
+not help, those are closed that hold the same for `STUCK_S`, or else the one that does for longest:
+a peer that sends single bytes is not silent, but its frame does not grow.
+
+Each call looks at `LOOKS_MAX` connections at most: thousands that are closed in one iteration of
+the event loop would stall the others.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
+from heapq import nsmallest
 from time import monotonic
 from typing import Final, Protocol
 
@@ -21,14 +27,21 @@ SILENT_S: Final = 1.0
 """A peer that has sent nothing for so long may be disconnected."""
 STUCK_S: Final = 5.0
 """A connection that holds no more than so long ago may be disconnected, whatever it sends."""
+UNREAD_S: Final = 0.1
+"""A peer that has sent nothing for so long and leaves responses unread may be disconnected."""
+SMALL_BYTES_MAX: Final = 4 * 1024
+"""A connection that holds so little is read on: all together they hold little."""
 PAUSE_S: Final = 0.1
 """How long a connection is not read before the limit is looked at again."""
+LOOKS_MAX: Final = 32
+"""Connections that one call looks at, to close or to resume them."""
 
 
 class Holder(Protocol):
     """A connection; `Wire` is one."""
 
     received_s: float
+    _writing_paused: bool
     warn: Callable[..., None]
     peer_text: str
 
@@ -57,12 +70,12 @@ class BufferBudget:
         """What all connections hold."""
         self.closed = 0
         """Connections that were closed to keep the limit."""
-        self._holders: dict[Holder, tuple[int, float]] = {}
-        """What each one holds, and since when; in the order of these times."""
-        self._paused: list[Holder] = []
+        self._holders: OrderedDict[Holder, tuple[int, float]] = OrderedDict()
+        """What each one holds, and since when. The one that grew or was looked at the longest ago
+        is the first."""
+        self._paused: OrderedDict[Holder, None] = OrderedDict()
+        """In the order in which they were paused."""
         self._timer: asyncio.TimerHandle | None = None
-        self._none_silent_to_s = 0.0
-        """Until then no connection is looked for that is silent: there was none."""
 
     def hold(self, wire: Holder, size_bytes: int) -> None:
         """Note that a connection holds so much now; 0 for nothing.
@@ -79,27 +92,35 @@ class BufferBudget:
             self._holders.pop(wire, None)
         self.held_bytes += size_bytes - before
         if size_bytes > before and self.held_bytes > self.bytes_max:
-            if since_s >= self._none_silent_to_s:
-                self._close_silent(wire)
-            if self.held_bytes > self.bytes_max and wire not in self._paused:
+            self._close_silent(wire)
+            reads_on = size_bytes <= SMALL_BYTES_MAX or wire._writing_paused
+            if self.held_bytes > self.bytes_max and not reads_on and wire not in self._paused:
                 self._pause(wire)
 
     def _close_silent(self, asking: Holder | None) -> None:
-        """Close connections until a quarter of the limit is free, or none is silent."""
+        """Close silent connections until the limit is kept, or enough have been looked at.
+
+        One that is not silent goes to the end of the table, so each call sees others.
+        """
         now_s = monotonic()
-        for wire in sorted(self._holders, key=lambda one: one.received_s):
-            if self.held_bytes <= self.bytes_max * 3 // 4:
+        for _ in range(min(LOOKS_MAX, len(self._holders))):
+            if self.held_bytes <= self.bytes_max:
                 return
-            if now_s - wire.received_s < SILENT_S:
-                break
-            if wire is not asking and wire not in self._paused:
+            wire = next(iter(self._holders))
+            if wire._writing_paused:
+                may_close = now_s - wire.received_s >= UNREAD_S
+            else:
+                may_close = now_s - wire.received_s >= SILENT_S and wire not in self._paused
+            if may_close and wire is not asking:
                 self._close(wire)
-        self._none_silent_to_s = now_s + PAUSE_S
+            else:
+                self._holders.move_to_end(wire)
 
     def _close_stuck(self) -> None:
         """Close the connection that holds the same for longest, and those that do for long."""
         stuck_to_s = monotonic() - STUCK_S
-        for at, (wire, (_, since_s)) in enumerate(list(self._holders.items())):
+        longest = nsmallest(LOOKS_MAX, self._holders.items(), key=lambda item: item[1][1])
+        for at, (wire, (_, since_s)) in enumerate(longest):
             has_room = self.held_bytes <= self.bytes_max * 3 // 4
             if at > 0 and (has_room or since_s > stuck_to_s):
                 return
@@ -116,7 +137,7 @@ class BufferBudget:
         wire.abort()
 
     def _pause(self, wire: Holder) -> None:
-        self._paused.append(wire)
+        self._paused[wire] = None
         wire.pause_frames()
         self._look_again()
 
@@ -131,7 +152,10 @@ class BufferBudget:
             self._close_silent(None)
         if self.held_bytes > self.bytes_max:
             self._close_stuck()
-        while self._paused and self.held_bytes <= self.bytes_max:
-            self._paused.pop(0).resume_frames()
+        for _ in range(min(LOOKS_MAX, len(self._paused))):
+            if self.held_bytes > self.bytes_max:
+                break
+            oldest, _ = self._paused.popitem(last=False)
+            oldest.resume_frames()
         if self._paused:
             self._look_again()

@@ -93,6 +93,8 @@ class Connection(Peer, asyncio.BufferedProtocol):
         self._full_since_s = 0.0
         self._writable: asyncio.Future[None] | None = None
         self._closed = loop.create_future()
+        self.transport_bytes_max = settings.write_buffer_bytes_max
+        """How much the transport takes before the peer has to read."""
         self.peer: tuple[str, int] = ("", 0)
         self.language: str | None = None
         self.version = 0
@@ -109,7 +111,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
             self._secured_s = monotonic()
         if certificate := transport.get_extra_info("peercert"):
             self.certificate_names = certificate_names(certificate)
-        high = self._settings.write_buffer_bytes_max
+        high = min(self._settings.write_buffer_bytes_max, self.transport_bytes_max)
         self._transport.set_write_buffer_limits(high=high)  # type: ignore[union-attr]
         if self._on_open is not None:
             self._on_open(self)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import itertools
 import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from cometmq.model.address import host_and_port
 from cometmq.model.errors import ConfigError
@@ -38,7 +38,13 @@ HEADER_BYTES_MAX = 512 * 1024
 """The longest header of a request. The longest that clients send list a group's topics or carry the
 properties of a message, which have 32 KiB at most; large data is in bodies."""
 ACCEPT_PAUSE_S = 1.0
-ACCEPTS_PER_EVENT = 64
+ACCEPTS_PER_EVENT = 2
+"""Others are served in between: what a new connection sends may take a millisecond of work."""
+UNREAD_BYTES_MIN = 64 * 1024
+"""A peer that leaves so much unread counts for the limit of all connections, and is not read until
+it has read most of it. Source: the default of Netty's WriteBufferWaterMark."""
+CLOSES_PER_ITERATION = 32
+"""Connections that one iteration of the event loop closes because they are idle."""
 HANDSHAKE_S = 30.0
 ABORT_S = 0.2
 
@@ -84,7 +90,10 @@ class RemotingServer:
         self.fast_path: FastPath | None = None
         """The fast path of connections that are opened from now on."""
         self._connections: set[Connection] = set()
+        self._silent: dict[socket.socket, float] = {}
+        """Accepted connections without a first byte, and the time of their accept, in its order."""
         self._arriving: set[socket.socket] = set()
+        """Those with a first byte that are not open yet."""
         self._problems = RateLimitedLog(log, f"connections refused or closed server={name}")
         self._idle_closed = RateLimitedLog(
             log, f"idle connections closed server={name}", level=logging.INFO
@@ -110,6 +119,11 @@ class RemotingServer:
     def connections(self) -> int:
         """The number of open connections."""
         return len(self._connections)
+
+    @property
+    def silent(self) -> int:
+        """The number of accepted connections that have not sent a first byte."""
+        return len(self._silent)
 
     async def start(
         self,
@@ -170,6 +184,8 @@ class RemotingServer:
         """
         if self._idle is not None:
             self._idle.cancel()
+        while self._silent:
+            self._drop_silent(next(iter(self._silent)))
         for arriving in self._arriving:
             with contextlib.suppress(OSError):
                 arriving.shutdown(socket.SHUT_RDWR)
@@ -205,7 +221,8 @@ class RemotingServer:
                     end,
                 )
                 continue
-            if len(self._connections) + len(self._arriving) >= self._settings.connections_max:
+            count = len(self._connections) + len(self._arriving) + len(self._silent)
+            if count >= self._settings.connections_max:
                 accepted.close()
                 self._problems.add(
                     "refused a connection server=%s: %d are open (connectionsMax)",
@@ -214,7 +231,10 @@ class RemotingServer:
                 )
                 continue
             accepted.setblocking(False)
-            self._supervisor.spawn(self._open(accepted), "open")
+            if self._tls.mode == "disabled":
+                self._begin_opening(accepted, None)
+            else:
+                self._await_first_byte(accepted)
 
     def _pause_accepting(self, problem: OSError) -> None:
         """Stop accepting for a second: the process is out of file descriptors or memory."""
@@ -228,40 +248,75 @@ class RemotingServer:
         if not self._stopping and self._socket is not None:
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
-    async def _open(self, accepted: socket.socket) -> None:
+    def _await_first_byte(self, accepted: socket.socket) -> None:
+        """Open a connection once it is known whether it speaks TLS.
+
+        Until then it has no task and no timer: thousands of peers may send nothing.
+        """
+        if self._has_first_byte(accepted):
+            return
         loop = asyncio.get_running_loop()
+        self._silent[accepted] = loop.time()
+        loop.add_reader(accepted.fileno(), self._first_byte_arrived, accepted)
+
+    def _first_byte_arrived(self, accepted: socket.socket) -> None:
+        accepted_s = self._silent.pop(accepted)
+        asyncio.get_running_loop().remove_reader(accepted.fileno())
+        if not self._has_first_byte(accepted):  # the kernel has changed its mind
+            self._silent[accepted] = accepted_s
+            loop = asyncio.get_running_loop()
+            loop.add_reader(accepted.fileno(), self._first_byte_arrived, accepted)
+
+    def _has_first_byte(self, accepted: socket.socket) -> bool:
+        """Return whether the first byte, or the end, is here; if so, open or close."""
+        try:
+            first = accepted.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            first = b""
+        if not first:
+            accepted.close()
+        elif first[0] != HANDSHAKE_BYTE and self._tls.mode == "enforcing":
+            self._refuse(accepted, "plain connection met, TLS is required")
+        else:
+            self._begin_opening(accepted, first[0])
+        return True
+
+    def _drop_silent(self, accepted: socket.socket) -> None:
+        del self._silent[accepted]
+        asyncio.get_running_loop().remove_reader(accepted.fileno())
+        accepted.close()
+
+    def _refuse(self, accepted: socket.socket, reason: str) -> None:
+        accepted.close()
+        self._problems.add("refused a connection server=%s: %s", self._name, reason)
+
+    def _begin_opening(self, accepted: socket.socket, first: int | None) -> None:
         self._arriving.add(accepted)
+        self._supervisor.spawn(self._open(accepted, first == HANDSHAKE_BYTE), "open")
+
+    async def _open(self, accepted: socket.socket, is_tls: bool) -> None:
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            context = await self._context_for(accepted)
-            await loop.connect_accepted_socket(
+            if is_tls and self._context is None:
+                self._context = server_context(self._tls)
+            await asyncio.get_running_loop().connect_accepted_socket(
                 self._connection,
                 accepted,
-                ssl=context,
-                ssl_handshake_timeout=HANDSHAKE_S if context else None,
+                ssl=self._context if is_tls else None,
+                ssl_handshake_timeout=HANDSHAKE_S if is_tls else None,
             )
-        except (OSError, TimeoutError, ConfigError, _RefusedError) as problem:
-            accepted.close()
-            if not isinstance(problem, ConnectionError):
-                reason = failure_text(problem) or "nothing received in time"
-                self._problems.add("refused a connection server=%s: %s", self._name, reason)
+        except (OSError, TimeoutError, ConfigError) as problem:
+            if isinstance(problem, ConnectionError):
+                accepted.close()
+            else:
+                self._refuse(accepted, failure_text(problem) or "nothing received in time")
         except asyncio.CancelledError:
             accepted.close()
             raise
         finally:
             self._arriving.discard(accepted)
-
-    async def _context_for(self, accepted: socket.socket) -> ssl.SSLContext | None:
-        if self._tls.mode == "disabled":
-            return None
-        first = await _first_byte(accepted, self._settings.idle_s)
-        if first != HANDSHAKE_BYTE:
-            if self._tls.mode == "enforcing" and first is not None:
-                raise _RefusedError("plain connection met, TLS is required")
-            return None
-        if self._context is None:
-            self._context = server_context(self._tls)
-        return self._context
 
     def _connection(self) -> Connection:
         connection = Connection(
@@ -276,6 +331,7 @@ class RemotingServer:
             latencies=self._latencies,
         )
         connection.header_bytes_max = HEADER_BYTES_MAX
+        connection.transport_bytes_max = UNREAD_BYTES_MIN
         connection.warn = self._problems.add
         if self._knows is not None:
             connection.may_be_large = partial(self._may_be_large, self._knows, connection)
@@ -305,21 +361,29 @@ class RemotingServer:
         if self._slow is not None:
             self._slow.settle()
         oldest = asyncio.get_running_loop().time() - self._settings.idle_s
-        idle = [
-            connection
-            for connection in self._connections
-            if connection.last_active_s < oldest and not connection.is_paused
-        ]
-        for connection in idle:
-            if connection.closed:  # since the last check, and the peer does not take the rest
-                connection.abort()
-                continue
-            self._idle_closed.add("closed an idle connection peer=%s", connection.peer_text)
-            connection.close()
+        self._close_some(self._idle_since(oldest), oldest)
 
+    def _idle_since(self, oldest: float) -> list[socket.socket | Connection]:
+        silent = itertools.takewhile(lambda one: self._silent[one] < oldest, self._silent)
+        return [*silent, *(one for one in self._connections if one.last_active_s < oldest)]
 
-class _RefusedError(Exception):
-    """A connection that the TLS mode does not allow."""
+    def _close_some(self, idle: list[socket.socket | Connection], oldest: float) -> None:
+        """Close idle connections, some in each iteration of the event loop."""
+        for one in idle[:CLOSES_PER_ITERATION]:
+            if isinstance(one, socket.socket):
+                if one in self._silent:
+                    self._drop_silent(one)
+                    self._problems.add(
+                        "refused a connection server=%s: nothing received in time", self._name
+                    )
+            elif one.last_active_s < oldest and not one.is_paused:
+                if one.closed:  # since the last check, and the peer does not take the rest
+                    one.abort()
+                    continue
+                self._idle_closed.add("closed an idle connection peer=%s", one.peer_text)
+                one.close()
+        if rest := idle[CLOSES_PER_ITERATION:]:
+            asyncio.get_running_loop().call_soon(self._close_some, rest, oldest)
 
 
 def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
@@ -339,24 +403,3 @@ def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
         listening.close()
         raise
     return listening
-
-
-async def _first_byte(accepted: socket.socket, timeout: float) -> int | None:
-    """Return the first byte without taking it; None when the peer closed instead."""
-    loop = asyncio.get_running_loop()
-    try:
-        found = accepted.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        readable: asyncio.Future[Any] = loop.create_future()
-        loop.add_reader(accepted.fileno(), _set_once, readable)
-        try:
-            await asyncio.wait_for(readable, timeout)
-        finally:
-            loop.remove_reader(accepted.fileno())
-        found = accepted.recv(1, socket.MSG_PEEK)
-    return found[0] if found else None
-
-
-def _set_once(future: asyncio.Future[Any]) -> None:
-    if not future.done():
-        future.set_result(None)

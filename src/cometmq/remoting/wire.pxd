@@ -101,7 +101,8 @@ cdef class Wire:
     cpdef end(self)
     cdef _stop_reading(self)
     cpdef _read_on(self)
-    @cython.locals(rest=cython.Py_ssize_t, partial=bytearray)
+    @cython.locals(
+        rest=cython.Py_ssize_t, size=cython.Py_ssize_t, is_too_small=cython.bint, partial=bytearray)
     cdef _keep(self, bytearray data, Py_ssize_t start, Py_ssize_t end)
     @cython.locals(
         length=cython.Py_ssize_t, word=cython.uint, head_bytes=cython.Py_ssize_t)

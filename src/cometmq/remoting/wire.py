@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 
 READ_BYTES = 256 * 1024
 PARTIAL_BYTES_MIN = 64 * 1024
+SLOW_PARTIAL_BYTES = 4 * 1024
+"""The buffer of an unfinished frame of which less than this has arrived: thousands of peers may
+send a few bytes each. A peer that fills it gets one of `PARTIAL_BYTES_MIN`."""
 PARTIAL_BYTES_KEPT_MAX = 4 * PARTIAL_BYTES_MIN
 """A buffer of unfinished frames is reused up to this size; a larger one is freed."""
 STRANGER_BYTES_MAX = 64 * 1024
@@ -458,7 +461,8 @@ class Wire:
         if data is self._partial and rest < len(data):
             if start == 0:
                 return
-            if len(data) <= PARTIAL_BYTES_KEPT_MAX:
+            is_too_small = end == len(data) and end < PARTIAL_BYTES_MIN
+            if len(data) <= PARTIAL_BYTES_KEPT_MAX and not is_too_small:
                 data[:rest] = data[start:end]
                 self._filled = rest
                 return
@@ -467,7 +471,11 @@ class Wire:
         more = (
             rest if start == 0 else PARTIAL_BYTES_MIN
         )  # a frame that is larger, or some that wait
-        partial = bytearray(max(PARTIAL_BYTES_MIN, rest + more))
+        if end < SLOW_PARTIAL_BYTES:
+            size = SLOW_PARTIAL_BYTES
+        else:
+            size = max(PARTIAL_BYTES_MIN, rest + more)
+        partial = bytearray(size)
         partial[:rest] = memoryview(data)[start:end]
         self._partial, self._partial_view, self._filled = partial, memoryview(partial), rest
         self._hold(len(partial))
@@ -498,8 +506,8 @@ class Wire:
     def _hold(self, size_bytes: int) -> None:
         """Note what an unfinished frame takes now, beside what the peer does not read."""
         self._held_bytes = size_bytes
-        if self._writing_paused:
-            size_bytes += self._out_bytes_max + self._unsent_bytes
+        if self._writing_paused and self._transport is not None:
+            size_bytes += self._transport.get_write_buffer_size() + self._unsent_bytes
         self._batch.budget.hold(self, size_bytes)
 
     # --- writing ------------------------------------------------------------------------------
@@ -550,8 +558,6 @@ class Wire:
         if size > BURST_BYTES_MAX or self._unsent:
             self._unsent.extend(out)
             self._unsent_bytes += size
-            if self._writing_paused:
-                self._hold(self._held_bytes)
             self._back_pressure = True
             self._stop_reading()
             if not (self._burst_scheduled or self._writing_paused):
@@ -562,6 +568,8 @@ class Wire:
             self._transport.write(b"".join(out))
         else:
             self._transport.writelines(out)
+        if self._writing_paused:
+            self._hold(self._held_bytes)
 
     def _write_burst(self) -> None:
         """Write up to one burst of what is unsent, and schedule the next one."""

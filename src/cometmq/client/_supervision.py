@@ -164,6 +164,8 @@ JITTER = 0.2
 """The part by which a pause after a failure may be longer, so that loops do not retry at once."""
 CHECK_S_MIN = 0.001
 """The shortest time until the next check whether a step makes progress."""
+BLOCKED_S = 5.0
+"""An event loop that runs nothing for so long is blocked: heartbeats and locks are late, too."""
 STEP_S_MAX = 120.0
 """A loop whose step makes no progress for so long is cancelled and started again."""
 RECHECK_S = 1.0
@@ -350,6 +352,8 @@ class PeriodicLoop(SupervisedLoop):
         interval_s: seconds between two rounds.
         min_interval_s: seconds between two rounds at least, when `wake` is called.
         first_s: seconds until the first round.
+        on_late: called with the seconds by which a round came too late, if they are `BLOCKED_S` or
+            more: something has blocked the event loop.
     """
 
     def __init__(
@@ -362,7 +366,9 @@ class PeriodicLoop(SupervisedLoop):
         interval_s: float,
         min_interval_s: float = 1.0,
         first_s: float = 0.0,
+        on_late: Callable[[float], None] | None = None,
     ) -> None:
+        self._on_late = on_late
         shortest_s = min(min_interval_s, interval_s)
         super().__init__(name, subject, failures, retry_s=shortest_s)
         self._act = act
@@ -393,6 +399,9 @@ class PeriodicLoop(SupervisedLoop):
         return due_s - self._loop.time()
 
     async def _step(self) -> None:
+        late_s = 0.0 if self._called else self._loop.time() - self._next_s
+        if late_s >= BLOCKED_S and self._on_late is not None:
+            self._on_late(late_s)
         self._called = False
         settled = False
         try:
@@ -518,6 +527,7 @@ class SupervisedTasks(Supervisor):
         name: str,
         *,
         first_s: float | None = None,
+        on_late: Callable[[float], None] | None = None,
     ) -> PeriodicLoop:
         """Do something every ``interval_s`` seconds.
 
@@ -526,6 +536,7 @@ class SupervisedTasks(Supervisor):
             act: what to do.
             name: of the task.
             first_s: seconds until the first run, by default one interval.
+            on_late: as for `PeriodicLoop`.
         """
         loop = PeriodicLoop(
             name,
@@ -535,6 +546,7 @@ class SupervisedTasks(Supervisor):
             interval_s=interval_s,
             min_interval_s=interval_s,
             first_s=interval_s if first_s is None else first_s,
+            on_late=on_late,
         )
         loop.start(self)
         return loop

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 
+from cometmq.client._consuming.handler_calls import HandlerCalls
 from cometmq.client._supervision import (
     LOOP_BACK_OFF_S_MAX,
     PERMANENT_FAILURES,
@@ -317,3 +319,41 @@ async def test_a_periodic_task_that_raises_each_time_is_a_permanent_failure(
     assert warned == [
         "periodic task failed, retrying task=consumer g.persist error=broken",
     ]
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_round_that_is_late_because_the_loop_was_blocked_is_noted(
+    monkeypatch: pytest.MonkeyPatch, blocks: bool
+) -> None:
+    """In real time: nothing else tells how long a function blocks."""
+    late: list[float] = []
+    monkeypatch.setattr("cometmq.client._supervision.BLOCKED_S", 0.2 if blocks else 3600)
+
+    async def run() -> None:
+        tasks, done = SupervisedTasks("consumer g"), asyncio.Event()
+
+        async def act() -> None:
+            done.set()
+
+        tasks.repeat(0.01, act, "round", on_late=late.append)
+        await asyncio.sleep(0)
+        time.sleep(0.3)  # noqa: ASYNC251 - it blocks the loop
+        await done.wait()
+        await tasks.cancel()
+
+    asyncio.run(run())
+    assert bool(late) == blocks
+
+
+def test_a_handler_that_may_block_the_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    async def bill(message: object) -> None: ...
+
+    def plain(message: object) -> None: ...
+
+    for handler in (bill, plain):
+        handling = HandlerCalls(handler, None, group="g", client_id="c", threads=1)
+        handling.note_blocked_loop(40)
+
+    [line] = caplog.messages
+    assert "the event loop was blocked for 40 s" in line
+    assert "bill group=g" in line

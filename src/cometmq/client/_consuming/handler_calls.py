@@ -476,6 +476,15 @@ class HandlerCalls:
                 *(result, kind, self.group),
             )
 
+    def note_blocked_loop(self, seconds: float) -> None:
+        """Log that something, an async handler as a rule, has let nothing else run for so long."""
+        if not self.plain:
+            log.warning(
+                "the event loop was blocked for %.0f s, perhaps in handler %s group=%s: make it a"
+                " plain function, which runs in a thread, or use asyncio.to_thread for what blocks",
+                *(seconds, getattr(self._function, "__qualname__", self._function), self.group),
+            )
+
     def runs_here(self) -> bool:
         """Return whether this is a thread in which the handler runs."""
         return self._caller.is_calling()

@@ -130,7 +130,12 @@ class PushEngine(Engine):
         if self._locks is not None:
             self._locks.start(self.settings.lock_ms / 1000, self.tasks)
             self._instance.on_broker.append(self._broker_came)
-        self.tasks.repeat(self.settings.persist_ms / 1000, self._persist, "persist")
+        self.tasks.repeat(
+            self.settings.persist_ms / 1000,
+            self._persist,
+            "persist",
+            on_late=self.handling.note_blocked_loop,
+        )
         self.rebalancer.start(self.tasks)
 
     async def _persist(self) -> None:

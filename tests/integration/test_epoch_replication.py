@@ -28,6 +28,7 @@ from cometmq.broker.failover.epochs.wire import (
 )
 from cometmq.broker.replication import master as master_module
 from cometmq.broker.replication import slave as slave_module
+from cometmq.broker.replication.greeting import SlaveNames, greeting_of
 from cometmq.broker.replication.master import SlaveConnection
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import ResponseCode
@@ -303,6 +304,31 @@ async def test_a_slave_has_one_connection(start: Start) -> None:
     newer.write(REPORT.pack(TRANSFER, 0))
     await until(lambda: master.asked == [frozenset({1, 2})])
     newer.close()
+
+
+async def greeted(master: EpochReplica, incarnation: str) -> Peer:
+    """Connect as slave 2, as a process."""
+    names = SlaveNames(2, "", "a" * 32, incarnation)
+    peer = await Peer.connect(master.replication.master.port)
+    ticket = master.replication.master.tickets.give(names)
+    peer.write(greeting_of(names, ticket) + Greeting(2).encode())
+    return peer
+
+
+async def test_a_connected_slave_is_replaced_by_its_own_process_only(start: Start) -> None:
+    """Of two copies of a store, each would acknowledge what the other one lacks."""
+    master = await start(1)
+    await master.lead(1)
+    first = await greeted(master, "b" * 32)
+    await first.read(EPOCHS.size + EPOCH.size)
+    await (await greeted(master, "c" * 32)).closed()
+    first.write(REPORT.pack(TRANSFER, 0))
+    await until(lambda: master.asked == [frozenset({1, 2})])
+    assert master.replication.incarnations(frozenset({2})) == {2: "b" * 32}
+    again = await greeted(master, "b" * 32)
+    await first.closed()
+    await again.read(EPOCHS.size + EPOCH.size)
+    again.close()
 
 
 async def test_too_few_members_refuse_sends_and_acknowledge_none(start: Start) -> None:

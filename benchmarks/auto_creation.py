@@ -136,7 +136,13 @@ def _table(rows: dict[int, dict[int, list[Figures]]]) -> list[str]:
 
 
 def _cell(values: Sequence[float]) -> str:
-    return f"{median(values):.3g} ({min(values):.3g}, {max(values):.3g})"
+    if len(values) == 1:
+        return _shown(values[0])
+    return f"{_shown(median(values))} ({_shown(min(values))}, {_shown(max(values))})"
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 if __name__ == "__main__":

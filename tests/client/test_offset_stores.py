@@ -24,9 +24,21 @@ async def known_group(instance: ClientInstance, group: str) -> str:
     return group
 
 
+async def stored(producer: Producer, queues: list[MessageQueue], count: int) -> None:
+    """Store messages in each queue: a broker keeps no offset behind its end."""
+    for queue in queues:
+        for _ in range(count):
+            await producer.send(Message(topic=queue.topic, body=b"x"), queue=queue)
+
+
 async def test_another_member_finds_what_was_persisted(
-    name_servers: str, instance: ClientInstance, queues: list[MessageQueue], known_group: str
+    name_servers: str,
+    instance: ClientInstance,
+    producer: Producer,
+    queues: list[MessageQueue],
+    known_group: str,
 ) -> None:
+    await stored(producer, queues, 4)
     store = RemoteOffsetStore(instance, known_group)
     for number, queue in enumerate(queues):
         store.update(queue, QueueOffset(number + 1))
@@ -40,8 +52,9 @@ async def test_another_member_finds_what_was_persisted(
 
 
 async def test_an_offset_may_go_back_when_it_is_told_to(
-    instance: ClientInstance, queues: list[MessageQueue], known_group: str
+    instance: ClientInstance, producer: Producer, queues: list[MessageQueue], known_group: str
 ) -> None:
+    await stored(producer, queues[:1], 9)
     store = RemoteOffsetStore(instance, known_group)
     for offset in (9, 4):
         store.update(queues[0], QueueOffset(offset))
@@ -74,6 +87,8 @@ async def test_offsets_are_told_as_soon_as_a_killed_broker_is_back(
         async with AdminClient(instance=instance) as admin:
             queues = await admin.create_topic("t", queues=2)
             await admin.create_group(group)
+        async with Producer(own_cluster.namesrv, group="p") as producer:
+            await stored(producer, queues, 7)
         store = RemoteOffsetStore(instance, group)
         await asyncio.to_thread(own_cluster.kill_broker)
         for queue in queues:

@@ -182,7 +182,10 @@ async def test_behind_the_end_only_new_messages_come(
         Producer(name_servers, group="test-producer") as sending,
     ):
         await reading.assign([queue])
-        await reading.seek_to_end()
+        await reading.seek(queue, QueueOffset(10_000))
+        async with asyncio.timeout(60):
+            while reading.position(queue) != 10:
+                await reading.poll(timeout=0.2)
         await sending.send(Message(queue.topic, b"10"), queue=queue)
 
         assert await take(reading, 1) == [10]
@@ -218,6 +221,7 @@ async def test_a_place_that_is_no_longer_there_is_left_for_one_that_is(
         async with asyncio.timeout(60):
             while reading.position(queue) != 10:
                 await reading.poll(timeout=0.2)
+                print("POS", reading.position(queue))
         await sending.send(Message(queue.topic, b"10"), queue=queue)
 
         assert await take(reading, 1) == [10]

@@ -112,6 +112,13 @@ def test_the_template_gives_a_new_topic_no_more_queues_than_asked_for() -> None:
     assert route.brokers == TWO
 
 
+def test_a_new_retry_topic_has_one_queue_whatever_the_template_has() -> None:
+    """The broker creates it for its group; a copy that is sent to another queue is refused."""
+    route = provisional_route("%RETRY%g", answer(row("a", read=8), brokers=TWO), 4)
+
+    assert [str(q) for q in route.publish_queues] == ["%RETRY%g@a:0"]
+
+
 def test_a_route_in_another_order_is_the_same_route() -> None:
     one = answer(row("a"), row("b"), brokers=TWO)
     other = answer(row("b"), row("a"), brokers=dict(reversed(TWO.items())))

@@ -23,7 +23,7 @@ from cometmq.client._connection.name_servers import NameServers
 from cometmq.client.errors import NameServerError, TopicNotFoundError
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.queue import MessageQueue
-from cometmq.model.topic import QUEUES_MAX, TEMPLATE_TOPIC, Perm
+from cometmq.model.topic import QUEUES_MAX, RETRY_PREFIX, TEMPLATE_TOPIC, Perm
 from cometmq.protocol.bodies import TopicQueueMappingInfo, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
@@ -175,7 +175,13 @@ def logical_broker_name(scope: str) -> str:
 
 
 def provisional_route(topic: str, template: TopicRouteData, queues_max: int) -> Route:
-    """Make a route for a topic that does not exist yet from that of the template topic."""
+    """Make a route for a topic that does not exist yet from that of the template topic.
+
+    Brokers create a retry topic for its group, with one queue by default, whatever the template
+    has: so its provisional route has one.
+    """
+    if topic.startswith(RETRY_PREFIX):
+        queues_max = 1
     rows = []
     for row in template.queue_datas:
         count = min(queues_max, row.read_queue_nums)

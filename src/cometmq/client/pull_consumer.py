@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import math
+import time
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Unpack
@@ -16,7 +18,9 @@ from cometmq.client._connection.instance import ClientInstance, Membership
 from cometmq.client._connection.name_servers import HasNameServers
 from cometmq.client._consuming.consumer import check_parts, newer, subscriptions_of
 from cometmq.client._consuming.engine import bounded
-from cometmq.client._consuming.group_calls import check_filters, join
+from cometmq.client._consuming.group_calls import GroupCalls, check_filters, join
+from cometmq.client._consuming.handover import DOUBT_S, HAND_OVER_S, IDLE_S, Handover
+from cometmq.client._consuming.pause_detector import PauseDetector
 from cometmq.client._consuming.pulls import Pull, PullResult
 from cometmq.client._consuming.rebalancer import (
     MemberAllocation,
@@ -28,7 +32,7 @@ from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._pull.core import AssignedPullQueues, Mode
 from cometmq.client._pull.fetcher import UNLIMITED
 from cometmq.client._pull.offset_calls import OffsetCalls
-from cometmq.client._pull.positions import Offsets
+from cometmq.client._pull.positions import Offsets, Released
 from cometmq.client._supervision import raise_non_transient
 from cometmq.client.allocation import AllocationStrategy, Averagely
 from cometmq.client.errors import ClientClosedError, ClientError
@@ -162,25 +166,29 @@ class PullConsumer(OffsetCalls):
             wrap_topic=self._namespace.wrap_topic,
             on_failed=self._hooks.failed,
         )
+        self._allocation = MemberAllocation(
+            self._instance,
+            self._wire_group,
+            broadcast=broadcast,
+            strategy=strategy or Averagely(),
+        )
+        self._pauses = PauseDetector(self._paused)
+        self._releasing: set[MessageQueue] = set()
+        """Revoked queues that are not committed yet: their next owners wait."""
         self._rebalancer = Rebalancer(
             instance=self._instance,
             group=self._wire_group,
-            allocate=MemberAllocation(
-                self._instance,
-                self._wire_group,
-                broadcast=broadcast,
-                strategy=strategy or Averagely(),
-            ),
+            allocate=self._allocation,
             topics=self._topics,
             owner=AssignedPullQueues(
                 self._fetcher,
                 lambda topic: topic in self._filters,
-                self._revoke,
+                self._hand_over,
                 self._listener.call,
             ),
             interval_s=self._settings.rebalance_ms / 1000,
             on_permanent=self._tasks.end,
-            on_topic=self._continuation.look,
+            on_topic=self._look,
         )
         self._requests = RequestHandlers(
             self._instance,
@@ -242,6 +250,12 @@ class PullConsumer(OffsetCalls):
         if not self._rebalancing and not self._closing.is_set():
             self._rebalancing = True
             self._listener.stop()
+            if not self._broadcast:
+                calls = GroupCalls(self._instance)
+                self._handover = Handover(calls, self._wire_group, self._allocation)
+                self._pauses.start()
+                self._instance.on_broker.append(self._broker_came)
+                self._instance.on_broker_lost.append(self._broker_lost)
             self._rebalancer.start(self._tasks)
             self._check.start(self._tasks)
 
@@ -262,12 +276,18 @@ class PullConsumer(OffsetCalls):
     async def _close(self) -> None:
         self._requests.close()
         self._listener.stop()
+        self._pauses.stop()
+        if self._broker_came in self._instance.on_broker:
+            self._instance.on_broker.remove(self._broker_came)
+            self._instance.on_broker_lost.remove(self._broker_lost)
         await self._rebalancer.stop()
         await self._tasks.cancel()
         self._positions.count_finished()
         await self._fetcher.stop()
         error = await self._commit_at_close() if self._started else None
         await self._revocations.cancel()
+        if self._handover is not None:
+            await self._handover.stop()
         self._end_unfinished()
         self._listener.close()
         await self._release()
@@ -525,7 +545,10 @@ class PullConsumer(OffsetCalls):
                 consume_type=ConsumeType.CONSUME_ACTIVELY,
             ),
             subscription_set=[wanted.data(topic) for topic, wanted in self._filters.items()],
-            mq_table={queue: self._queue_info(queue) for queue in self._fetcher.queues},
+            mq_table={
+                queue: self._queue_info(queue)
+                for queue in [*self._fetcher.begun(), *self._releasing]
+            },
         )
 
     async def _commit_periodically(self) -> None:
@@ -584,6 +607,52 @@ class PullConsumer(OffsetCalls):
         for queue in self._fetcher.of_topic(topic):
             self._fetcher.begin(queue, self._positions.fetch_from(queue))
 
+    def _look(self, topic: str, queues: Collection[MessageQueue] | None) -> None:
+        self._continuation.look(topic, queues)
+        if queues is None:
+            self._allocation.forget(topic)
+
+    def _broker_came(self, address: str) -> None:
+        """Doubt all queues: a new connection may follow on one that was lost."""
+        self._doubt_ends_s = time.monotonic() + DOUBT_S
+
+    def _broker_lost(self, address: str) -> None:
+        """Doubt all queues until there is a new connection: others may get them meanwhile."""
+        self._doubt_ends_s = math.inf
+
+    def _paused(self, seconds: float) -> None:
+        """Doubt all queues, or begin them anew, after this process stood still."""
+        log.warning(
+            "the process stood still, other members may have its queues group=%s seconds=%.0f",
+            *(self._group, seconds),
+        )
+        self._doubt_ends_s = time.monotonic() + DOUBT_S
+        if seconds >= IDLE_S:
+            for queue in self._fetcher.queues:
+                self._restart(queue)
+
+    async def _hand_over(self, queue: MessageQueue) -> None:
+        """Release a queue to another member after its readers have finished their messages."""
+        if not self._settings.auto_commit_ms:
+            self._drop_queues([queue])
+            return
+        due, is_moved = self._positions.to_commit([queue]), self._positions.is_moved(queue)
+        left = self._positions.release(queue)
+        self._fetcher.end(queue)
+        self._releasing.add(queue)
+        handing = self._finish_and_commit(left, due, is_moved=is_moved)
+        await asyncio.shield(self._revocations.spawn(handing, "hand-over", awaited=True))
+
+    async def _finish_and_commit(self, left: Released, due: Offsets, *, is_moved: bool) -> None:
+        """Commit what is finished, at once and after the readers have finished their messages."""
+        try:
+            await self._commit_revoked(due, even_lower=is_moved)
+            offset = await left.finished(HAND_OVER_S)
+            if offset is not None and offset != left.offset:
+                await self._commit_revoked({left.queue: offset}, even_lower=is_moved)
+        finally:
+            self._releasing.discard(left.queue)
+
     async def _revoke(self, *queues: MessageQueue) -> None:
         """Release queues to other members, which continue after what is finished."""
         await self._commit_shielded(self._drop_queues(queues))
@@ -603,10 +672,10 @@ class PullConsumer(OffsetCalls):
             commit = self._commit_revoked(due)
             await asyncio.shield(self._revocations.spawn(commit, "commit-revoked", awaited=True))
 
-    async def _commit_revoked(self, due: Offsets) -> None:
+    async def _commit_revoked(self, due: Offsets, *, even_lower: bool = True) -> None:
         async with self._committing:
             try:
-                await self._store_offsets(due)
+                await self._store_offsets(due if even_lower else await self._not_overtaken(due))
             except BaseException as error:
                 if not is_call_failure(error):
                     raise

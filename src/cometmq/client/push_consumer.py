@@ -234,7 +234,7 @@ class PushConsumer(CallbackConsumer):
             subscription_set=self._subscriptions.data(),
             mq_table={
                 fetched.queue: fetched.info(engine.store.position(fetched.queue) or QueueOffset(0))
-                for fetched in engine.queues.process_queues()
+                for fetched in engine.queues.shown()
             },
             status_table={
                 topic: engine.statistics.status(topic) for topic in self._subscriptions.topics()

@@ -83,6 +83,8 @@ class RemotingClient:
         """Hooks, in the order in which they see a request."""
         self.on_connect = on_connect
         """Called with the address of each new connection, before anything is sent over it."""
+        self.on_disconnect: Callable[[str], None] | None = None
+        """Called with the address of each connection that is lost or closed."""
         self._language = language
         self._close_silent = close_silent
         self._retry_leaving = retry_leaving
@@ -371,6 +373,8 @@ class RemotingClient:
         for address, known in list(self._connections.items()):
             if known is connection:
                 del self._connections[address]
+                if self.on_disconnect is not None:
+                    self.on_disconnect(address)
 
     def _start_idle_checks(self) -> None:
         """Close idle connections at intervals, once the first connection is open."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.client._consuming.handover import IDLE_S
 from cometmq.client._push import assigned_queues
 from cometmq.client._push.assigned_queues import AssignedQueues
 from cometmq.client._push.ordered import Locks
@@ -25,7 +26,7 @@ class Loop:
 
     def __init__(self, queue: ProcessQueue, offset: QueueOffset) -> None:
         self.queue = queue
-        self.offset = offset
+        self.offset = self.next_offset = offset
         self.stopped = False
 
     def start(self, tasks: Supervisor) -> None:
@@ -75,6 +76,7 @@ class Rig:
             "g",
             store=self.store,
             locks=lambda: self.locks if locks else None,
+            handover=lambda: None,
             first_offset=self._first_offset,
             make_loop=self._make_loop,  # type: ignore[arg-type]
             on_rebalanced=self._rebalanced,
@@ -266,6 +268,7 @@ async def test_what_a_running_handler_finishes_is_committed_unless_more_is_alrea
 async def test_a_handler_that_does_not_end_keeps_a_revoked_queue_for_a_bounded_time(
     rigs: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(assigned_queues, "HAND_OVER_S", 0.01)
     monkeypatch.setattr(assigned_queues, "FINISH_S", 0.01)
     rig = rigs()
     await rig.queues.assign(QUEUE)
@@ -348,7 +351,7 @@ async def test_a_broken_queue_is_revoked_and_can_be_taken_anew_at_its_committed_
     broken = rig.fetched
     rig.store.update(QUEUE, QueueOffset(9))
 
-    rig.queues.reassign(QUEUE)
+    rig.queues.interrupt(broken)
     assert (broken.dropped, list(rig.queues.assigned(QUEUE.topic))) == (True, [])
     async with asyncio.timeout(60):
         await rig.freed.wait()
@@ -383,3 +386,107 @@ async def test_nothing_is_taken_after_the_stop(rigs: Callable[..., Rig]) -> None
 
     assert rig.loops[0].stopped
     assert not await rig.queues.assign(MessageQueue("t", "a", 1))
+
+
+@pytest.mark.parametrize("locks", [False, True])
+async def test_the_queues_of_a_process_that_stood_still_begin_at_the_committed_offset(
+    rigs: Callable[..., Rig], *, locks: bool
+) -> None:
+    """Another member has committed a higher offset: the one in memory does not replace it."""
+    rig = rigs(locks=locks)
+    await rig.queues.assign(QUEUE)
+    before = rig.fetched
+    before.put([stored(5)])
+    rig.store.update(QUEUE, QueueOffset(9))
+    rig.store.kept[QUEUE] = QueueOffset(40)
+    before.lock_is_new = True  # as a lock that has expired is not fresh
+
+    rig.queues.note_pause(IDLE_S)
+    async with asyncio.timeout(60):
+        await rig.freed.wait()
+
+    assert before.dropped
+    assert rig.store.kept == {QUEUE: 40}
+    assert await rig.queues.assign(QUEUE)
+
+
+async def test_a_queue_in_doubt_that_another_member_has_consumed_is_released(
+    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = rigs()
+    await rig.queues.assign(QUEUE)
+    rig.store.update(QUEUE, QueueOffset(9))
+    rig.store.kept[QUEUE] = QueueOffset(40)
+    rig.queues.note_pause(IDLE_S - 1)
+    assert not rig.fetched.dropped
+
+    await rig.queues.persist()
+    async with asyncio.timeout(60):
+        await rig.freed.wait()
+
+    assert rig.store.kept == {QUEUE: 40}
+    assert "another member has consumed a queue meanwhile" in caplog.text
+    assert rig.queues.queues() == []
+
+
+@pytest.mark.parametrize("committed", [None, 3, 9])
+async def test_a_queue_in_doubt_that_only_this_member_has_consumed_is_committed(
+    rigs: Callable[..., Rig], *, committed: int | None
+) -> None:
+    rig = rigs()
+    await rig.queues.assign(QUEUE)
+    if committed is not None:
+        rig.store.kept[QUEUE] = QueueOffset(committed)
+    rig.store.update(QUEUE, QueueOffset(9))
+    rig.queues.note_pause(IDLE_S - 1)
+
+    await rig.queues.persist()
+
+    assert rig.store.kept == {QUEUE: 9}
+    assert rig.queues.queues() == [QUEUE]
+
+
+async def test_a_revoked_queue_does_not_lower_what_another_member_has_committed(
+    rigs: Callable[..., Rig],
+) -> None:
+    rig = rigs()
+    await rig.queues.assign(QUEUE)
+    rig.store.update(QUEUE, QueueOffset(9))
+    rig.store.kept[QUEUE] = QueueOffset(40)
+
+    await rig.queues.revoke(QUEUE)
+
+    assert rig.store.kept == {QUEUE: 40}
+
+
+async def test_a_revoked_queue_is_shown_until_its_handlers_have_ended_and_it_is_committed(
+    rigs: Callable[..., Rig],
+) -> None:
+    rig = rigs()
+    await rig.queues.assign(QUEUE)
+    fetched = rig.fetched
+    batch = fetched.put([stored(5)])
+    assert batch is not None
+    fetched.begin_call()
+    revoking = asyncio.create_task(rig.queues.revoke(QUEUE))
+    await until(lambda: rig.store.kept != {})
+    assert rig.queues.shown() == [fetched]
+    batch.finish(0, 1)
+    rig.store.update(QUEUE, QueueOffset(6))
+    fetched.end_call()
+    await revoking
+
+    assert rig.queues.shown() == []
+    assert rig.store.kept == {QUEUE: 6}
+
+
+async def test_a_queue_of_a_deleted_topic_is_not_committed(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    await rig.queues.assign(QUEUE)
+    rig.fetched.topic_missed = True
+    rig.store.update(QUEUE, QueueOffset(9))
+
+    await rig.queues.persist()
+    await rig.queues.revoke(QUEUE)
+
+    assert rig.store.kept == {}

@@ -186,6 +186,38 @@ async def test_a_lock_that_was_refused_is_not_given_back() -> None:
     assert rig.broker.unlocked == []
 
 
+@pytest.mark.parametrize("overtaken", [False, True])
+async def test_a_queue_whose_lock_is_back_begins_behind_what_another_member_has_committed(
+    *, overtaken: bool
+) -> None:
+    """While this member had lost the lock, another one may have consumed the queue."""
+    broker, queue = GroupBroker(), MessageQueue("t", "a", 0)
+    broker.bounds, broker.committed["t", 0] = (0, 100), 5
+    async with ScriptedCluster([broker]) as cluster:
+        consumer = PushConsumer(
+            cluster.address, group="g", handler=print, ordered=True, subscriptions={"t": "*"},
+            hold_ms=100, pull_timeout_ms=200,
+        )  # fmt: skip
+        broker.members = [consumer.client_id]
+        async with consumer:
+            await consumer.ready()
+            await broker.wait_until(lambda: queue in broker.locked_by and bool(broker.pulls))
+            broker.locked_by[queue] = "another"
+            await asyncio.sleep(30.0)  # a renewal is refused
+            if overtaken:
+                broker.committed["t", 0] = 40
+            broker.pulls.clear()
+            broker.commits.clear()
+            del broker.locked_by[queue]
+
+            await broker.wait_until(lambda: any(pull.queue_id == 0 for pull in broker.pulls))
+            first = next(pull for pull in broker.pulls if pull.queue_id == 0)
+
+    assert first.queue_offset == (40 if overtaken else 5)
+    commits = [each.commit_offset for each in broker.commits if each.queue_id == 0]
+    assert min(commits, default=first.queue_offset) >= first.queue_offset
+
+
 async def test_a_queue_is_unlocked_at_once_when_it_is_released_without_delay() -> None:
     rig = Rig()
     await rig.locks.renew()

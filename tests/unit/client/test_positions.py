@@ -29,8 +29,8 @@ def batch(queue: MessageQueue, *offsets: int, ends: int) -> Batch:
     return Batch(queue, messages, QueueOffset(ends))
 
 
-A, B = threading.Thread(name="a"), threading.Thread(name="b")
-"""Two readers; they need not run to be told apart."""
+A, B, C = (threading.Thread(name=name) for name in "abc")
+"""Readers; they need not run to be told apart."""
 
 
 def nothing_waits(queue: MessageQueue) -> None:
@@ -226,3 +226,46 @@ def test_the_error_of_a_queue_that_is_not_assigned_lists_those_that_are() -> Non
     many = [MessageQueue("t", "b", number) for number in range(LISTED_MAX + 2)]
     with pytest.raises(NotAssignedError, match=r"assigned are: t@b:0, .*t@b:7 and 2 more\. "):
         check_assigned(MessageQueue("u", "b", 0), many)
+
+
+async def test_a_released_queue_counts_what_its_readers_finish_in_time_and_in_order() -> None:
+    positions = Positions(nothing_waits)
+    positions.deliver(A, batch(ONE, 5, ends=6))
+    positions.deliver(B, batch(ONE, 6, 7, ends=8))
+    positions.deliver(C, batch(ONE, 8, ends=9))
+
+    released = positions.release(ONE)
+    assert positions.position(ONE) is None
+    positions.finish(B)
+    assert await released.finished(0.0) is None, "the lowest message is not finished"
+    positions.finish(A)
+    assert await released.finished(0.0) == 8
+    positions.take_back(C)
+    assert await released.finished(60.0) == 8, "its reader has failed"
+    assert positions.to_commit() == {}
+
+
+async def test_a_released_queue_has_what_was_finished_before() -> None:
+    positions = Positions(nothing_waits)
+    positions.deliver(A, batch(ONE, 5, ends=6))
+    positions.finish(A)
+    positions.deliver(A, batch(TWO, 5, ends=6))
+
+    released = positions.release(ONE)
+
+    assert (released.offset, released.last) == (6, [])
+    assert await released.finished(60.0) == 6
+
+
+def test_a_queue_is_moved_until_the_offset_is_committed_that_was_chosen() -> None:
+    positions = Positions(nothing_waits)
+    positions.move(ONE, QueueOffset(3))
+    positions.set_finished(TWO, QueueOffset(4))
+    assert positions.is_moved(ONE)
+    assert positions.is_moved(TWO)
+
+    positions.committed(ONE, QueueOffset(3))
+    positions.drop(TWO)
+
+    assert not positions.is_moved(ONE)
+    assert not positions.is_moved(TWO)

@@ -172,6 +172,9 @@ class ClientCore(Lifecycle):
         super().__init__(f"client {self.client_id}")
         self.on_broker: list[Callable[[str], None]] = []
         """Called with the address of each broker that a new connection was made to."""
+        self.on_broker_lost: list[Callable[[str], None]] = []
+        """Called with the address of each server whose connection was lost."""
+        self.remoting.on_disconnect = self._disconnected
         self.on_close: list[Callable[[], None]] = []
         """Called when it closes."""
         _living.add(self)
@@ -522,6 +525,10 @@ class ClientCore(Lifecycle):
         if self._members and self.running and sends:
             self.heartbeat_soon(address)
         for listener in self.on_broker:
+            listener(address)
+
+    def _disconnected(self, address: str) -> None:
+        for listener in self.on_broker_lost:
             listener(address)
 
     async def _send_heartbeat(self, address: str, data: HeartbeatData, joined: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from cometmq.client._connection.instance import ClientCore
 from cometmq.client._consuming.pulls import FilterServers
@@ -18,6 +18,7 @@ from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import (
     CheckClientRequestBody,
+    ConsumerRunningInfo,
     LockBatchRequestBody,
     LockBatchResponseBody,
     MessageModel,
@@ -27,6 +28,7 @@ from cometmq.protocol.bodies import (
     UnlockBatchRequestBody,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import GetConsumerRunningInfoRequest
 from cometmq.protocol.subscription import TAG_KIND
 from cometmq.remoting.tasks import is_call_failure
 from cometmq.system.failure_log import log_text, log_trace
@@ -39,6 +41,8 @@ _OFF = "does not support consumer to filter message by"
 """In the remark of brokers whose setting `_SWITCH` is off; only CometMQ's names the setting."""
 _SWITCH = "enablePropertyFilter"
 
+ASK_S = 2.0
+"""The timeout of a question to another member."""
 LOCK_S = 1.0
 """The timeout of a request that locks queues."""
 UNLOCK_S = 2.0
@@ -150,6 +154,27 @@ class GroupCalls:
                 continue
             found.setdefault(address, []).append(queue)
         return found
+
+    async def queues_of(
+        self, group: str, member: str, topic: str
+    ) -> Collection[MessageQueue] | None:
+        """Return the queues that another member of a group has; None if it does not say."""
+        header = GetConsumerRunningInfoRequest(consumer_group=group, client_id=member)
+        code = RequestCode.GET_CONSUMER_RUNNING_INFO
+        try:
+            address = (await self._instance.routes.find(topic)).any_broker()
+            if address is None:
+                return None
+            response = await self._instance.brokers.call(address, code, header, timeout=ASK_S)
+            return ConsumerRunningInfo.decode(response.body).mq_table.keys()
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            log.info(
+                "a member does not say which queues it has group=%s member=%s error=%s",
+                *(group, member, log_text(error)),
+            )
+            return None
 
     async def check_filter(self, group: str, client_id: str, topic: str, wanted: Filter) -> None:
         """Check with every broker of a topic that it supports a filter; tags need no check.

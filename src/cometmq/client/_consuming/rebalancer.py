@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from cometmq.client._callbacks import Caller
 from cometmq.client._connection.instance import ClientCore, MemberList
@@ -230,6 +230,16 @@ than the 30 s for which a member trusts its queue locks: it still consumes its q
 """
 
 
+class _Share(NamedTuple):
+    """The last allocation of one topic."""
+
+    members: list[str]
+    """All members of the group."""
+    mine: frozenset[MessageQueue]
+    former_owners: dict[MessageQueue, str]
+    """Other members that had some of these queues before."""
+
+
 class MemberAllocation:
     """Allocates queues in the client: each member of a group computes its own.
 
@@ -254,6 +264,8 @@ class MemberAllocation:
         self._strategy = strategy
         self._former: frozenset[str] = frozenset()
         """The members of the last allocation."""
+        self._shares: dict[str, _Share] = {}
+        """The last allocation of each topic."""
         self._wait_ends_s: float | None = None
         """When the wait for missing members ends; None while there is no wait."""
         self._complete: set[tuple[str, float]] = set()
@@ -278,7 +290,54 @@ class MemberAllocation:
                 f"strategy {self._strategy.name} allocated {foreign.pop()!s:.200}, which is no "
                 f"readable queue of {topic}"
             )
+        self._note_owners(topic, queues, members, frozenset(found))
         return found
+
+    def others(self) -> set[str]:
+        """Return the other members of the last allocation."""
+        return set(self._former - {self._instance.client_id})
+
+    def former_owner(self, queue: MessageQueue) -> str | None:
+        """Return the other member that had a queue before it was allocated to this one, if any."""
+        share = self._shares.get(queue.topic)
+        return None if share is None else share.former_owners.get(queue)
+
+    def forget(self, topic: str) -> None:
+        """Forget the allocation of a topic that is not subscribed any more."""
+        self._shares.pop(topic, None)
+
+    def _note_owners(
+        self,
+        topic: str,
+        queues: list[MessageQueue],
+        members: list[str],
+        mine: frozenset[MessageQueue],
+    ) -> None:
+        """Find out which members had the queues that are new to this one: all use one strategy."""
+        own, before = self._instance.client_id, self._shares.get(topic)
+        if before is None:
+            before = _Share([each for each in members if each != own], frozenset(), {})
+        owners = {queue: who for queue, who in before.former_owners.items() if queue in mine}
+        if added := mine - before.mine:
+            for member in before.members:
+                if member != own:
+                    owned = self._allocated_to(member, queues, before.members, added)
+                    owners |= dict.fromkeys(owned, member)
+        self._shares[topic] = _Share(members, mine, owners)
+
+    def _allocated_to(
+        self,
+        member: str,
+        queues: list[MessageQueue],
+        members: list[str],
+        added: frozenset[MessageQueue],
+    ) -> Collection[MessageQueue]:
+        try:
+            return added.intersection(self._strategy.allocate(self._group, member, queues, members))
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            return added  # an application's strategy may only know this member
 
     def _awaits_members(self, listed: MemberList) -> bool:
         """Return whether members of the last allocation are missing and may still reconnect."""

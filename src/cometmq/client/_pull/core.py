@@ -27,6 +27,7 @@ from cometmq.client._connection.name_servers import HasNameServers
 from cometmq.client._consuming.consumer import Consumer, check_flag, resolve
 from cometmq.client._consuming.continuation import Cause, Continuation
 from cometmq.client._consuming.handler_calls import ConsumeHookCalls, FilterChain
+from cometmq.client._consuming.handover import Handover
 from cometmq.client._consuming.pulls import (
     FilterServers,
     Pull,
@@ -36,6 +37,7 @@ from cometmq.client._consuming.pulls import (
 )
 from cometmq.client._pull.fetcher import Fetcher
 from cometmq.client._pull.positions import (
+    Offsets,
     Positions,
     Reader,
     ReaderState,
@@ -191,6 +193,10 @@ class PullCore(Consumer):
             broadcast=broadcast,
             folder=self._settings.offset_folder,
         )
+        self._handover: Handover | None = None
+        """Takes queues from other members; None if queues are assigned by the application."""
+        self._doubt_ends_s = 0.0
+        """Until when other members may commit offsets of the same queues."""
         self._continuation = Continuation(
             self._store,
             self._offsets,
@@ -220,6 +226,7 @@ class PullCore(Consumer):
             on_permanent=self._tasks.end,
             on_moved=self._continue_elsewhere,
             on_topic_missed=self._positions.drop,
+            on_hung=self._restart,
         )
         self._tasks.on_failure = self._fetcher.fail
 
@@ -266,10 +273,39 @@ class PullCore(Consumer):
         self._report_unfinished()
         async with self._committing:
             due = self._positions.to_commit(queues)
+            if time.monotonic() < self._doubt_ends_s:
+                due = await self._not_overtaken(due)
             failures = await self._store_offsets(due)
             for queue in due.keys() - failures.keys():
                 self._positions.committed(queue, due[queue])
         return list(failures.values())
+
+    async def _not_overtaken(self, due: Offsets) -> Offsets:
+        """Return the offsets that are not lower than the committed ones.
+
+        A queue with a lower offset was consumed by another member; it begins behind that.
+        """
+        kept: Offsets = {}
+        for queue, offset in due.items():
+            is_moved = self._positions.is_moved(queue)
+            committed = None if is_moved else await self._store.stored(queue)
+            if committed is None or committed <= offset:
+                kept[queue] = offset
+            else:
+                log.warning(
+                    "another member has consumed a queue meanwhile, continuing behind it queue=%s"
+                    " group=%s offset=%d committed=%d",
+                    *(queue, self._group, offset, committed),
+                )
+                self._restart(queue)
+        return kept
+
+    def _restart(self, queue: MessageQueue) -> None:
+        """Begin a queue at its committed offset: another member may have got it meanwhile."""
+        if self._handover is not None and queue in self._fetcher.fetches():
+            self._handover.contest(queue)
+            self._positions.drop(queue)
+            self._fetcher.begin(queue)
 
     async def _store_offsets(self, offsets: Mapping[MessageQueue, QueueOffset]) -> Failures:
         """Store offsets, and return the errors of queues. What a store raises is raised."""
@@ -279,7 +315,10 @@ class PullCore(Consumer):
         return await self._store.persist(offsets) or {}
 
     async def _first_offset(self, queue: MessageQueue) -> QueueOffset:
-        offset = await self._continuation.assigned(queue)
+        if self._handover is None:
+            offset = await self._continuation.assigned(queue)
+        else:
+            offset = await self._handover.begin(queue, self._continuation.assigned)
         is_committed = self._store.position(queue) is not None
         if not is_committed and queue in self._fetcher.fetches():
             self._positions.set_finished(queue, offset)  # a member after this one starts here too

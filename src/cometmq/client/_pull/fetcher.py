@@ -109,6 +109,7 @@ class _Stream(FetchLoop[PullResult]):
         """When the last message that was received had been stored; 0 for none."""
         self.topic_missed = False
         """Whether the broker has responded that the topic does not exist."""
+        self._is_hung = False
         self._fetcher = fetcher
 
     @property
@@ -143,6 +144,15 @@ class _Stream(FetchLoop[PullResult]):
                 self.topic_missed = True
                 self._fetcher.forget_deleted(self)
             raise
+
+    def _replace(self) -> None:
+        super()._replace()
+        self._is_hung = True
+        self._fetcher.on_hung(self.queue)
+
+    def _forget_failures(self) -> None:
+        if not self._is_hung:  # else the stream that follows counts on
+            super()._forget_failures()
 
     async def _act(self, response: PullResult, took_s: float) -> bool:
         self.pulled_ms = now_ms()
@@ -189,6 +199,7 @@ class Fetcher:
         on_moved: called when a queue cannot continue at its offset, with the cause, the queue, the
             response, and when the last message that was received had been stored; begins it anew.
         on_topic_missed: called with a queue whose topic does not exist any more.
+        on_hung: called with a queue whose pull made no progress for long.
     """
 
     def __init__(
@@ -206,10 +217,12 @@ class Fetcher:
         on_permanent: Callable[[BaseException], None] | None = None,
         on_moved: Moved,
         on_topic_missed: Callable[[MessageQueue], None],
+        on_hung: Callable[[MessageQueue], None] = lambda queue: None,
     ) -> None:
         self.pull = pull
         self.on_moved = on_moved
         self._on_topic_missed = on_topic_missed
+        self.on_hung = on_hung
         self.start_of = start_of
         self.retry_s = retry_s
         self.step_s_max = step_s_max
@@ -248,6 +261,10 @@ class Fetcher:
     def queues(self) -> list[MessageQueue]:
         """The queues being fetched."""
         return list(self._streams)
+
+    def begun(self) -> list[MessageQueue]:
+        """Return the queues whose first offset is known."""
+        return [queue for queue, stream in self._streams.items() if stream.offset is not None]
 
     def of_topic(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that are being fetched."""

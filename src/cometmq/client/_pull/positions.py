@@ -45,6 +45,8 @@ class Unfinished:
     """Whether its queue was moved or revoked meanwhile: it no longer counts."""
     begun_s: float = field(default_factory=time.monotonic)
     """When it was delivered, in seconds of the steady clock."""
+    ended: asyncio.Future[bool] | None = None
+    """Gets whether it was finished; None if no other code waits for that."""
     reported: bool = False
     """Whether the log contains that it has not been finished for long."""
 
@@ -52,6 +54,31 @@ class Unfinished:
     def messages(self) -> list[StoredMessage]:
         """The messages, in order."""
         return self.batch.messages
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A queue that was released while readers had messages of it."""
+
+    queue: MessageQueue
+    offset: QueueOffset | None
+    """The offset after the last finished message; None if none was finished."""
+    last: list[Unfinished]
+    """The messages of readers, by offset."""
+
+    async def finished(self, timeout_s: float) -> QueueOffset | None:
+        """Wait for the readers; return the offset up to which everything is finished then."""
+        futures = [each.ended for each in self.last if each.ended is not None]
+        if futures:
+            await asyncio.wait(futures, timeout=timeout_s)
+        offset = self.offset
+        for each in self.last:
+            is_next = offset is None or offset == each.batch.begins
+            has_ended = each.ended is not None and each.ended.done() and each.ended.result()
+            if not is_next or not has_ended:
+                break
+            offset = each.batch.next_offset
+        return offset
 
 
 class Positions:
@@ -70,6 +97,8 @@ class Positions:
         self._uncounted: set[MessageQueue] = set()
         """Queues with messages that were finished after the last `count_finished`."""
         self._committed: Offsets = {}
+        self._moved: set[MessageQueue] = set()
+        """Queues that the application has moved since their last commit."""
 
     def deliver(self, reader: Reader, batch: Batch) -> Unfinished:
         """Note that messages are delivered to a reader, which has finished the ones before."""
@@ -91,14 +120,19 @@ class Positions:
     def finish(self, reader: Reader) -> Unfinished | None:
         """Count the unfinished messages of a reader as finished, and return them."""
         unfinished = self.unfinished.pop(reader, None)
-        if unfinished is not None and not unfinished.dropped:
-            self._uncounted.add(unfinished.batch.queue)
+        if unfinished is not None:
+            if not unfinished.dropped:
+                self._uncounted.add(unfinished.batch.queue)
+            elif unfinished.ended is not None:
+                _end(unfinished.ended, finished=True)
         return unfinished
 
     def take_back(self, reader: Reader) -> Unfinished | None:
         """Count the unfinished messages of a reader as not delivered, and return them."""
         unfinished = self.unfinished.pop(reader, None)
         if unfinished is None or unfinished.dropped:
+            if unfinished is not None and unfinished.ended is not None:
+                _end(unfinished.ended, finished=False)
             return unfinished
         queue = unfinished.batch.queue
         if self._delivered.get(queue) == unfinished.batch.next_offset:
@@ -111,12 +145,31 @@ class Positions:
         """Continue at another offset of a queue; the next commit stores it."""
         self.drop(queue)
         self._delivered[queue] = self._finished[queue] = offset
+        self._moved.add(queue)
+
+    def release(self, queue: MessageQueue) -> Released:
+        """Forget a queue whose readers may still finish their messages."""
+        offset = self.finished(queue)
+        last = [
+            each
+            for each in self.unfinished.values()
+            if each.batch.queue == queue and not each.dropped
+        ]
+        for each in last:
+            each.ended = asyncio.get_running_loop().create_future()
+        self.drop(queue)
+        return Released(queue, offset, sorted(last, key=lambda each: each.batch.begins))
+
+    def is_moved(self, queue: MessageQueue) -> bool:
+        """Return whether the application has chosen the offset that the next commit stores."""
+        return queue in self._moved
 
     def drop(self, queue: MessageQueue) -> None:
         """Forget a queue, and the unfinished messages of it."""
         for table in (self._delivered, self._finished, self._committed):
             table.pop(queue, None)
         self._uncounted.discard(queue)
+        self._moved.discard(queue)
         for unfinished in self.unfinished.values():
             unfinished.dropped = unfinished.dropped or unfinished.batch.queue == queue
 
@@ -150,11 +203,13 @@ class Positions:
         self.count_finished()
         if queue in self._finished:
             self._committed[queue] = offset
+            self._moved.discard(queue)
 
     def set_finished(self, queue: MessageQueue, offset: QueueOffset) -> None:
         """Set the finished offset of a queue, independent of the deliveries."""
         self._uncounted.discard(queue)
         self._finished[queue] = offset
+        self._moved.add(queue)
 
     def count_finished(self) -> None:
         """Count the finished offset of each queue in which a reader has finished messages.
@@ -177,6 +232,11 @@ class Positions:
                 bounds = [each for each in (lowest.get(queue), waiting) if each is not None]
                 self._finished[queue] = QueueOffset(min([offset, *bounds]))
         self._uncounted.clear()
+
+
+def _end(ended: asyncio.Future[bool], *, finished: bool) -> None:
+    if not ended.done():
+        ended.set_result(finished)
 
 
 LISTED_MAX = 8

@@ -112,6 +112,7 @@ class ConcurrentService:
         batch_max: messages of one call.
         timeout_s: after so long a call's messages are sent back, while it still runs.
         statistics: counts.
+        check_pause: called before handler calls: drops queues if this process stood still for long.
         local_retry_s: until a message that could not be sent back is consumed again.
         now: a steady clock, in seconds.
     """
@@ -127,6 +128,7 @@ class ConcurrentService:
         batch_max: int,
         timeout_s: float,
         statistics: Statistics,
+        check_pause: Callable[[], None] = lambda: None,
         local_retry_s: float = LOCAL_RETRY_S,
         now: Callable[[], float] = monotonic,
     ) -> None:
@@ -137,6 +139,7 @@ class ConcurrentService:
         self._batch_max = 1 if handling.takes_one else batch_max
         self._timeout_s = timeout_s
         self._statistics = statistics
+        self._check_pause = check_pause
         self._local_retry_s = local_retry_s
         self._now = now
         self._timers: set[asyncio.TimerHandle] = set()
@@ -226,6 +229,7 @@ class ConcurrentService:
         queue.begin_call()
         try:
             consume = self._consume_fast if self._handling.direct else self._consume_each
+            self._check_pause()
             while pending.next < pending.stop and not queue.dropped:
                 try:
                     await consume(pending, call)
@@ -241,6 +245,7 @@ class ConcurrentService:
                 self._update_store()
                 if self._now() > self._workers.slice_end:
                     await self._workers.rest()
+                    self._check_pause()
             if queue.dropped:
                 pending.next = pending.stop
         finally:

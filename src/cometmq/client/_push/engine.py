@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +22,16 @@ from cometmq.client._consuming.consumer import Subscriptions
 from cometmq.client._consuming.continuation import Cause, Continuation
 from cometmq.client._consuming.engine import ConsumerSpec, Engine, bounded
 from cometmq.client._consuming.group_calls import GroupCalls
+from cometmq.client._consuming.handover import DOUBT_S, Handover
+from cometmq.client._consuming.pause_detector import PauseDetector
 from cometmq.client._consuming.pulls import PullResult, ReplicaChoice
 from cometmq.client._consuming.rebalancer import MemberAllocation, Rebalancer
 from cometmq.client._consuming.retries import Retries
 from cometmq.client._push.assigned_queues import AssignedQueues
 from cometmq.client._push.concurrent import ConcurrentService
-from cometmq.client._push.ordered import Locks, OrderedService
+from cometmq.client._push.ordered import RELOCK_S, Locks, OrderedService
 from cometmq.client._push.process_queue import Limits, ProcessQueue
-from cometmq.client._push.pull_loop import PullLoop
+from cometmq.client._push.pull_loop import FirstOffset, PullLoop
 from cometmq.client._supervision import SupervisedFailureLog, SupervisedTasks, raise_non_transient
 from cometmq.client.allocation import AllocationStrategy
 from cometmq.client.offsets import OffsetStore, default_store
@@ -88,11 +91,14 @@ class PushEngine(Engine):
         )
         self._announcing, self._announcement_is_due = asyncio.Lock(), False
         self._locks: Locks | None = None
+        self._handover: Handover | None = None
+        self._pauses = PauseDetector(self._paused)
         self.service = self._make_service()
         self.queues = AssignedQueues(
             self.group,
             store=self.store,
             locks=lambda: self._locks,
+            handover=lambda: self._handover,
             first_offset=self._continuation.assigned,
             make_loop=self._make_loop,
             on_rebalanced=self._rebalanced,
@@ -108,17 +114,20 @@ class PushEngine(Engine):
             more=f"group={self.group}",
             on_permanent=tasks.end,
         )
+        self._allocation = MemberAllocation(
+            instance, self.group, broadcast=spec.broadcast, strategy=spec.strategy
+        )
+        if not spec.broadcast and not spec.ordered:
+            self._handover = Handover(self.calls, self.group, self._allocation)
         self.rebalancer = Rebalancer(
             instance=instance,
             group=self.group,
-            allocate=MemberAllocation(
-                instance, self.group, broadcast=spec.broadcast, strategy=spec.strategy
-            ),
+            allocate=self._allocation,
             topics=subscriptions.topics,
             owner=self.queues,
             interval_s=settings.rebalance_ms / 1000,
             on_permanent=tasks.end,
-            on_topic=self._continuation.look,
+            on_topic=self._look,
         )
 
     async def load(self) -> None:
@@ -127,9 +136,11 @@ class PushEngine(Engine):
 
     async def _start_fetching(self) -> None:
         self.service.start()
+        self._pauses.start()
+        self._instance.on_broker.append(self._broker_came)
+        self._instance.on_broker_lost.append(self._broker_lost)
         if self._locks is not None:
             self._locks.start(self.settings.lock_ms / 1000, self.tasks)
-            self._instance.on_broker.append(self._broker_came)
         self.tasks.repeat(
             self.settings.persist_ms / 1000,
             self._persist,
@@ -148,11 +159,15 @@ class PushEngine(Engine):
 
     async def _release_queues(self, step_s: float, *, hard: bool) -> BaseException | None:
         error = await bounded(self.queues.persist(), step_s, "offsets")
+        self._pauses.stop()
+        if self._broker_came in self._instance.on_broker:
+            self._instance.on_broker.remove(self._broker_came)
+            self._instance.on_broker_lost.remove(self._broker_lost)
         if self._locks is not None:
-            if self._broker_came in self._instance.on_broker:
-                self._instance.on_broker.remove(self._broker_came)
             unlock = self._locks.stop_renewing() if hard else self._locks.stop()
             await bounded(unlock, step_s, "locks")
+        if self._handover is not None:
+            await bounded(self._handover.stop(), step_s, "handover")
         await self.queues.close()
         return error
 
@@ -163,6 +178,7 @@ class PushEngine(Engine):
     async def until_assigned(self) -> None:
         """Wait until each assigned queue has its first offset."""
         await self.rebalancer.until_assigned(lambda: self._subscriptions.announced().keys())
+        await self.queues.until_begun()
 
     def rebalance(self) -> None:
         """Rebalance soon, and pull with a changed subscription."""
@@ -208,6 +224,7 @@ class PushEngine(Engine):
             batch_max=self.settings.batch_max,
             timeout_s=self.settings.consume_minutes_max * MINUTE_S,
             statistics=self.statistics,
+            check_pause=self._pauses.check,
         )
 
     def _ordered_service(self, retries: Retries | None) -> OrderedService:
@@ -234,13 +251,45 @@ class PushEngine(Engine):
         )
 
     def _broker_came(self, address: str) -> None:
-        assert self._locks is not None
-        self._locks.renew_soon()
+        """Doubt all queues: a new connection may follow on one that was lost."""
+        if not self.spec.broadcast:
+            self.queues.doubt(DOUBT_S)
+        if self._locks is not None:
+            self._locks.renew_soon()
+
+    def _broker_lost(self, address: str) -> None:
+        """Doubt all queues until there is a new connection: others may get them meanwhile."""
+        if not self.spec.broadcast:
+            self.queues.doubt(math.inf)
+
+    def _paused(self, seconds: float) -> None:
+        """Doubt all queues, or release them, after this process stood still."""
+        if self.spec.broadcast:
+            return
+        log.warning(
+            "the process stood still, other members may have its queues group=%s seconds=%.0f",
+            *(self.group, seconds),
+        )
+        self.queues.note_pause(seconds)
+        if self._locks is not None:
+            self._locks.renew_soon()
 
     def _locked_again(self, queue: ProcessQueue) -> None:
+        if queue.dropped:
+            return
+        queue.lock_is_new = True
+        self.tasks.spawn(self._continue_locked(queue), "locked-again")
+
+    async def _continue_locked(self, queue: ProcessQueue) -> None:
+        """Continue a queue whose lost lock was renewed, unless another member had it meanwhile."""
         assert isinstance(self.service, OrderedService)
-        self.service.resume(queue)
-        self.queues.wake()
+        is_overtaken = await self.queues.release_if_overtaken(queue)
+        if is_overtaken is None:
+            asyncio.get_running_loop().call_later(RELOCK_S, self._locked_again, queue)
+        elif not is_overtaken:
+            queue.lock_is_new = False
+            self.service.resume(queue)
+            self.queues.wake()
 
     def _retries_begin(self) -> None:
         """Find the retry topic at once: the broker created it with the first redelivery."""
@@ -251,7 +300,12 @@ class PushEngine(Engine):
         if topic is not None and await self._instance.routes.refresh(topic) is not None:
             self.rebalancer.wake()
 
-    def _make_loop(self, fetched: ProcessQueue, offset: QueueOffset) -> PullLoop:
+    def _look(self, topic: str, queues: Collection[MessageQueue] | None) -> None:
+        self._continuation.look(topic, queues)
+        if queues is None:
+            self._allocation.forget(topic)
+
+    def _make_loop(self, fetched: ProcessQueue, offset: QueueOffset | FirstOffset) -> PullLoop:
         topic = fetched.queue.topic
         return PullLoop(
             fetched,
@@ -271,7 +325,8 @@ class PushEngine(Engine):
             stats=self.statistics,
             failures=self._failures,
             on_moved=lambda cause, response: self._continue_elsewhere(fetched, cause, response),
-            on_broken=lambda: self.queues.reassign(fetched.queue),
+            on_broken=lambda: self.queues.interrupt(fetched),
+            check_pause=self._pauses.check,
         )
 
     async def _continue_elsewhere(
@@ -287,7 +342,7 @@ class PushEngine(Engine):
     ) -> None:
         self._limits.share(topic, len(mine))
         self._subscriptions.renew(topic)
-        self.tasks.spawn(self._persist(), "first-offsets")
+        self.tasks.spawn(self.queues.persist_first(), "first-offsets")
         if not self._announcement_is_due:
             self._announcement_is_due = True
             self.tasks.spawn(self._announce(), "heartbeat")

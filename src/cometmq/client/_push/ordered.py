@@ -352,7 +352,8 @@ class OrderedService:
                     log.warning(
                         "queue lock expired queue=%s group=%s", queue.queue, self._handling.group
                     )
-                return NEXT_CHAIN_S if await self._locks.relock(queue) else UNTIL_LOCKED_S
+                await self._locks.relock(queue)
+                return NEXT_CHAIN_S if queue.lock_is_fresh() else UNTIL_LOCKED_S
             if loop.time() - begun_s > self._continuous_s:
                 return NEXT_CHAIN_S
             messages = queue.take(self._batch_max)

@@ -23,8 +23,8 @@ cdef class FetchedBatch:
 
 cdef class ProcessQueue:
     cdef public object queue
-    cdef public bint dropped, locked, is_offset_pending, topic_missed
-    cdef public double locked_at_s, pulled_at_s, consumed_at_s
+    cdef public bint dropped, locked, is_offset_pending, topic_missed, lock_is_new
+    cdef public double locked_at_s, pulled_at_s, consumed_at_s, doubt_ends_s
     cdef public int unlock_tries, calls
     cdef public object consuming
     cdef public Py_ssize_t count

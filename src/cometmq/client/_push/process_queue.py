@@ -123,6 +123,10 @@ class ProcessQueue:
         """The highest offset that was put in; None if there was none."""
         self.received_ms = 0
         """When the broker stored the last message that was put in; 0 if there was none."""
+        self.doubt_ends_s = 0.0
+        """Until when another member may commit offsets of the queue."""
+        self.lock_is_new = False
+        """Whether a lost lock was renewed, and it is not known yet if another member had it."""
         self.topic_missed = False
         """Whether the broker has responded that the topic does not exist: no offset is committed,
         since those of the former topic would skip messages of the next one."""
@@ -309,9 +313,17 @@ class ProcessQueue:
         By both clocks: the steady one may stand still while the machine is suspended, and another
         member may have the lock afterwards.
         """
-        if not self.locked or self._now() - self.locked_at_s > max_age_s:
+        if not self.locked or self.lock_is_new or self._now() - self.locked_at_s > max_age_s:
             return False
         return now_ms() - self.locked_at_ms <= max_age_s * 1000
+
+    def doubt(self, seconds: float) -> None:
+        """Note that another member may have the queue, too, for this time."""
+        self.doubt_ends_s = self._now() + seconds
+
+    def is_in_doubt(self) -> bool:
+        """Return whether another member may have the queue, too."""
+        return self.doubt_ends_s > 0 and self._now() < self.doubt_ends_s
 
     def note_pull(self) -> None:
         """Record the time of a pull, or of a reason not to pull now."""

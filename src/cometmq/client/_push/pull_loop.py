@@ -97,8 +97,11 @@ class PullLoop(FetchLoop[PullResult]):
         on_moved: called with the cause and the response when the queue cannot continue at its
             offset. It drops the process queue, so that the loop ends, and has the queue assigned
             again elsewhere. If it raises before, the loop pulls again.
-        on_broken: called when messages could not be handed over after they were put in: the
-            process queue is dropped, and the queue must be assigned again at the committed offset.
+        on_broken: called when messages could not be handed over after they were put in, or a pull
+            made no progress for long: the process queue is dropped, and the queue must be assigned
+            again at the committed offset.
+        check_pause: called before a pull and after its response: drops the process queue if this
+            process stood still for long.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class PullLoop(FetchLoop[PullResult]):
         failures: SupervisedFailureLog,
         on_moved: Callable[[Cause, PullResult], Awaitable[None]],
         on_broken: Callable[[], None],
+        check_pause: Callable[[], None] = lambda: None,
     ) -> None:
         self.queue = process_queue.queue
         self.next_offset: QueueOffset | None = None
@@ -154,6 +158,7 @@ class PullLoop(FetchLoop[PullResult]):
         self._stats = stats
         self._on_moved = on_moved
         self._on_broken = on_broken
+        self._check_pause = check_pause
         self._pulls: QueuePulls | None = None
         self._target: _Target | None = None
         """Where the last pull went."""
@@ -166,7 +171,13 @@ class PullLoop(FetchLoop[PullResult]):
         self._broken = False
 
     def _has_ended(self) -> bool:
+        self._check_pause()
         return self._process_queue.dropped
+
+    def _replace(self) -> None:
+        """Release a queue that was not pulled for long: another member may have it."""
+        super()._replace()
+        self._release()
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -233,7 +244,7 @@ class PullLoop(FetchLoop[PullResult]):
                 )
             else:
                 consumed = None
-                if self._commit_with_pull and not self._process_queue.topic_missed:
+                if self._commits_with_pull():
                     consumed = self._store.position(self.queue)
                 result = await self._fast_path.pull(
                     target.address,
@@ -259,8 +270,13 @@ class PullLoop(FetchLoop[PullResult]):
             raise
         self._failed_pulls = 0
         # The broker may have applied another filter, whose messages this one would drop.
+        self._check_pause()
         is_void = self._process_queue.dropped or self._wanted() != wanted
         return None if is_void else result
+
+    def _commits_with_pull(self) -> bool:
+        queue = self._process_queue
+        return self._commit_with_pull and not queue.topic_missed and not queue.is_in_doubt()
 
     def _pulls_of(self, wanted: Filter) -> QueuePulls:
         pull = Pull(
@@ -320,10 +336,13 @@ class PullLoop(FetchLoop[PullResult]):
             if batch is not None:
                 self._service.submit(self._process_queue, batch)
         except BaseException:
-            self._broken = True
-            self._process_queue.drop()
-            self._on_broken()
+            self._release()
             raise
+
+    def _release(self) -> None:
+        self._broken = True
+        self._process_queue.drop()
+        self._on_broken()
 
     def _forget_failures(self) -> None:
         if not self._broken:  # else the loop that follows counts on

@@ -67,8 +67,10 @@ PART_BYTES_MAX = 4 * 1024 * 1024
 TOPIC_BYTES = 200
 """The size of a topic in a registration, beside its name and its attributes."""
 COALESCED_S = 0.1
-"""How long after a change was registered further changes wait for each other, unless a request
-waits for the registration."""
+"""How long changes wait for each other after `AT_ONCE` registrations in a row, unless a request waits
+for the registration."""
+AT_ONCE = 8
+"""Changes in a row that are registered at once: clients look for a new topic soon."""
 _READ_WRITE = Perm.READ | Perm.WRITE
 
 
@@ -231,6 +233,8 @@ class _Link:
         """Up to which change of the topics the name server has them; None if that is unknown."""
         self._registered_as: _Content | None = None
         self._parts_sent = 0
+        self._in_row = 0
+        self._row_until_s = 0.0
 
     def wake(self) -> None:
         """Register soon, whatever the name server's version of the topics is."""
@@ -262,7 +266,12 @@ class _Link:
                     if not tried.done():
                         tried.set_result(None)
             if is_urgent:
-                await self._coalesce()
+                now_s = asyncio.get_running_loop().time()
+                self._in_row = self._in_row + 1 if now_s < self._row_until_s else 1
+                self._row_until_s = now_s + COALESCED_S
+                if self._in_row > AT_ONCE:
+                    await self._coalesce()
+                    self._row_until_s += COALESCED_S
             await self._pause()
 
     async def _coalesce(self) -> None:

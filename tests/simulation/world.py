@@ -64,6 +64,8 @@ class World:
     """
 
     def __init__(self, seed: int, *, layout: Layout | None = None) -> None:
+        for registry in (instance._instances, instance._living):  # of processes of other worlds
+            registry.clear()
         self.chance = SeededRandomness(seed)
         self.layout = layout or LAYOUTS[seed % len(LAYOUTS)]
         self.loop = SimulatedLoop(self.chance)
@@ -411,8 +413,6 @@ def simulate(seed: int, *, layout: Layout | None = None) -> History:
     random.seed(seed)
     collects = gc.isenabled()
     gc.disable()
-    for registry in (instance._instances, instance._living):  # of the processes of other worlds
-        registry.clear()
     try:
         world = World(seed, layout=layout)
         with replaced(world.loop):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from cometmq.cli.lines import line_of
 from cometmq.client import Filter, Message, Producer, PullConsumer
+from cometmq.client._connection.name_servers import parse_addresses
 from cometmq.client.settings import ClientSettings, PullSettings
 from cometmq.model.errors import CometError
 
@@ -52,7 +53,8 @@ def bodies(text: str) -> Iterator[bytes]:
 
 async def send(name_servers: str, sending: Sending, wanted: Iterator[bytes]) -> None:
     """Send each body and print where it is stored, one line each."""
-    producer = Producer(name_servers=name_servers, group=GROUP, client=ClientSettings())
+    addresses = parse_addresses(name_servers)  # its errors are for a command, not for a program
+    producer = Producer(name_servers=addresses, group=GROUP, client=ClientSettings())
     async with producer:
         for number, body in enumerate(wanted, 1):
             try:
@@ -84,7 +86,8 @@ async def tail(
     """
     wanted = Filter.sql(sql) if sql is not None else Filter.tags(tags)
     settings = PullSettings(auto_commit_ms=0)
-    async with PullConsumer(name_servers=name_servers, group=GROUP, settings=settings) as consumer:
+    addresses = parse_addresses(name_servers)
+    async with PullConsumer(name_servers=addresses, group=GROUP, settings=settings) as consumer:
         queues = await consumer.fetch_queues(topic)
         await consumer.assign(queues, filter=wanted)
         for queue in queues:

@@ -67,8 +67,8 @@ PART_BYTES_MAX = 4 * 1024 * 1024
 TOPIC_BYTES = 200
 """The size of a topic in a registration, beside its name and its attributes."""
 COALESCED_S = 0.1
-"""How long changes wait for each other after `AT_ONCE` registrations in a row, unless a request waits
-for the registration."""
+"""How long changes wait for each other after `AT_ONCE` registrations in a row, unless a request
+waits for the registration."""
 AT_ONCE = 8
 """Changes in a row that are registered at once: clients look for a new topic soon."""
 _READ_WRITE = Perm.READ | Perm.WRITE

@@ -141,12 +141,15 @@ def one_thread(clock: ManualClock) -> Iterator[None]:
 
 @functools.cache
 def _stopwatches() -> list[tuple[ModuleType, str]]:
-    """Where modules of ours have the functions that measure how long their work takes."""
+    """Where modules of ours have the functions that measure how long their work takes.
+
+    Their namespaces are read: an attribute that a module lacks may load another one.
+    """
     return [
         (module, name)
         for path, module in sys.modules.items()
         for name in ("monotonic", "perf_counter")
-        if path.startswith("cometmq.") and getattr(module, name, None) is getattr(time, name)
+        if path.startswith("cometmq.") and vars(module).get(name) is getattr(time, name)
     ]
 
 

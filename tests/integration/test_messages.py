@@ -147,7 +147,8 @@ async def test_a_group_joins_an_instance_once(name_servers: str) -> None:
         with pytest.raises(ClientError, match="has a Producer of twice already"):
             await Producer(group="twice", instance=instance).start()
         await first.close()
-        await Producer(group="twice", instance=instance).start()
+        async with Producer(group="twice", instance=instance):
+            pass
 
 
 # --- many messages ------------------------------------------------------------------------------

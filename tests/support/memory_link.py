@@ -36,6 +36,9 @@ class _End(asyncio.Transport):
             self.reader.buffer_updated(count)
             left = left[count:]
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def close(self) -> None:
         if not self._closing:
             self._closing = True

@@ -69,7 +69,7 @@ TOPIC_BYTES = 200
 COALESCED_S = 0.1
 """How long changes wait for each other after `AT_ONCE` registrations in a row, unless a request
 waits for the registration."""
-AT_ONCE = 8
+AT_ONCE = 100
 """Changes in a row that are registered at once: clients look for a new topic soon."""
 _READ_WRITE = Perm.READ | Perm.WRITE
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from ipaddress import ip_address
 
 import pytest
@@ -201,6 +202,10 @@ def test_an_instance_whose_event_loop_is_gone_is_replaced() -> None:
     asyncio.run(held.open())
 
     assert acquire_instance(NOBODY, settings=NAMED).instance is not held.instance
+
+    with pytest.warns(ResourceWarning, match="unclosed client 10.0.0.1@shop"):
+        del held
+        gc.collect()
 
 
 async def test_a_running_instance_refuses_the_members_of_another_event_loop() -> None:

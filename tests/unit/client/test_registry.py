@@ -196,6 +196,12 @@ def test_an_endpoint_is_asked_before_the_usual_port(monkeypatch: pytest.MonkeyPa
     assert acquire_instance("").instance.name_servers.addresses == ()
 
 
+def drop(objects: list[object]) -> None:
+    """Let the last references go, and collect what they held."""
+    objects.clear()
+    gc.collect()
+
+
 def test_an_instance_whose_event_loop_is_gone_is_replaced() -> None:
     """Programs may call asyncio.run several times."""
     held = acquire_instance(NOBODY, settings=NAMED)
@@ -203,9 +209,10 @@ def test_an_instance_whose_event_loop_is_gone_is_replaced() -> None:
 
     assert acquire_instance(NOBODY, settings=NAMED).instance is not held.instance
 
+    leases: list[object] = [held]
+    del held
     with pytest.warns(ResourceWarning, match="unclosed client 10.0.0.1@shop"):
-        del held
-        gc.collect()
+        drop(leases)
 
 
 async def test_a_running_instance_refuses_the_members_of_another_event_loop() -> None:
@@ -217,6 +224,7 @@ async def test_a_running_instance_refuses_the_members_of_another_event_loop() ->
             await asyncio.to_thread(asyncio.run, other.open())
         assert held.instance.running
     finally:
+        await other.close()
         await held.close()
 
 

@@ -11,8 +11,11 @@ import msgspec
 import pytest
 
 from cometmq.broker.app import Broker
+from cometmq.controller.active import ControllerEntry
+from cometmq.controller.app import Controller
 from cometmq.controller.broker_set import REPLACED, UNVERIFIED, VERIFIED, BrokerSet
-from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import CleanBrokerDataRequest
 from support.elected_pairs import (
     NAME,
     ElectedPairs,
@@ -102,6 +105,40 @@ async def test_members_that_were_killed_elect_the_largest_log_when_all_are_back(
     await until(lambda: is_master(master) or is_master(slave))
     await until(lambda: len(members(master) | members(slave)) == 2)
     await until(lambda: log_of(master) == log_of(slave) != b"")
+
+
+async def waiting(elected: ElectedPairs, folder: Path) -> Controller:
+    """Return the controller of a set of which one member was killed and one is gone."""
+    [controller] = elected.controllers
+    master, slave = await both(elected)
+    before = elected.store.backup("brokerSets/")
+    await killed(elected, slave, folder, "b")
+    await killed(elected, master, folder, "a")
+    elected.store.restore(before)
+    slave = await elected.start("b", **ALL)
+    await until(lambda: NAME in controller._elections.waiting)
+    await elected.pairs.stop(slave)
+    return controller
+
+
+async def test_a_set_that_was_cleaned_waits_for_no_member(
+    elected: ElectedPairs, tmp_path: Path
+) -> None:
+    controller = await waiting(elected, tmp_path)
+    header = CleanBrokerDataRequest(broker_name=NAME, is_clean_living_broker=True)
+    response = await elected.call(controller.address, RequestCode.CLEAN_BROKER_DATA, header)
+    assert response.code == ResponseCode.SUCCESS, response.remark
+    await until(lambda: not controller._elections.waiting)
+
+
+async def test_a_controller_that_is_no_longer_active_has_no_sets_that_wait(
+    elected: ElectedPairs, tmp_path: Path
+) -> None:
+    controller = await waiting(elected, tmp_path)
+    await controller.active.resign()
+    other = msgspec.json.encode(ControllerEntry("other", "127.0.0.1:1", lease=0))
+    elected.store.restore({controller.active._active_key: other})
+    await until(lambda: not controller._elections.waiting)
 
 
 async def test_a_copy_does_not_lead_without_what_the_controller_has_heard_of(

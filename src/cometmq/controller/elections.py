@@ -147,9 +147,13 @@ class Elections:
             EtcdUnavailableError: etcd gave no response.
         """
         if not self._is_active():
+            self.waiting.clear()  # the active controller says it
             return
         all_heard = self._live.all_heard()  # before the sets are read, which then know as much
-        for known in await self._table.all():
+        sets = await self._table.all()
+        for gone in self.waiting.keys() - {known.name for known in sets}:
+            del self.waiting[gone]
+        for known in sets:
             heard = all_heard.get(known.name, {}).get(known.set_id, Heard())
             is_behind = heard.epochs[0] > known.master_epoch
             if not (known.master_epoch or is_behind) or not self._live.living(known):

@@ -1,9 +1,11 @@
-"""Replaces clocks, disks and network of the product, for all processes of a simulation."""
+"""Replaces clocks, secrets, disks and network of the product, for all processes of a simulation."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import random
+import secrets
 import sys
 import time
 from collections.abc import Iterator
@@ -30,7 +32,7 @@ _now: list[SimulatedLoop] = []
 
 @contextmanager
 def replaced(loop: SimulatedLoop) -> Iterator[None]:
-    """Let the product have its time, disk and network from a simulated loop."""
+    """Let the product have its time, disk, network and secrets from a simulated loop."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assembly, "GroupCommit", SimulatedCommit)
         patch.setattr(assembly, "MessageStore", _store)
@@ -39,6 +41,8 @@ def replaced(loop: SimulatedLoop) -> Iterator[None]:
         patch.setattr(wire, "write_batch_of", _write_batch)
         for clock_user, name, replacement in _CLOCKS:
             patch.setattr(clock_user, name, replacement)
+        # `token_hex` calls it, too. Names of broker sets are in errors, and so in histories.
+        patch.setattr(secrets, "token_bytes", random.Random(loop.chance.seed).randbytes)
         patch.setattr(time, "monotonic", _monotonic)
         patch.setattr(time, "perf_counter", _monotonic)
         patch.setattr(time, "time_ns", _time_ns)

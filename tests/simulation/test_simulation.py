@@ -59,9 +59,7 @@ def test_messages_survive_everything_that_happens_to_a_cluster(part: int) -> Non
 
 
 def test_a_seed_gives_the_same_history_in_every_process_and_build() -> None:
-    """Where no slave forwards two sends at once: builds write those in one or two parts."""
-    seeds = [*range(7), 16, 26]
-    assert {seed % len(LAYOUTS) for seed in seeds} == set(range(len(LAYOUTS)))
+    seeds = [*range(len(LAYOUTS)), 26]  # in the last, a slave forwards several sends at once
     here = [simulate(seed).digest() for seed in seeds]
     for hash_seed, build in (("1", {}), ("2", {"COMETMQ_BUILD": "interpreted"})):
         command = [sys.executable, str(REPLAY), "--digest", *map(str, seeds)]

@@ -22,7 +22,7 @@ import msgspec
 
 from cometmq.model.errors import ProtocolError
 from cometmq.protocol import fastjson
-from cometmq.protocol.codes import LanguageCode, RequestCode
+from cometmq.protocol.codes import FORWARDED, LanguageCode, RequestCode
 from cometmq.protocol.frame import (
     BINARY_HEADER,
     JSON_HEADER,
@@ -271,8 +271,8 @@ def command_of(head: bytes, body: bytes) -> Command:
 def send_header(data: bytes) -> tuple[SendMessageV2Request, int] | None:
     """Return fields and opaque number of a JSON header; None unless it is that of a common send.
 
-    That is, the header of a SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE that is not one-way and has all
-    fields in their usual types.
+    That is, the header of a SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE that is not one-way, that no
+    slave forwards, and that has all fields in their usual types.
     """
     try:
         header: _SendHeader = _decode_send_header(data)
@@ -283,6 +283,7 @@ def send_header(data: bytes) -> tuple[SendMessageV2Request, int] | None:
         fields is None
         or header.flag
         or header.code not in _SENDS_V2
+        or header.remark == FORWARDED
         or header.language not in _LANGUAGES
         or not INT32_MIN <= opaque <= INT32_MAX
         or _is_misread(fields, data)

@@ -89,7 +89,7 @@ class RemotingClient:
         self._close_silent = close_silent
         self._retry_leaving = retry_leaving
         self._proxies = proxies
-        self._leaving: set[Connection] = set()
+        self._leaving: dict[Connection, None] = {}
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._refused: dict[str, tuple[float, str]] = {}
@@ -200,7 +200,7 @@ class RemotingClient:
         if self._connections.get(address) is connection:
             del self._connections[address]
             if not connection.closed:
-                self._leaving.add(connection)
+                self._leaving[connection] = None
 
     def ready(self, address: str) -> Connection | None:
         """Return the connection to an address if a request can be written to it now.
@@ -369,7 +369,7 @@ class RemotingClient:
         )
 
     def _forget(self, connection: Connection) -> None:
-        self._leaving.discard(connection)
+        self._leaving.pop(connection, None)
         for address, known in list(self._connections.items()):
             if known is connection:
                 del self._connections[address]

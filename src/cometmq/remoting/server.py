@@ -89,10 +89,10 @@ class RemotingServer:
         self._latencies = latencies
         self.fast_path: FastPath | None = None
         """The fast path of connections that are opened from now on."""
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         self._silent: dict[socket.socket, float] = {}
         """Accepted connections without a first byte, and the time of their accept, in its order."""
-        self._arriving: set[socket.socket] = set()
+        self._arriving: dict[socket.socket, None] = {}
         """Those with a first byte that are not open yet."""
         self._problems = RateLimitedLog(log, f"connections refused or closed server={name}")
         self._idle_closed = RateLimitedLog(
@@ -293,7 +293,7 @@ class RemotingServer:
         self._problems.add("refused a connection server=%s: %s", self._name, reason)
 
     def _begin_opening(self, accepted: socket.socket, first: int | None) -> None:
-        self._arriving.add(accepted)
+        self._arriving[accepted] = None
         self._supervisor.spawn(self._open(accepted, first == HANDSHAKE_BYTE), "open")
 
     async def _open(self, accepted: socket.socket, is_tls: bool) -> None:
@@ -316,7 +316,7 @@ class RemotingServer:
             accepted.close()
             raise
         finally:
-            self._arriving.discard(accepted)
+            self._arriving.pop(accepted, None)
 
     def _connection(self) -> Connection:
         connection = Connection(
@@ -346,12 +346,12 @@ class RemotingServer:
         return knows(connection, command)
 
     def _opened(self, connection: Connection) -> None:
-        self._connections.add(connection)
+        self._connections[connection] = None
         if self._stopping:
             connection.abort()
 
     def _closed(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         if self._on_close is not None:
             self._on_close(connection)
 

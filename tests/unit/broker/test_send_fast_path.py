@@ -30,7 +30,7 @@ from cometmq.broker.stats.throughput import Throughput
 from cometmq.model.delay import DelayLevels
 from cometmq.model.topic import TOPIC_CHARS_MAX
 from cometmq.protocol.batch import BatchItem, encode_batch
-from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.codes import FORWARDED, RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.record import encode_host
 from cometmq.protocol.signed_fields import RequestCheck
@@ -737,6 +737,21 @@ async def test_nothing_of_a_read_is_kept_behind_it(
             None, None, b"", b"",
         )  # fmt: skip
     assert len(all_messages(side.store, "T", 1)) == 200
+    side.store.abandon()
+
+
+@pytest.mark.parametrize("scans", [False, True])
+async def test_forwarded_sends_take_the_long_way_in_each_build(
+    tmp_path: Path, tables: Tables, scans: bool
+) -> None:
+    tables.topic("T", queues=4)
+    side = Side(tmp_path, tables, fast=True, scans=scans)
+    client = side.connect()
+    for remark, handled in ((None, 0), ("found", 0), (FORWARDED, 1)):
+        client.transport.send(encode_command(Command(310, fields=FIELDS, remark=remark, body=b"x")))
+        await client.settled()
+        assert side.handled == handled, remark
+    assert len(all_messages(side.store, "T", 1)) == 3
     side.store.abandon()
 
 

@@ -349,8 +349,8 @@ SAME_FIGURES = (
     "startAcceptSendRequestTimeStamp",
 )
 OWN_SETTINGS = {
-    "bindAddress", "configStorePath", "flushDiskType", "haListenPort", "inSyncReplicas",
-    "kvConfigPath", "listenPort", "mappedFileSizeCommitLog", "namesrvAddr", "rocketmqHome",
+    "allAckInSyncStateSet", "bindAddress", "configStorePath", "flushDiskType", "haListenPort",
+    "inSyncReplicas", "kvConfigPath", "listenPort", "mappedFileSizeCommitLog", "namesrvAddr", "rocketmqHome",
     "storePathCommitLog", "storePathRootDir",
 }  # fmt: skip
 """Settings whose values differ on purpose: addresses, paths, our safer defaults, the small files of

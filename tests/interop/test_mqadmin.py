@@ -350,8 +350,8 @@ SAME_FIGURES = (
 )
 OWN_SETTINGS = {
     "allAckInSyncStateSet", "bindAddress", "configStorePath", "flushDiskType", "haListenPort",
-    "inSyncReplicas", "kvConfigPath", "listenPort", "mappedFileSizeCommitLog", "namesrvAddr", "rocketmqHome",
-    "storePathCommitLog", "storePathRootDir",
+    "inSyncReplicas", "kvConfigPath", "listenPort", "mappedFileSizeCommitLog", "namesrvAddr",
+    "rocketmqHome", "storePathCommitLog", "storePathRootDir",
 }  # fmt: skip
 """Settings whose values differ on purpose: addresses, paths, our safer defaults, the small files of
 `cometmq standalone`, and the choice between the rules of 4.9 and 5.3 for what a synchronous master

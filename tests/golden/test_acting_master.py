@@ -17,12 +17,10 @@ from cometmq.namesrv.brokers.liveness import header_of
 from cometmq.namesrv.brokers.registrations import read_registration
 from cometmq.namesrv.registry import BrokerKey, MinIdNotice, Registry
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import REQUEST_BODIES, RESPONSE_BODIES, Body, decode_body
+from cometmq.protocol.bodies import Body, decode_body
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import (
-    REQUEST_HEADERS,
-    RESPONSE_HEADERS,
     ExchangeBrokerHaInfoRequest,
     RegisterBrokerRequest,
     decode_fields,
@@ -32,6 +30,7 @@ from cometmq.remoting import RemotingClient, RemotingServer, Request, Response, 
 from golden.recordings import VECTORS
 from support.frames import one_command
 from support.pairs import LIMIT_S, SLAVE, Pairs, running_pairs, until
+from support.wire_classes import recorded_classes
 
 ROWS: list[dict[str, Any]] = [
     json.loads(line)
@@ -66,9 +65,7 @@ def test_headers_and_bodies_lose_nothing(code: RequestCode) -> None:
     rows = recorded(code) + recorded(code, is_response=True)
     assert rows
     for row in rows:
-        is_response = row["name"].endswith("_RESPONSE")
-        header = (RESPONSE_HEADERS if is_response else REQUEST_HEADERS).get(code)
-        body = (RESPONSE_BODIES if is_response else REQUEST_BODIES).get(code)
+        header, body = recorded_classes(row["name"])
         command = command_of(row)
         if header is not None and command.fields:
             assert encode_fields(decode_fields(header, command.fields)) == command.fields, row

@@ -17,16 +17,13 @@ from cometmq.controller.etcd import Put
 from cometmq.model.errors import ResponseError
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import (
-    REQUEST_BODIES,
-    RESPONSE_BODIES,
     Body,
     EpochEntryCache,
     decode_body,
 )
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import (
-    REQUEST_HEADERS,
-    RESPONSE_HEADERS,
+    RpcHeader,
     decode_fields,
     encode_fields,
 )
@@ -36,6 +33,7 @@ from golden.recordings import VECTORS
 from support.controllers import OneController
 from support.etcd_model import EtcdStore
 from support.frames import one_command
+from support.wire_classes import recorded_classes
 
 CODES = {
     RequestCode.BROKER_HEARTBEAT,
@@ -91,13 +89,10 @@ def test_a_broker_shows_its_epochs_as_recorded() -> None:
 
 
 def check(row: dict[str, Any]) -> None:
-    is_response = row["name"].endswith("_RESPONSE")
-    code = RequestCode[row["name"].removesuffix("_RESPONSE")]
-    header = (RESPONSE_HEADERS if is_response else REQUEST_HEADERS).get(code)
-    body = (RESPONSE_BODIES if is_response else REQUEST_BODIES).get(code)
+    header, body = recorded_classes(row["name"])
     command = one_command(bytes.fromhex(row["hex"]))
 
-    if header is not None:
+    if header not in (None, RpcHeader):
         assert encode_fields(decode_fields(header, command.fields)) == command.fields, row["name"]
     if body is not None and command.body:
         read = decode_body(body, command.body)

@@ -8,20 +8,15 @@ import msgspec
 import pytest
 
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import REQUEST_BODIES, RESPONSE_BODIES, Body, decode_body
-from cometmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from cometmq.protocol.bodies import Body, decode_body
+from cometmq.protocol.codes import LanguageCode, ResponseCode
 from cometmq.protocol.command import Command, encode_head
 from cometmq.protocol.frame import BINARY_HEADER
-from cometmq.protocol.headers import (
-    REQUEST_HEADERS,
-    RESPONSE_HEADERS,
-    Header,
-    decode_fields,
-    encode_fields,
-)
+from cometmq.protocol.headers import Header, decode_fields, encode_fields
 from cometmq.protocol.record import decode_messages
 from golden.recordings import SCENARIOS, Recorded, recorded
 from support.frames import CommandDecoder
+from support.wire_classes import recorded_classes
 
 ANSWERED = {
     ResponseCode.SUCCESS,
@@ -47,19 +42,9 @@ RECORDS = {
 }
 
 
-def request_code(row: dict[str, Any]) -> int:
-    return RequestCode[row["name"].removesuffix("_RESPONSE")]
-
-
 def header_class(row: dict[str, Any]) -> type[Header] | None:
-    if not row["name"].endswith("_RESPONSE"):
-        return REQUEST_HEADERS.get(request_code(row))
-    return RESPONSE_HEADERS.get(request_code(row)) if row["code"] in ANSWERED else None
-
-
-def body_class(row: dict[str, Any]) -> type[msgspec.Struct] | None:
-    bodies = RESPONSE_BODIES if row["name"].endswith("_RESPONSE") else REQUEST_BODIES
-    return bodies.get(request_code(row))
+    is_complete = not row["name"].endswith("_RESPONSE") or row["code"] in ANSWERED
+    return recorded_classes(row["name"])[0] if is_complete else None
 
 
 def wire_fields(row: dict[str, Any]) -> dict[str, str]:
@@ -158,7 +143,7 @@ def test_each_json_body_has_a_type_that_loses_nothing(scenario: str) -> None:
         body = frame.command().body
         if body[:1] != b"{" or frame.row["name"] in OTHER_THAN_JSON:
             continue
-        kind = body_class(frame.row)
+        _, kind = recorded_classes(frame.row["name"])
         assert kind is not None, frame.row["name"]
 
         typed = decode_body(kind, body)

@@ -76,15 +76,6 @@ class CheckRocksdbCqWriteResult(Body, kw_only=True):
     """0 right, 1 wrong, 2 under way, 3 failed."""
 
 
-class OffsetMovedEvent(Body, kw_only=True):
-    """The body of a message about an offset out of range."""
-
-    consumer_group: str = ""
-    message_queue: MessageQueue = field(default_factory=MessageQueue)
-    offset_request: int = 0
-    offset_new: int = 0
-
-
 class HAConnectionRuntimeInfo(Part, kw_only=True):
     """One slave of a master."""
 

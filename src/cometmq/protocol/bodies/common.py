@@ -9,7 +9,10 @@ from cometmq.protocol.bodies.base import Body, Part
 
 
 class DataVersion(Body, kw_only=True):
-    """Which state of a table this is; two are the same only if all their members are."""
+    """Which state of a table this is; two are the same only if all their members are.
+
+    QUERY_DATA_VERSION (322).
+    """
 
     state_version: int = 0
     timestamp: int = 0
@@ -32,20 +35,30 @@ class DataVersion4(Body, kw_only=True):
 
 
 class KVTable(Body, kw_only=True):
-    """Texts by name."""
+    """Texts by name.
+
+    The response to GET_BROKER_RUNTIME_INFO (28), GET_KVLIST_BY_NAMESPACE (219) and REGISTER_BROKER
+    (103).
+    """
 
     table: dict[str, str] = field(default_factory=dict)
 
 
 class TopicList(Body, kw_only=True):
-    """Names of topics."""
+    """Names of topics.
+
+    The response to QUERY_TOPICS_BY_CONSUMER (343), GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305),
+    GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206), GET_TOPICS_BY_CLUSTER (224),
+    GET_SYSTEM_TOPIC_LIST_FROM_NS (304), GET_UNIT_TOPIC_LIST (311), GET_HAS_UNIT_SUB_TOPIC_LIST
+    (312) and GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST (313).
+    """
 
     topic_list: list[str] = field(default_factory=list)
     broker_addr: str | None = None
 
 
 class GroupList(Body, kw_only=True):
-    """Names of groups."""
+    """Names of groups. The response to QUERY_TOPIC_CONSUME_BY_WHO (300)."""
 
     group_list: list[str] = field(default_factory=list)
 

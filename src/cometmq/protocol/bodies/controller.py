@@ -12,7 +12,11 @@ from cometmq.protocol.bodies.route import BrokerMemberGroup
 
 
 class SyncStateSet(Body, kw_only=True):
-    """The controller ids that hold every confirmed byte; in 1001, 1003, 1004 and 1008."""
+    """The controller ids that hold every confirmed byte.
+
+    CONTROLLER_ALTER_SYNC_STATE_SET (1001), CONTROLLER_REGISTER_BROKER (1003),
+    CONTROLLER_GET_REPLICA_INFO (1004) and NOTIFY_BROKER_ROLE_CHANGED (1008).
+    """
 
     sync_state_set: list[int] = field(default_factory=list)
     sync_state_set_epoch: int = 0
@@ -51,7 +55,7 @@ class ReplicasInfo(Part, kw_only=True):
 
 
 class BrokerReplicasInfo(Body, kw_only=True):
-    """CONTROLLER_GET_SYNC_STATE_DATA (1006): the broker sets by name."""
+    """The response to CONTROLLER_GET_SYNC_STATE_DATA (1006): the broker sets by name."""
 
     replicas_info_table: dict[str, ReplicasInfo] = field(default_factory=dict)
 

@@ -68,7 +68,7 @@ class LockBatchRequestBody(Body, kw_only=True):
 
 
 class LockBatchResponseBody(Body, kw_only=True):
-    """The response to LOCK_BATCH_MQ: the queues that are locked now."""
+    """The response to LOCK_BATCH_MQ (41): the queues that are locked now."""
 
     lock_ok_mq_set: list[MessageQueue] = field(name="lockOKMQSet", default_factory=list)
 

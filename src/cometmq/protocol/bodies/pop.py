@@ -39,7 +39,7 @@ class MessageQueueAssignment(Part, kw_only=True):
 
 
 class QueryAssignmentResponseBody(Body, kw_only=True):
-    """The response to QUERY_ASSIGNMENT; None if the broker could not decide."""
+    """The response to QUERY_ASSIGNMENT (400); None if the broker could not decide."""
 
     message_queue_assignments: list[MessageQueueAssignment] | None = None
 

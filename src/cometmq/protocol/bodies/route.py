@@ -58,7 +58,7 @@ class LogicQueueMappingItem(Part, kw_only=True):
 
 
 class TopicQueueMappingDetail(Body, kw_only=True):
-    """The queue mapping of a static topic on one broker."""
+    """UPDATE_AND_CREATE_STATIC_TOPIC (513): the queue mapping of a static topic on one broker."""
 
     bare_keys: ClassVar[bool] = True
 

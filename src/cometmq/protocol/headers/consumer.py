@@ -8,10 +8,6 @@ from msgspec import field
 from cometmq.protocol.headers.base import Header, Int32, Int64, RpcHeader, TopicHeader
 
 
-class HeartbeatRequest(RpcHeader, kw_only=True):
-    """HEART_BEAT (34): no fields of its own."""
-
-
 class HeartbeatResponse(Header, kw_only=True):
     """The response to HEART_BEAT; 5.1.3 and later brokers announce the second heartbeat form."""
 
@@ -51,14 +47,6 @@ class NotifyConsumerIdsChangedRequest(RpcHeader, kw_only=True):
     """NOTIFY_CONSUMER_IDS_CHANGED (40): a broker notifies a group that it has to rebalance."""
 
     consumer_group: str = ""
-
-
-class LockBatchMqRequest(RpcHeader, kw_only=True):
-    """LOCK_BATCH_MQ (41): no fields of its own."""
-
-
-class UnlockBatchMqRequest(RpcHeader, kw_only=True):
-    """UNLOCK_BATCH_MQ (42): no fields of its own."""
 
 
 class InvokeBrokerToGetConsumerStatusRequest(TopicHeader, kw_only=True):

@@ -165,9 +165,3 @@ class ControllerApplyBrokerIdResponse(Header, kw_only=True):
 
     cluster_name: str | None = None
     broker_name: str | None = None
-
-
-class GetBrokerEpochCacheRequest(Header, kw_only=True):
-    """GET_BROKER_EPOCH_CACHE (1007)."""
-
-    broker_name: str | None = None

@@ -3,7 +3,7 @@
 Source: CreateTopicRequestHeader, DeleteTopicRequestHeader and relatives, RocketMQ 4.9 and 5.3.
 """
 
-from cometmq.protocol.headers.base import Header, Int32, Int64, TopicHeader
+from cometmq.protocol.headers.base import Int32, Int64, TopicHeader
 
 
 class UpdateAndCreateTopicRequest(TopicHeader, kw_only=True):
@@ -20,10 +20,6 @@ class UpdateAndCreateTopicRequest(TopicHeader, kw_only=True):
     attributes: str | None = None
     """Changes to the topic's attributes: ``+key=value,-key``."""
     force: bool | None = None
-
-
-class UpdateAndCreateTopicListRequest(TopicHeader, kw_only=True):
-    """UPDATE_AND_CREATE_TOPIC_LIST (18): no fields of its own."""
 
 
 class DeleteTopicInBrokerRequest(TopicHeader, kw_only=True):
@@ -65,16 +61,3 @@ class QueryConsumeQueueRequest(TopicHeader, kw_only=True):
     index: Int64 = 0
     count: Int32 = 0
     consumer_group: str | None = None
-
-
-class CheckRocksdbCqWriteProgressRequest(Header, kw_only=True):
-    """CHECK_ROCKSDB_CQ_WRITE_PROGRESS (354)."""
-
-    topic: str | None = None
-    check_store_time: Int64 = 0
-
-
-class ExportRocksdbConfigToJsonRequest(Header, kw_only=True):
-    """EXPORT_ROCKSDB_CONFIG_TO_JSON (355)."""
-
-    config_type: str

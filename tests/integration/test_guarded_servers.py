@@ -17,6 +17,7 @@ from cometmq.broker.failover.epochs.wire import EPOCHS, Greeting
 from cometmq.broker.replication.greeting import SlaveNames
 from cometmq.broker.replication.wire import REPORT
 from cometmq.cli import servers as commands
+from cometmq.cli.server_options import ServerOptions
 from cometmq.client import AdminClient, Message, Producer
 from cometmq.client.settings import ClientSettings
 from cometmq.controller import app as controller_app
@@ -400,4 +401,4 @@ def test_standalone_does_not_start_if_its_name_server_could_serve_no_broker(
     file = tmp_path / "broker.conf"
     file.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
     with pytest.raises(ConfigError, match=expected):
-        commands.standalone(store=tmp_path / "store", config=file)
+        commands.standalone(ServerOptions(store=tmp_path / "store", config=file))

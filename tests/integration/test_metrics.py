@@ -18,6 +18,7 @@ import pytest
 from cometmq.broker.app import Broker
 from cometmq.broker.stats import metrics
 from cometmq.cli.configurations import broker_configuration, namesrv_configuration
+from cometmq.cli.server_options import ServerOptions
 from cometmq.cli.servers import Standalone
 from cometmq.client import (
     AdminClient,
@@ -171,8 +172,8 @@ class Scene:
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    names = namesrv_configuration(0, None, None, home=tmp_path)
-    parts = broker_configuration(0, None, tmp_path, None, None)
+    names = namesrv_configuration(ServerOptions(port=0), home=tmp_path)
+    parts = broker_configuration(ServerOptions(port=0, store=tmp_path))
     parts.set({"fastPortEnable": "false", "metricsExporterType": "PROM"})
     parts.set({"metricsPromExporterPort": "0", "metricsSeriesMax": str(SERIES)})
     servers = Standalone(names, parts, None)
@@ -567,9 +568,9 @@ async def test_a_page_of_ten_thousand_topics_is_made_in_slices(scene: Scene) -> 
 
 
 async def test_a_name_server_shows_its_brokers(tmp_path: Path) -> None:
-    names = namesrv_configuration(0, None, None, home=tmp_path)
+    names = namesrv_configuration(ServerOptions(port=0), home=tmp_path)
     names.set({"metricsExporterType": "PROM", "metricsPromExporterPort": "0"})
-    parts = broker_configuration(0, None, tmp_path, None, None)
+    parts = broker_configuration(ServerOptions(port=0, store=tmp_path))
     parts.set({"fastPortEnable": "false", "brokerClusterName": "C"})
     servers = Standalone(names, parts, None)
     try:
@@ -609,7 +610,9 @@ async def test_a_controller_shows_its_role_and_brokers() -> None:
 
 
 async def test_a_port_in_use_stops_the_start(scene: Scene, tmp_path: Path) -> None:
-    parts = broker_configuration(0, None, tmp_path / "second", scene.name_servers, None)
+    parts = broker_configuration(
+        ServerOptions(port=0, store=tmp_path / "second", namesrv=scene.name_servers)
+    )
     parts.set({"fastPortEnable": "false", "metricsExporterType": "PROM"})
     parts.set({"metricsPromExporterPort": str(scene.port)})
     second = Broker(parts)

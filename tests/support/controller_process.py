@@ -18,6 +18,7 @@ from pathlib import Path
 
 from cometmq.cli import logs
 from cometmq.cli.configurations import controller_configuration
+from cometmq.cli.server_options import ServerOptions
 from cometmq.controller.app import Controller
 from support.etcd_model import EtcdStore, ModelEtcd
 from support.server import rss_bytes
@@ -92,7 +93,7 @@ async def _serve(file: Path) -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     logs.configure("info")
-    configuration = controller_configuration(None, None, file)
+    configuration = controller_configuration(ServerOptions(config=file))
     controller = Controller(configuration, ModelEtcd(EtcdStore(time.monotonic)))
     await controller.start()
     while not controller.active.is_active:

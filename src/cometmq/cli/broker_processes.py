@@ -23,6 +23,7 @@ from cometmq.cli.configurations import broker_configuration
 from cometmq.cli.event_loop import run
 from cometmq.cli.exit_codes import exit_with
 from cometmq.cli.serve import serve
+from cometmq.cli.server_options import PORT_MAX, ServerOptions
 from cometmq.metrics.config import MetricsSettings
 from cometmq.model.address import host_and_port
 from cometmq.model.errors import ConfigError
@@ -34,7 +35,6 @@ from cometmq.system.log_format import LogSettings
 log = logging.getLogger(__name__)
 
 PORT_STEP = 10
-PORT_MAX = 65_535
 _PORT_HINT = (
     "listenPort or --port sets the port of broker 0, each other broker listens "
     f"{PORT_STEP} above the one before"
@@ -77,36 +77,20 @@ class Member(NamedTuple):
         parts.set(values, origin=f"--processes {self.of}, broker {self.number}")
 
 
-class _Options(NamedTuple):
-    """Options of the command line that each broker reads its settings from."""
-
-    host: str | None
-    namesrv: str | None
-    config: Path | None
-
-
 class BrokerFamily:
     """Brokers that share the options of one command line and one configuration file.
 
     Args:
         processes: how many brokers.
-        port, host, store, namesrv, config: options of the command line.
+        options: of the command line.
 
     Raises:
         ConfigError: a setting is wrong, cannot be shared, or needs a port that cannot be used.
     """
 
-    def __init__(
-        self,
-        processes: int,
-        port: int | None,
-        host: str | None,
-        store: Path | None,
-        namesrv: str | None,
-        config: Path | None,
-    ) -> None:
-        self.shared = broker_configuration(port, host, store, namesrv, config)
-        self._options = _Options(host, namesrv, config)
+    def __init__(self, processes: int, options: ServerOptions) -> None:
+        self.shared = broker_configuration(options)
+        self._options = options._replace(port=None, store=None)  # each broker has its own
         settings, stored = self.shared[BrokerSettings], self.shared[StoreSettings]
         self._root = stored.root
         _check_store(self.shared, processes)
@@ -126,30 +110,24 @@ class BrokerFamily:
         """Return the settings of each broker."""
         return [_configuration(member, self._options) for member in self.members]
 
-    def run(self, log_level: str, log_format: str | None) -> int:
+    def run(self) -> int:
         """Run the brokers until a signal; gives the exit code."""
         from cometmq.cli.supervisor import python, supervise  # a single broker has none
 
         for member in self.members:
             _check_free(member, self.shared[BrokerSettings])
         warn_of_stores_left(self._root, len(self.members))
+        words = [json.dumps([each, self._options], default=str) for each in self.members]
         programs = [
-            (
-                member.name,
-                python(
-                    __name__,
-                    json.dumps([member, self._options, log_level, log_format], default=str),
-                ),
-            )
-            for member in self.members
+            (member.name, python(__name__, text))
+            for member, text in zip(self.members, words, strict=True)
         ]
         return run(supervise(programs, _ready))
 
 
-def _configuration(member: Member, options: _Options) -> Configuration:
-    host, namesrv, config = options
-    changes = member.changes if config is not None else None
-    parts = broker_configuration(None, host, None, namesrv, config, changes)
+def _configuration(member: Member, options: ServerOptions) -> Configuration:
+    changes = member.changes if options.config is not None else None
+    parts = broker_configuration(options, changes)
     member.apply(parts)
     return parts
 
@@ -235,23 +213,25 @@ def _ready(lines: list[str]) -> str:
     return f"broker={';'.join(addresses)} build={build()}"
 
 
-def _run_member(member: Member, options: _Options, log_level: str, log_format: str | None) -> int:
+def _run_member(member: Member, options: ServerOptions) -> int:
     """Run one broker, in a process that `BrokerFamily.run` started."""
     from cometmq.broker.app import Broker
 
     parts = _configuration(member, options)
-    logs.configure(log_level, member.name, form=log_format or parts[LogSettings].format)
+    form = options.log_format or parts[LogSettings].format
+    logs.configure(options.log_level, member.name, form=form)
     file = member.changes if options.config is not None else None
     server = Broker(parts, config_file=file)
     return serve(server, lambda: f"broker={server.address} build={build()}", until_end_of=_STDIN)
 
 
 def _main() -> None:
-    words, (host, namesrv, config), *of_logs = json.loads(sys.argv[1])
-    number, of, name, port, store = words
+    (number, of, name, port, store), words = json.loads(sys.argv[1])
     member = Member(number, of, name, port, Path(store))
-    options = _Options(host, namesrv, Path(config) if config is not None else None)
-    exit_with(lambda: _run_member(member, options, *of_logs), f"cometmq: {name}")
+    options = ServerOptions(*words)
+    if options.config is not None:
+        options = options._replace(config=Path(options.config))
+    exit_with(lambda: _run_member(member, options), f"cometmq: {name}")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""The commands and their options. The code of a command is imported when it runs.
-
-``namesrv``, ``broker`` and ``filtersrv`` take the options of mqnamesrv, mqbroker and mqfiltersrv.
-"""
+"""The commands and their options. The code of a command is imported when it runs."""
 
 from __future__ import annotations
 
+import inspect
+import typing
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from cometmq.cli import options
+from cometmq.cli import options, server_options
 from cometmq.cli.admin.app import app as admin_app
+from cometmq.cli.server_options import ServerCommand, ServerOptions, run
 
 app = typer.Typer(
     name="cometmq",
@@ -50,136 +50,28 @@ def version() -> None:
     typer.echo(version_line())
 
 
-@app.command()
-def standalone(
-    namesrv_port: options.NamesrvPort = None,
-    broker_port: options.BrokerPort = None,
-    host: options.Host = None,
-    store: options.Store = None,
-    config: options.ConfigFile = None,
-    print_config: options.PrintConfig = False,
-    log_level: options.LogLevel = "info",
-    log_format: options.LogFormat = None,
-) -> None:
-    """Run a name server and a broker in one process until SIGTERM or Ctrl-C."""
-    from cometmq.cli import servers
+def _add_server(name: str, server: ServerCommand) -> None:
+    def command(**values: Any) -> None:
+        raise typer.Exit(run(name, ServerOptions(**values)))
 
-    raise typer.Exit(
-        servers.standalone(
-            namesrv_port=namesrv_port,
-            broker_port=broker_port,
-            host=host,
-            store=store,
-            config=config,
-            print_config=print_config,
-            log_level=log_level,
-            log_format=log_format,
-        )
+    usual = ServerOptions()
+    kinds = typing.get_type_hints(ServerOptions)
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                each.parameter,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=getattr(usual, each.parameter),
+                annotation=Annotated[kinds[each.parameter], options.typer_option(each)],
+            )
+            for each in server.options
+        ]
     )
+    app.command(name, help=server.help)(command)
 
 
-@app.command()
-def namesrv(
-    port: options.NamesrvPort = None,
-    host: options.Host = None,
-    config: options.ConfigFile = None,
-    print_config: options.PrintConfig = False,
-    log_level: options.LogLevel = "info",
-    log_format: options.LogFormat = None,
-) -> None:
-    """Run a name server until SIGTERM or Ctrl-C."""
-    from cometmq.cli import servers
-
-    raise typer.Exit(
-        servers.name_server(
-            port=port,
-            host=host,
-            config=config,
-            print_config=print_config,
-            log_level=log_level,
-            log_format=log_format,
-        )
-    )
-
-
-@app.command()
-def broker(
-    port: options.BrokerPort = None,
-    host: options.Host = None,
-    store: options.Store = None,
-    namesrv: options.NameServers = None,
-    processes: options.Processes = None,
-    config: options.ConfigFile = None,
-    print_config: options.PrintConfig = False,
-    log_level: options.LogLevel = "info",
-    log_format: options.LogFormat = None,
-) -> None:
-    """Run a broker, or several with --processes, until SIGTERM or Ctrl-C."""
-    from cometmq.cli import servers
-
-    raise typer.Exit(
-        servers.broker(
-            port=port,
-            host=host,
-            store=store,
-            namesrv=namesrv,
-            processes=processes,
-            config=config,
-            print_config=print_config,
-            log_level=log_level,
-            log_format=log_format,
-        )
-    )
-
-
-@app.command()
-def filtersrv(
-    port: options.FilterServerPort = None,
-    host: options.Host = None,
-    broker: options.FilteredBroker = None,
-    config: options.ConfigFile = None,
-    print_config: options.PrintConfig = False,
-    log_level: options.LogLevel = "info",
-    log_format: options.LogFormat = None,
-) -> None:
-    """Run a filter server, which serves class filters, until SIGTERM or Ctrl-C."""
-    from cometmq.cli import servers
-
-    raise typer.Exit(
-        servers.filter_server(
-            port=port,
-            host=host,
-            broker=broker,
-            config=config,
-            print_config=print_config,
-            log_level=log_level,
-            log_format=log_format,
-        )
-    )
-
-
-@app.command()
-def controller(
-    port: options.ControllerPort = None,
-    host: options.Host = None,
-    config: options.ConfigFile = None,
-    print_config: options.PrintConfig = False,
-    log_level: options.LogLevel = "info",
-    log_format: options.LogFormat = None,
-) -> None:
-    """Run a controller, which elects masters of brokers, until SIGTERM or Ctrl-C."""
-    from cometmq.cli import servers
-
-    raise typer.Exit(
-        servers.controller(
-            port=port,
-            host=host,
-            config=config,
-            print_config=print_config,
-            log_level=log_level,
-            log_format=log_format,
-        )
-    )
+for _name, _server in server_options.COMMANDS.items():
+    _add_server(_name, _server)
 
 
 @app.command()

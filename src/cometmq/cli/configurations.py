@@ -2,122 +2,83 @@
 
 The broker and its store read one properties file. An option of the command line takes precedence
 over it, as in RocketMQ. A name server in the same process does not read that file.
+
+All functions raise `ConfigError` if a setting is unknown or its value is wrong, or if a file cannot
+be read.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
+from cometmq.cli.server_options import ServerOptions
 from cometmq.system.configuration import Configuration, load
-from cometmq.system.rocketmq_keys import BROKER_KEYS, CONTROLLER_KEYS, FILTERSRV_KEYS, NAMESRV_KEYS
+from cometmq.system.rocketmq_keys import (
+    BROKER_KEYS,
+    CONTROLLER_KEYS,
+    FILTERSRV_KEYS,
+    NAMESRV_KEYS,
+    Keys,
+)
 
 
-def namesrv_configuration(
-    port: int | None, host: str | None, config: Path | None, *, home: Path | None = None
-) -> Configuration:
+def namesrv_configuration(options: ServerOptions, *, home: Path | None = None) -> Configuration:
     """Read the settings of a name server.
 
     Args:
-        port, host: options of the command line.
-        config: the configuration file.
+        options: of the command line.
         home: the directory of a broker's store, in which the name server keeps its files.
-
-    Raises:
-        ConfigError: a setting is unknown or its value is wrong, or the file cannot be read.
     """
     from cometmq.namesrv.app import SETTINGS
     from cometmq.namesrv.config import files_below
 
-    said = _said(bindAddress=host, listenPort=port, configStorePath=config)
+    said = options.settings(configStorePath=options.config)
     if home is not None:
         said |= files_below(home / "namesrv")
-    return load(
-        SETTINGS,
-        known_keys=NAMESRV_KEYS,
-        file=config,
-        command_line=said,
-        environment=os.environ,
-    )
+    return _load(SETTINGS, NAMESRV_KEYS, options, said)
 
 
-def broker_configuration(
-    port: int | None,
-    host: str | None,
-    store: Path | None,
-    namesrv: str | None,
-    config: Path | None,
-    changes: Path | None = None,
-) -> Configuration:
+def broker_configuration(options: ServerOptions, changes: Path | None = None) -> Configuration:
     """Read the settings of a broker.
 
     Args:
-        port, host, store, namesrv: options of the command line.
-        config: the configuration file.
+        options: of the command line.
         changes: another file, of settings that requests have changed; it takes precedence.
-
-    Raises:
-        ConfigError: a setting is unknown or its value is wrong, or a file cannot be read.
     """
     from cometmq.broker.app import SETTINGS
 
-    return load(
-        SETTINGS,
-        known_keys=BROKER_KEYS,
-        file=config,
-        changes=changes,
-        command_line=_said(
-            bindAddress=host, listenPort=port, storePathRootDir=store, namesrvAddr=namesrv
-        ),
-        environment=os.environ,
-    )
+    return _load(SETTINGS, BROKER_KEYS, options, options.settings(), changes)
 
 
-def filtersrv_configuration(
-    port: int | None, host: str | None, broker: str | None, config: Path | None
-) -> Configuration:
-    """Read the settings of a filter server.
-
-    Args:
-        port, host, broker: options of the command line.
-        config: the configuration file.
-
-    Raises:
-        ConfigError: a setting is unknown or its value is wrong, or the file cannot be read.
-    """
+def filtersrv_configuration(options: ServerOptions) -> Configuration:
+    """Read the settings of a filter server."""
     from cometmq.filtersrv.app import SETTINGS
 
-    return load(
-        SETTINGS,
-        known_keys=FILTERSRV_KEYS,
-        file=config,
-        command_line=_said(bindAddress=host, listenPort=port, connectWhichBroker=broker),
-        environment=os.environ,
-    )
+    return _load(SETTINGS, FILTERSRV_KEYS, options, options.settings())
 
 
-def controller_configuration(
-    port: int | None, host: str | None, config: Path | None
-) -> Configuration:
-    """Read the settings of a controller.
-
-    Args:
-        port, host: options of the command line.
-        config: the configuration file.
-
-    Raises:
-        ConfigError: a setting is unknown or its value is wrong, or the file cannot be read.
-    """
+def controller_configuration(options: ServerOptions) -> Configuration:
+    """Read the settings of a controller."""
     from cometmq.controller.app import SETTINGS
 
+    said = options.settings(configStorePath=options.config)
+    return _load(SETTINGS, CONTROLLER_KEYS, options, said)
+
+
+def _load(
+    kinds: Iterable[type],
+    known_keys: Keys,
+    options: ServerOptions,
+    said: dict[str, str],
+    changes: Path | None = None,
+) -> Configuration:
     return load(
-        SETTINGS,
-        known_keys=CONTROLLER_KEYS,
-        file=config,
-        command_line=_said(bindAddress=host, listenPort=port, configStorePath=config),
+        kinds,
+        known_keys=known_keys,
+        file=options.config,
+        changes=changes,
+        command_line=said,
         environment=os.environ,
     )
-
-
-def _said(**values: object) -> dict[str, str]:
-    return {key: str(value) for key, value in values.items() if value is not None}

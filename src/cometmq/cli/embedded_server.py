@@ -29,6 +29,7 @@ import msgspec
 from cometmq.cli import logs
 from cometmq.cli.exit_codes import exit_with
 from cometmq.cli.serve import serve
+from cometmq.cli.server_options import ServerOptions
 from cometmq.cli.servers import Standalone, standalone_configurations
 from cometmq.embedded import (
     ADDRESS,
@@ -253,7 +254,8 @@ def _run(folder: Path, line: bytes) -> int:
     files = folder / FILES
     lock = _lock(files)
     try:
-        names, parts = standalone_configurations(0, 0, LOOPBACK, folder, None, json.loads(line))
+        options = ServerOptions(namesrv_port=0, broker_port=0, host=LOOPBACK, store=folder)
+        names, parts = standalone_configurations(options, json.loads(line))
         logs.configure("warning", form=parts[LogSettings].format)
         ended, end = os.pipe()
         server = EmbeddedServer(Standalone(names, parts, None), files, zlib.crc32(line), end)

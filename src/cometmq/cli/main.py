@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from cometmq.cli import quick
+from cometmq.cli import server_options
 from cometmq.cli.exit_codes import exit_with
 
 
@@ -15,9 +15,9 @@ def main() -> NoReturn:
 
 
 def _run(arguments: list[str]) -> int:
-    call = quick.parse(arguments)
-    if call is not None:
-        return quick.run(call)
+    options = server_options.parse(arguments)
+    if options is not None:
+        return server_options.run(arguments[0], options)
     if arguments[:1] == ["mqadmin"]:  # it reads flags as RocketMQ's tool does
         from cometmq.cli.mqadmin.app import main as mqadmin
 

@@ -20,6 +20,7 @@ from cometmq.cli.configurations import (
     namesrv_configuration,
 )
 from cometmq.cli.serve import serve
+from cometmq.cli.server_options import ServerOptions
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.system.configuration import DEFAULT, Configuration
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-INFO = "info"
 LOG_FILE_SIZE = "mappedFileSizeCommitLog"
 MIB = 1024 * 1024
 BLOCK_BYTES = 512
@@ -162,155 +162,104 @@ class NameServerWithController:
         return f"namesrv={self._name_server.address} controller={self._controller.address}"
 
 
-def standalone(
-    *,
-    namesrv_port: int | None = None,
-    broker_port: int | None = None,
-    host: str | None = None,
-    store: Path | None = None,
-    config: Path | None = None,
-    print_config: bool = False,
-    log_level: str = INFO,
-    log_format: str | None = None,
-) -> int:
+def standalone(options: ServerOptions) -> int:
     """Run a name server and a broker in one process; gives the exit code."""
-    names, parts = standalone_configurations(namesrv_port, broker_port, host, store, config)
+    names, parts = standalone_configurations(options)
     leaves_open = _leaves_name_server_open(parts)
-    if print_config:
+    if options.print_config:
         return _show(names, parts)
-    _begin(log_level, log_format, names, parts)
+    _begin(options, names, parts)
     if leaves_open:
         log.warning(
             "the broker has access control, and the name server serves every client:"
             " namesrvAclEnable=true makes it check requests, too"
         )
-    both = Standalone(names, parts, config)
+    both = Standalone(names, parts, options.config)
     return serve(both, lambda: f"{both} build={build()}\n{_store_line(parts)}")
 
 
 def standalone_configurations(
-    namesrv_port: int | None,
-    broker_port: int | None,
-    host: str | None,
-    store: Path | None,
-    config: Path | None,
-    settings: Mapping[str, str] | None = None,
+    options: ServerOptions, settings: Mapping[str, str] | None = None
 ) -> tuple[Configuration, Configuration]:
     """Read the settings of a name server and of a broker in the same process.
 
     Args:
-        namesrv_port, broker_port, host, store: options of the command line.
-        config: the configuration file of the broker.
+        options: of the command line; the configuration file is the broker's.
         settings: settings of the broker that a program gives; they take precedence.
 
     Raises:
         ConfigError: a setting is unknown or its value is wrong, or a file cannot be read.
     """
-    names = namesrv_configuration(namesrv_port, host, None, home=store)
-    parts = broker_configuration(broker_port, host, store, None, config)
+    of_names = ServerOptions(port=options.namesrv_port, host=options.host)
+    names = namesrv_configuration(of_names, home=options.store)
+    parts = broker_configuration(options._replace(port=options.broker_port))
     parts.set(settings or {})
     _take_free_port(parts)
     _take_small_files(parts)
     return names, parts
 
 
-def name_server(
-    *,
-    port: int | None = None,
-    host: str | None = None,
-    config: Path | None = None,
-    print_config: bool = False,
-    log_level: str = INFO,
-    log_format: str | None = None,
-) -> int:
+def name_server(options: ServerOptions) -> int:
     """Run a name server, perhaps with a controller; gives the exit code."""
     from cometmq.namesrv.app import NameServer
     from cometmq.namesrv.config import NameServerSettings
 
-    names = namesrv_configuration(port, host, config)
+    names = namesrv_configuration(options)
     settings = names[NameServerSettings]
     if settings.enable_controller:
-        parts = controller_configuration(None, None, settings.controller_config_path)
-        if print_config:
+        parts = controller_configuration(ServerOptions(config=settings.controller_config_path))
+        if options.print_config:
             return _show(names, parts)
-        _begin(log_level, log_format, names, parts)
+        _begin(options, names, parts)
         both = NameServerWithController(NameServer(names), _controller(parts))
         return serve(both, lambda: f"{both} build={build()}")
-    if print_config:
+    if options.print_config:
         return _show(names)
-    _begin(log_level, log_format, names)
+    _begin(options, names)
     server = NameServer(names)
     return serve(server, lambda: f"namesrv={server.address} build={build()}")
 
 
-def broker(
-    *,
-    port: int | None = None,
-    host: str | None = None,
-    store: Path | None = None,
-    namesrv: str | None = None,
-    processes: int | None = None,
-    config: Path | None = None,
-    print_config: bool = False,
-    log_level: str = INFO,
-    log_format: str | None = None,
-) -> int:
+def broker(options: ServerOptions) -> int:
     """Run a broker, or several processes of one; gives the exit code."""
     from cometmq.broker.app import Broker
     from cometmq.cli.broker_processes import BrokerFamily, warn_of_stores_left
     from cometmq.store import StoreSettings
 
-    if processes is not None:
-        family = BrokerFamily(processes, port, host, store, namesrv, config)
-        if print_config:
+    if options.processes is not None:
+        family = BrokerFamily(options.processes, options)
+        if options.print_config:
             return _show(*family.configurations())
-        _begin(log_level, log_format, family.shared)
-        return family.run(log_level, log_format)
-    parts = broker_configuration(port, host, store, namesrv, config)
+        _begin(options, family.shared)
+        return family.run()
+    parts = broker_configuration(options)
     _take_free_port(parts)
-    if print_config:
+    if options.print_config:
         return _show(parts)
-    _begin(log_level, log_format, parts)
+    _begin(options, parts)
     warn_of_stores_left(parts[StoreSettings].root, 0)
-    server = Broker(parts, config_file=config)
+    server = Broker(parts, config_file=options.config)
     return serve(server, lambda: f"broker={server.address} build={build()}")
 
 
-def filter_server(
-    *,
-    port: int | None = None,
-    host: str | None = None,
-    broker: str | None = None,
-    config: Path | None = None,
-    print_config: bool = False,
-    log_level: str = INFO,
-    log_format: str | None = None,
-) -> int:
+def filter_server(options: ServerOptions) -> int:
     """Run a filter server; gives the exit code."""
     from cometmq.filtersrv.app import FilterServer
 
-    parts = filtersrv_configuration(port, host, broker, config)
-    if print_config:
+    parts = filtersrv_configuration(options)
+    if options.print_config:
         return _show(parts)
-    _begin(log_level, log_format, parts)
+    _begin(options, parts)
     server = FilterServer(parts)
     return serve(server, lambda: f"filtersrv={server.address} build={build()}")
 
 
-def controller(
-    *,
-    port: int | None = None,
-    host: str | None = None,
-    config: Path | None = None,
-    print_config: bool = False,
-    log_level: str = INFO,
-    log_format: str | None = None,
-) -> int:
+def controller(options: ServerOptions) -> int:
     """Run a controller; gives the exit code."""
-    parts = controller_configuration(port, host, config)
-    if print_config:
+    parts = controller_configuration(options)
+    if options.print_config:
         return _show(parts)
-    _begin(log_level, log_format, parts)
+    _begin(options, parts)
     server = _controller(parts)
     return serve(server, lambda: f"controller={server.address} build={build()}")
 
@@ -323,14 +272,14 @@ def _controller(parts: Configuration) -> Controller:
     return Controller(parts, open_gateway(parts[EtcdSettings]))
 
 
-COMMANDS: dict[str, Callable[..., int]] = {
+COMMANDS: dict[str, Callable[[ServerOptions], int]] = {
     "standalone": standalone,
     "namesrv": name_server,
     "broker": broker,
     "filtersrv": filter_server,
     "controller": controller,
 }
-"""What each server command runs; all take its options as keyword arguments."""
+"""What each server command runs."""
 
 
 def _take_free_port(parts: Configuration) -> None:
@@ -404,7 +353,7 @@ def _show(*configurations: Configuration) -> int:
     return 0
 
 
-def _begin(log_level: str, log_format: str | None, *configurations: Configuration) -> None:
+def _begin(options: ServerOptions, *configurations: Configuration) -> None:
     """Set up logging, and log once which settings have no effect.
 
     Raises:
@@ -412,7 +361,8 @@ def _begin(log_level: str, log_format: str | None, *configurations: Configuratio
     """
     require_servers()
     chosen = {configuration[LogSettings].format for configuration in configurations}
-    logs.configure(log_level, form=log_format or (JSON if JSON in chosen else TEXT))
+    form = options.log_format or (JSON if JSON in chosen else TEXT)
+    logs.configure(options.log_level, form=form)
     for configuration in configurations:
         if warning := configuration.warning():
             log.warning("%s", warning)

@@ -10,6 +10,7 @@ import pytest
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.cli.broker_processes import BrokerFamily, Member, warn_of_stores_left
+from cometmq.cli.server_options import ServerOptions
 from cometmq.metrics.config import MetricsSettings
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.ports import LOOPBACK, free_broker_port
@@ -19,7 +20,8 @@ from cometmq.store import StoreSettings
 def family(tmp_path: Path, text: str = "", processes: int = 2, port: int = 10911) -> BrokerFamily:
     config = tmp_path / "broker.conf"
     config.write_text(f"brokerName=broker-a\n{text}\n")
-    return BrokerFamily(processes, port, None, tmp_path / "store", None, config)
+    options = ServerOptions(port=port, store=tmp_path / "store", config=config)
+    return BrokerFamily(processes, options)
 
 
 def test_each_broker_has_its_own_name_ports_and_store_and_the_other_settings(
@@ -102,7 +104,7 @@ def test_a_port_in_use_is_refused_before_a_process_starts(tmp_path: Path) -> Non
     with socket.create_server((LOOPBACK, port + 10 - 2)):
         wanted = re.escape(f"broker-a-1, cannot listen on {LOOPBACK}:{port + 8}: Address already")
         with pytest.raises(ConfigError, match=wanted):
-            family(tmp_path, port=port).run("info", None)
+            family(tmp_path, port=port).run()
 
     assert not (tmp_path / "store").exists()
 

@@ -12,8 +12,9 @@ import typer.main
 from typer.testing import CliRunner
 
 import cometmq
-from cometmq.cli import build, event_loop, quick
+from cometmq.cli import build, event_loop
 from cometmq.cli.commands import app
+from cometmq.cli.server_options import ServerOptions, parse
 from support.build import compiled_modules
 
 ROOT = typer.main.get_command(app)
@@ -48,37 +49,19 @@ def test_every_command_and_option_has_help(name: str) -> None:
         assert parameter.help, f"{name} {parameter.name}"
 
 
-@pytest.mark.parametrize("name", quick.SERVERS)
-def test_the_short_way_knows_the_options_of_the_full_command_line(name: str) -> None:
-    """All but the flag that prints settings, which takes the full way."""
-    full = {
-        option: parameter.name
-        for parameter in COMMANDS[name].params
-        for option in parameter.opts
-        if option not in ("--help", "--print-config")
-    }
-
-    assert {option: known.parameter for option, known in quick.SERVERS[name].items()} == full
-
-
 def test_the_short_way_reads_plain_options() -> None:
     words = (
         "broker --processes 4 --port 0 --store=/s -n a:1;b:2 -c /f --log-level debug --host 0.0.0.0"
     )
 
-    call = quick.parse(words.split())
-
-    assert call == quick.Call(
-        "broker",
-        {
-            "processes": 4,
-            "port": 0,
-            "store": Path("/s"),
-            "namesrv": "a:1;b:2",
-            "config": Path("/f"),
-            "log_level": "debug",
-            "host": "0.0.0.0",
-        },
+    assert parse(words.split()) == ServerOptions(
+        processes=4,
+        port=0,
+        store=Path("/s"),
+        namesrv="a:1;b:2",
+        config=Path("/f"),
+        log_level="debug",
+        host="0.0.0.0",
     )
 
 
@@ -102,7 +85,7 @@ def test_the_short_way_reads_plain_options() -> None:
     ],
 )
 def test_the_short_way_leaves_anything_else_to_the_full_command_line(words: str) -> None:
-    assert quick.parse(words.split()) is None
+    assert parse(words.split()) is None
 
 
 def test_version_tells_which_build_runs() -> None:
@@ -135,7 +118,7 @@ def test_the_garbage_collector_is_on_in_the_event_loop_of_a_command() -> None:
     async def is_on() -> bool:
         return gc.isenabled()
 
-    gc.disable()  # as `quick.run` does
+    gc.disable()  # as `server_options.run` does
     try:
         assert event_loop.run(is_on())
     finally:

@@ -57,14 +57,12 @@ NOT_AT_REST = {
     "cometmq.protocol.bodies.client",
     "cometmq.protocol.bodies.controller",
     "cometmq.protocol.bodies.pop",
-    "cometmq.protocol.bodies.table",
     "cometmq.protocol.headers.auth",
     "cometmq.protocol.headers.broker_admin",
     "cometmq.protocol.headers.controller",
     "cometmq.protocol.headers.group",
     "cometmq.protocol.headers.pop",
     "cometmq.protocol.headers.query",
-    "cometmq.protocol.headers.table",
     "cometmq.protocol.headers.topic",
     "cometmq.protocol.headers.transaction",
     "cometmq.protocol.signature",
@@ -84,11 +82,12 @@ AT_REST = """
 import asyncio, sys
 from pathlib import Path
 from cometmq.cli.configurations import broker_configuration, namesrv_configuration
+from cometmq.cli.server_options import ServerOptions
 from cometmq.cli.servers import Standalone
 
 async def main(store):
-    names = namesrv_configuration(0, None, None, home=store)
-    parts = broker_configuration(0, None, store, None, None)
+    names = namesrv_configuration(ServerOptions(port=0), home=store)
+    parts = broker_configuration(ServerOptions(port=0, store=store))
     parts.set({"fastPortEnable": "false"})
     servers = Standalone(names, parts, None)
     await servers.start()

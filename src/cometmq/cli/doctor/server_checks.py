@@ -13,6 +13,7 @@ from cometmq.cli import configurations
 from cometmq.cli.doctor import clocks, disk, host, settings
 from cometmq.cli.doctor.certificates import certificates
 from cometmq.cli.doctor.findings import Check, Finding, Level, fine, in_thread, no_result
+from cometmq.cli.server_options import ServerOptions
 from cometmq.client import AdminClient
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import CometError, ConfigError
@@ -26,15 +27,15 @@ BROKERS_MAX = 32
 
 
 def _broker(config: Path | None, store: Path | None) -> Configuration:
-    return configurations.broker_configuration(None, None, store, None, config)
+    return configurations.broker_configuration(ServerOptions(store=store, config=config))
 
 
 def _namesrv(config: Path | None, store: Path | None) -> Configuration:
-    return configurations.namesrv_configuration(None, None, config)
+    return configurations.namesrv_configuration(ServerOptions(config=config))
 
 
 def _controller(config: Path | None, store: Path | None) -> Configuration:
-    return configurations.controller_configuration(None, None, config)
+    return configurations.controller_configuration(ServerOptions(config=config))
 
 
 SERVERS: dict[str, Callable[[Path | None, Path | None], Configuration]] = {

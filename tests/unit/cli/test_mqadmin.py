@@ -88,12 +88,10 @@ def test_every_command_of_rocketmq_exists_or_says_why_not(line: int) -> None:
 
 
 def test_every_command_has_a_function() -> None:
-    names: dict[str, set[str]] = {}
     for line in VERSIONS:
         for command in commands(line).values():
-            names.setdefault(command.module, set()).add(command.name)
-    for module, expected in names.items():
-        assert {*importlib.import_module(f"cometmq.cli.mqadmin.{module}").COMMANDS} == expected
+            module = importlib.import_module(f"cometmq.cli.mqadmin.{command.module}")
+            assert callable(getattr(module, command.function))
 
 
 def find(name: str, line: int = 5) -> Command:

@@ -15,7 +15,7 @@ from cometmq.cli.admin.arguments import GroupName, OptionalTopic, TopicName, que
 from cometmq.cli.admin.commands import Call, Commands
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.cli.lines import body_text
-from cometmq.model.errors import ConfigError, InvalidMessageIdError
+from cometmq.model.errors import ConfigError
 from cometmq.model.nouns import counted
 from cometmq.model.times import now_ms, time_of
 from cometmq.protocol.lazy_record import body_or_stored
@@ -59,7 +59,6 @@ ALL_KEYS = (
     " body_bytes body body_base64"
 )
 UNIQUE_ID = re.compile(r"[0-9A-Fa-f]{32}")
-PORT_MAX = 65_535
 COUNT = 128
 COUNTED_MAX = 100_000
 PULLED_MAX = 32
@@ -91,7 +90,9 @@ async def _by_id(call: Call, message_id: str, topic: str | None) -> StoredMessag
     Raises:
         ConfigError: there is no such message, or its topic is needed to find it.
     """
-    if _is_offset_id(message_id):
+    from cometmq.client.admin.messages import is_offset_id
+
+    if is_offset_id(message_id):
         return await call.admin.message_at(message_id)
     if topic is None:
         if UNIQUE_ID.fullmatch(message_id):
@@ -104,17 +105,6 @@ async def _by_id(call: Call, message_id: str, topic: str | None) -> StoredMessag
     if found is None:
         raise ConfigError(f"no broker of {topic} has a message with the unique id {message_id}")
     return found
-
-
-def _is_offset_id(text: str) -> bool:
-    """Whether a text is a broker's id: unique ids have the same form, but name no address."""
-    from cometmq.protocol.message_id import decode_offset_id
-
-    try:
-        address = decode_offset_id(text).address
-    except InvalidMessageIdError:
-        return False
-    return 0 < int(address.rpartition(":")[2]) <= PORT_MAX
 
 
 def _range(since: str | None, until: str | None) -> tuple[int, int]:
@@ -276,7 +266,7 @@ async def entries(
 ) -> Rows:
     """Show entries of a consume queue, and whether a group's subscription matches them."""
     broker, number = queue_of(queue)
-    server = (await call.servers(broker=broker))[0]
+    server = (await call.registered(broker=broker))[0]
     found = await call.admin.queue_entries(
         server.address, topic, number, offset, count=count, group=group
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, chosen_brokers
 from cometmq.protocol import fastjson
@@ -59,11 +57,3 @@ async def update_global_white_addr(call: Call) -> None:
     for broker in await chosen_brokers(call):
         await call.admin.set_white_addresses(broker, call.text("g"), file=file)
         print(f"update global white remote addresses to {broker} success.")
-
-
-COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {
-    "updateAclConfig": update_acl_config,
-    "deleteAclConfig": delete_acl_config,
-    "clusterAclConfigVersion": cluster_acl_config_version,
-    "updateGlobalWhiteAddr": update_global_white_addr,
-}

@@ -91,7 +91,7 @@ async def _run(command: Command, values: dict[str, str], line: int) -> int:
     from cometmq.model.errors import CometError
 
     module = import_module(f"cometmq.cli.mqadmin.{command.module}")
-    handler = module.COMMANDS[command.name]
+    handler = getattr(module, command.function)
     try:
         async with (
             ClientInstance(values.get("n", ""), settings=client_settings()) as instance,

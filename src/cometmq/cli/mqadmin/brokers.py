@@ -106,6 +106,11 @@ def _cleaning(
     return clean_chosen
 
 
+clean_expired_cq = _cleaning(AdminClient.delete_expired_queues)
+clean_unused_topic = _cleaning(AdminClient.delete_unused_topics)
+delete_expired_commit_log = _cleaning(AdminClient.delete_expired_logs)
+
+
 async def _brokers_to_clean(call: Call) -> list[str]:
     """Return all brokers, slaves too, of the cluster of ``-c`` or of all clusters."""
     info = await call.admin.cluster_info()
@@ -189,20 +194,3 @@ async def set_commit_log_read_ahead_mode(call: Call) -> None:
     for banner, broker in await banners(call):
         remark = await call.admin.set_read_ahead(broker, mode)
         print(f" {banner}\ncommitLog set readAhead mode rstStr{remark}")
-
-
-COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {
-    "brokerStatus": broker_status,
-    "brokerConsumeStats": broker_consume_stats,
-    "haStatus": ha_status,
-    "cleanExpiredCQ": _cleaning(AdminClient.delete_expired_queues),
-    "cleanUnusedTopic": _cleaning(AdminClient.delete_unused_topics),
-    "deleteExpiredCommitLog": _cleaning(AdminClient.delete_expired_logs),
-    "resetMasterFlushOffset": reset_master_flush_offset,
-    "addBroker": add_broker,
-    "removeBroker": remove_broker,
-    "getColdDataFlowCtrInfo": get_cold_data_flow_ctr_info,
-    "updateColdDataFlowCtrGroupConfig": update_cold_data_flow_ctr_group_config,
-    "removeColdDataFlowCtrGroupConfig": remove_cold_data_flow_ctr_group_config,
-    "setCommitLogReadAheadMode": set_commit_log_read_ahead_mode,
-}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -234,11 +234,3 @@ def _held(held: ProcessQueueInfo) -> str:
         name: texts.digits(value) if name in times else value for name, value in members.items()
     }
     return f"ProcessQueueInfo [{texts.fields(shown)}]"
-
-
-COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {
-    "producerConnection": producer_connection,
-    "consumerConnection": consumer_connection,
-    "consumerStatus": consumer_status,
-    "producer": producer,
-}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 from cometmq.cli.mqadmin.call import Call, brokers_in
 from cometmq.model.errors import CometError
@@ -120,6 +120,3 @@ async def _print_more(call: Call, info: ClusterInfo) -> None:
                 for way in ("Put", "Get")
             ]
             print(form % (cluster, broker.broker_name, *counts), flush=True)
-
-
-COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {"clusterList": cluster_list}

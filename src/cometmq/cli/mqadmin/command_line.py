@@ -6,6 +6,7 @@ Source: ServerUtil and the parser and formatter of commons-cli, which RocketMQ 5
 from __future__ import annotations
 
 import functools
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,11 @@ class Command:
     flags: tuple[Flag, ...]
     groups: tuple[tuple[str, ...], ...] = ()
     """Flags of which exactly one is given."""
+
+    @property
+    def function(self) -> str:
+        """The name of the function in the module: such as ``topic_list`` for ``topicList``."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.name).lower()
 
     def group_of(self, flag: Flag) -> tuple[str, ...]:
         """Return the flags of which one excludes the others, if the flag is one of them."""

@@ -148,14 +148,3 @@ async def clean_broker_metadata(call: Call) -> None:
     )
     shown = f"clear broker {call.text('bn')} metadata from controller success!"
     print(shown)
-
-
-COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {
-    "getSyncStateSet": get_sync_state_set,
-    "getBrokerEpoch": get_broker_epoch,
-    "getControllerMetaData": get_controller_meta_data,
-    "getControllerConfig": get_controller_config,
-    "updateControllerConfig": update_controller_config,
-    "electMaster": elect_master,
-    "cleanBrokerMetadata": clean_broker_metadata,
-}

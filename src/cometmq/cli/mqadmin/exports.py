@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from cometmq.cli.mqadmin.call import MASTER_ID, Call, CommandError, brokers_in
 from cometmq.cli.mqadmin.groups import connections
 from cometmq.model.errors import ResponseError
 from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.namespace import is_system_group
 from cometmq.model.times import now_ms
 from cometmq.model.topic import (
     DELAY_TOPIC,
@@ -30,16 +31,6 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.version import CURRENT_VERSION, version_name
 
 FOLDER = "/tmp/rocketmq/export"
-SYSTEM_GROUPS = frozenset(
-    {
-        *("TOOLS_CONSUMER", "SCHEDULE_CONSUMER", "FILTERSRV_CONSUMER", "__MONITOR_CONSUMER"),
-        *("CLIENT_INNER_PRODUCER", "SELF_TEST_P_GROUP", "SELF_TEST_C_GROUP"),
-        *("CID_ONS-HTTP-PROXY", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER"),
-        *("CID_ONSAPI_PULL", "CID_RMQ_SYS_TRANS"),
-    }
-)
-"""Groups that brokers have for themselves."""
-SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 CONFIGS = (
     *("brokerClusterName", "brokerId", "brokerName", "brokerRole", "fileReservedTime"),
     *("filterServerNums", "flushDiskType", "maxMessageSize", "messageDelayLevel"),
@@ -136,7 +127,7 @@ async def user_groups(call: Call, broker: str) -> dict[str, SubscriptionGroupCon
     return {
         name: config
         for name, config in (await call.admin.broker_groups(broker)).items()
-        if name not in SYSTEM_GROUPS and not name.startswith(SYSTEM_GROUP_PREFIX)
+        if not is_system_group(name)
     }
 
 
@@ -256,10 +247,3 @@ def _rate(figures: Mapping[str, str], *names: str) -> float:
 def _day(figures: Mapping[str, str], way: str) -> int:
     today = int(figures.get(f"msg{way}TotalTodayMorning") or 0)
     return today - int(figures.get(f"msg{way}TotalYesterdayMorning") or 0)
-
-
-COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {
-    "exportMetadata": export_metadata,
-    "exportConfigs": export_configs,
-    "exportMetrics": export_metrics,
-}

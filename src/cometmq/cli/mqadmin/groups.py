@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import msgspec
@@ -308,14 +307,3 @@ async def start_monitoring(call: Call) -> None:
                     f"{row.group}: lag {row.lag}, members {row.members}, TPS {row.tps}", flush=True
                 )
         await asyncio.sleep(MONITOR_S)
-
-
-COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {
-    "updateSubGroup": update_sub_group,
-    "updateSubGroupList": update_sub_group_list,
-    "deleteSubGroup": delete_sub_group,
-    "setConsumeMode": set_consume_mode,
-    "getConsumerConfig": get_consumer_config,
-    "consumerProgress": consumer_progress,
-    "startMonitoring": start_monitoring,
-}

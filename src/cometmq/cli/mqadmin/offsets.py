@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from cometmq.cli.mqadmin.call import Call, parsed_time
 from cometmq.cli.mqadmin.groups import consume_stats
 from cometmq.cli.mqadmin.texts import lower
@@ -158,10 +156,3 @@ async def offset_at(call: Call, broker: str, queue: MessageQueue, when: int) -> 
     )
     response = await call.admin.call(broker, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
     return response.header(SearchOffsetByTimestampResponse).offset
-
-
-COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {
-    "cloneGroupOffset": clone_group_offset,
-    "resetOffsetByTime": reset_offset_by_time,
-    "skipAccumulatedMessage": skip_accumulated_message,
-}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,30 +13,23 @@ from cometmq.cli.mqadmin.call import Call, CommandError, parsed_time
 from cometmq.cli.mqadmin.reads import existing_queue, pulled, reader
 from cometmq.cli.mqadmin.topics import groups_of
 from cometmq.client.admin import Track, TrackKind
+from cometmq.client.admin.messages import is_offset_id
 from cometmq.client.admin.messages import records_of as trace_records
 from cometmq.client.trace.records import ConsumeAfter, ConsumeBefore, Publish
-from cometmq.model.errors import CometError, InvalidMessageIdError, ResponseError
+from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.topic import TRACE_TOPIC
-from cometmq.protocol.bodies import (
-    ConsumeMessageDirectlyResult,
-)
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import (
-    ConsumeMessageDirectlyRequest,
-    QueryMessageRequest,
-)
+from cometmq.protocol.headers import QueryMessageRequest
 from cometmq.protocol.lazy_record import body_or_stored, decode_lazily
-from cometmq.protocol.message_id import decode_offset_id
 from cometmq.system.platforms import SYSTEM
 
 BODIES = Path("/tmp/rocketmq/msgbodys")
 """Where RocketMQ's tool writes the bodies of messages that it shows."""
 FOUND_MAX = 64
 ALL_SHOWN_MAX = 32
-QUERY_S, DIRECTLY_S = 18.0, 15.0
+QUERY_S = 18.0
 EVER = 2**63 - 1
-PORT_MAX = 65_535
 NONE_FOUND = "query message by key finished, but no message."
 
 
@@ -116,7 +108,7 @@ async def _by_id(call: Call, wanted: str) -> StoredMessage:
     """Return a message by the broker's id, in 5.3 also by its unique id."""
     topic = call.text("t")
     if call.is_4:
-        if not _is_offset_id(wanted):
+        if not is_offset_id(wanted):
             remark = "query message by id finished, but no message."
             raise ResponseError(ResponseCode.NO_MESSAGE, remark)
         return await call.admin.message_at(wanted)
@@ -126,17 +118,8 @@ async def _by_id(call: Call, wanted: str) -> StoredMessage:
     return min(found, key=lambda message: message.store_time_ms)
 
 
-def _is_offset_id(text: str) -> bool:
-    """Whether a text is a broker's id: unique ids have the same form, but name no address."""
-    try:
-        port = decode_offset_id(text).address.rpartition(":")[2]
-    except InvalidMessageIdError:
-        return False
-    return 0 < int(port) <= PORT_MAX
-
-
 async def _consume(call: Call, message: StoredMessage) -> str:
-    result = await _consumed(call, message, call.text("g"), call.text("d"))
+    result = await call.admin.consume_directly(call.text("g"), call.text("d"), message)
     shown = {
         "order": result.order,
         "autoCommit": result.auto_commit,
@@ -145,21 +128,6 @@ async def _consume(call: Call, message: StoredMessage) -> str:
         "spentTimeMills": result.spent_time_mills,
     }
     return f"ConsumeMessageDirectlyResult [{texts.fields(shown)}]"
-
-
-async def _consumed(
-    call: Call, message: StoredMessage, group: str, client_id: str
-) -> ConsumeMessageDirectlyResult:
-    header = ConsumeMessageDirectlyRequest(
-        consumer_group=group,
-        client_id=client_id,
-        msg_id=message.offset_message_id,
-        topic=message.topic,
-        broker_name=message.broker_name or None,
-    )
-    code = RequestCode.CONSUME_MESSAGE_DIRECTLY
-    response = await call.admin.call(message.store_host, code, header, timeout=DIRECTLY_S)
-    return ConsumeMessageDirectlyResult.decode(response.body)
 
 
 def show(message: StoredMessage, charset: str = "", *, offset_id: str = "") -> None:
@@ -392,13 +360,3 @@ async def query_cq(call: Call) -> None:
             "msg": f"'{texts.java(unit.msg)}'",
         }
         print(f"idx: {index}\nConsumeQueueData{{{texts.fields(shown)}}}\n{LINE}")
-
-
-COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {
-    "queryMsgById": query_msg_by_id,
-    "queryMsgByKey": query_msg_by_key,
-    "queryMsgByUniqueKey": query_msg_by_unique_key,
-    "queryMsgByOffset": query_msg_by_offset,
-    "queryMsgTraceById": query_msg_trace_by_id,
-    "queryCq": query_cq,
-}

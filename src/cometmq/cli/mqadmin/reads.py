@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 
 from cometmq.cli.lines import body_text
 from cometmq.cli.mqadmin import texts
 from cometmq.cli.mqadmin.call import Call, CommandError, parsed_time
 from cometmq.cli.mqadmin.offsets import offset_at
 from cometmq.client import PullConsumer, PullResult, PullStatus
+from cometmq.client.admin.messages import TOOLS_GROUP
 from cometmq.client.settings import PullSettings
 from cometmq.model.errors import CometError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 
-TOOLS_GROUP = "TOOLS_CONSUMER"
-"""The group every broker lets tools read with."""
 PULLED_MAX = 32
 MESSAGES = 128
 """How many messages `consume_message` reads, if no number is given."""
@@ -210,10 +208,3 @@ async def _consume(consumer: PullConsumer, queue: MessageQueue, first: int, last
         else:
             print(f"{texts.queue(queue)} print msg finished. {shown}")
             return
-
-
-COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {
-    "printMsg": print_msg,
-    "printMsgByQueue": print_msg_by_queue,
-    "consumeMessage": consume_message,
-}

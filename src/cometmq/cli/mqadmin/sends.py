@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 
 from cometmq.cli.messages import measured_sends, test_message
 from cometmq.cli.mqadmin import texts
@@ -127,11 +126,3 @@ async def _round(call: Call, producer: Producer, log: bool) -> None:
             else:
                 row = (cluster, broker, f"{rt:.2f}", sent, failed)
                 print("%-24s  %-24s  %-8s  %-16s  %-16s" % row, flush=True)
-
-
-COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {
-    "sendMessage": send_message,
-    "sendMsgStatus": send_msg_status,
-    "checkMsgSendRT": check_msg_send_rt,
-    "clusterRT": cluster_rt,
-}

@@ -112,15 +112,3 @@ async def add_write_perm(call: Call) -> None:
         response = await call.admin.call(server, RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
         count = response.header(AddWritePermOfBrokerResponse).add_topic_count
         print(f"add write perm of broker[{broker}] in name server[{server}] OK, {count}")
-
-
-COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {
-    "getBrokerConfig": get_broker_config,
-    "updateBrokerConfig": update_broker_config,
-    "getNamesrvConfig": get_namesrv_config,
-    "updateNamesrvConfig": update_namesrv_config,
-    "updateKvConfig": update_kv_config,
-    "deleteKvConfig": delete_kv_config,
-    "wipeWritePerm": wipe_write_perm,
-    "addWritePerm": add_write_perm,
-}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -382,18 +381,3 @@ async def _lag(call: Call, brokers: list[str], group: str, topic: str) -> int:
 def lag_in(stats: ConsumeStats) -> int:
     """Return how many messages a group has not consumed."""
     return sum(row.broker_offset - row.consumer_offset for row in stats.offset_table.values())
-
-
-COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {
-    "updateTopic": update_topic,
-    "updateTopicList": update_topic_list,
-    "deleteTopic": delete_topic,
-    "updateTopicPerm": update_topic_perm,
-    "topicRoute": topic_route,
-    "topicStatus": topic_status,
-    "topicClusterList": topic_cluster_list,
-    "topicList": topic_list,
-    "updateOrderConf": update_order_conf,
-    "allocateMQ": allocate_mq,
-    "statsAll": stats_all,
-}

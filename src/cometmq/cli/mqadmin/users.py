@@ -183,19 +183,3 @@ async def copy_acl(call: Call) -> None:
             else:
                 await call.admin.create_policy(target, acl)
             print(f"copy acl of {subject} from {source} to {target} success.")
-
-
-COMMANDS: dict[str, Callable[[Call], Awaitable[None]]] = {
-    "createUser": create_user,
-    "updateUser": update_user,
-    "deleteUser": delete_user,
-    "getUser": get_user,
-    "listUser": list_user,
-    "copyUser": copy_user,
-    "createAcl": create_acl,
-    "updateAcl": update_acl,
-    "deleteAcl": delete_acl,
-    "getAcl": get_acl,
-    "listAcl": list_acl,
-    "copyAcl": copy_acl,
-}

@@ -19,7 +19,7 @@ from cometmq.client.errors import ClientError
 from cometmq.client.filters import Filter
 from cometmq.client.receipt import SendReceipt, receipt_from
 from cometmq.client.trace.records import RECORD_END, Record, TraceError, decode_records
-from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.errors import CometError, InvalidMessageIdError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -50,6 +50,7 @@ QUERY_S = 18.0
 """Time for one broker to search its index."""
 RESEND_GROUP = "ReSendMsgById"
 """The producer group of RocketMQ's tool for messages that are sent again."""
+PORT_MAX = 65_535
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group every broker lets tools read with."""
 
@@ -362,3 +363,12 @@ def records_in(message: StoredMessage) -> list[Record]:
 def records_of(message: StoredMessage, message_id: str) -> list[Record]:
     """Return the records of a trace message that are about one message."""
     return [each for each in records_in(message) if message_id in each.message_id.split(",")]
+
+
+def is_offset_id(text: str) -> bool:
+    """Whether a text is a broker's id: unique ids have the same form, but name no address."""
+    try:
+        address = decode_offset_id(text).address
+    except InvalidMessageIdError:
+        return False
+    return 0 < int(address.rpartition(":")[2]) <= PORT_MAX

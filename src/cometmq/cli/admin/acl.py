@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cometmq.cli.admin.arguments import Broker, BrokerArgument, Cluster
-from cometmq.cli.admin.broker import each_broker
-from cometmq.cli.admin.commands import Call, Commands, Server
-from cometmq.cli.admin.output import Change, Row, Rows
+from cometmq.cli.admin.arguments import BrokerArgument
+from cometmq.cli.admin.commands import BROKERS, Call, Commands, Server
+from cometmq.cli.admin.output import Change, Row
 from cometmq.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -98,50 +97,22 @@ def _choice(option: str, word: str | None, choices: Sequence[str]) -> str | None
     raise ConfigError(f"{option} {word}: expected {' or '.join(choices)}")
 
 
-async def _each(
+@app.each("users", "broker id user type status", slaves=True)
+async def users(
     call: Call,
-    broker: str | None,
-    cluster: str | None,
-    change: str,
-    run: Callable[[str], Awaitable[object]],
-    detail: str = "",
-    *,
-    destroys: bool = False,
-) -> list[Change]:
-    """Return a change for each broker that was chosen, slaves too; ``run`` gets its address."""
+    server: Server,
+    part: Annotated[str | None, typer.Option("--name", help="Part of the name.")] = None,
+) -> list[Row]:
+    """List the users of brokers; passwords are not shown."""
     return [
-        Change(change, f"{each.name} {each.address}", partial(run, each.address), detail, destroys)
-        for each in await call.servers(broker=broker, cluster=cluster, slaves=True)
+        (server.name, server.id, each.username, each.user_type, each.user_status)
+        for each in await call.admin.users(server.address, part)
     ]
 
 
-@app.show("users", "broker id user type status")
-async def users(
-    call: Call,
-    part: Annotated[str | None, typer.Option("--name", help="Part of the name.")] = None,
-    broker: Broker = None,
-    cluster: Cluster = None,
-) -> Rows:
-    """List the users of brokers; passwords are not shown."""
-
-    async def find(server: Server) -> list[Row]:
-        return [
-            (server.name, server.id, each.username, each.user_type, each.user_status)
-            for each in await call.admin.users(server.address, part)
-        ]
-
-    servers = await call.servers(broker=broker, cluster=cluster, slaves=True)
-    return await each_broker(call, servers, find)
-
-
-@app.change("create-user")
+@app.change("create-user", chooses=BROKERS)
 async def create_user(
-    call: Call,
-    user: User,
-    password_file: SecretFile = None,
-    user_type: UserType = "Normal",
-    broker: Broker = None,
-    cluster: Cluster = None,
+    call: Call, user: User, password_file: SecretFile = None, user_type: UserType = "Normal"
 ) -> list[Change]:
     """Create a user. The password comes from a file or is asked for, never from the arguments."""
     from cometmq.protocol.bodies import UserInfo
@@ -149,14 +120,15 @@ async def create_user(
     user_type = _choice("--type", user_type, TYPES)
     password = secret(call, password_file, f"Password of {user}: ")
     info = UserInfo(username=user, password=password, user_type=user_type)
-    return await _each(
-        *(call, broker, cluster, f"create user {user}"),
+    return await call.change_each(
+        f"create user {user}",
         lambda address: call.admin.create_user(address, info),
         f"type {user_type}",
+        slaves=True,
     )
 
 
-@app.change("update-user")
+@app.change("update-user", chooses=BROKERS)
 async def update_user(
     call: Call,
     user: User,
@@ -168,8 +140,6 @@ async def update_user(
     status: Annotated[
         str | None, typer.Option("--status", help="enable or disable.", metavar="STATUS")
     ] = None,
-    broker: Broker = None,
-    cluster: Cluster = None,
 ) -> list[Change]:
     """Change the password, the type or the status of a user."""
     from cometmq.protocol.bodies import UserInfo
@@ -181,18 +151,17 @@ async def update_user(
     status = _choice("--status", status, STATUSES)
     password = secret(call, password_file, f"New password of {user}: ") if asks else None
     info = UserInfo(username=user, password=password, user_type=user_type, user_status=status)
-    return await _each(
-        *(call, broker, cluster, f"update user {user}"),
+    return await call.change_each(
+        f"update user {user}",
         lambda address: call.admin.update_user(address, info),
         ", ".join(filter(None, ("new password" if asks else "", user_type, status))),
         destroys=True,
+        slaves=True,
     )
 
 
-@app.change("delete-user")
-async def delete_user(
-    call: Call, user: User, broker: Broker = None, cluster: Cluster = None
-) -> list[Change]:
+@app.change("delete-user", chooses=BROKERS)
+async def delete_user(call: Call, user: User) -> list[Change]:
     """Delete a user and its policies."""
 
     async def run(address: str) -> None:
@@ -201,7 +170,7 @@ async def delete_user(
             raise ConfigError(f"there is no user {user}")
         await call.admin.delete_user(address, user)
 
-    return await _each(call, broker, cluster, f"delete user {user}", run, destroys=True)
+    return await call.change_each(f"delete user {user}", run, slaves=True, destroys=True)
 
 
 @app.change("copy-users")
@@ -242,8 +211,8 @@ async def _copies(
         find: returns what a broker has, by name.
         runs: creates one on a broker, and updates one there.
     """
-    begin = (await call.servers(broker=source))[0].address
-    end = (await call.servers(broker=target))[0].address
+    begin = (await call.registered(broker=source))[0].address
+    end = (await call.registered(broker=target))[0].address
     found, there = await find(begin), await find(end)
     if unknown := [name for name in names or () if name not in found]:
         raise ConfigError(f"{source} has no {what} {', '.join(unknown)}")
@@ -257,31 +226,25 @@ async def _copies(
     ]
 
 
-@app.show("policies", "broker id subject type resource actions source_ips decision")
+@app.each("policies", "broker id subject type resource actions source_ips decision", slaves=True)
 async def policies(
     call: Call,
+    server: Server,
     subject: Annotated[str | None, typer.Option("--subject", help="Part of the subject.")] = None,
     resource: Annotated[
         str | None, typer.Option("--resource", help="Part of the resource.")
     ] = None,
-    broker: Broker = None,
-    cluster: Cluster = None,
-) -> Rows:
+) -> list[Row]:
     """List the policies of brokers."""
-
-    async def find(server: Server) -> list[Row]:
-        return [
-            (
-                *(server.name, server.id, acl.subject, policy.policy_type, entry.resource),
-                *(entry.actions, entry.source_ips, entry.decision),
-            )
-            for acl in await call.admin.policies(server.address, subject, resource)
-            for policy in acl.policies
-            for entry in policy.entries
-        ]
-
-    servers = await call.servers(broker=broker, cluster=cluster, slaves=True)
-    return await each_broker(call, servers, find)
+    return [
+        (
+            *(server.name, server.id, acl.subject, policy.policy_type, entry.resource),
+            *(entry.actions, entry.source_ips, entry.decision),
+        )
+        for acl in await call.admin.policies(server.address, subject, resource)
+        for policy in acl.policies
+        for entry in policy.entries
+    ]
 
 
 def _policy(
@@ -301,7 +264,7 @@ def _policy(
     return policy, f"{decided} {', '.join(actions)} on {', '.join(resources)}"
 
 
-@app.change("create-policy")
+@app.change("create-policy", chooses=BROKERS)
 async def create_policy(
     call: Call,
     subject: Subject,
@@ -309,19 +272,18 @@ async def create_policy(
     action: Actions,
     source_ip: Sources = None,
     decision: Decision = "Allow",
-    broker: Broker = None,
-    cluster: Cluster = None,
 ) -> list[Change]:
     """Add an entry for each resource to the policies of a user; one that is there is replaced."""
     policy, detail = _policy(subject, resource, action, source_ip, decision)
-    return await _each(
-        *(call, broker, cluster, f"create policy of {subject}"),
+    return await call.change_each(
+        f"create policy of {subject}",
         lambda address: call.admin.create_policy(address, policy),
         detail,
+        slaves=True,
     )
 
 
-@app.change("update-policy")
+@app.change("update-policy", chooses=BROKERS)
 async def update_policy(
     call: Call,
     subject: Subject,
@@ -329,35 +291,33 @@ async def update_policy(
     action: Actions,
     source_ip: Sources = None,
     decision: Decision = "Allow",
-    broker: Broker = None,
-    cluster: Cluster = None,
 ) -> list[Change]:
     """Replace the entry for each resource in the policies of a user; it asks before."""
     policy, detail = _policy(subject, resource, action, source_ip, decision)
-    return await _each(
-        *(call, broker, cluster, f"update policy of {subject}"),
+    return await call.change_each(
+        f"update policy of {subject}",
         lambda address: call.admin.update_policy(address, policy),
         detail,
         destroys=True,
+        slaves=True,
     )
 
 
-@app.change("delete-policy")
+@app.change("delete-policy", chooses=BROKERS)
 async def delete_policy(
     call: Call,
     subject: Subject,
     resource: Annotated[
         str | None, typer.Option("--resource", help="Only the entry for this resource.")
     ] = None,
-    broker: Broker = None,
-    cluster: Cluster = None,
 ) -> list[Change]:
     """Delete all policies of a user, or the entry for one resource."""
-    return await _each(
-        *(call, broker, cluster, f"delete policy of {subject}"),
+    return await call.change_each(
+        f"delete policy of {subject}",
         lambda address: call.admin.delete_policy(address, subject, resource),
         resource or "",
         destroys=True,
+        slaves=True,
     )
 
 
@@ -379,27 +339,23 @@ async def copy_policies(
     return await _copies(call, source, target, subjects, "policy of", found, runs)
 
 
-@app.show("account-files", "cluster broker id address file version changed_time_ms")
-async def account_files(call: Call, broker: Broker = None, cluster: Cluster = None) -> Rows:
+@app.each("account-files", "cluster broker id address file version changed_time_ms", slaves=True)
+async def account_files(call: Call, server: Server) -> list[Row]:
     """Show the versions of the files of plain accounts on each broker."""
     from cometmq.protocol import fastjson
 
-    async def find(server: Server) -> list[Row]:
-        found = await call.admin.account_files(server.address)
-        files = fastjson.loads(found.all_acl_file_version or "{}")
-        return [
-            (
-                *(found.cluster_name, found.broker_name, server.id, found.broker_addr, path),
-                *(version["counter"], int(version["timestamp"]) or None),
-            )
-            for path, version in (files.items() if isinstance(files, dict) else ())
-        ]
-
-    servers = await call.servers(broker=broker, cluster=cluster, slaves=True)
-    return await each_broker(call, servers, find)
+    found = await call.admin.account_files(server.address)
+    files = fastjson.loads(found.all_acl_file_version or "{}")
+    return [
+        (
+            *(found.cluster_name, found.broker_name, server.id, found.broker_addr, path),
+            *(version["counter"], int(version["timestamp"]) or None),
+        )
+        for path, version in (files.items() if isinstance(files, dict) else ())
+    ]
 
 
-@app.change("set-account")
+@app.change("set-account", chooses=BROKERS)
 async def set_account(
     call: Call,
     access_key: AccessKey,
@@ -432,8 +388,6 @@ async def set_account(
         list[str] | None,
         typer.Option("--group", help="Entry GROUP=PERM; repeat for several, '' for none."),
     ] = None,
-    broker: Broker = None,
-    cluster: Cluster = None,
 ) -> list[Change]:
     """Create a plain account, or change it; its secret key is asked for.
 
@@ -441,8 +395,8 @@ async def set_account(
     and controllers have their own.
     """
     key = secret(call, password_file, f"Secret key of {access_key}: ")
-    return await _each(
-        *(call, broker, cluster, f"set account {access_key}"),
+    return await call.change_each(
+        f"set account {access_key}",
         lambda address: call.admin.set_account(
             address,
             access_key,
@@ -456,22 +410,22 @@ async def set_account(
         ),
         detail=f"new secret key{ROLES[admin]}",
         destroys=True,
+        slaves=True,
     )
 
 
-@app.change("delete-account")
-async def delete_account(
-    call: Call, access_key: AccessKey, broker: Broker = None, cluster: Cluster = None
-) -> list[Change]:
+@app.change("delete-account", chooses=BROKERS)
+async def delete_account(call: Call, access_key: AccessKey) -> list[Change]:
     """Delete a plain account."""
-    return await _each(
-        *(call, broker, cluster, f"delete account {access_key}"),
+    return await call.change_each(
+        f"delete account {access_key}",
         lambda address: call.admin.delete_account(address, access_key),
         destroys=True,
+        slaves=True,
     )
 
 
-@app.change("set-white-addresses")
+@app.change("set-white-addresses", chooses=BROKERS)
 async def set_white_addresses(
     call: Call,
     addresses: Annotated[list[str], typer.Argument(help="Addresses or patterns.")],
@@ -481,14 +435,13 @@ async def set_white_addresses(
             "--file", help="File on the broker to change.", show_default="conf/plain_acl.yml"
         ),
     ] = None,
-    broker: Broker = None,
-    cluster: Cluster = None,
 ) -> list[Change]:
     """Replace the white addresses: from these no request to a broker needs a plain account."""
     text = ",".join(addresses)
-    return await _each(
-        *(call, broker, cluster, "set white addresses"),
+    return await call.change_each(
+        "set white addresses",
         lambda address: call.admin.set_white_addresses(address, text, file=file),
         text,
         destroys=True,
+        slaves=True,
     )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from cometmq.cli.admin.arguments import Broker, BrokerArgument, Cluster, GroupName, OptionalTopic
-from cometmq.cli.admin.commands import Call, Commands, Server
+from cometmq.cli.admin.arguments import BrokerArgument, GroupName, OptionalTopic
+from cometmq.cli.admin.commands import BROKERS, CLUSTER, Call, Commands, Server
 from cometmq.cli.admin.output import Change, Row, Rows
-from cometmq.model.errors import CometError, ConfigError
+from cometmq.model.errors import ConfigError
 from cometmq.model.nouns import counted
 
 app = Commands("Brokers: their state, replication, clients and clean-up.")
@@ -33,144 +32,102 @@ def rate(figures: dict[str, str], *names: str) -> float | None:
     return float(words[0]) if words else None
 
 
-async def each_broker(
-    call: Call, servers: list[Server], find: Callable[[Server], Awaitable[list[Row]]]
-) -> Rows:
-    """Return the rows of all brokers; one that does not respond makes the command fail later."""
-    rows: list[Row] = []
-    for server in servers:
-        try:
-            rows += await find(server)
-        except CometError as error:
-            call.fail(error, f"{server.name} {server.address}")
-    return rows
-
-
-@app.show("list", "cluster broker id address")
-async def list_brokers(call: Call, cluster: Cluster = None) -> Rows:
+@app.show("list", "cluster broker id address", chooses=CLUSTER)
+async def list_brokers(call: Call) -> Rows:
     """List the registered brokers, slaves too."""
-    return await call.servers(cluster=cluster, slaves=True)
+    return await call.servers(slaves=True)
 
 
-@app.show("status", "broker id name value", watch=True)
+@app.each("status", "broker id name value", slaves=True, watch=True)
 async def status(
     call: Call,
-    broker: Broker = None,
-    cluster: Cluster = None,
+    server: Server,
     part: Annotated[str, typer.Option("--name", help="Only names that contain this.")] = "",
-) -> Rows:
+) -> list[Row]:
     """Show the counters and limits of running brokers."""
-
-    async def find(server: Server) -> list[Row]:
-        figures = await call.admin.broker_runtime_info(server.address)
-        return [
-            (server.name, server.id, name, value)
-            for name, value in sorted(figures.items())
-            if part.lower() in name.lower()
-        ]
-
-    servers = await call.servers(broker=broker, cluster=cluster, slaves=True)
-    return await each_broker(call, servers, find)
+    figures = await call.admin.broker_runtime_info(server.address)
+    return [
+        (server.name, server.id, name, value)
+        for name, value in sorted(figures.items())
+        if part.lower() in name.lower()
+    ]
 
 
-@app.show("lag", "topic group broker queue committed end lag last_consumed_time_ms", watch=True)
+@app.each("lag", "topic group broker queue committed end lag last_consumed_time_ms", watch=True)
 async def lag(
     call: Call,
-    broker: Broker = None,
-    cluster: Cluster = None,
+    server: Server,
     topic: OptionalTopic = None,
     min_lag: Annotated[int, typer.Option("--min-lag", min=0, help="Smallest lag to show.")] = 0,
     ordered: Annotated[
         bool, typer.Option("--ordered", help="Ordered topics instead of the others.")
     ] = False,
-) -> Rows:
+) -> list[Row]:
     """Show the lag of every group in every queue of brokers."""
-
-    async def find(server: Server) -> list[Row]:
-        found = await call.admin.broker_lag(server.address, ordered=ordered, timeout=LAG_TIMEOUT_S)
-        return [
-            (
-                *(queue.topic, group, queue.broker_name, queue.queue_id),
-                *(row.consumer_offset, row.broker_offset),
-                max(row.broker_offset - row.consumer_offset, 0),
-                row.last_timestamp if row.last_timestamp > 0 else None,
-            )
-            for groups in found.consume_stats_list
-            for group, tables in groups.items()
-            for table in tables
-            for queue, row in sorted(table.offset_table.items())
-            if topic in (None, queue.topic) and row.broker_offset - row.consumer_offset >= min_lag
-        ]
-
-    return await each_broker(call, await call.servers(broker=broker, cluster=cluster), find)
+    found = await call.admin.broker_lag(server.address, ordered=ordered, timeout=LAG_TIMEOUT_S)
+    return [
+        (
+            *(queue.topic, group, queue.broker_name, queue.queue_id),
+            *(row.consumer_offset, row.broker_offset),
+            max(row.broker_offset - row.consumer_offset, 0),
+            row.last_timestamp if row.last_timestamp > 0 else None,
+        )
+        for groups in found.consume_stats_list
+        for group, tables in groups.items()
+        for table in tables
+        for queue, row in sorted(table.offset_table.items())
+        if topic in (None, queue.topic) and row.broker_offset - row.consumer_offset >= min_lag
+    ]
 
 
-@app.show(
+@app.each(
     "replication",
     "broker master slave end_offset lag_bytes transferred_bytes_per_s in_sync last_read_time_ms",
     watch=True,
 )
-async def replication(call: Call, broker: Broker = None, cluster: Cluster = None) -> Rows:
+async def replication(call: Call, server: Server) -> list[Row]:
     """Show the slaves of each master, and how far they are; brokers of 5.0 and later know it.
 
     end: the end of the master's log; lag: what a slave lacks.
     """
-
-    async def find(server: Server) -> list[Row]:
-        found = await call.admin.replication(server.address)
-        if not found.master:
-            slave = found.ha_client_runtime_info
-            head = (server.name, slave.master_addr, server.address, slave.max_offset)
-            transferred = slave.transferred_byte_in_second
-            return [(*head, None, transferred, None, slave.last_read_timestamp)]
-        end = found.master_commit_log_max_offset
-        rows: list[Row] = [
-            (
-                *(server.name, server.address, each.addr, end, each.diff),
-                *(each.transferred_byte_in_second, each.in_sync, None),
-            )
-            for each in found.ha_connection_info
-        ]
-        return rows or [(server.name, server.address, None, end, None, None, None, None)]
-
-    return await each_broker(call, await call.servers(broker=broker, cluster=cluster), find)
+    found = await call.admin.replication(server.address)
+    if not found.master:
+        slave = found.ha_client_runtime_info
+        head = (server.name, slave.master_addr, server.address, slave.max_offset)
+        transferred = slave.transferred_byte_in_second
+        return [(*head, None, transferred, None, slave.last_read_timestamp)]
+    end = found.master_commit_log_max_offset
+    rows: list[Row] = [
+        (
+            *(server.name, server.address, each.addr, end, each.diff),
+            *(each.transferred_byte_in_second, each.in_sync, None),
+        )
+        for each in found.ha_connection_info
+    ]
+    return rows or [(server.name, server.address, None, end, None, None, None, None)]
 
 
-@app.show("producers", "broker group client address language version last_update_time_ms")
-async def producers(call: Call, broker: Broker = None, cluster: Cluster = None) -> Rows:
+@app.each("producers", "broker group client address language version last_update_time_ms")
+async def producers(call: Call, server: Server) -> list[Row]:
     """List the connected producers of brokers."""
     from cometmq.protocol.version import version_name
 
-    async def find(server: Server) -> list[Row]:
-        return [
-            (
-                *(server.name, group, each.client_id, each.remote_ip, str(each.language)),
-                *(version_name(each.version), each.last_update_timestamp),
-            )
-            for group, members in sorted((await call.admin.producers(server.address)).data.items())
-            for each in members
-        ]
-
-    return await each_broker(call, await call.servers(broker=broker, cluster=cluster), find)
-
-
-def _chosen(
-    what: str, run: Callable[[str], Awaitable[object]], servers: list[Server], **more: Any
-) -> list[Change]:
     return [
-        Change(what, f"{each.name} {each.address}", partial(run, each.address), **more)
-        for each in servers
+        (
+            *(server.name, group, each.client_id, each.remote_ip, str(each.language)),
+            *(version_name(each.version), each.last_update_timestamp),
+        )
+        for group, members in sorted((await call.admin.producers(server.address)).data.items())
+        for each in members
     ]
 
 
-@app.change("clean")
+@app.change("clean", chooses=BROKERS)
 async def clean(
     call: Call,
     what: Annotated[
         str, typer.Argument(help="logs, queues, topics, or all of them.", metavar="[WHAT]")
     ] = "all",
-    broker: Broker = None,
-    cluster: Cluster = None,
 ) -> list[Change]:
     """Delete expired files now: of the commit log, of consume queues, of topics that are gone."""
     steps = {
@@ -180,12 +137,12 @@ async def clean(
     }
     if what != "all" and what not in steps:
         raise ConfigError(f"{what}: expected all, {', '.join(steps)}")
-    servers = await call.servers(broker=broker, cluster=cluster, slaves=True)
-    changes: list[Change] = []
-    for name, (text, run) in steps.items():
-        if what in ("all", name):
-            changes += _chosen(text, run, servers, destroys=True)
-    return changes
+    return [
+        change
+        for name, (text, run) in steps.items()
+        if what in ("all", name)
+        for change in await call.change_each(text, run, slaves=True, destroys=True)
+    ]
 
 
 @app.change("stop-writing")
@@ -218,70 +175,54 @@ async def resume_writing(call: Call, broker: BrokerArgument) -> list[Change]:
 
 async def _name(call: Call, broker: str) -> str:
     """Return the name of a broker that is given by its name or address."""
-    for server in await call.servers(slaves=True):
+    for server in await call.registered(slaves=True):
         if broker in (server.name, server.address):
             return server.name
     raise ConfigError(f"no broker {broker} is registered")
 
 
-@app.show("cold-reads", "broker info")
-async def cold_reads(call: Call, broker: Broker = None, cluster: Cluster = None) -> Rows:
+@app.each("cold-reads", "broker info")
+async def cold_reads(call: Call, server: Server) -> list[Row]:
     """Show how brokers of 5.1.3 and later limit the reading of cold data."""
-
-    async def find(server: Server) -> list[Row]:
-        return [(server.name, await call.admin.cold_reads(server.address))]
-
-    return await each_broker(call, await call.servers(broker=broker, cluster=cluster), find)
+    return [(server.name, await call.admin.cold_reads(server.address))]
 
 
-@app.change("set-cold-limit")
+@app.change("set-cold-limit", chooses=BROKERS)
 async def set_cold_limit(
     call: Call,
     group: GroupName,
     limit: Annotated[int, typer.Argument(help="Bytes per second.", min=0)],
-    broker: Broker = None,
-    cluster: Cluster = None,
 ) -> list[Change]:
     """Set how many bytes of cold data per second a group may read."""
-    servers = await call.servers(broker=broker, cluster=cluster)
-
-    async def run(address: str) -> None:
-        await call.admin.set_cold_read_limit(address, group, str(limit))
-
-    what = f"limit cold reads of group {group}"
-    return _chosen(what, run, servers, detail=f"{counted(limit, 'byte')} per second")
+    return await call.change_each(
+        f"limit cold reads of group {group}",
+        lambda address: call.admin.set_cold_read_limit(address, group, str(limit)),
+        f"{counted(limit, 'byte')} per second",
+    )
 
 
-@app.change("remove-cold-limit")
-async def remove_cold_limit(
-    call: Call, group: GroupName, broker: Broker = None, cluster: Cluster = None
-) -> list[Change]:
+@app.change("remove-cold-limit", chooses=BROKERS)
+async def remove_cold_limit(call: Call, group: GroupName) -> list[Change]:
     """Remove a group's own limit for reads of cold data."""
-    servers = await call.servers(broker=broker, cluster=cluster)
-
-    async def run(address: str) -> None:
-        await call.admin.remove_cold_read_limit(address, group)
-
-    return _chosen(f"remove the cold-read limit of group {group}", run, servers)
+    return await call.change_each(
+        f"remove the cold-read limit of group {group}",
+        lambda address: call.admin.remove_cold_read_limit(address, group),
+    )
 
 
-@app.change("set-read-ahead")
+@app.change("set-read-ahead", chooses=BROKERS)
 async def set_read_ahead(
-    call: Call,
-    mode: Annotated[str, typer.Argument(help="normal or random.")],
-    broker: Broker = None,
-    cluster: Cluster = None,
+    call: Call, mode: Annotated[str, typer.Argument(help="normal or random.")]
 ) -> list[Change]:
     """Set how the kernel reads ahead in commit logs, on brokers of 5.1.3 and later."""
     modes = {"normal": 0, "random": 1}
     if mode not in modes:
         raise ConfigError(f"mode {mode}: expected normal or random")
-    servers = await call.servers(broker=broker, cluster=cluster, slaves=True)
-
-    async def run(address: str) -> None:
-        await call.admin.set_read_ahead(address, modes[mode])
-
-    return _chosen(f"set reading ahead to {mode}", run, servers)
+    return await call.change_each(
+        f"set reading ahead to {mode}",
+        lambda address: call.admin.set_read_ahead(address, modes[mode]),
+        slaves=True,
+    )
 
 
 @app.change("set-flushed-of-master")

@@ -6,78 +6,76 @@ from typing import Annotated
 
 import typer
 
-from cometmq.cli.admin.arguments import Cluster
-from cometmq.cli.admin.broker import each_broker, number, rate
-from cometmq.cli.admin.commands import Call, Commands, Server
+from cometmq.cli.admin.broker import number, rate
+from cometmq.cli.admin.commands import CLUSTER, Call, Commands, Server
 from cometmq.cli.admin.output import Row, Rows
 from cometmq.model.times import now_ms
 
 app = Commands("Clusters: their brokers, load, totals and response times.")
 
 
-@app.show(
+@app.each(
     "list",
     "cluster broker id address version in_tps out_tps send_wait_ms pull_wait_ms"
     " oldest_message_age_ms disk_used_ratio active",
+    slaves=True,
     watch=True,
+    chooses=CLUSTER,
 )
-async def list_clusters(call: Call, cluster: Cluster = None) -> Rows:
+async def list_clusters(call: Call, server: Server) -> list[Row]:
     """List the brokers of clusters with their load."""
-
-    async def find(server: Server) -> list[Row]:
-        figures = await call.admin.broker_runtime_info(server.address)
-        oldest_ms = number(figures, "earliestMessageTimeStamp")
-        age = now_ms() - oldest_ms if oldest_ms and oldest_ms > 0 else None
-        used = figures.get("commitLogDiskRatio")
-        active = figures.get("brokerActive")
-        return [
-            (
-                *(server.cluster, server.name, server.id, server.address),
-                figures.get("brokerVersionDesc"),
-                rate(figures, "putTps"),
-                rate(figures, "getTransferredTps", "getTransferedTps"),
-                number(figures, "sendThreadPoolQueueHeadWaitTimeMills"),
-                number(figures, "pullThreadPoolQueueHeadWaitTimeMills"),
-                age,
-                float(used) if used else None,
-                None if active is None else active == "true",
-            )
-        ]
-
-    return await each_broker(call, await call.servers(cluster=cluster, slaves=True), find)
+    figures = await call.admin.broker_runtime_info(server.address)
+    oldest_ms = number(figures, "earliestMessageTimeStamp")
+    age = now_ms() - oldest_ms if oldest_ms and oldest_ms > 0 else None
+    used = figures.get("commitLogDiskRatio")
+    active = figures.get("brokerActive")
+    return [
+        (
+            *(server.cluster, server.name, server.id, server.address),
+            figures.get("brokerVersionDesc"),
+            rate(figures, "putTps"),
+            rate(figures, "getTransferredTps", "getTransferedTps"),
+            number(figures, "sendThreadPoolQueueHeadWaitTimeMills"),
+            number(figures, "pullThreadPoolQueueHeadWaitTimeMills"),
+            age,
+            float(used) if used else None,
+            None if active is None else active == "true",
+        )
+    ]
 
 
-@app.show("totals", "cluster broker id in_yesterday out_yesterday in_today out_today", watch=True)
-async def totals(call: Call, cluster: Cluster = None) -> Rows:
+@app.each(
+    "totals",
+    "cluster broker id in_yesterday out_yesterday in_today out_today",
+    slaves=True,
+    watch=True,
+    chooses=CLUSTER,
+)
+async def totals(call: Call, server: Server) -> list[Row]:
     """Show how many messages each broker has stored and sent to consumers, today and yesterday."""
+    figures = await call.admin.broker_runtime_info(server.address)
 
-    async def find(server: Server) -> list[Row]:
-        figures = await call.admin.broker_runtime_info(server.address)
+    def count(way: str, end: str, begin: str) -> int:
+        later = number(figures, f"msg{way}Total{end}") or 0
+        return later - (number(figures, f"msg{way}Total{begin}") or 0)
 
-        def count(way: str, end: str, begin: str) -> int:
-            later = number(figures, f"msg{way}Total{end}") or 0
-            return later - (number(figures, f"msg{way}Total{begin}") or 0)
-
-        yesterday, today = ("TodayMorning", "YesterdayMorning"), ("TodayNow", "TodayMorning")
-        return [
-            (
-                *(server.cluster, server.name, server.id),
-                *(count("Put", *yesterday), count("Get", *yesterday)),
-                *(count("Put", *today), count("Get", *today)),
-            )
-        ]
-
-    return await each_broker(call, await call.servers(cluster=cluster, slaves=True), find)
+    yesterday, today = ("TodayMorning", "YesterdayMorning"), ("TodayNow", "TodayMorning")
+    return [
+        (
+            *(server.cluster, server.name, server.id),
+            *(count("Put", *yesterday), count("Get", *yesterday)),
+            *(count("Put", *today), count("Get", *today)),
+        )
+    ]
 
 
-@app.show("latency", "topic mean_ms sent failed", watch=True)
+@app.show("latency", "topic mean_ms sent failed", watch=True, chooses=CLUSTER)
 async def latency(
     call: Call,
     topics: Annotated[
         list[str] | None,
         typer.Argument(help="Topics; if none is given, the topic of each broker's name."),
     ] = None,
-    cluster: Cluster = None,
     count: Annotated[int, typer.Option("--count", min=2, max=10_000, help="Test messages.")] = 100,
     size: Annotated[
         int, typer.Option("--size", min=1, max=4_194_304, help="Bytes of a test message.")
@@ -92,7 +90,7 @@ async def latency(
 
     for topic in topics or ():
         await call.admin.topic_configs(topic)
-    wanted = topics or [each.name for each in await call.servers(cluster=cluster)]
+    wanted = topics or [each.name for each in await call.servers()]
     async with Producer(group="cometmq-cli-latency", instance=call.instance) as producer:
         return [
             (topic, *await measured_sends(producer, topic, count=count, size=size))

@@ -13,6 +13,7 @@ import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -21,7 +22,8 @@ import typer
 from typer.core import TyperCommand
 
 from cometmq.cli import options
-from cometmq.cli.admin.output import PLANNED, Change, Output, confirmed, make
+from cometmq.cli.admin.arguments import Broker, Cluster
+from cometmq.cli.admin.output import PLANNED, Change, Output, Row, confirmed, make
 from cometmq.cli.exit_codes import FAILED, print_error
 from cometmq.model.errors import CometError, ConfigError
 
@@ -51,13 +53,19 @@ DryRun = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before a change that loses data.")]
 
-COMMON: dict[str, tuple[Any, Any]] = {
+Options = Mapping[str, tuple[Any, Any]]
+"""The annotation and the default of options, by the name of their parameter."""
+COMMON: Options = {
     "namesrv": (options.NameServers, None),
     "config": (ClientConfig, None),
     "json": (Json, False),
 }
-CHANGING: dict[str, tuple[Any, Any]] = {"dry_run": (DryRun, False), "yes": (Yes, False)}
-WATCHING: dict[str, tuple[Any, Any]] = {"watch": (Watch, None)}
+CHANGING: Options = {"dry_run": (DryRun, False), "yes": (Yes, False)}
+WATCHING: Options = {"watch": (Watch, None)}
+NOTHING: Options = {}
+CLUSTER: Options = {"cluster": (Cluster, None)}
+BROKERS: Options = {"broker": (Broker, None), **CLUSTER}
+"""The options that choose brokers; `Call.servers` returns these."""
 
 MASTER_ID = 0
 
@@ -81,6 +89,10 @@ class Call:
     """The connections, which producers and consumers of the command share."""
     dry_run: bool = False
     """Whether changes are only shown."""
+    broker: str | None = None
+    """The only broker, by ``--broker``."""
+    cluster: str | None = None
+    """The only cluster, by ``--cluster``."""
     failed: bool = False
 
     def fail(self, error: CometError, where: str = "") -> None:
@@ -88,7 +100,43 @@ class Call:
         self.failed = True
         print_error(f"cometmq admin: {where}{': ' if where else ''}{error}")
 
-    async def servers(
+    async def servers(self, *, slaves: bool = False) -> list[Server]:
+        """Return the brokers that `BROKERS` or `CLUSTER` choose, as `registered` does."""
+        return await self.registered(broker=self.broker, cluster=self.cluster, slaves=slaves)
+
+    async def each_broker(
+        self, find: Callable[[Server], Awaitable[list[Row]]], *, slaves: bool = False
+    ) -> list[Row]:
+        """Return the rows of the brokers that were chosen.
+
+        One that does not respond makes the command fail later.
+        """
+        rows: list[Row] = []
+        for server in await self.servers(slaves=slaves):
+            try:
+                rows += await find(server)
+            except CometError as error:
+                self.fail(error, f"{server.name} {server.address}")
+        return rows
+
+    async def change_each(
+        self,
+        change: str,
+        run: Callable[[str], Awaitable[object]],
+        detail: str = "",
+        *,
+        slaves: bool = False,
+        destroys: bool = False,
+    ) -> list[Change]:
+        """Return a change for each broker that was chosen; ``run`` gets its address."""
+        return [
+            Change(
+                change, f"{each.name} {each.address}", partial(run, each.address), detail, destroys
+            )
+            for each in await self.servers(slaves=slaves)
+        ]
+
+    async def registered(
         self, *, broker: str | None = None, cluster: str | None = None, slaves: bool = False
     ) -> list[Server]:
         """Return registered brokers in order of cluster, name and id.
@@ -215,7 +263,13 @@ class Commands(typer.Typer):
         super().__init__(help=help, no_args_is_help=True)
 
     def show(
-        self, name: str, keys: str, *, one: bool = False, watch: bool = False
+        self,
+        name: str,
+        keys: str,
+        *,
+        one: bool = False,
+        watch: bool = False,
+        chooses: Options = NOTHING,
     ) -> Callable[[Function], Function]:
         """Register a command that changes nothing.
 
@@ -224,6 +278,7 @@ class Commands(typer.Typer):
             keys: of the values of a row, with blanks between them; see `output`.
             one: the function returns one row instead of an iterable of rows.
             watch: the command has the option ``--watch``.
+            chooses: `BROKERS` or `CLUSTER`, if the command has these options.
         """
         names = keys.split()
 
@@ -234,15 +289,51 @@ class Commands(typer.Typer):
 
                 await show_rows(call, find, names, one=one, watch=shared.get("watch"))
 
-            shared = COMMON | (WATCHING if watch else {})
+            shared = {**chooses, **COMMON, **(WATCHING if watch else {})}
             text = _keys_text(names)
             self._register(name, function, shared, run, text, WatchCommand if watch else None)
             return function
 
         return register
 
+    def each(
+        self,
+        name: str,
+        keys: str,
+        *,
+        slaves: bool = False,
+        watch: bool = False,
+        chooses: Options = BROKERS,
+    ) -> Callable[[Function], Function]:
+        """Register a command as `show` does, whose function returns the rows of one broker.
+
+        The second parameter of the function is a `Server`: in turn each that was chosen, with
+        ``slaves`` slaves too.
+        """
+
+        def register(function: Function) -> Function:
+            async def rows(call: Call, **values: Any) -> list[Row]:
+                def find(server: Server) -> Awaitable[list[Row]]:
+                    return function(call, server, **values)
+
+                return await call.each_broker(find, slaves=slaves)
+
+            hints = typing.get_type_hints(function, include_extras=True)
+            first, _, *others = inspect.signature(function).parameters.values()
+            rows.__signature__ = inspect.Signature([first, *others])  # type: ignore[attr-defined]
+            rows.__annotations__ = {each.name: hints[each.name] for each in others}
+            rows.__doc__ = function.__doc__
+            self.show(name, keys, watch=watch, chooses=chooses)(rows)
+            return function
+
+        return register
+
     def change(
-        self, name: str, *, settings: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        chooses: Options = NOTHING,
     ) -> Callable[[Function], Function]:
         """Register a command that changes something: its function returns a list of `Change`.
 
@@ -252,6 +343,7 @@ class Commands(typer.Typer):
             name: of the command.
             settings: further options by the names of settings, for types of which None means that
                 a setting is not given; the function has a parameter ``settings`` for the others.
+            chooses: as in `show`.
         """
         optional = {each: (annotation, None) for each, annotation in (settings or {}).items()}
 
@@ -266,13 +358,14 @@ class Commands(typer.Typer):
                 dry_run, yes = shared["dry_run"], shared["yes"]
                 await make_changes(call, changes, dry_run=dry_run, yes=yes)
 
-            self._register(name, function, COMMON | CHANGING, run, own=optional)
+            shared = {**chooses, **COMMON, **CHANGING}
+            self._register(name, function, shared, run, own=optional)
             return function
 
         return register
 
     def action(
-        self, name: str, *, changes: bool = False, keys: str = ""
+        self, name: str, *, changes: bool = False, keys: str = "", chooses: Options = NOTHING
     ) -> Callable[[Function], Function]:
         """Register a command that prints itself.
 
@@ -280,6 +373,7 @@ class Commands(typer.Typer):
             name: of the command.
             changes: the function has parameters ``dry_run`` and ``yes``, for these options.
             keys: what it prints as JSON, for its help; empty if that is no object.
+            chooses: as in `show`.
         """
 
         def register(function: Function) -> Function:
@@ -287,7 +381,7 @@ class Commands(typer.Typer):
                 flags = {key: shared[key] for key in CHANGING} if changes else {}
                 await function(call, **values, **flags)
 
-            shared = COMMON | (CHANGING if changes else {})
+            shared = {**chooses, **COMMON, **(CHANGING if changes else {})}
             self._register(name, function, shared, run, _keys_text(keys.split()) if keys else None)
             return function
 
@@ -297,11 +391,11 @@ class Commands(typer.Typer):
         self,
         name: str,
         function: Function,
-        shared: Mapping[str, tuple[Any, Any]],
+        shared: Options,
         run: Callable[[Call, Mapping[str, Any], dict[str, Any]], Awaitable[None]],
         epilog: str | None = None,
         cls: type[TyperCommand] | None = None,
-        own: Mapping[str, tuple[Any, Any]] | None = None,
+        own: Options | None = None,
     ) -> None:
         hints = typing.get_type_hints(function, include_extras=True)
         declared = [*inspect.signature(function).parameters.values()][1:]
@@ -348,6 +442,7 @@ async def _with_client(work: Callable[[Call], Awaitable[None]], shared: Mapping[
         AdminClient(instance=instance) as admin,
     ):
         output = Output(shared["json"])
-        call = Call(admin, output, instance, dry_run=shared.get("dry_run", False))
+        given = {key: shared[key] for key in ("dry_run", "broker", "cluster") if key in shared}
+        call = Call(admin, output, instance, **given)
         await work(call)
         return FAILED if call.failed else 0

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cometmq.cli.admin.arguments import Broker, Cluster
-from cometmq.cli.admin.broker import each_broker
-from cometmq.cli.admin.commands import Call, Commands, Server
+from cometmq.cli.admin.commands import BROKERS, CLUSTER, Call, Commands, Server
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import ConfigError
 
@@ -44,14 +42,8 @@ def changes_in(settings: list[str]) -> dict[str, str]:
     return found
 
 
-@app.show("show", "broker id key value")
-async def show(
-    call: Call,
-    broker: Broker = None,
-    cluster: Cluster = None,
-    part: Part = "",
-    slaves: Slaves = False,
-) -> Rows:
+@app.show("show", "broker id key value", chooses=BROKERS)
+async def show(call: Call, part: Part = "", slaves: Slaves = False) -> Rows:
     """Show the settings of brokers. Passwords and secrets are shown as stars."""
 
     async def find(server: Server) -> list[Row]:
@@ -62,16 +54,15 @@ async def show(
             if part.lower() in key.lower()
         ]
 
-    servers = await call.servers(broker=broker, cluster=cluster, slaves=slaves)
-    return await each_broker(call, servers, find)
+    return await call.each_broker(find, slaves=slaves)
 
 
-@app.show("compare", "key values")
-async def compare(call: Call, cluster: Cluster = None, slaves: Slaves = False) -> Rows:
+@app.show("compare", "key values", chooses=CLUSTER)
+async def compare(call: Call, slaves: Slaves = False) -> Rows:
     """Show the settings in which brokers differ, with the value of each."""
     tables = {
         f"{each.name}:{each.id}": await call.admin.broker_config(each.address)
-        for each in await call.servers(cluster=cluster, slaves=slaves)
+        for each in await call.servers(slaves=slaves)
     }
     keys = sorted(set().union(*tables.values()))
     return [
@@ -81,21 +72,15 @@ async def compare(call: Call, cluster: Cluster = None, slaves: Slaves = False) -
     ]
 
 
-@app.change("set")
-async def set_config(
-    call: Call,
-    settings: Settings,
-    broker: Broker = None,
-    cluster: Cluster = None,
-    slaves: Slaves = False,
-) -> list[Change]:
+@app.change("set", chooses=BROKERS)
+async def set_config(call: Call, settings: Settings, slaves: Slaves = False) -> list[Change]:
     """Change settings of running brokers; they keep them after a restart.
 
     It asks if more than one broker is changed. RocketMQ's brokers ignore keys that they do not
     know, so such a key is refused here.
     """
     wanted = changes_in(settings)
-    servers = await call.servers(broker=broker, cluster=cluster, slaves=slaves)
+    servers = await call.servers(slaves=slaves)
     changes: list[Change] = []
     for each in servers:
         now = await call.admin.broker_config(each.address)

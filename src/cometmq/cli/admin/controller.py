@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cometmq.cli.admin.arguments import Broker, Cluster
-from cometmq.cli.admin.broker import each_broker
-from cometmq.cli.admin.commands import Call, Commands, Server
+from cometmq.cli.admin.commands import BROKERS, Call, Commands, Server
 from cometmq.cli.admin.config import Part, Settings, changes_in, hidden
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import ConfigError
@@ -73,13 +71,16 @@ async def set_config(call: Call, controller: Addresses, settings: Settings) -> l
     ]
 
 
-@app.show("sync-state", "set broker_id address role in_sync alive master_epoch", watch=True)
-async def sync_state(
-    call: Call, controller: Addresses, broker: Broker = None, cluster: Cluster = None
-) -> Rows:
+@app.show(
+    "sync-state",
+    "set broker_id address role in_sync alive master_epoch",
+    watch=True,
+    chooses=BROKERS,
+)
+async def sync_state(call: Call, controller: Addresses) -> Rows:
     """Show which brokers of each set are in sync, and which one is the master."""
     leader = await call.admin.controller_leader(addresses(controller)[0])
-    names = [broker] if broker else sorted({each.name for each in await _all(call, cluster)})
+    names = [call.broker] if call.broker else await _sets(call)
     rows: list[Row] = []
     table = (await call.admin.sync_state(leader, names)).replicas_info_table
     for name, found in sorted(table.items()):
@@ -99,27 +100,22 @@ async def sync_state(
     return rows
 
 
-async def _all(call: Call, cluster: str | None) -> list[Server]:
-    return await call.servers(cluster=cluster, slaves=True)
+async def _sets(call: Call) -> list[str]:
+    return sorted({each.name for each in await call.servers(slaves=True)})
 
 
-@app.show("epochs", "broker id epoch start_offset end_offset", watch=True)
-async def epochs(call: Call, broker: Broker = None, cluster: Cluster = None) -> Rows:
+@app.each("epochs", "broker id epoch start_offset end_offset", slaves=True, watch=True)
+async def epochs(call: Call, server: Server) -> list[Row]:
     """Show the epochs of the logs of brokers."""
-
-    async def find(server: Server) -> list[Row]:
-        found = await call.admin.broker_epochs(server.address)
-        last = found.epoch_list[-1:]
-        return [
-            (
-                *(found.broker_name, found.broker_id, each.epoch, each.start_offset),
-                found.max_offset if [each] == last else each.end_offset,
-            )
-            for each in found.epoch_list
-        ]
-
-    servers = await call.servers(broker=broker, cluster=cluster, slaves=True)
-    return await each_broker(call, servers, find)
+    found = await call.admin.broker_epochs(server.address)
+    last = found.epoch_list[-1:]
+    return [
+        (
+            *(found.broker_name, found.broker_id, each.epoch, each.start_offset),
+            found.max_offset if [each] == last else each.end_offset,
+        )
+        for each in found.epoch_list
+    ]
 
 
 @app.change("elect")

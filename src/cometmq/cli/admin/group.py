@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cometmq.cli.admin.arguments import (
-    Broker,
-    Cluster,
     GroupName,
     OptionalTopic,
     SettingsFile,
@@ -17,7 +15,7 @@ from cometmq.cli.admin.arguments import (
     print_settings,
     settings_changes,
 )
-from cometmq.cli.admin.commands import Call, Commands
+from cometmq.cli.admin.commands import BROKERS, Call, Commands
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import CometError, ConfigError, ResponseError
 from cometmq.model.nouns import counted
@@ -263,16 +261,14 @@ async def _owners(call: Call, group: str) -> dict[MessageQueue, str]:
     return found
 
 
-@app.show("show", "broker setting value")
-async def show(
-    call: Call, group: GroupName, broker: Broker = None, cluster: Cluster = None
-) -> Rows:
+@app.show("show", "broker setting value", chooses=BROKERS)
+async def show(call: Call, group: GroupName) -> Rows:
     """Show the settings of a group on each broker that has them."""
     import msgspec
 
     rows = [
         (server.name, name, value)
-        for server in await call.servers(broker=broker, cluster=cluster)
+        for server in await call.servers()
         if (config := (await call.admin.broker_groups(server.address)).get(group)) is not None
         for name, value in msgspec.to_builtins(config).items()
     ]
@@ -362,28 +358,23 @@ async def stack(call: Call, group: GroupName, client: Client) -> Row:
     return client, info.jstack
 
 
-@app.action("export")
-async def export(call: Call, broker: Broker = None, cluster: Cluster = None) -> None:
+@app.action("export", chooses=BROKERS)
+async def export(call: Call) -> None:
     """Print the settings of the groups of applications as JSON that 'group apply' reads."""
     from cometmq.model.namespace import is_system_group
 
-    tables = [
-        await call.admin.broker_groups(each.address)
-        for each in await call.servers(broker=broker, cluster=cluster)
-    ]
+    tables = [await call.admin.broker_groups(each.address) for each in await call.servers()]
     print_settings(
         {name: config for name, config in table.items() if not is_system_group(name)}
         for table in tables
     )
 
 
-@app.change("create", settings=SETTINGS)
+@app.change("create", settings=SETTINGS, chooses=BROKERS)
 async def create(
     call: Call,
     group: Annotated[str, typer.Argument(help="Name of the new group.")],
     settings: dict[str, Any],
-    broker: Broker = None,
-    cluster: Cluster = None,
 ) -> list[Change]:
     """Create a group. It is an error if a broker that was chosen has it."""
     from cometmq.model.group import SubscriptionGroupConfig
@@ -393,7 +384,7 @@ async def create(
     given = _settings(settings)
     config = SubscriptionGroupConfig(group_name=group, **given)
     changes: list[Change] = []
-    for server in await call.servers(broker=broker, cluster=cluster):
+    for server in await call.servers():
         if group in await call.admin.broker_groups(server.address):
             raise ConfigError(
                 f"group {group} exists on {server.name}: change it with 'group update'"
@@ -404,14 +395,8 @@ async def create(
     return changes
 
 
-@app.change("update", settings=SETTINGS)
-async def update(
-    call: Call,
-    group: GroupName,
-    settings: dict[str, Any],
-    broker: Broker = None,
-    cluster: Cluster = None,
-) -> list[Change]:
+@app.change("update", settings=SETTINGS, chooses=BROKERS)
+async def update(call: Call, group: GroupName, settings: dict[str, Any]) -> list[Change]:
     """Change settings of a group on the brokers that have it; the others keep their values.
 
     It asks before the group may no longer consume.
@@ -422,7 +407,7 @@ async def update(
     if not given:
         raise ConfigError("nothing to change: expected an option, such as --max-retries")
     changes: list[Change] = []
-    for server in await call.servers(broker=broker, cluster=cluster):
+    for server in await call.servers():
         old = (await call.admin.broker_groups(server.address)).get(group)
         if old is None:
             continue
@@ -443,22 +428,20 @@ async def update(
     return changes
 
 
-@app.change("apply")
-async def apply(
-    call: Call, file: SettingsFile, broker: Broker = None, cluster: Cluster = None
-) -> list[Change]:
+@app.change("apply", chooses=BROKERS)
+async def apply(call: Call, file: SettingsFile) -> list[Change]:
     """Create or change the groups of a JSON file, which has their settings with RocketMQ's names.
 
     A broker checks the groups after it has responded: see 'group show' for the result.
     """
     from cometmq.model.group import SubscriptionGroupConfig
 
-    servers = await call.servers(broker=broker, cluster=cluster)
+    servers = await call.servers()
     run = call.admin.set_group_configs
     return settings_changes(file, SubscriptionGroupConfig, "group", servers, run)
 
 
-@app.change("delete")
+@app.change("delete", chooses=BROKERS)
 async def delete(
     call: Call,
     group: GroupName,
@@ -468,8 +451,6 @@ async def delete(
     keep_topics: Annotated[
         bool, typer.Option("--keep-topics", help="Keep the retry topic and the dead letters.")
     ] = False,
-    broker: Broker = None,
-    cluster: Cluster = None,
 ) -> list[Change]:
     """Delete a group with its offsets, its retry topic and its dead letters.
 
@@ -478,7 +459,7 @@ async def delete(
     from cometmq.model.topic import dlq_topic, retry_topic
 
     online = await _online(call, group)
-    servers = await call.servers(broker=broker, cluster=cluster)
+    servers = await call.servers()
     known = await call.admin.topics()
     its_topics = [each for each in (retry_topic(group), dlq_topic(group)) if each in known]
     if online is None and not its_topics:
@@ -496,7 +477,7 @@ async def delete(
         )
         for each in servers
     ]
-    if keep_topics or broker or cluster:
+    if keep_topics or call.broker or call.cluster:
         return changes
     for topic in its_topics:
         stats = await call.admin.topic_stats(topic)
@@ -512,7 +493,7 @@ async def delete(
     return changes
 
 
-@app.change("set-mode")
+@app.change("set-mode", chooses=BROKERS)
 async def set_mode(
     call: Call,
     group: GroupName,
@@ -521,8 +502,6 @@ async def set_mode(
     share_queues: Annotated[
         int, typer.Option("--share-queues", min=0, help="Further queues of a member in pop mode.")
     ] = 0,
-    broker: Broker = None,
-    cluster: Cluster = None,
 ) -> list[Change]:
     """Set whether a group reads a topic by pull or by pop, on brokers of 5.0 and later."""
     from cometmq.protocol.bodies import MessageRequestMode
@@ -542,5 +521,5 @@ async def set_mode(
                 share_queues=share_queues,
             ),
         )
-        for each in await call.servers(broker=broker, cluster=cluster)
+        for each in await call.servers()
     ]

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cometmq.cli.admin.arguments import (
-    Broker,
-    Cluster,
     SettingsFile,
     TopicName,
     print_settings,
     queue_of,
     settings_changes,
 )
-from cometmq.cli.admin.commands import MASTER_ID, Call, Commands
+from cometmq.cli.admin.commands import BROKERS, MASTER_ID, Call, Commands
 from cometmq.cli.admin.output import Change, Row, Rows
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.nouns import counted
@@ -188,15 +186,12 @@ async def _stats(call: Call, topic: str) -> list[Row]:
     return rows or [(topic, None, None, in_tps, None, in_day, None)]
 
 
-@app.action("export")
-async def export(call: Call, broker: Broker = None, cluster: Cluster = None) -> None:
+@app.action("export", chooses=BROKERS)
+async def export(call: Call) -> None:
     """Print the settings of the topics of applications as JSON that 'topic apply' reads."""
     from cometmq.model.topic import application_topics
 
-    tables = [
-        await call.admin.broker_topics(each.address)
-        for each in await call.servers(broker=broker, cluster=cluster)
-    ]
+    tables = [await call.admin.broker_topics(each.address) for each in await call.servers()]
     info = await call.admin.cluster_info()
     brokers, clusters = info.broker_addr_table, info.cluster_addr_table
     print_settings(
@@ -228,7 +223,7 @@ async def allocate(
     ]
 
 
-@app.change("create")
+@app.change("create", chooses=BROKERS)
 async def create(
     call: Call,
     topic: Annotated[str, typer.Argument(help="Name of the new topic.")],
@@ -238,14 +233,12 @@ async def create(
     perm: PermText = "rw",
     ordered: Ordered = False,
     attribute: Attributes = None,
-    broker: Broker = None,
-    cluster: Cluster = None,
 ) -> list[Change]:
     """Create a topic. It is an error if it exists."""
     from cometmq.model.topic import TopicConfig, check_topic_name
 
     check_topic_name(topic)
-    servers = await call.servers(broker=broker, cluster=cluster)
+    servers = await call.servers()
     if topic in await call.admin.topics():
         raise ConfigError(f"topic {topic} exists: change it with 'topic update'")
     config = TopicConfig(
@@ -292,7 +285,7 @@ def _order_change(call: Call, topic: str, queues: dict[str, int]) -> Change:
     )
 
 
-@app.change("update")
+@app.change("update", chooses=BROKERS)
 async def update(
     call: Call,
     topic: TopicName,
@@ -302,8 +295,6 @@ async def update(
     perm: PermText = None,
     ordered: Ordered = None,
     attribute: Attributes = None,
-    broker: Broker = None,
-    cluster: Cluster = None,
 ) -> list[Change]:
     """Change settings of a topic on each of its brokers; the others keep their values.
 
@@ -313,10 +304,10 @@ async def update(
 
     if all(each is None for each in (queues, read_queues, write_queues, perm, ordered, attribute)):
         raise ConfigError("nothing to change: expected an option, such as --queues")
-    servers = {each.name: each for each in await call.servers(cluster=cluster)}
+    servers = {each.name: each for each in await call.registered(cluster=call.cluster)}
     changes: list[Change] = []
     for name, old in (await call.admin.topic_configs(topic)).items():
-        if name not in servers or broker not in (None, name, servers[name].address):
+        if name not in servers or call.broker not in (None, name, servers[name].address):
             continue
         new = msgspec.structs.replace(
             old,
@@ -342,17 +333,15 @@ async def update(
     return changes
 
 
-@app.change("apply")
-async def apply(
-    call: Call, file: SettingsFile, broker: Broker = None, cluster: Cluster = None
-) -> list[Change]:
+@app.change("apply", chooses=BROKERS)
+async def apply(call: Call, file: SettingsFile) -> list[Change]:
     """Create or change the topics of a JSON file, which has their settings with RocketMQ's names.
 
     A broker checks the topics after it has responded: see 'topic show' for the result.
     """
     from cometmq.model.topic import TopicConfig
 
-    servers = await call.servers(broker=broker, cluster=cluster)
+    servers = await call.servers()
     return settings_changes(file, TopicConfig, "topic", servers, call.admin.set_topic_configs)
 
 

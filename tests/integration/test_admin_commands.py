@@ -907,3 +907,18 @@ def test_a_shell_completes_names(scene: Scene, words: str, offered: list[str]) -
     )
 
     assert result.stdout.split() == offered
+
+
+def test_an_export_of_mqadmin_leaves_out_the_groups_of_the_system(
+    scene: Scene, tmp_path: Path
+) -> None:
+    with AdminClient(scene.name_servers) as admin:
+        admin.create_group("DEFAULT_CONSUMER")
+        words = ["exportMetadata", "-c", "DefaultCluster", "-g", "-f", str(tmp_path)]
+        result = RUNNER.invoke(app, ["mqadmin", *words, "-n", scene.name_servers])
+        admin.delete_group("DEFAULT_CONSUMER")
+
+    assert result.exit_code == 0, result.output
+    exported = (tmp_path / "subscriptionGroup.json").read_text()
+    assert GROUP in exported
+    assert "DEFAULT_CONSUMER" not in exported

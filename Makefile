@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-core setup-test setup-spark compile check quick changed test test-interop test-all test-lowest bench bench-client bench-spark docs demo pipeline-demo clean
+.PHONY: help setup setup-core setup-test setup-spark setup-docs compile check quick changed test test-interop test-all test-lowest bench bench-client bench-spark docs docs-site generate demo pipeline-demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
@@ -20,6 +20,9 @@ setup-test:
 
 setup-spark: ## add what the Spark tests need to .venv; safe while other tests run
 	@$(PYTHON) make_venv.py spark
+
+setup-docs:
+	@$(PYTHON) make_venv.py docs
 
 compile: setup-test ## compile the hot modules in place (without a C compiler they stay interpreted)
 	@$(BIN)/python build_ext.py
@@ -60,6 +63,13 @@ bench-spark: compile setup-spark ## compare the Spark formats with Spark's Parqu
 
 docs: compile setup-spark ## check links and generated pages, run the examples without Spark
 	@$(BIN)/python -m pytest -q tests/unit/docs tests/integration/test_docs.py
+
+docs-site: setup-docs ## the pages as a site with search, in build/site; a link to nothing or an unlisted page fails
+	@$(BIN)/python -m sphinx --quiet -W --keep-going -E -j auto -d build/site-cache docs build/site
+	@echo "docs-site: open build/site/index.html"
+
+generate: compile ## write the files that follow from the code: reference pages, conf, the blocking client, dashboards
+	@$(BIN)/python -m tools.generate
 
 demo: setup-core ## send, receive, kill the server with SIGKILL, lose nothing; needs no compiler
 	@$(BIN)/python build_ext.py --prune

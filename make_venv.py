@@ -1,4 +1,4 @@
-"""Makes ``.venv`` in layers, each when it is first needed: core, test, spark.
+"""Makes ``.venv`` in layers, each when it is first needed: core, test, and spark or docs on top.
 
 ``python make_venv.py LAYER`` makes a layer and those below it. A layer is made again when its part
 of ``pyproject.toml`` has changed. A layer never changes a package of the layers below it, so tests
@@ -30,12 +30,19 @@ from cometmq.system.platforms import SYSTEM
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
-SECONDS = {"core": 5, "test": 20, "spark": 60}
+SECONDS = {"core": 5, "test": 20, "spark": 60, "docs": 10}
 """How long each layer takes with a fast network and an empty cache."""
 PROGRESS_S = 5.0
 """Seconds between two lines about the progress of an installation."""
-LAYERS = {"core": (), "test": ("build", "check", "test"), "spark": ("test-spark",)}
-"""The layers from bottom to top, each with its extras in ``pyproject.toml``."""
+LAYERS = {
+    "core": (),
+    "test": ("build", "check", "test"),
+    "spark": ("test-spark",),
+    "docs": ("docs",),
+}
+"""The layers, each with its extras in ``pyproject.toml``."""
+BASE = ("core", "test")
+"""The layers below the others, from bottom to top."""
 _OWN_EXTRAS = re.compile(r"cometmq\[([\w,-]+)\]")
 _PIP_OLDEST = (22, 3)
 """The first pip with the option ``--python``."""
@@ -46,14 +53,15 @@ def main() -> int:
     if len(sys.argv) != 2 or sys.argv[1] not in LAYERS:
         sys.exit(f"make_venv.py needs one of {', '.join(LAYERS)}, not {sys.argv[1:]}")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    last = list(LAYERS).index(sys.argv[1])
-    if all(_is_current(layer, project) for layer in list(LAYERS)[: last + 1]):
+    layers = list(dict.fromkeys([*BASE, sys.argv[1]]))
+    layers = layers[: layers.index(sys.argv[1]) + 1]
+    if all(_is_current(layer, project) for layer in layers):
         return 0
     VENV.mkdir(exist_ok=True)
     with (VENV / ".lock").open("w") as lock:
         SYSTEM.lock(lock.fileno(), wait=True)
         _clear_if_unusable()
-        for layer in list(LAYERS)[: last + 1]:
+        for layer in layers:
             if not _is_current(layer, project):
                 _make(layer, project)
     return 0
@@ -76,7 +84,7 @@ def _make(layer: str, project: dict[str, Any]) -> None:
         _run([*pip, "install", *requirements])
         _run([*pip, "install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT)])
     else:
-        below = [each for name in ("core", "test") for each in _requirements(name, project)]
+        below = [each for name in BASE for each in _requirements(name, project)]
         constraints = VENV / ".constraints"
         constraints.write_text("\n".join(_pins(below)))
         _run([*pip, "install", "--constraint", str(constraints), *requirements])

@@ -39,6 +39,7 @@ DEVELOPERS = {
         "pytest -q tests/integration/test_types.py",
         "pytest -q tests/integration/test_deployment.py -k a_linter",
     ),
+    "docs": ("python -m sphinx --quiet -W --keep-going docs build/site",),
     "bench": ("python benchmarks/scale.py --plot", "python docs/images/record_demo.py"),
     "test-spark": ("pytest -q tests/spark/test_notebook.py",),
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import importlib
 import inspect
 import logging
 import os
@@ -37,7 +36,7 @@ from cometmq.client import (
     TransactionProducer,
 )
 from cometmq.client.admin import DeadLetterPage
-from docs.pages import CLIENT_MODULES
+from support.client_names import public_names
 from support.clusters import TARGETS
 from support.given_up import give_up
 from support.versions import VERSIONS_5
@@ -61,12 +60,7 @@ ORDERS, RETURNS = "docstring-orders", "docstring-returns"
 
 
 def public_classes() -> Iterator[type]:
-    found = {
-        getattr(module, name): None
-        for module in map(importlib.import_module, CLIENT_MODULES)
-        for name in module.__all__
-    }
-    return (thing for thing in found if isinstance(thing, type))
+    return (thing for thing in dict.fromkeys(public_names().values()) if isinstance(thing, type))
 
 
 def example_of(kind: type) -> str:
@@ -95,11 +89,7 @@ async def shared(
     name_servers: str, instance: ClientInstance, tmp_path: Path
 ) -> AsyncIterator[dict[str, Any]]:
     """The public names, and the objects that examples use without making them."""
-    known = {
-        name: getattr(module, name)
-        for module in map(importlib.import_module, CLIENT_MODULES)
-        for name in module.__all__
-    }
+    known = public_names()
     async with AsyncExitStack() as opened:
         admin = await opened.enter_async_context(AdminClient(instance=instance))
         producer = await opened.enter_async_context(Producer(name_servers, group="shop"))

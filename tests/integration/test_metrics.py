@@ -39,13 +39,13 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import BrokerHeartbeatRequest
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.slices import Slices
-from docs import pages
 from support.collector import collecting, labels_of, points_of
 from support.controllers import listening_controller
 from support.etcd_model import EtcdStore
 from support.pairs import SLAVE, running_pairs, until
 from support.scraped import Scraped, http, scrape
 from support.stopwatch import Stopwatch, slowness
+from tools.generate import pages
 
 TOPICS = 10_000
 SERIES = 500

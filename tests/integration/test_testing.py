@@ -21,8 +21,8 @@ from cometmq.client import (
 )
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.testing import Cluster, ServerProcess, ServerStartError, ThreadedCluster
-from docs.pages import ROOT
 from support import plugin
+from tools.generate.root import ROOT
 
 
 def answers(address: str) -> bool:

@@ -54,6 +54,7 @@ PACKAGES = {
     "npm": "npm",
     "etcd": "etcd-server",
     "promtool": "prometheus",
+    "chromium": "chromium",
 }
 """The Debian package each command comes from."""
 

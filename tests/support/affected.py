@@ -38,7 +38,7 @@ def affected_tests(changed: Iterable[str]) -> list[str]:
             found.add(path)
         elif path.endswith(".json") or path.startswith(PAGES):
             found.update(PAGE_TESTS)
-        elif path.startswith(("src/", "tests/", "docs/")) and path.endswith((".py", ".pxd")):
+        elif path.startswith(("src/", "tests/", "tools/")) and path.endswith((".py", ".pxd")):
             modules.add(_module_of(path.removesuffix(".pxd").removesuffix(".py")))
             found.update(_tests_named_after(path))
         else:

@@ -25,8 +25,8 @@ from pathlib import Path
 from cometmq.client import AdminClient, Message, Producer, PullConsumer, SendStatus, StartFrom
 from cometmq.model.errors import CometError
 from cometmq.remoting.ports import free_broker_port, free_port
-from docs import pages
 from support import forks
+from tools.generate import pages
 
 LIMIT_S = 90.0
 PAUSE_S = 0.002

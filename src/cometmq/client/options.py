@@ -1,4 +1,4 @@
-"""Types of the settings that constructors take by name. Made by docs/pages.py."""
+"""Types of the settings that constructors take by name. Made by tools/generate."""
 
 from datetime import timedelta
 from pathlib import Path

@@ -37,7 +37,8 @@ FOR_THE_CLIENT_ITSELF = {"membership"}
 
 @pytest.mark.skipif(find_spec("ruff") is None, reason="ruff formats what is generated")
 def test_the_generated_classes_are_current() -> None:
-    subprocess.run([sys.executable, ROOT / "make_blocking.py", "--check"], check=True)
+    command = [sys.executable, "-m", "tools.generate", "--check", "blocking_client"]
+    subprocess.run(command, check=True, cwd=ROOT)
 
 
 def calls(kind: type) -> dict[str, object]:

@@ -8,17 +8,16 @@ from functools import cache
 
 import pytest
 
-from docs import pages
+from tools.generate import pages
 
 PAGE = (pages.ROOT / "docs/explanation/guarantees.md").read_text()
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 ROUNDS = re.compile(r"\brounds\(test=([\d_]+), long=([\d_]+)\)")
-PROMISES = [
-    pytest.param(*(cell.strip() for cell in row.strip("|").split("|")), id=f"row {number}")
-    for number, row in enumerate(
-        PAGE.partition("| Promise |")[2].partition("\n\n")[0].splitlines()[2:], 1
-    )
-]
+ROW = re.compile(r"^\| ([a-z]+-\d+) \| (.*) \|$", re.MULTILINE)
+PROMISES, _, SHOWN = PAGE.partition("## The tests that show each promise")
+PROMISED = dict(ROW.findall(PROMISES))
+TESTS = dict(ROW.findall(SHOWN))
+"""By the name of a promise: what is promised, and the tests and cases that show it."""
 
 
 @cache
@@ -75,21 +74,22 @@ def test_each_threat_that_is_defended_has_a_test() -> None:
         assert [row for row in rows if not TEST.search(row)] == []
 
 
-def test_the_page_has_its_table() -> None:
-    assert len(PROMISES) >= 20
+def test_each_promise_has_a_name_of_its_own_and_its_tests() -> None:
+    assert len(PROMISED) >= 40
+    assert [*PROMISED] == [*TESTS]
+    assert len(ROW.findall(PAGE)) == len(PROMISED) + len(TESTS)
 
 
-@pytest.mark.parametrize(("promise", "shown_by", "cases"), PROMISES)
-def test_each_promise_has_a_test_with_so_many_cases(
-    promise: str, shown_by: str, cases: str
-) -> None:
+@pytest.mark.parametrize("name", TESTS)
+def test_each_promise_has_a_test_with_as_many_cases_as_the_page_says(name: str) -> None:
+    shown_by, _, cases = TESTS[name].rpartition(" | ")
     tests = TEST.findall(shown_by)
 
-    assert tests, f"no test shows: {promise}"
-    for path, name in tests:
-        assert name in functions(path), f"{path} has no {name}"
-    if "RocketMQ" not in promise:
-        assert any(is_in_make_test(path, name) for path, name in tests), promise
+    assert tests, f"no test shows: {PROMISED[name]}"
+    for path, test in tests:
+        assert test in functions(path), f"{path} has no {test}"
+    if not name.startswith("rocketmq"):
+        assert any(is_in_make_test(path, test) for path, test in tests), name
     if match := re.match(r"([\d,]+) / ([\d,]+) ", cases):
         counts = tuple(int(text.replace(",", "")) for text in match.groups())
         assert counts in {found for path, _ in tests for found in rounds(path)}

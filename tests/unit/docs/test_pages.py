@@ -32,11 +32,14 @@ from cometmq.store.config import StoreSettings
 from cometmq.system.log_format import LogSettings
 from cometmq.system.settings import describe
 from cometmq.system.settings_sample import field_texts
-from docs import pages
 from support.cases import on_each
+from support.client_names import public_names
+from tools.generate import configuration, pages
+from tools.generate.root import stale
 
 SOURCES = pages.ROOT / "src" / "cometmq"
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+DIRECTIVE = re.compile(r"^\.\. auto(?:class|data|exception|function):: ([\w.]+)$", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 UNITS = {"ms": "ms", "s": "s", "bytes": "bytes", "mib": "MiB", "minutes": "min"}
 """What a word of a setting's name says of its unit."""
@@ -82,10 +85,8 @@ def anchors(path: Path) -> set[str]:
 
 
 def test_parts_made_from_the_code_are_fresh() -> None:
-    """Those of Spark have a test of their own, which runs where PySpark is installed."""
-    stale = [name_of(path) for path in pages.stale(lambda path: not pages.needs_spark(path))]
-
-    assert stale == [], "write them anew with: python docs/pages.py"
+    """The pages of Spark have a test of their own, which runs where PySpark is installed."""
+    assert stale(pages.files()) == [], "run make generate"
 
 
 @on_each_page
@@ -131,7 +132,7 @@ def test_configuration_in_the_text_is_understood(page: Path) -> None:
 
 @on_each_page
 def test_tables_of_client_settings_in_the_text_are_understood(page: Path) -> None:
-    kinds = {kind.section: kind for kind in pages.client_settings()}
+    kinds = {kind.section: kind for kind in configuration.client_settings()}
     for block in blocks(page, "toml"):
         tables = tomllib.loads(block)
         assert tables.keys() <= kinds.keys()
@@ -142,7 +143,7 @@ def test_tables_of_client_settings_in_the_text_are_understood(page: Path) -> Non
 
 def test_every_setting_of_clients_is_documented_with_unit_and_default() -> None:
     text = (pages.ROOT / "docs/reference/client-settings.md").read_text()
-    for kind in pages.client_settings():
+    for kind in configuration.client_settings():
         table = text.partition(f"## {kind.__name__}\n")[2].partition("\n## ")[0].splitlines()
         rows = {line.split("|")[1].strip(" `"): line for line in table if line.startswith("| `")}
         for setting in describe(kind):
@@ -161,18 +162,22 @@ def test_every_setting_of_clients_is_documented_with_unit_and_default() -> None:
 def test_sample_file_of_clients_says_the_defaults() -> None:
     text = (pages.ROOT / "conf/client.toml").read_text()
     tables = tomllib.loads(re.sub(r"^#(?=\w)", "", text, flags=re.MULTILINE))
-    for kind in pages.client_settings():
+    for kind in configuration.client_settings():
         assert len(tables[kind.section]) == len(describe(kind))
         assert resolve_settings(kind, environment={}, tables=tables) == kind()
+
+
+def described(pattern: str) -> list[str]:
+    """The names that reference pages have directives for."""
+    found = (pages.ROOT / "docs/reference").glob(pattern)
+    return [match for path in found for match in DIRECTIVE.findall(path.read_text())]
 
 
 def test_every_public_name_of_the_client_is_on_one_page() -> None:
     reference = pages.ROOT / "docs/reference"
     elsewhere = [(reference / name).read_text() for name in ("client-settings.md", "errors.md")]
-    names = [name for page in pages.CLIENT_PAGES for name in page.names]
-    public = {
-        name for path in pages.CLIENT_MODULES for name in importlib.import_module(path).__all__
-    }
+    names = [path.rpartition(".")[2] for path in described("client/*.md")]
+    public = public_names()
 
     assert len(names) == len(set(names))
     assert [
@@ -180,24 +185,44 @@ def test_every_public_name_of_the_client_is_on_one_page() -> None:
         for name in sorted(public)
         if name not in names and not any(name in text for text in elsewhere)
     ] == []
-    assert set(names) <= public
+    assert set(names) <= public.keys()
+
+
+def test_the_list_of_the_clients_names_has_what_its_pages_have() -> None:
+    text = (pages.ROOT / "docs/reference/client.md").read_text()
+
+    assert sorted(re.findall(r"(?<=^   ~)\S+$", text, re.M)) == sorted(described("client/*.md"))
+
+
+@pytest.mark.parametrize("name", ["embedded", "testing"])
+def test_every_public_name_of_a_module_is_on_its_page(name: str) -> None:
+    public = importlib.import_module(f"cometmq.{name}").__all__
+
+    assert sorted(described(f"{name}.md")) == sorted(f"cometmq.{name}.{each}" for each in public)
+
+
+def test_every_public_name_of_the_clients_optional_packages_is_on_their_page() -> None:
+    names = described("client-parts.md")
+    modules = {path.rpartition(".")[0] for path in names} - {"cometmq.client.idempotent.sqlalchemy"}
+
+    assert len(modules) == 3
+    for module in modules:
+        public = importlib.import_module(module).__all__
+        expected = {f"{module}.{each}" for each in public}
+        assert {path for path in names if path.rpartition(".")[0] == module} == expected
 
 
 def test_every_public_class_of_the_client_has_an_example() -> None:
     """`tests/client` runs them."""
-    modules = [importlib.import_module(path) for path in pages.CLIENT_MODULES]
-    public = {name: getattr(module, name) for module in modules for name in module.__all__}
-
     assert [
         name
-        for name, thing in sorted(public.items())
+        for name, thing in sorted(public_names().items())
         if inspect.isclass(thing) and "\nExample:\n" not in (inspect.getdoc(thing) or "")
     ] == []
 
 
 def test_every_error_that_a_public_name_documents_can_be_imported() -> None:
-    modules = [importlib.import_module(path) for path in pages.CLIENT_MODULES]
-    public = {name: getattr(module, name) for module in modules for name in module.__all__}
+    public = public_names()
     things = [*public.items()]
     for name, thing in public.items():
         if inspect.isclass(thing):

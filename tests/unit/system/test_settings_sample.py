@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import runpy
 from pathlib import Path
 
 import pytest
@@ -11,21 +10,20 @@ import pytest
 from cometmq.system import java_properties
 from cometmq.system.settings import describe
 from cometmq.system.settings_sample import field_texts
+from tools.generate import configuration
+from tools.generate.root import stale
 
 CONF = Path(__file__).parents[3] / "conf"
 SOURCES = Path(__file__).parents[3] / "src" / "cometmq"
-TOOL = runpy.run_path(str(CONF / "update.py"))
-SAMPLES: dict[str, str] = TOOL["samples"]()
+SAMPLES = configuration.samples()
 KINDS: dict[str, list[type]] = {
     name: [kind for kinds in parts.values() for kind in kinds]
-    for name, parts in TOOL["PARTS"].items()
+    for name, parts in configuration.PARTS.items()
 }
 
 
-@pytest.mark.parametrize("name", SAMPLES)
-def test_sample_file_is_up_to_date(name: str) -> None:
-    """When it is not: ``python conf/update.py``."""
-    assert (CONF / name).read_text(encoding="utf-8") == SAMPLES[name]
+def test_files_made_from_settings_are_fresh() -> None:
+    assert stale(configuration.files()) == [], "run make generate"
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -70,25 +70,28 @@ Since = Annotated[
     str | None,
     typer.Option(
         "--since", metavar="TIME", show_default="the oldest",
-        help="Only those that became dead letters at or after a time, such as 2h (ago) or"
+        help="Only messages that became dead letters at or after a time, such as 2h (ago) or"
         " 2026-01-31T18:00.",
     ),
 ]  # fmt: skip
 Until = Annotated[
     str | None,
     typer.Option(
-        "--until", metavar="TIME", help="Only those of before a time.", show_default="the newest"
+        "--until",
+        metavar="TIME",
+        show_default="the newest",
+        help="Only dead letters from before this time.",
     ),
 ]
 OriginalTopic = Annotated[
     str | None,
-    typer.Option("--topic", help="Only those with this original topic.", show_default="all"),
+    typer.Option("--topic", help="Only dead letters with this original topic.", show_default="all"),
 ]
 Tag = Annotated[
-    str | None, typer.Option("--tag", help="Only those with this tag.", show_default="all")
+    str | None, typer.Option("--tag", help="Only dead letters with this tag.", show_default="all")
 ]
 Key = Annotated[
-    str | None, typer.Option("--key", help="Only those with this key.", show_default="all")
+    str | None, typer.Option("--key", help="Only dead letters with this key.", show_default="all")
 ]
 
 
@@ -398,7 +401,7 @@ async def resend(
     key: Key = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", help="Those of an export, as the file has them.", metavar="FILE"),
+        typer.Option("--file", help="Send the dead letters of an export file.", metavar="FILE"),
     ] = None,
     report: Annotated[
         Path | None,
@@ -406,22 +409,22 @@ async def resend(
             "--report",
             metavar="FILE",
             show_default="none",
-            help="File for the results, one JSON object in each line. With the file of an earlier"
-            " run, go on with that run.",
+            help="File for the results, one JSON object in each line. Name the file of an earlier"
+            " run to continue that run.",
         ),
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Also those that were sent again before.")
+        bool, typer.Option("--again", help="Also dead letters that were sent again before.")
     ] = False,
     *,
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Send dead letters again: those with ids, those that options select, those of a file, or all.
+    """Send dead letters again: by id, by options, from a file, or all.
 
     Each result is printed: sent, skipped (sent again before) or failed, with the reason and the new
-    ids. The exit code is 1 if one has failed. A run that was interrupted goes on if it is repeated:
-    what was sent is skipped. Dead letters stay where they are.
+    ids. The exit code is 1 if one has failed. Repeat an interrupted run to continue it: what was
+    sent is skipped. Dead letters stay in the topic of dead letters.
     """  # fmt: skip
     selection = Selection.of(since, until, topic, tag, key)
     chosen = [bool(message_ids), file is not None, all_letters]

@@ -7,7 +7,7 @@ a table shows it:
     _ms        a duration in ms; with its unit in tables
     _bytes     a number of bytes; with its unit in tables
     _ratio     a part of 1; in percent in tables
-    _per_s     so many in a second
+    _per_s     rate per second
 
 A pipe gets each row of a table as one whole line. A terminal gets the first of these that fits:
 

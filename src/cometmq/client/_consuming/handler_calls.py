@@ -108,7 +108,7 @@ class OrderedAction(Enum):
     LEAVE_OPEN = "leave open"
     """The messages stay open until a later call commits them or rolls them back."""
     SUSPEND = "suspend"
-    """Those of the call are redelivered after a pause, or dead-lettered after the last retry."""
+    """The call's messages are redelivered after a pause, or dead-lettered after the last retry."""
     ROLL_BACK = "roll back"
     """All open messages are redelivered after a pause."""
 

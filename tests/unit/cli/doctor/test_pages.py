@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from docs import pages
+from tools.generate import pages
 
 SOURCES = sorted((pages.ROOT / "src/cometmq/cli/doctor").glob("*.py"))
 PAGE = pages.ROOT / "docs/howto/doctor.md"

@@ -1,4 +1,4 @@
-"""Writes the dashboards beside this file: ``python deploy/grafana/make.py``.
+"""Makes the dashboards of ``deploy/grafana``.
 
 Each row of a table below is a panel: its title, its unit, and its expressions with their legends.
 A test compares the files with what this program writes, and the metrics with those that servers
@@ -8,11 +8,13 @@ have.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-HERE = Path(__file__).resolve().parent
+from tools.generate.root import ROOT
+
+FOLDER = ROOT / "deploy/grafana"
 WIDTH, HEIGHT = 12, 8
 """Of a panel; a row of Grafana is 24 wide."""
 SOURCE = {"type": "prometheus", "uid": "${source}"}
@@ -494,14 +496,7 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Write the files that have changed."""
+def files() -> Iterator[tuple[Path, str]]:
+    """Each dashboard."""
     for dashboard in DASHBOARDS:
-        path, text = HERE / dashboard.file, text_of(dashboard)
-        if not path.exists() or path.read_text() != text:
-            path.write_text(text)
-            print(f"written: {path.name}")
-
-
-if __name__ == "__main__":
-    main()
+        yield FOLDER / dashboard.file, text_of(dashboard)

@@ -13,7 +13,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-PARTS = Path(__file__).resolve().parent / "reference" / "parts"
+from tools.generate.root import ROOT
+
+REFERENCE = ROOT / "docs/reference"
+PARTS = REFERENCE / "parts"
 
 FORMATS: dict[str, tuple[tuple[str, str], ...]] = {
     "rocketmq": (
@@ -197,3 +200,11 @@ def _sentence(text: str) -> str:
 def _row(*cells: str) -> str:
     cleaned = (" ".join(cell.split()).replace("``", "`").replace("|", "\\|") for cell in cells)
     return "| " + " | ".join(cleaned) + " |"
+
+
+def files() -> Iterator[tuple[Path, str]]:
+    """Both pages."""
+    from tools.generate.pages import MADE
+
+    yield REFERENCE / "spark-formats.md", MADE + formats_page()
+    yield REFERENCE / "spark-pipelines.md", MADE + pipelines_page()
